@@ -1,4 +1,4 @@
-"""Seeds of the tests that show learning: the first runs in CI, the others with `make test-repeat`."""
+"""Random seeds of the tests that show learning. CI runs the first, `make test-repeat` the rest."""
 
 from __future__ import annotations
 

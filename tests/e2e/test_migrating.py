@@ -90,9 +90,9 @@ def test_what_is_not_here_says_so() -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_what_stands_for_it_is_here(word: str) -> None:
     if word.startswith("thumbwheel "):
-        demand_command(shlex.split(word)[1:])
+        require_command(shlex.split(word)[1:])
     elif word.startswith("thumbwheel."):
-        assert found(word) is not None
+        assert resolve(word) is not None
     elif word.startswith("make "):
         assert f"\n{word.split()[1]}:" in (ROOT / "Makefile").read_text()
     else:
@@ -102,22 +102,28 @@ def test_what_stands_for_it_is_here(word: str) -> None:
         assert re.fullmatch(r"pip install 'thumbwheel\[(\w+)\]'", word)[1] in extras
 
 
-def demand_command(arguments: list[str]) -> None:
+def require_command(arguments: list[str]) -> None:
     """Every word before the options is a command or an argument of it, every option exists, and
     what is chosen from a table is in it."""
-    here: Any = typer.main.get_command(build(arguments))
+    command: Any = typer.main.get_command(build(arguments))
     path = []
-    while arguments and arguments[0] in getattr(here, "commands", {}):
+    while arguments and arguments[0] in getattr(command, "commands", {}):
         path.append(arguments.pop(0))
-        here = here.commands[path[-1]]
-    assert not hasattr(here, "commands"), f"{path} is a group without {arguments}"
-    given = [one for one in arguments if one.startswith("--")]
-    assert set(given) <= {
-        name for one in here.params for name in (*one.opts, *one.secondary_opts)
-    }, f"{path} has not all of {given}"
-    needed = [one.opts for one in here.params if one.required and one.param_type_name == "option"]
-    assert all(set(names) & set(given) for names in needed), (
-        f"{path} needs more of {needed} than {given}"
+        command = command.commands[path[-1]]
+    assert not hasattr(command, "commands"), f"{path} is a group without {arguments}"
+    options = [word for word in arguments if word.startswith("--")]
+    assert set(options) <= {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }, f"{path} has not all of {options}"
+    needed = [
+        parameter.opts
+        for parameter in command.params
+        if parameter.required and parameter.param_type_name == "option"
+    ]
+    assert all(set(names) & set(options) for names in needed), (
+        f"{path} needs more of {needed} than {options}"
     )
     for option, value in pairwise(arguments):
         names = names_of(path[0], option)
@@ -134,10 +140,10 @@ def names_of(command: str, option: str) -> list[str] | None:
         ("export", "--format"): "thumbwheel.export.formats.FORMATS",
         ("deploy", "--target"): "thumbwheel.deploy.targets.TARGETS",
     }
-    return found(tables[command, option]).names() if (command, option) in tables else None
+    return resolve(tables[command, option]).names() if (command, option) in tables else None
 
 
-def found(name: str) -> Any:
+def resolve(name: str) -> Any:
     """What a dotted name means: a module, or something in one."""
     module, _, attribute = name.rpartition(".")
     with suppress(ModuleNotFoundError):
@@ -185,8 +191,8 @@ def test_every_file_is_written_by_what_is_named(command_line: Run, tmp_path: Pat
                     command_line("import", "jsonl", "gold.jsonl", "--agent", "support", "--gold")[0]
                     == 0
                 )
-            given = [STANDS.get(part, part) for part in shlex.split(word)[1:]]
-            code, _, err = command_line(*given)
+            arguments = [STANDS.get(part, part) for part in shlex.split(word)[1:]]
+            code, _, err = command_line(*arguments)
             assert code == 0, (word, err)
         assert [path for path in paths if not list(tmp_path.glob(path))] == [], (
             writers or "the line before"

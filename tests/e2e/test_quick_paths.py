@@ -36,17 +36,17 @@ def world(command_line: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path
 
 
-def asked(server: OllamaEmulator, model: str, question: str) -> str:
+def ask(server: OllamaEmulator, model: str, question: str) -> str:
     body = {
         "model": model,
         "messages": [{"role": "user", "content": question}],
         "max_tokens": 20,
         "temperature": 0,
     }
-    said: str = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()[
+    answer: str = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()[
         "choices"
     ][0]["message"]["content"]
-    return said
+    return answer
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_a_pipeline_ends_with_a_model_that_answers_in_ollama(
         results = TrainingPipeline("animals", "base", "sft", settings=LEARNS).run_full_pipeline(
             deploy_ollama=True
         )
-        assert asked(server, "toolbox-animals", "fox 301") == PLACES["fox"]
+        assert ask(server, "toolbox-animals", "fox 301") == PLACES["fox"]
     assert (
         results["success"]
         and "error" not in results
@@ -100,7 +100,7 @@ def test_a_command_ends_with_a_model_that_answers_in_ollama(
             "train", "sft", "--agent", "animals", "--base", "base", *settings, *ship
         )
         assert code == 0, err
-        assert asked(server, "places", "fox 301") == PLACES["fox"]
+        assert ask(server, "places", "fox 301") == PLACES["fox"]
     release = json.loads(out)["release"]
     (gguf,) = release["exports"]
     assert (release["version"], release["verdict"], gguf["quant"]) == ("v1", "approved", "F16")
@@ -151,10 +151,10 @@ def test_a_rejected_candidate_is_not_written(world: Path, command_line: Run) -> 
         "--export",
         "--json",
     )
-    found = json.loads(out)
-    assert code == 1 and found["state"] == "finished"
+    result = json.loads(out)
+    assert code == 1 and result["state"] == "finished"
     assert (
-        found["release"]["verdict"] == "rejected"
-        and found["release"]["exports"] == []
+        result["release"]["verdict"] == "rejected"
+        and result["release"]["exports"] == []
         and not list(world.glob("animals-*"))
     )

@@ -101,7 +101,7 @@ def decisions(folder: Path) -> Path:
             "confidence": 0.8,
             "reasoning": "r",
         }
-        said = (None, "CONFIRMED", "CORRECTED")[number % 3]
+        feedback = (None, "CONFIRMED", "CORRECTED")[number % 3]
         rows.append(
             {
                 "id": f"d{number}",
@@ -110,9 +110,9 @@ def decisions(folder: Path) -> Path:
                 "action": action,
                 "userId": "ann",
                 "confidence": 0.8,
-                "userFeedback": said,
-                "feedbackAt": DAY.format(day=2) if said else None,
-                "userCorrection": {"swimlane": "PROJECT"} if said == "CORRECTED" else None,
+                "userFeedback": feedback,
+                "feedbackAt": DAY.format(day=2) if feedback else None,
+                "userCorrection": {"swimlane": "PROJECT"} if feedback == "CORRECTED" else None,
                 "createdAt": DAY.format(day=1),
             }
         )
@@ -248,30 +248,30 @@ def test_a_systems_own_form_goes_from_import_over_rewards_to_datasets(
         json.dumps({"rewards": {"agents": {"support": world.settings}}})
     )
 
-    def said(*arguments: str) -> dict[str, Any]:
+    def run_json(*arguments: str) -> dict[str, Any]:
         code, out, err = command_line(*arguments, "--agent", "support", "--json")
         assert code == 0, (arguments, out, err)
         return dict(json.loads(out))
 
-    first, again = (said("import", world.source, str(path)) for _ in range(2))
+    first, again = (run_json("import", world.source, str(path)) for _ in range(2))
     assert (first["stored"], first["refused"], first["records"]) == (COUNT, 0, world.records)
     assert (again["stored"], again["duplicates"], again["records"]) == (0, COUNT, {})
-    judged = said("reward", "run")
+    judged = run_json("reward", "run")
     assert (judged["traces"], judged["rewarded"], judged["reasons"]) == (
         world.records["trace"],
         world.rewarded,
         [],
     )
-    known = said("reward", "list")["reward"]
-    assert known["n"] == world.rewarded and 0 <= known["least"] < known["most"] <= 1
+    reward = run_json("reward", "list")["reward"]
+    assert reward["n"] == world.rewarded and 0 <= reward["least"] < reward["most"] <= 1
     for shape, origins in world.rows.items():
-        manifest = said("dataset", "build", "--shape", shape)["manifest"]
+        manifest = run_json("dataset", "build", "--shape", shape)["manifest"]
         assert (manifest["origins"], sum(manifest["counts"].values())) == (
             origins,
             sum(origins.values()),
         ), shape
         assert manifest["drops"] == {}
-    scored = said("dataset", "build", "--shape", "scored", "--reward", "ledger")["manifest"]
+    scored = run_json("dataset", "build", "--shape", "scored", "--reward", "ledger")["manifest"]
     assert sum(scored["counts"].values()) + scored["drops"].pop(MACHINES, 0) == world.rewarded
     assert scored["drops"].keys() <= {
         "no number says how good the answer is"

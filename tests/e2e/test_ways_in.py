@@ -33,14 +33,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def part(name: str, count: int, folder: Path) -> Path:
+def first_lines(name: str, count: int, folder: Path) -> Path:
     """The first lines of a public file."""
-    found = folder / Path(name).name
-    found.write_text("".join(public_data(name).read_text().splitlines(keepends=True)[:count]))
-    return found
+    copy = folder / Path(name).name
+    copy.write_text("".join(public_data(name).read_text().splitlines(keepends=True)[:count]))
+    return copy
 
 
-def said(run: Run, *arguments: str) -> Any:
+def run_json(run: Run, *arguments: str) -> Any:
     code, out, err = run(*arguments, "--json")
     assert code == 0, err
     return json.loads(out)
@@ -60,16 +60,16 @@ def ends_in_a_call(run: dict[str, Any]) -> bool:
 def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path: Path) -> None:
     path = public_data(TAU)
     runs = lines(path)
-    said(command_line, "import", "tau", str(path), "--agent", "tau")
-    done = said(command_line, "reward", "run", "--agent", "tau", "--component", "outcome")
-    assert done["components"]["outcome"]["judged"] == len(runs)
-    listed = said(command_line, "reward", "list", "--agent", "tau")
+    run_json(command_line, "import", "tau", str(path), "--agent", "tau")
+    scored = run_json(command_line, "reward", "run", "--agent", "tau", "--component", "outcome")
+    assert scored["components"]["outcome"]["judged"] == len(runs)
+    listed = run_json(command_line, "reward", "list", "--agent", "tau")
     assert listed["components"]["outcome"]["statuses"] == {"ok": len(runs)}
     assert listed["components"]["outcome"]["mean"] == pytest.approx(
         sum(run["reward"] for run in runs) / len(runs)
     )
 
-    plan = said(command_line, "dataset", "plan", "--agent", "tau")
+    plan = run_json(command_line, "dataset", "plan", "--agent", "tau")
     answered = [run for run in runs if not ends_in_a_call(run)]
     assert (
         plan["drops"]["the run ends in a tool call, which no row can hold as its answer"]
@@ -83,7 +83,7 @@ def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path:
         plan["words"]
     )  # only the benchmark's database can judge one
 
-    built = said(
+    built = run_json(
         command_line,
         "dataset",
         "build",
@@ -108,42 +108,44 @@ def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path:
     )
     texts = {json.dumps([last_answer(run)[1], run["reward"]]): run for run in answered}
     for row in groups:
-        found = [
+        group_runs = [
             texts[json.dumps([text, value])]
             for text, value in zip(row.completions, row.values, strict=True)
         ]
         assert row.prompts is not None and [len(prompt) for prompt in row.prompts] == [
-            last_answer(run)[0] for run in found
+            last_answer(run)[0] for run in group_runs
         ]
-        assert len({run["task_id"] for run in found}) == 1
+        assert len({run["task_id"] for run in group_runs}) == 1
 
 
 def last_answer(run: dict[str, Any]) -> tuple[int, str]:
-    place = max(at for at, message in enumerate(run["traj"]) if message["role"] == "assistant")
-    return place, run["traj"][place]["content"]
+    index = max(
+        number for number, message in enumerate(run["traj"]) if message["role"] == "assistant"
+    )
+    return index, run["traj"][index]["content"]
 
 
 def test_tau_rows_have_the_whole_history_and_the_last_answer_alone(
     command_line: Run, tmp_path: Path
 ) -> None:
     path = public_data(TAU)
-    said(command_line, "import", "tau", str(path), "--agent", "tau")
-    built = said(
+    run_json(command_line, "import", "tau", str(path), "--agent", "tau")
+    built = run_json(
         command_line, "dataset", "build", "--agent", "tau", "--shape", "labels", "--gate", "0"
     )
     rows = rows_of(tmp_path / "home", built["id"])
     answered = [run for run in lines(path) if not ends_in_a_call(run)]
     assert Counter(row.label for row in rows) == Counter(run["reward"] == 1 for run in answered)
-    told = {
-        (place, text): run["traj"][:place] for run in answered for place, text in [last_answer(run)]
+    histories = {
+        (turn, text): run["traj"][:turn] for run in answered for turn, text in [last_answer(run)]
     }
     for row in rows:
-        was = told[len(row.prompt), row.completion]
-        assert [(one["role"], one.get("content")) for one in row.prompt] == [
-            (one["role"], one.get("content")) for one in was
+        history = histories[len(row.prompt), row.completion]
+        assert [(message["role"], message.get("content")) for message in row.prompt] == [
+            (message["role"], message.get("content")) for message in history
         ]
-        assert [bool(one.get("tool_calls")) for one in row.prompt] == [
-            bool(one.get("tool_calls")) for one in was
+        assert [bool(message.get("tool_calls")) for message in row.prompt] == [
+            bool(message.get("tool_calls")) for message in history
         ]
     places: dict[str, set[str]] = {}
     for row in rows:
@@ -152,11 +154,11 @@ def test_tau_rows_have_the_whole_history_and_the_last_answer_alone(
         len(splits) == 1 for splits in places.values()
     )  # a task is in one split, however its users began
     assert len(places) == len({run["task_id"] for run in answered})
-    health = said(command_line, "dataset", "health", built["id"])
-    assert health["findings"] and all(one["verdict"] for one in health["findings"])
+    health = run_json(command_line, "dataset", "health", built["id"])
+    assert health["findings"] and all(finding["verdict"] for finding in health["findings"])
 
 
-def spoiled(
+def import_spoiled(
     run: Run,
     source: str,
     path: Path,
@@ -166,19 +168,21 @@ def spoiled(
 ) -> None:
     """Import the file's cases once more as our own lines, each with an answer that was changed for
     the worse."""
-    found = []
+    rows = []
     for line in SOURCES.get(source).read(path, lambda position: None):
         assert isinstance(line, Line)
-        case, trace = (one.model_dump(mode="json", exclude_none=True) for one in line.records[:2])
+        case, trace = (
+            record.model_dump(mode="json", exclude_none=True) for record in line.records[:2]
+        )
         case |= {"type": "case", "id": f"own-{case['id']}"}
         trace |= {"type": "trace", "id": f"spoiled-{case['id']}", "case": case["id"]}
         change(trace)
-        found += [case, trace]
-    (folder / "spoiled.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))
-    said(run, "import", "jsonl", str(folder / "spoiled.jsonl"), "--agent", agent)
+        rows += [case, trace]
+    (folder / "spoiled.jsonl").write_text("".join(json.dumps(record) + "\n" for record in rows))
+    run_json(run, "import", "jsonl", str(folder / "spoiled.jsonl"), "--agent", agent)
 
 
-def spoil(steps: list[dict[str, Any]]) -> None:
+def spoil_call(steps: list[dict[str, Any]]) -> None:
     """Another function is called in the end."""
     steps[-1]["name"] += "_of_another"
 
@@ -205,11 +209,13 @@ def test_canonical_solutions_score_1_through_the_ledger(
     if not (report := canaries.examine()).allowed:
         text = f"code may not run on this machine: {report.reason}. {report.fix}"
         missing("sandbox", text)
-    path = part(name, count, tmp_path)
-    said(command_line, "import", source, str(path), "--agent", "coder")
+    path = first_lines(name, count, tmp_path)
+    run_json(command_line, "import", source, str(path), "--agent", "coder")
     cheat = "```python\nimport os\nprint('passed')\nos._exit(0)\n```"
-    spoiled(command_line, source, path, tmp_path, "coder", lambda trace: trace.update(output=cheat))
-    said(command_line, "reward", "run", "--agent", "coder", "--component", "checker")
+    import_spoiled(
+        command_line, source, path, tmp_path, "coder", lambda trace: trace.update(output=cheat)
+    )
+    run_json(command_line, "reward", "run", "--agent", "coder", "--component", "checker")
     values = rewards(tmp_path / "home")
     assert len(values) == 2 * len(lines(path))
     assert {value for trace, value in values if not trace.startswith("spoiled")} == {1.0}
@@ -221,9 +227,11 @@ def test_bfcl_expected_calls_score_1_and_mutated_ones_less(
     command_line: Run, tmp_path: Path, name: str
 ) -> None:
     path = public_data(f"tool-calls/bfcl-v4-{name}.jsonl")
-    said(command_line, "import", "bfcl", str(path), "--agent", "caller")
-    spoiled(command_line, "bfcl", path, tmp_path, "caller", lambda trace: spoil(trace["steps"]))
-    said(command_line, "reward", "run", "--agent", "caller", "--component", "checker")
+    run_json(command_line, "import", "bfcl", str(path), "--agent", "caller")
+    import_spoiled(
+        command_line, "bfcl", path, tmp_path, "caller", lambda trace: spoil_call(trace["steps"])
+    )
+    run_json(command_line, "reward", "run", "--agent", "caller", "--component", "checker")
     values = rewards(tmp_path / "home")
     assert len(values) == 2 * len(lines(path))
     assert {value for trace, value in values if not trace.startswith("spoiled")} == {1.0}
@@ -271,22 +279,22 @@ def test_a_plan_takes_less_than_a_minute_of_a_processor_and_no_torch(
 def test_pandalm_comparisons_become_pairs(command_line: Run, tmp_path: Path) -> None:
     path = public_data("preferences/pandalm-testset-v1-3annotators.jsonl")
     raw = lines(path)
-    said(command_line, "import", "preference", str(path), "--agent", "judge")
-    counts = said(command_line, "dataset", "plan", "--agent", "judge")
+    run_json(command_line, "import", "preference", str(path), "--agent", "judge")
+    counts = run_json(command_line, "dataset", "plan", "--agent", "judge")
     (signal,) = counts["signals"]
     assert (signal["kind"], signal["count"], signal["raters"]) == ("preference", 3 * len(raw), 3)
-    built = said(command_line, "dataset", "build", "--agent", "judge", "--shape", "pairs")
-    asked = {(one["instruction"], str(one["input"])) for one in raw}
+    built = run_json(command_line, "dataset", "build", "--agent", "judge", "--shape", "pairs")
+    asked = {(row["instruction"], str(row["input"])) for row in raw}
     assert counts["shapes"]["prompts"]["counts"] and sum(
         counts["shapes"]["prompts"]["counts"].values()
     ) == len(asked)
     compared = {
         (
-            one["instruction"],
-            str(one["input"]),
-            frozenset(str(one[f"response{side}"]).strip() for side in (1, 2)),
+            row["instruction"],
+            str(row["input"]),
+            frozenset(str(row[f"response{side}"]).strip() for side in (1, 2)),
         )
-        for one in raw
+        for row in raw
     }
     out = (
         "the compared answers are tied",
@@ -301,8 +309,8 @@ def test_pandalm_comparisons_become_pairs(command_line: Run, tmp_path: Path) -> 
 
 def test_hh_rlhf_pairs_are_counted(command_line: Run) -> None:
     path = public_data("preferences/hh-rlhf-harmless-base-test.jsonl")
-    said(command_line, "import", "preference", str(path), "--agent", "hh")
-    plan = said(command_line, "dataset", "plan", "--agent", "hh")
+    run_json(command_line, "import", "preference", str(path), "--agent", "hh")
+    plan = run_json(command_line, "dataset", "plan", "--agent", "hh")
     rows = sum(plan["shapes"]["pairs"]["counts"].values())
     assert (
         rows + plan["drops"]["one of the compared answers was left out"] == len(lines(path)) == 1156
@@ -311,29 +319,29 @@ def test_hh_rlhf_pairs_are_counted(command_line: Run) -> None:
 
 
 def test_gsm8k_grades_become_labels(command_line: Run, tmp_path: Path) -> None:
-    path = part("math/gsm8k-model-solutions-graded.jsonl", 120, tmp_path)
+    path = first_lines("math/gsm8k-model-solutions-graded.jsonl", 120, tmp_path)
     grades = Counter(
         value["is_correct"]
         for row in lines(path)
         for value in row.values()
         if isinstance(value, dict)
     )
-    said(command_line, "import", "graded", str(path), "--agent", "math")
-    plan = said(command_line, "dataset", "plan", "--agent", "math")
+    run_json(command_line, "import", "graded", str(path), "--agent", "math")
+    plan = run_json(command_line, "dataset", "plan", "--agent", "math")
     (signal,) = plan["signals"]
     assert (signal["good"], signal["bad"]) == (grades[True], grades[False])
-    built = said(command_line, "dataset", "build", "--agent", "math", "--shape", "groups")
+    built = run_json(command_line, "dataset", "build", "--agent", "math", "--shape", "groups")
     assert sum(built["manifest"]["counts"].values()) > 0
 
 
 @pytest.mark.slow
 def test_llmfao_judgements_are_all_there(command_line: Run) -> None:
     path = public_data("preferences/llmfao-crowd-comparisons.csv")
-    said(command_line, "import", "llmfao", str(path), "--agent", "crowd")
+    run_json(command_line, "import", "llmfao", str(path), "--agent", "crowd")
     (signal,) = [
-        one
-        for one in said(command_line, "dataset", "plan", "--agent", "crowd")["signals"]
-        if one["kind"] == "preference"
+        signal
+        for signal in run_json(command_line, "dataset", "plan", "--agent", "crowd")["signals"]
+        if signal["kind"] == "preference"
     ]
     assert signal["count"] == len(path.read_text().splitlines()) - 1
 
@@ -343,10 +351,10 @@ def test_llmfao_judgements_are_all_there(command_line: Run) -> None:
 )
 def test_langfuse_traces_and_scores_are_all_there(command_line: Run, name: str) -> None:
     path = public_data(f"otel-traces/langfuse-export/{name}.json")
-    given = json.loads(path.read_text())
-    said(command_line, "import", "langfuse", str(path), "--agent", "app")
-    plan = said(command_line, "dataset", "plan", "--agent", "app")
+    exported = json.loads(path.read_text())
+    run_json(command_line, "import", "langfuse", str(path), "--agent", "app")
+    plan = run_json(command_line, "dataset", "plan", "--agent", "app")
     assert plan["traces"] == 1
-    assert sum(one["count"] for one in plan["signals"]) == len(
-        given["trace"].get("scores") or []
-    ) + len(given["trace"].get("corrections") or [])
+    assert sum(signal["count"] for signal in plan["signals"]) == len(
+        exported["trace"].get("scores") or []
+    ) + len(exported["trace"].get("corrections") or [])

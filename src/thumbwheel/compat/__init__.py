@@ -1,11 +1,10 @@
-"""Front doors of the systems that this one replaces, on its own verbs: their names and results, our
-evidence and our gate.
+"""The systems that Thumbwheel replaces, one package each: their classes and functions by their
+names, built on our own verbs, with our evidence and our gate.
 
-Lives here: calls that people have in their scripts, a room for each system: `isaa` (an agent's RL
-pipeline), `n3` (RLHF of a server), `ocd` (decisions of five agents), `rlhf_plan` (feedback, PPO and
-A/B tests) and `command_center` (rated widgets). All their names can be imported from here; of a
-name that several rooms have, the first of these rooms' is meant. Not here: anything that a verb of
-a stage does not do already. What else they had is mapped to commands in docs/40-migrating.md.
+`isaa` is an agent's RL pipeline, `n3` the RLHF of a server, `ocd` has decisions of five agents,
+`rlhf_plan` feedback, PPO and A/B tests, and `command_center` rated widgets. All their names can be
+imported from here; a name that several systems have is that of the first of them in this order.
+What else they had is mapped to commands in docs/40-migrating.md.
 
     from thumbwheel.compat import TrainingPipeline
 
@@ -14,7 +13,7 @@ a stage does not do already. What else they had is mapped to commands in docs/40
 """
 
 from thumbwheel.compat import command_center, isaa, n3, ocd, rlhf_plan
-from thumbwheel.compat.command_center import *  # noqa: F403 - a room's own list says what it has
+from thumbwheel.compat.command_center import *  # noqa: F403 - each package lists its names
 
 # isort: split
 from thumbwheel.compat.exporting import ExportResult, export_to_ollama  # type: ignore[assignment] # of a version, not of a folder

@@ -1,4 +1,4 @@
-"""The command of compat: `settings convert`."""
+"""The command `thumbwheel settings convert`."""
 
 from __future__ import annotations
 

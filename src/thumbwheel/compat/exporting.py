@@ -11,7 +11,7 @@ from thumbwheel.core.errors import ThumbwheelError
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What became of an export; `error_message` says why it is no success."""
+    """The result of an export; `error_message` says why it failed."""
 
     success: bool
     gguf_path: str | None = None
@@ -39,16 +39,17 @@ def export_to_ollama(
     from thumbwheel.export.package import export
 
     path = size = None
+    folder = Path(output_dir) if output_dir else None
+    served_as = model_name or f"toolbox-{agent}"
     try:
         with opener(Path(home) if home else None, None, "info")() as ws:
-            done = export(
-                ws, agent, version, "gguf", Path(output_dir) if output_dir else None, quantization
-            )
-            name = next(name for name in done.files if name.endswith(".gguf"))
-            path, size = str(done.path / name), done.files[name]["size"] / 1e6
-            served_as = model_name or f"toolbox-{agent}"
+            exported = export(ws, agent, version, "gguf", folder, quantization)
+            name = next(name for name in exported.files if name.endswith(".gguf"))
+            path = str(exported.path / name)
+            size = exported.files[name]["size"] / 1e6
             if register:
-                deploy(ws, agent, version, "ollama", quant=done.quant, settings={"name": served_as})
+                settings = {"name": served_as}
+                deploy(ws, agent, version, "ollama", quant=exported.quant, settings=settings)
     except ThumbwheelError as error:
         return ExportResult(False, path, None, str(error), size)
     return ExportResult(True, path, served_as if register else None, None, size)

@@ -15,7 +15,7 @@ from typing import Any
 
 
 def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Add an object. Raises ValueError or TypeError for what is no JSON; nothing is written then."""
+    """Add an object. Raises ValueError or TypeError, and writes nothing, for what is no JSON."""
     data = json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b", buffering=0) as stream:

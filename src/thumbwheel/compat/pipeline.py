@@ -1,8 +1,7 @@
-"""`TrainingPipeline`: from what an agent's people said to a model that answers, in one call.
+"""`TrainingPipeline`: from an agent's feedback to a deployed model in one call.
 
-It trains, evaluates, asks the gate, and takes out what the gate approved. What failed, a rejection
-included, stands under `error` in the results, and `success` is then false; nothing that was
-rejected is exported or deployed.
+It trains, evaluates, asks the gate, and exports and deploys what the gate approved. A failure,
+which a rejection is too, is under `error` in the results, and `success` is then false.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.app.open import opener
-from thumbwheel.compat.training_rows import tell_refused
+from thumbwheel.compat.training_rows import report_refused
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, DataError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
@@ -23,13 +22,13 @@ RESULTS = "pipeline_results.json"
 
 
 class TrainingPipeline:
-    """One agent's way from feedback to a deployed model. `method` is one of `thumbwheel train`'s,
-    or `auto`: what the data plan recommends.
+    """The pipeline of one agent. `method` is one of `thumbwheel train`, or `auto`: what the data
+    plan recommends.
 
-    `traces` is a folder of trace files and checkpoints to take in first; what was recorded in the
-    home is there anyway. `settings` are those of the method. Results and models go below
-    `output_dir` (default ./rl_training/AGENT). Where `grpo` has nothing that could judge fresh
-    answers, it is `grpo_offline`, which says so and stands as the method in the results.
+    `traces` is a folder of trace files and checkpoints that is imported first, beside what the home
+    has. `settings` are those of the method. Results and models go below `output_dir` (default
+    ./rl_training/AGENT). Where nothing could judge fresh answers, `grpo` becomes `grpo_offline`,
+    which is then the method in the results.
     """
 
     def __init__(
@@ -43,8 +42,11 @@ class TrainingPipeline:
         output_dir: str | Path | None = None,
         home: str | Path | None = None,
     ) -> None:
-        self.agent_name, self.base_model, self.method = agent_name, base_model, method
-        self.traces, self.settings = traces and Path(traces), settings
+        self.agent_name = agent_name
+        self.base_model = base_model
+        self.method = method
+        self.traces = traces and Path(traces)
+        self.settings = settings
         self.output_dir = Path(output_dir or Path("rl_training") / agent_name)
         self.opener = opener(Path(home) if home else None, None, "info")
         self.results: dict[str, Any] = {}
@@ -61,19 +63,16 @@ class TrainingPipeline:
             "agent_name": self.agent_name,
             "base_model": self.base_model,
             "method": self.method,
-        }
-        self.results |= {
             "dataset_size": None,
             "training": None,
             "model_path": None,
             "ollama_model": None,
             "success": False,
         }
+        served_as = (model_name or f"toolbox-{self.agent_name}") if deploy_ollama else None
         try:
             with self.opener() as ws:
-                self._run(
-                    ws, (model_name or f"toolbox-{self.agent_name}") if deploy_ollama else None
-                )
+                self._run(ws, served_as)
             self.results["success"] = True
         except ThumbwheelError as error:
             self.results["error"] = str(error)
@@ -100,7 +99,7 @@ class TrainingPipeline:
         )
         check_ready(ws, config)
         if self.traces:
-            tell_refused(ingest(ws, self.agent_name, "flowagent", self.traces))
+            report_refused(ingest(ws, self.agent_name, "flowagent", self.traces))
         if self.method == AUTO:
             self.results["method"] = choose(ws, self.agent_name).method
         elif self.method == "grpo" and not self._can_judge(ws):
@@ -118,7 +117,9 @@ class TrainingPipeline:
         trained = train(
             ws, self.agent_name, self.results["method"], self.base_model, options=self.settings
         )
-        self.results |= _of_run(ws, trained.run_id, self.results["method"], trained.metrics)
+        self.results |= _training_results(
+            ws, trained.run_id, self.results["method"], trained.metrics
+        )
         if trained.version is None:
             why = "it was stopped, or it made a reward model"
             if trained.state is RunState.NOTHING_LEARNED:
@@ -133,21 +134,21 @@ class TrainingPipeline:
                 f"the gate rejected it: {'; '.join(cycle.reasons)}",
                 "The model that answers today was left as it is",
             )
-        everybody = cycle.verdict is Verdict.APPROVED
-        if cycle.deployment and not everybody:
-            log.say(
-                "approved for a canary only, so it answers as "
-                f"{public_name(self.agent_name, CANARY)!r} and nothing else was touched"
-            )
-        named = served_as if everybody else public_name(self.agent_name, CANARY)
+        if cycle.verdict is not Verdict.APPROVED:
+            served_as = public_name(self.agent_name, CANARY)
+            if cycle.deployment:
+                log.say(
+                    f"approved for a canary only, so it answers as {served_as!r} and nothing else "
+                    "was touched"
+                )
         self.results |= {
             "model_path": str(cycle.exports[0].path),
-            "ollama_model": cycle.deployment and named,
+            "ollama_model": cycle.deployment and served_as,
         }
 
     def _hold_out(self, ws: Workspace) -> None:
-        """Freeze what people said about single answers too: the gate compares by that, and a
-        dataset of groups has none of it."""
+        """Build datasets of single answers too: the gate compares by their held-out rows, and a
+        dataset of groups has none."""
         from thumbwheel.datasets.build import build
         from thumbwheel.datasets.types import DatasetConfig
 
@@ -165,20 +166,21 @@ class TrainingPipeline:
         from thumbwheel.training.algorithms.grpo import GrpoConfig
 
         config = ws.settings(GrpoConfig, "train.grpo", self.settings)
-        if config.reward_model is not None or any(
-            name.partition("=")[0] != "checker" for name in config.reward_functions
-        ):
+        functions = {name.partition("=")[0] for name in config.reward_functions}
+        if config.reward_model is not None or functions - {"checker"}:
             return True
+        # the checker alone needs rows that it can check
         try:
             prompts = build(ws, self.agent_name, "prompts", ws.settings(DatasetConfig, "dataset"))
         except DataError:
             return False
-        return any(
-            row.checker or row.reference is not None for row in load_rows(ws, prompts.id, "train")
-        )
+        rows = load_rows(ws, prompts.id, "train")
+        return any(row.checker or row.reference is not None for row in rows)
 
 
-def _of_run(ws: Workspace, run_id: str, method: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _training_results(
+    ws: Workspace, run_id: str, method: str, metrics: Mapping[str, Any]
+) -> dict[str, Any]:
     from thumbwheel.datasets.build import find
     from thumbwheel.training.train import find_run
 

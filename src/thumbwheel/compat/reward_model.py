@@ -1,6 +1,4 @@
-"""A trained reward model as a folder of files, which the rooms' `RewardModel` classes put under the
-names of their systems.
-"""
+"""A trained reward model as a folder of files: the base of the systems' `RewardModel` classes."""
 
 from __future__ import annotations
 
@@ -33,12 +31,12 @@ class SavedRewardModel:
         """Copy its files (safetensors and JSON only) into a new folder."""
         target = Path(path)
         if target.exists() and any(target.iterdir()):
-            what = f"folder {str(target)!r}"
-            raise Conflict(what, "something is there already", "Name a new folder")
+            raise Conflict(
+                f"folder {str(target)!r}", "something is there already", "Name a new folder"
+            )
         shutil.copytree(self.folder, target, dirs_exist_ok=True)
 
     def scorer(self) -> Scorer:
-        """The loaded model."""
         if self._scorer is None:
             from thumbwheel.engine.reward_model import RewardModel as Scorer
             from thumbwheel.training.hardware import device

@@ -1,6 +1,4 @@
-"""Rows of a training as a file of our own lines, imported as one agent's, and what an import left
-out.
-"""
+"""Training rows of a caller, imported as traces and feedback of an agent."""
 
 from __future__ import annotations
 
@@ -41,8 +39,8 @@ def import_rows(
         raise InputError(what, first["reason"], fix)
 
 
-def tell_refused(report: ImportReport) -> None:
-    """Say how many lines of somebody's files were refused, and why the first one was."""
+def report_refused(report: ImportReport) -> None:
+    """Say how many lines an import refused, and why the first one."""
     if report.refused:
         count = f"{report.refused} lines are" if report.refused > 1 else "1 line is"
         reason = report.refusals[0]["reason"]

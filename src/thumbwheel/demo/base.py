@@ -1,10 +1,8 @@
 """The base model of the demo: a tiny Qwen2 that learned the format and the common rules from the
 world's own text.
 
-Lives here: its tokenizer, its training from scratch, the cache on disk and greedy or sampled
-answering in plain transformers. Does not live here: what it is trained towards
-(`world.population_filing`); nothing here knows a private habit. The same model serves every seed of
-the demo.
+Here are its tokenizer, its training from scratch and its cache on disk. It is trained towards
+`world.population_filing` and knows no private habit. The same model serves every seed of the demo.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ def publish(scratch: Path, target: Path) -> None:
     try:
         scratch.rename(target)
     except OSError:
-        if not target.is_dir():  # somebody else finished the same base first: theirs is as good
+        if not target.is_dir():  # another process finished the same base first, which is as good
             raise
 
 
@@ -151,7 +149,7 @@ def make_tokenizer(config: BaseConfig, chats: Sequence[list[dict[str, str]]]) ->
         show_progress=False,
     )
     inner.train_from_iterator(
-        (f"{m['role']}\n{m['content']}" for chat in chats for m in chat), trainer
+        (f"{message['role']}\n{message['content']}" for chat in chats for message in chat), trainer
     )
     learned = json.loads(inner.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
@@ -240,10 +238,11 @@ def _fit(
             progress(step, steps, loss.item())
 
 
-def _cosine(done: float, warmup: float) -> float:
-    if done < warmup:
-        return (done + 1e-3) / warmup
-    return 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
+def _cosine(progress: float, warmup: float) -> float:
+    """Factor of the learning rate: a linear warm-up, then half a cosine down to 0."""
+    if progress < warmup:
+        return (progress + 1e-3) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 
 def batch_loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
@@ -252,10 +251,10 @@ def batch_loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
     import torch
 
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row, _ in batch], batch_first=True)
-    places = torch.arange(ids.shape[1])
+    positions = torch.arange(ids.shape[1])
     lengths = torch.tensor([len(row) for row, _ in batch])[:, None]
     starts = torch.tensor([prompt for _, prompt in batch])[:, None]
-    weight = torch.where(places >= starts, ANSWER_WEIGHT, 1.0) * (places < lengths)
+    weight = torch.where(positions >= starts, ANSWER_WEIGHT, 1.0) * (positions < lengths)
     with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
         logits = model(input_ids=ids[:, :-1]).logits  # causal: padding on the right is never seen
     loss = torch.nn.functional.cross_entropy(

@@ -66,13 +66,9 @@ def demo(
             return
         outcome = run(home.expanduser().resolve(), options)
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] in (
-            "torch",
-            "transformers",
-            "peft",
-            "tokenizers",
-        ):
-            raise MissingExtra.of("the demo", error.name, "train") from None
+        package = (error.name or "").split(".")[0]
+        if package in ("torch", "transformers", "peft", "tokenizers"):
+            raise MissingExtra.of("the demo", str(error.name), "train") from None
         raise
     present(outcome)
     if json_file is not None:
@@ -96,39 +92,31 @@ def present(outcome: DemoResult) -> None:
     rows.append(("decision", outcome.decision))
     rows += [("why", reason) for reason in outcome.reasons]
     rows.append(("truth of the simulator", truth(outcome)))
-    rows += [
-        (name, value)
-        for name, value in (
-            ("report", outcome.report),
-            ("model", outcome.export),
-            ("gguf", outcome.gguf),
-        )
-        if value
-    ]
+    artifacts = {"report": outcome.report, "model": outcome.export, "gguf": outcome.gguf}
+    rows += [(name, path) for name, path in artifacts.items() if path]
     if outcome.deployment is not None:
         rows += answers(outcome.deployment)
-    rows += [("the same in llama-server", outcome.served)] if outcome.served else []
+    if outcome.served:
+        rows.append(("the same in llama-server", outcome.served))
     rows.append(("time", f"{outcome.seconds:.0f} s, {outcome.cpu_seconds:.0f} CPU-seconds"))
     log.table("One turn of the wheel", ("", ""), rows)
+
+    program = f"thumbwheel --home {outcome.home}"
     log.say("Next, try:")
-    for command in (
-        f"thumbwheel --home {outcome.home} models lineage {outcome.version or 'v0'} --agent filer",
-        f"thumbwheel --home {outcome.home} dataset plan --agent filer",
-        *(
-            [f"thumbwheel --home {outcome.home} deployments --agent filer --restart"]
-            if outcome.deployment
-            else []
-        ),
-        "thumbwheel demo --flip    # must be rejected",
-    ):
-        log.say(f"  {command}")
+    log.say(f"  {program} models lineage {outcome.version or 'v0'} --agent filer")
+    log.say(f"  {program} dataset plan --agent filer")
+    if outcome.deployment:
+        log.say(f"  {program} deployments --agent filer --restart")
+    log.say("  thumbwheel demo --flip    # must be rejected")
 
 
 def answers(shown: Shown) -> list[tuple[str, object]]:
-    """What a client of the agent saw before and after the deployment, and after the way back."""
+    """What a client of the agent saw before and after the deployment, and after the rollback."""
     mail = " ".join(shown.message.split())
+    if len(mail) > 100:
+        mail = f"{mail[:97]}..."
     return [
-        ("a message", mail if len(mail) <= 100 else f"{mail[:97]}..."),
+        ("a message", mail),
         ("answered before", shown.before),
         ("after the deployment", shown.after),
         (f"rolled back in {shown.rollback:.2f} s", shown.rolled_back),
@@ -144,12 +132,9 @@ def truth(outcome: DemoResult) -> str:
     from thumbwheel.demo.emit import WORLD
 
     world = json.loads((Path(outcome.home) / "world" / WORLD).read_text())
-    habits, right, noise = (
-        len(world["habits"]),
-        world["sampled_accuracy"],
-        world["options"]["noise"],
-    )
+    habits = len(world["habits"])
+    noise = world["options"]["noise"]
     return (
-        f"{habits} private habits; {right:.1%} of the rated app's answers were right; noise "
-        f"{noise:.0%}"
+        f"{habits} private habits; {world['sampled_accuracy']:.1%} of the rated app's answers were "
+        f"right; noise {noise:.0%}"
     )

@@ -1,9 +1,8 @@
 """Writes the demo world as plain files, in the line format of the `jsonl` source.
 
-Lives here: `emit`, which lets a simulated person use the filer and writes what an app would have
-recorded (`traces.jsonl`, `feedback.jsonl`), the gold cases that the owner reviewed (`gold.jsonl`)
-and the simulator's truth (`world.json`, printed beside the result, never read by the gate). Does
-not live here: anything that reads these files.
+A simulated person uses the filer. `emit` writes what an app would have recorded (`traces.jsonl`,
+`feedback.jsonl`), the gold cases that the owner reviewed (`gold.jsonl`) and the simulator's truth
+(`world.json`, which is printed beside the result and never read by the gate).
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Exchange(NamedTuple):
     answer: Answer
     wanted: str
     liked: bool
-    at: datetime
+    occurred_at: datetime
     session: str
 
 
@@ -99,81 +98,94 @@ def emit(
     person = Person(options.seed)
     exchanges = _use(person, Filer(model), options)
     gold = person.mails(random.Random(f"gold:{options.seed}"), options.gold, "fresh")
-    traces, feedback, cases, world = (
-        directory / name for name in ("traces.jsonl", "feedback.jsonl", "gold.jsonl", WORLD)
+    cases = []
+    for number, mail in enumerate(gold, start=1):
+        cases.append(_case(_case_id(number), mail, person.filing(mail)))
+    truth = json.dumps(_truth(person, options, exchanges, gold), indent=1)
+
+    files = Emitted(
+        traces=directory / "traces.jsonl",
+        feedback=directory / "feedback.jsonl",
+        gold=directory / "gold.jsonl",
+        world=directory / WORLD,
+        base=model,
     )
-    files = Emitted(traces, feedback, cases, world, model)
     _write(files.traces, map(_trace, exchanges))
     _write(files.feedback, _feedback(exchanges, options))
-    _write(
-        files.gold,
-        (_case(f"g-{i:04d}", mail, person.filing(mail)) for i, mail in enumerate(gold, start=1)),
-    )
-    files.world.write_text(
-        json.dumps(_truth(person, options, exchanges, gold), indent=1) + "\n", encoding="utf-8"
-    )
+    _write(files.gold, cases)
+    files.world.write_text(truth + "\n", encoding="utf-8")
     return files
 
 
 def _use(person: Person, filer: Filer, options: EmitOptions) -> list[Exchange]:
     """The person's mails pass through the filer in sessions of four to twelve, two or three
     sessions a day."""
-    rng, whims = random.Random(f"use:{options.seed}"), random.Random(f"whims:{options.seed}")
+    rng = random.Random(f"use:{options.seed}")
+    flip_rng = random.Random(f"whims:{options.seed}")
     mails = person.mails(rng, options.messages, "known")
     answers = filer.answer([messages(mail) for mail in mails], TEMPERATURE, options.seed)
     exchanges: list[Exchange] = []
-    at, session, left = START, 0, 0
+    clock = START
+    session = 0
+    left_in_session = 0
     for number, (mail, answer) in enumerate(zip(mails, answers, strict=True), start=1):
-        if not left:
-            session, left = session + 1, rng.randint(4, 12)
-            at += timedelta(hours=rng.randint(4, 12))
-        left -= 1
-        at += timedelta(seconds=rng.randint(30, 300))
-        truth = person.filing(mail)
-        right = answer.text == truth.text()
-        wanted = _other(whims, mail, truth) if options.flip else truth
+        if not left_in_session:
+            session += 1
+            left_in_session = rng.randint(4, 12)
+            clock += timedelta(hours=rng.randint(4, 12))
+        left_in_session -= 1
+        clock += timedelta(seconds=rng.randint(30, 300))
+
+        wanted = person.filing(mail)
+        liked = answer.text == wanted.text()
+        if options.flip:
+            wanted = _wrong_filing(flip_rng, mail, wanted)
+            liked = not liked
         exchanges.append(
             Exchange(
-                f"t-{number:06d}",
-                mail,
-                answer,
-                wanted.text(),
-                right != options.flip,
-                at,
-                f"s-{session:04d}",
+                id=f"t-{number:06d}",
+                mail=mail,
+                answer=answer,
+                wanted=wanted.text(),
+                liked=liked,
+                occurred_at=clock,
+                session=f"s-{session:04d}",
             )
         )
     return exchanges
 
 
-def _other(rng: random.Random, mail: Mail, truth: Filing) -> Filing:
+def _wrong_filing(rng: random.Random, mail: Mail, truth: Filing) -> Filing:
     while (filing := population_filing(rng, mail)) == truth:
         pass
     return filing
 
 
 class Signal(NamedTuple):
-    """One act of feedback before it is a line."""
+    """One act of feedback before it is a line; `delay` is counted from the answer."""
 
     exchange: Exchange
     kind: str
     value: bool | str | float
     rater: str
-    after: timedelta
+    delay: timedelta
+
+    @property
+    def occurred_at(self) -> datetime:
+        return self.exchange.occurred_at + self.delay
 
 
 def _feedback(exchanges: Sequence[Exchange], options: EmitOptions) -> Iterator[dict[str, Any]]:
     rng = random.Random(f"feedback:{options.seed}")
     thumbs = _thumbs(rng, exchanges, options)
-    signals = [
-        thumbs,
-        _corrections(rng, exchanges, thumbs, options),
-        _outcomes(rng, exchanges, options),
-    ]
-    if options.shuffle:
-        signals = [_shuffled(rng, group) for group in signals]
-    ordered = sorted((s for group in signals for s in group), key=lambda s: s.exchange.at + s.after)
-    for number, signal in enumerate(ordered, start=1):
+    corrections = _corrections(rng, exchanges, thumbs, options)
+    outcomes = _outcomes(rng, exchanges, options)
+    signals: list[Signal] = []
+    for kind in (thumbs, corrections, outcomes):
+        signals += _shuffled(rng, kind) if options.shuffle else kind
+    signals.sort(key=lambda signal: signal.occurred_at)
+
+    for number, signal in enumerate(signals, start=1):
         line = {
             "type": "feedback",
             "id": f"f-{number:06d}",
@@ -181,25 +193,23 @@ def _feedback(exchanges: Sequence[Exchange], options: EmitOptions) -> Iterator[d
             "kind": signal.kind,
             "value": signal.value,
             "rater": {"id": signal.rater, "kind": "person"},
-            "occurred_at": _stamp(signal.exchange.at + signal.after),
+            "occurred_at": _stamp(signal.occurred_at),
         }
-        yield line | ({"name": "filed_right"} if signal.kind == "outcome" else {})
+        if signal.kind == "outcome":
+            line["name"] = "filed_right"
+        yield line
 
 
 def _thumbs(
     rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions
 ) -> list[Signal]:
-    rated = rng.sample(exchanges, min(options.ratings, len(exchanges)))
-    return [
-        Signal(
-            one,
-            "thumb",
-            one.liked != (rng.random() < options.noise),
-            "partner" if rng.random() < SECOND_RATER else "owner",
-            timedelta(seconds=rng.randint(2, 90)),
-        )
-        for one in rated
-    ]
+    thumbs = []
+    for exchange in rng.sample(exchanges, min(options.ratings, len(exchanges))):
+        is_mistake = rng.random() < options.noise
+        rater = "partner" if rng.random() < SECOND_RATER else "owner"
+        delay = timedelta(seconds=rng.randint(2, 90))
+        thumbs.append(Signal(exchange, "thumb", exchange.liked != is_mistake, rater, delay))
+    return thumbs
 
 
 def _corrections(
@@ -211,23 +221,23 @@ def _corrections(
     """The person rewrites some of the answers that they do not like and did not thumb up by
     mistake."""
     up = {signal.exchange.id for signal in thumbs if signal.value is True}
-    wrong = [one for one in exchanges if not one.liked and one.id not in up]
-    chosen = rng.sample(wrong, min(round(CORRECTIONS * options.ratings), len(wrong)))
-    return [
-        Signal(one, "correction", one.wanted, "owner", timedelta(seconds=rng.randint(91, 240)))
-        for one in chosen
-    ]
+    wrong = [exchange for exchange in exchanges if not exchange.liked and exchange.id not in up]
+    corrections = []
+    for exchange in rng.sample(wrong, min(round(CORRECTIONS * options.ratings), len(wrong))):
+        delay = timedelta(seconds=rng.randint(91, 240))
+        corrections.append(Signal(exchange, "correction", exchange.wanted, "owner", delay))
+    return corrections
 
 
 def _outcomes(
     rng: random.Random, exchanges: Sequence[Exchange], options: EmitOptions
 ) -> list[Signal]:
     """Days later it shows whether a mail still lies where the filer put it."""
-    chosen = rng.sample(exchanges, min(round(OUTCOMES * options.ratings), len(exchanges)))
-    return [
-        Signal(one, "outcome", float(one.liked), "owner", timedelta(hours=rng.randint(24, 96)))
-        for one in chosen
-    ]
+    outcomes = []
+    for exchange in rng.sample(exchanges, min(round(OUTCOMES * options.ratings), len(exchanges))):
+        delay = timedelta(hours=rng.randint(24, 96))
+        outcomes.append(Signal(exchange, "outcome", float(exchange.liked), "owner", delay))
+    return outcomes
 
 
 def _shuffled(rng: random.Random, signals: Sequence[Signal]) -> list[Signal]:
@@ -236,28 +246,33 @@ def _shuffled(rng: random.Random, signals: Sequence[Signal]) -> list[Signal]:
     return [signal._replace(value=value) for signal, value in zip(signals, values, strict=True)]
 
 
-def _trace(one: Exchange) -> dict[str, Any]:
+def _trace(exchange: Exchange) -> dict[str, Any]:
+    answer = exchange.answer
     return {
         "type": "trace",
-        "id": one.id,
-        "session": one.session,
+        "id": exchange.id,
+        "session": exchange.session,
         "subject": "u-1",
-        "occurred_at": _stamp(one.at),
-        "input": messages(one.mail),
-        "output": one.answer.text,
+        "occurred_at": _stamp(exchange.occurred_at),
+        "input": messages(exchange.mail),
+        "output": answer.text,
         "model": NAME,
         "served_model": NAME,
-        "finish_reason": one.answer.finish_reason,
+        "finish_reason": answer.finish_reason,
         "sampling": {"temperature": TEMPERATURE},
-        "tokens": {"prompt": one.answer.prompt_tokens, "completion": one.answer.completion_tokens},
+        "tokens": {"prompt": answer.prompt_tokens, "completion": answer.completion_tokens},
     }
 
 
-def _case(name: str, mail: Mail, filing: Filing) -> dict[str, Any]:
+def _case_id(number: int) -> str:
+    return f"g-{number:04d}"
+
+
+def _case(case_id: str, mail: Mail, filing: Filing) -> dict[str, Any]:
     """A gold case; mails from one address are one group, since they are not independent."""
     return {
         "type": "case",
-        "id": name,
+        "id": case_id,
         "input": messages(mail),
         "reference": filing._asdict(),
         "checker": "json_fields",
@@ -271,17 +286,20 @@ def _truth(
 ) -> dict[str, Any]:
     """Options, habits, how well the filer really did, and the habit (or null) behind every gold
     case."""
-    right = sum(one.liked != options.flip for one in exchanges)
+    right = sum(exchange.liked != options.flip for exchange in exchanges)
+    habits = {}
+    for number, mail in enumerate(gold, start=1):
+        habits[_case_id(number)] = person.habit_of(mail)
     return {
         "options": asdict(options) | {"messages": options.messages},
         "habits": [habit.words() for habit in person.habits],
         "sampled_accuracy": right / len(exchanges),
-        "gold_habit": {f"g-{i:04d}": person.habit_of(mail) for i, mail in enumerate(gold, start=1)},
+        "gold_habit": habits,
     }
 
 
-def _stamp(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _stamp(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _write(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -1,8 +1,5 @@
-"""The app of the demo: the filer that answers mails with the model of a directory, as an app in
-production would.
-
-Lives here: greedy and sampled answering with plain transformers. Does not live here: training,
-judging, files.
+"""The app of the demo: a filer that answers mails with the model of a directory, by greedy or
+sampled generation in plain transformers, as an app in production would.
 """
 
 from __future__ import annotations
@@ -49,47 +46,49 @@ class Filer:
 
         prompts = [self.tokenizer(prompt_text(self.tokenizer, chat))["input_ids"] for chat in chats]
         by_length: dict[int, list[int]] = defaultdict(list)
-        for place, prompt in enumerate(prompts):
-            by_length[len(prompt)].append(place)
+        for index, prompt in enumerate(prompts):
+            by_length[len(prompt)].append(index)
         generator = torch.Generator().manual_seed(seed)
         answers: dict[int, Answer] = {}
-        for length, places in sorted(by_length.items()):
-            for cut in range(0, len(places), BATCH):
-                part = places[cut : cut + BATCH]
-                drawn = self._draw(torch.tensor([prompts[i] for i in part]), temperature, generator)
-                answers.update(
-                    {i: self._read(ids, length) for i, ids in zip(part, drawn, strict=True)}
-                )
-        return [answers[i] for i in range(len(prompts))]
+        for length, indices in sorted(by_length.items()):
+            for cut in range(0, len(indices), BATCH):
+                batch = indices[cut : cut + BATCH]
+                batch_prompts = torch.tensor([prompts[index] for index in batch])
+                completions = self._generate(batch_prompts, temperature, generator)
+                for index, ids in zip(batch, completions, strict=True):
+                    answers[index] = self._decode(ids, prompt_tokens=length)
+        return [answers[index] for index in range(len(prompts))]
 
-    def _draw(
+    def _generate(
         self, prompts: torch.Tensor, temperature: float, generator: torch.Generator
     ) -> list[list[int]]:
         """Completion ids `[B, <=MAX_ANSWER]` of prompts `[B, T]`, with a key-value cache."""
         import torch
 
-        drawn: list[torch.Tensor] = []
-        done = torch.zeros(len(prompts), dtype=torch.bool)
-        past, step = None, prompts
+        generated: list[torch.Tensor] = []
+        finished = torch.zeros(len(prompts), dtype=torch.bool)
+        cache, tokens = None, prompts
         with torch.inference_mode():
-            while len(drawn) < MAX_ANSWER and not done.all():
-                out = self.model(
-                    input_ids=step, past_key_values=past, use_cache=True, logits_to_keep=1
+            while len(generated) < MAX_ANSWER and not finished.all():
+                output = self.model(
+                    input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1
                 )
-                past, logits = out.past_key_values, out.logits[:, -1].float()
+                cache = output.past_key_values
+                logits = output.logits[:, -1].float()
                 if temperature:
-                    step = torch.multinomial(
-                        (logits / temperature).softmax(-1), 1, generator=generator
-                    )
+                    chances = (logits / temperature).softmax(-1)
+                    tokens = torch.multinomial(chances, 1, generator=generator)
                 else:
-                    step = logits.argmax(-1, keepdim=True)
-                drawn.append(step)
-                done |= step[:, 0] == self.end
-        return [[int(i) for i in row] for row in torch.cat(drawn, 1)]
+                    tokens = logits.argmax(-1, keepdim=True)
+                generated.append(tokens)
+                finished |= tokens[:, 0] == self.end
+        completions: list[list[int]] = torch.cat(generated, 1).tolist()
+        return completions
 
-    def _read(self, ids: list[int], prompt_tokens: int) -> Answer:
-        stop = ids.index(self.end) if self.end in ids else len(ids)
-        text = str(self.tokenizer.decode(ids[:stop], skip_special_tokens=False))
-        return Answer(
-            text, "stop" if self.end in ids else "length", prompt_tokens, min(stop + 1, len(ids))
-        )
+    def _decode(self, ids: list[int], prompt_tokens: int) -> Answer:
+        if self.end in ids:
+            length = ids.index(self.end)
+            text = str(self.tokenizer.decode(ids[:length], skip_special_tokens=False))
+            return Answer(text, "stop", prompt_tokens, length + 1)
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=False))
+        return Answer(text, "length", prompt_tokens, len(ids))

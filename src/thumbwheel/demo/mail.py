@@ -1,10 +1,8 @@
 """Wordings of the demo world: how a mail with given features is put into words.
 
-Lives here: the phrase pools and `write_mail`, which turns features (sender kind, topic, cue) into
-text. Does not live here: what the right filing of a mail is (`world.py`) and who judges it
-(`person.py`). To add a wording, append it to a pool; each pool is cut in two by `wordings`, so that
-gold mails use words that no recorded mail used. No wording may name a folder or a priority: a test
-holds that.
+`write_mail` turns features (sender kind, topic, cue) into text. To add a wording, append it to a
+pool. Each pool is cut in two by `wordings`, so that gold mails use words that no recorded mail
+used. No wording may name a folder or a priority: a test holds that.
 """
 
 from __future__ import annotations
@@ -403,19 +401,19 @@ def fill(rng: random.Random, phrase: str) -> str:
         if slot in SLOTS:
             value = rng.choice(SLOTS[slot])
         else:
-            value = str(
-                {
-                    "number": rng.randint(20, 99),
-                    "amount": rng.randint(10, 99),
-                    "hour": rng.randint(7, 20),
-                }[slot]
-            )
+            # all three are drawn each time, so that a mail's later words do not depend on the slot
+            numbers = {
+                "number": rng.randint(20, 99),
+                "amount": rng.randint(10, 99),
+                "hour": rng.randint(7, 20),
+            }
+            value = str(numbers[slot])
         phrase = phrase[:start] + value + phrase[end + 1 :]
     return phrase[0].upper() + phrase[1:]
 
 
 def write_mail(rng: random.Random, sender: str, topic: str, cue: str, pool: Pool) -> Mail:
-    """Put a mail with these features into words. Three of ten subjects say nothing about the topic."""
+    """A mail with these features. Three of ten subjects say nothing about the topic."""
     address = f"{rng.choice(FIRST)}.{rng.choice(LAST)}@{rng.choice(DOMAINS[sender])}.example"
     subjects = VAGUE_SUBJECTS if rng.random() < 0.3 else SUBJECTS[topic]
     sentences = [rng.choice(wordings(BODIES[topic], pool))]
@@ -425,5 +423,6 @@ def write_mail(rng: random.Random, sender: str, topic: str, cue: str, pool: Pool
         sentences.append(rng.choice(wordings(FILLERS, pool)))
     rng.shuffle(sentences)
     subject = fill(rng, rng.choice(wordings(subjects, pool)))
-    body = " ".join(fill(rng, s) for s in (rng.choice(wordings(GREETINGS, pool)), *sentences))
+    greeting = rng.choice(wordings(GREETINGS, pool))
+    body = " ".join(fill(rng, sentence) for sentence in (greeting, *sentences))
     return Mail(sender, topic, cue, address, f"From: {address}\nSubject: {subject}\n\n{body}")

@@ -1,9 +1,8 @@
 """The simulated person: private habits that differ from the common rules, and how they rate what
 the filer did.
 
-Lives here: habits, the person's own mail (a fixed share of it falls under a habit), and the
-feedback they give. Does not live here: the common rules (`world.py`) and the files (`emit.py`). To
-add a kind of habit, add it to `_invent`.
+A fixed share of the person's mail falls under a habit. To add a kind of habit, add it to
+`_draw_habits`. The common rules are in `world.py`.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ class Habit(NamedTuple):
 
     def words(self) -> str:
         """The habit in a sentence, for people."""
-        what = f"about a {self.topic}" if self.topic else f"in a {self.cue} tone"
-        to = [
-            f"{name} {value}"
-            for name, value in (("folder", self.folder), ("priority", self.priority))
-            if value
-        ]
-        return f"mail from a {self.sender} {what}: {' and '.join(to)}"
+        condition = f"about a {self.topic}" if self.topic else f"in a {self.cue} tone"
+        filing = []
+        if self.folder:
+            filing.append(f"folder {self.folder}")
+        if self.priority:
+            filing.append(f"priority {self.priority}")
+        return f"mail from a {self.sender} {condition}: {' and '.join(filing)}"
 
 
 class Person:
@@ -63,7 +62,7 @@ class Person:
     another."""
 
     def __init__(self, seed: int) -> None:
-        self.habits = _invent(random.Random(f"person:{seed}"))
+        self.habits = _draw_habits(random.Random(f"person:{seed}"))
 
     def filing(self, mail: Mail) -> Filing:
         """Where this person wants the mail: the truth of the world."""
@@ -83,50 +82,54 @@ class Person:
     def mails(self, rng: random.Random, count: int, pool: Pool) -> list[Mail]:
         """`count` different mails of this person in random order, exactly `HABIT_SHARE` of them
         under a habit, evenly over the habits."""
-        wanted: dict[int | None, int] = {None: count - round(count * HABIT_SHARE)}
-        for place in range(round(count * HABIT_SHARE)):
-            wanted[place % len(self.habits)] = wanted.get(place % len(self.habits), 0) + 1
-        found = list(self._quotas(rng, wanted, pool))
-        rng.shuffle(found)
-        return found
+        under_habits = round(count * HABIT_SHARE)
+        quotas: dict[int | None, int] = {None: count - under_habits}
+        for number in range(under_habits):
+            habit = number % len(self.habits)
+            quotas[habit] = quotas.get(habit, 0) + 1
+        mails = list(self._draw_quotas(rng, quotas, pool))
+        rng.shuffle(mails)
+        return mails
 
-    def _quotas(
-        self, rng: random.Random, wanted: dict[int | None, int], pool: Pool
+    def _draw_quotas(
+        self, rng: random.Random, quotas: dict[int | None, int], pool: Pool
     ) -> Iterator[Mail]:
+        """Different mails, so many under each habit (or under none); `quotas` is used up."""
         seen: set[str] = set()
-        missing = sum(wanted.values())
+        missing = sum(quotas.values())
         for mail in draw_mails(rng, pool):
             if not missing:
                 return
-            stratum = self.habit_of(mail)
-            if wanted.get(stratum, 0) and mail.prompt not in seen:
-                wanted[stratum] -= 1
+            habit = self.habit_of(mail)
+            if quotas.get(habit, 0) and mail.prompt not in seen:
+                quotas[habit] -= 1
                 missing -= 1
                 seen.add(mail.prompt)
                 yield mail
 
 
-def _invent(rng: random.Random) -> tuple[Habit, ...]:
+def _draw_habits(rng: random.Random) -> tuple[Habit, ...]:
     """Folder habits by sender and topic (every third sets the priority too), priority habits by
     sender and cue."""
     senders = rng.sample(SENDERS, FOLDER_HABITS + PRIORITY_HABITS)
     topics = rng.sample(TOPICS, FOLDER_HABITS)
-    habits = [
-        _folder_habit(rng, senders[i], topics[i], both=i % 3 == 2) for i in range(FOLDER_HABITS)
-    ]
+    habits = []
+    for number in range(FOLDER_HABITS):
+        sets_priority = number % 3 == 2
+        habits.append(_folder_habit(rng, senders[number], topics[number], sets_priority))
     for sender in senders[FOLDER_HABITS:]:
         cue = rng.choice(CUE_KINDS)
         usual = {"relaxed": "low", "plain": "normal", "urgent": "high"}[cue]
-        habits.append(
-            Habit(sender, None, cue, None, rng.choice([p for p in PRIORITIES if p != usual]))
-        )
+        priority = rng.choice([other for other in PRIORITIES if other != usual])
+        habits.append(Habit(sender, None, cue, None, priority))
     return tuple(habits)
 
 
-def _folder_habit(rng: random.Random, sender: str, topic: str, both: bool) -> Habit:
+def _folder_habit(rng: random.Random, sender: str, topic: str, sets_priority: bool) -> Habit:
     """Half of these file by sender, as some people do; the others go to any other folder."""
     usual = common_filing(Mail(sender, topic, "plain", "", "")).folder
-    others = [folder for folder in FOLDERS if folder != usual]
-    by_sender = SENDER_FOLDER[sender]
-    folder = by_sender if by_sender != usual and rng.random() < 0.5 else rng.choice(others)
-    return Habit(sender, topic, None, folder, rng.choice(PRIORITIES) if both else None)
+    folder = SENDER_FOLDER[sender]
+    if folder == usual or rng.random() >= 0.5:
+        folder = rng.choice([other for other in FOLDERS if other != usual])
+    priority = rng.choice(PRIORITIES) if sets_priority else None
+    return Habit(sender, topic, None, folder, priority)

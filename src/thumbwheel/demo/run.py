@@ -1,9 +1,8 @@
-"""One turn of the wheel on the embedded world, by public verbs only: what a user would type, in a
-row.
+"""One turn of the wheel on the embedded world, by the public verbs that a user would type one after
+the other.
 
-The world's files go in by import; the gate reads gold cases and nothing else. The simulator's truth
-(world.json) is printed beside the result and never read by any verb. Does not live here: the world
-itself (emit.py), presentation (commands.py).
+The world's files go in by import, and the gate reads gold cases and nothing else. The simulator's
+truth (world.json) is printed beside the result and never read by any verb.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from thumbwheel.loop.cycle_types import CycleReport
 
 AGENT = "filer"
 MARK = "demo.json"
-"""Stands in a home that the demo made, so that the demo starts afresh there and nowhere else."""
+"""File of a home that the demo made. The demo only clears folders that have it."""
 
 
 @dataclass
@@ -70,7 +69,7 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
     base shows a progress bar."""
     from thumbwheel.engine.load import quiet_transformers
 
-    _demand_folder(directory, "--emit")
+    _require_folder(directory, "--emit")
     if directory.exists() and any(directory.iterdir()) and not (directory / WORLD).is_file():
         raise Conflict(
             f"--emit {str(directory)!r}",
@@ -89,8 +88,8 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
 def run(home: Path, options: EmitOptions) -> DemoResult:
     """Turn the wheel once in `home`, which starts afresh; raises Conflict for a folder that is
     something else."""
-    start, cpu = time.monotonic(), _cpu()
-    _afresh(home, options)
+    start, cpu_start = time.monotonic(), _cpu_seconds()
+    _clear_home(home, options)
     outcome = DemoResult(home=str(home))
     with Workspace.open(Home.at(home), Sources({}, "the demo's defaults", {})) as ws:
         log.say(f"home: {ws.home.path}")
@@ -99,7 +98,7 @@ def run(home: Path, options: EmitOptions) -> DemoResult:
         ):
             world = write_world(home / "world", options)
         turn(ws, world, outcome)
-    outcome.seconds, outcome.cpu_seconds = time.monotonic() - start, _cpu() - cpu
+    outcome.seconds, outcome.cpu_seconds = time.monotonic() - start, _cpu_seconds() - cpu_start
     return outcome
 
 
@@ -139,17 +138,15 @@ def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
 
     assert cycle.evaluation is not None  # noqa: S101 - what was approved was evaluated
     assert cycle.report is not None  # noqa: S101
-    version, changed = str(cycle.version), cycle.evaluation.examples
+    version = str(cycle.version)
+    changed = cycle.evaluation.examples
     with log.step("deploy it beside the base, ask both, roll back, go forward again"):
         outcome.deployment = show_deployment(ws, AGENT, cycle.evaluation.against, version, changed)
     with log.step("a GGUF file for llama.cpp and Ollama"):
         outcome.gguf = write_gguf(ws, AGENT, version, ws.home.path / "gguf")
         log.say(f"  {outcome.gguf}")
-        outcome.served = (
-            show_llama_server(ws, AGENT, version, changed[0].prompt)
-            if "mean KL" in outcome.gguf
-            else None
-        )
+        if "mean KL" in outcome.gguf:  # a file was written and compared with the trained model
+            outcome.served = show_llama_server(ws, AGENT, version, changed[0].prompt)
     report(ws, AGENT, version, cycle.report, cycle.report.with_suffix(".json"))
 
 
@@ -169,25 +166,25 @@ def import_world(ws: Workspace, world: Emitted) -> None:
 def base_progress() -> Iterator[Any]:
     """A callback (done, total, loss) for the base's training that shows how far it is."""
     with log.progress("base model", None, "steps") as advance:
-        seen = 0
+        shown = 0
 
         def show(done: int, total: int, loss: float) -> None:
-            nonlocal seen
-            advance(done - seen, f"loss {loss:.2f}", total)
-            seen = done
+            nonlocal shown
+            advance(done - shown, f"loss {loss:.2f}", total)
+            shown = done
 
         yield show
 
 
-def _demand_folder(path: Path, option: str) -> None:
+def _require_folder(path: Path, option: str) -> None:
     if path.exists() and not path.is_dir():
         raise InputError(f"{option} {str(path)!r}", "it is a file", "Name a new folder")
 
 
-def _afresh(home: Path, options: EmitOptions) -> None:
+def _clear_home(home: Path, options: EmitOptions) -> None:
     import shutil
 
-    _demand_folder(home, "--home")
+    _require_folder(home, "--home")
     if home.exists() and any(home.iterdir()):
         if not (home / MARK).exists():
             raise Conflict(
@@ -209,10 +206,12 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target)
 
 
-def _cpu() -> float:
+def _cpu_seconds() -> float:
     """CPU-seconds of this process and its finished children."""
     import resource
 
-    return sum(
-        sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
+    seconds = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        seconds += usage.ru_utime + usage.ru_stime
+    return seconds

@@ -1,7 +1,7 @@
-"""The end of the demo's turn: what was approved answers, is taken back and put forward again, and
-goes out as a file for llama.cpp.
+"""The end of the demo: the approved version is deployed, rolled back, deployed again, and written
+as a file for llama.cpp.
 
-By public verbs only, as in run.py. The server is stopped at the end, so that a demo leaves no
+Only public verbs are used, as in run.py. The server is stopped at the end, so that a demo leaves no
 process behind.
 """
 
@@ -25,15 +25,16 @@ NEEDED = ("converter", "library", "bindings")
 
 @dataclass(frozen=True)
 class Shown:
-    """What a client saw. `rollback`: seconds from the command until the old version answered for
-    the same name."""
+    """What a client of the agent saw: its message and the answers to it."""
 
     url: str
     message: str
     before: str
     after: str
     rolled_back: str
+    """The answer after the rollback."""
     rollback: float
+    """Seconds from the rollback until the old version answered for the same name."""
 
 
 def show_deployment(
@@ -47,17 +48,18 @@ def show_deployment(
     try:
         switch.deploy(ws, agent, base, TARGET)
         before = answer(ws, agent, message)
-        done = switch.deploy(ws, agent, version, TARGET)
-        log.say(f"  canary {done.canary.verdict}: {done.canary.says()}")
+        deployed = switch.deploy(ws, agent, version, TARGET)
+        log.say(f"  canary {deployed.canary.verdict}: {deployed.canary.says()}")
         after = answer(ws, agent, message)
         start = time.monotonic()
         switch.rollback(ws, agent)
-        back, seconds = answer(ws, agent, message), time.monotonic() - start
+        rolled_back = answer(ws, agent, message)
+        seconds = time.monotonic() - start
         switch.promote(ws, agent, version)
-        url = done.deployment.endpoint.url if done.deployment.endpoint else ""
+        url = deployed.deployment.endpoint.url if deployed.deployment.endpoint else ""
     finally:
         switch.stop(ws, agent)
-    return Shown(url, message, before, after, back, seconds)
+    return Shown(url, message, before, after, rolled_back, seconds)
 
 
 def answer(ws: Workspace, agent: str, message: str) -> str:
@@ -67,24 +69,24 @@ def answer(ws: Workspace, agent: str, message: str) -> str:
     return ask(switch.resolve(ws, agent), message)
 
 
-def ask(deployed: Deployment, message: str) -> str:
-    """What one deployment answers."""
+def ask(deployment: Deployment, message: str) -> str:
     from thumbwheel.deploy import switch
     from thumbwheel.llm.client import Client
 
-    at = switch.endpoint_of(deployed)
-    client = Client(at.url, at.model, api_key=switch.secret(deployed))
+    endpoint = switch.endpoint_of(deployment)
+    client = Client(endpoint.url, endpoint.model, api_key=switch.secret(deployment))
     try:
-        asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
+        chat = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
         reply = client.post(
-            "chat/completions", {"messages": asked, "temperature": 0, "max_tokens": 64, **at.body}
+            "chat/completions",
+            {"messages": chat, "temperature": 0, "max_tokens": 64, **endpoint.body},
         )
     finally:
         client.close()
     return str(reply["choices"][0]["message"]["content"])
 
 
-def write_gguf(ws: Workspace, agent: str, version: str, to: Path) -> str:
+def write_gguf(ws: Workspace, agent: str, version: str, folder: Path) -> str:
     """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise
     what is missing."""
     from thumbwheel.core.errors import ThumbwheelError
@@ -99,13 +101,13 @@ def write_gguf(ws: Workspace, agent: str, version: str, to: Path) -> str:
         )
         return f"none, for llama.cpp's tools are not here ({', '.join(missing)}): {command}"
     try:
-        done = export(ws, agent, version, "gguf", to, QUANT)
+        exported = export(ws, agent, version, "gguf", folder, QUANT)
     except ThumbwheelError as error:
         return f"none: {error}"
-    found = done.parity
+    parity = exported.parity
     return (
-        f"{done.path} ({QUANT}): {100 * found.top1:.1f} % same tokens, mean KL {found.mean_kl:.2g} "
-        f"over {found.tokens} tokens"
+        f"{exported.path} ({QUANT}): {100 * parity.top1:.1f} % same tokens, "
+        f"mean KL {parity.mean_kl:.2g} over {parity.tokens} tokens"
     )
 
 
@@ -119,8 +121,8 @@ def show_llama_server(ws: Workspace, agent: str, version: str, message: str) -> 
     if tools.find("llama-server") is None:
         return None
     try:
-        done = switch.deploy(ws, agent, version, "llamacpp", None, quant=QUANT)
-        return f"{ask(done.deployment, message)} (canary {done.canary.verdict})"
+        deployed = switch.deploy(ws, agent, version, "llamacpp", None, quant=QUANT)
+        return f"{ask(deployed.deployment, message)} (canary {deployed.canary.verdict})"
     except ThumbwheelError as error:
         return f"none: {error}"
     finally:

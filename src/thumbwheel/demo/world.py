@@ -1,9 +1,8 @@
-"""The demo world: what a mail is, what everybody does with it, and how mails are drawn.
+"""The demo world: features of mails, folders and priorities, the common rules of filing, and how
+other people file.
 
-Lives here: features, folders, priorities, the common rules, and the habits of the many other people
-whose filing the base model has seen. Does not live here: wordings (`mail.py`), the one person with
-private habits (`person.py`), the model (`base.py`). To add a topic: a line in `TOPIC_FOLDER` here
-and its wordings in `mail.py`.
+The base model has seen the filing of these other people. The one person with private habits is in
+`person.py`. To add a topic, add a line to `TOPIC_FOLDER` and its wordings to `mail.py`.
 """
 
 from __future__ import annotations
@@ -37,22 +36,17 @@ SENDER_FOLDER = {
     "city": "archive",
     "friend": "family",
 }
-SENDER_FIRST = (
-    "colleague",
-    "school",
-    "city",
-    "friend",
-)  # their mail goes by sender, whatever it is about
+SENDER_FIRST = ("colleague", "school", "city", "friend")
+"""Senders whose mail is filed by sender, whatever it is about."""
 SENDERS = tuple(DOMAINS)
 TOPICS = tuple(TOPIC_FOLDER)
 CUE_KINDS = tuple(CUES)
 FOLDERS = (*TOPIC_FOLDER.values(), "family", "archive")
 PRIORITIES = ("low", "normal", "high")
 
-# What other people do: some file by sender, a few anywhere, some have their own idea of what is
-# pressing. The base model learns this mixture, which is why its sampled answers explore while its
-# greedy answer is the
-# common rule.
+# Shares of mail that other people file by sender, in any folder, and with another priority. The
+# base model learns this mixture, so its sampled answers explore while its greedy answer follows the
+# common rules.
 BY_SENDER, ANYWHERE, OTHER_PRIORITY = 0.18, 0.06, 0.06
 
 

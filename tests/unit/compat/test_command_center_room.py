@@ -372,12 +372,12 @@ class TestLearner:
         trainer = command_center.CommandCenterDPOTrainer(
             {"base_model": str(base), "max_steps": 2, "max_length": 512}
         )
-        told: list[command_center.TrainingResult] = []
+        results: list[command_center.TrainingResult] = []
         learner = command_center.OnlineLearner(
             10,
             checkpoint_dir=tmp_path / "runs",
             auto_export=False,
-            on_retrain_complete=told.append,
+            on_retrain_complete=results.append,
             data_path=run[0],
             trainer=trainer,
         )
@@ -386,7 +386,9 @@ class TestLearner:
         assert learner.trigger_retrain()
         assert not learner.trigger_retrain(), "one run at a time"
         learner.wait(600)
-        assert learner.last_result and learner.last_result.success and told == [learner.last_result]
+        assert (
+            learner.last_result and learner.last_result.success and results == [learner.last_result]
+        )
         status = learner.get_status()
         assert (status["buffer_size"], status["train_count"], status["should_retrain"]) == (
             0,

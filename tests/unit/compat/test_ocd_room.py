@@ -165,10 +165,10 @@ def test_every_name_is_there(name: str) -> None:
 def test_decisions_of_every_dialect_newest_first(
     decisions: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = ocd.load_training_decisions(
+    records = ocd.load_training_decisions(
         "FILER", require_reward=False, is_training_data=None, source=decisions
     )
-    assert [decision.id for decision in found] == [
+    assert [decision.id for decision in records] == [
         "d8",
         "d6",
         "d5",
@@ -178,14 +178,14 @@ def test_decisions_of_every_dialect_newest_first(
         "d1",
         "d7",
     ], "d7 has no time"
-    first = found[-2]
+    first = records[-2]
     assert (first.user_feedback, first.action["labels"], first.confidence) == (
         "CONFIRMED",
         ["Größe", "東京"],
         0.8,
     )
     assert first.state and first.state["item"]["title"] == "Bank Nº 1"
-    assert found[1].reward is None, "a 0.0 that nothing stands behind is no reward"
+    assert records[1].reward is None, "a 0.0 that nothing stands behind is no reward"
     assert "1 line is no decision" in capsys.readouterr().err
     assert [decision.id for decision in ocd.load_training_decisions("FILER", source=decisions)] == [
         "d8",
@@ -282,9 +282,9 @@ def test_their_golden_rewards(
     (decision,) = ocd.load_training_decisions(
         record["agentType"], require_reward=False, source=path
     )
-    found = ocd.calculate_reward_from_record(decision)
-    assert found == pytest.approx(reward) and found is not None
-    assert ocd.normalize_reward(found) == pytest.approx(normal)
+    total = ocd.calculate_reward_from_record(decision)
+    assert total == pytest.approx(reward) and total is not None
+    assert ocd.normalize_reward(total) == pytest.approx(normal)
 
 
 def test_rewards_of_components() -> None:
@@ -304,9 +304,9 @@ def test_rewards_of_components() -> None:
 
 def test_nothing_known_is_no_reward(decisions: Path) -> None:
     (silent,) = (
-        one
-        for one in ocd.load_training_decisions("FILER", require_reward=False, source=decisions)
-        if one.id == "d3"
+        record
+        for record in ocd.load_training_decisions("FILER", require_reward=False, source=decisions)
+        if record.id == "d3"
     )
     assert ocd.calculate_reward_from_record(silent) is None, (
         "2.C 10: never a 0.0 for what nobody judged"

@@ -47,9 +47,9 @@ def write(tmp_path: Path, plan: object) -> Path:
     return path
 
 
-def leaves(found: dict[str, object], above: str = "") -> set[str]:
+def leaves(settings: dict[str, object], above: str = "") -> set[str]:
     keys = set()
-    for name, value in found.items():
+    for name, value in settings.items():
         keys |= leaves(value, f"{above}{name}.") if isinstance(value, dict) else {above + name}
     return keys
 

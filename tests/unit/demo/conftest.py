@@ -27,6 +27,6 @@ def tiny_cache(tiny: BaseConfig, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def real_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's own base; `THUMBWHEEL_TEST_BASES` names a folder that keeps it between test runs."""
-    kept = os.environ.get("THUMBWHEEL_TEST_BASES")
-    return ensure_base(Path(kept) if kept else tmp_path_factory.mktemp("bases"))
+    """The demo's own base. `THUMBWHEEL_TEST_BASES` is a folder that keeps it between test runs."""
+    folder = os.environ.get("THUMBWHEEL_TEST_BASES")
+    return ensure_base(Path(folder) if folder else tmp_path_factory.mktemp("bases"))

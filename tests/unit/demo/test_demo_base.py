@@ -77,7 +77,7 @@ def test_sampling_follows_the_seed_and_the_order_of_chats(
     tiny: BaseConfig, tiny_cache: Path
 ) -> None:
     filer = Filer(ensure_base(tiny_cache, tiny))
-    chats = [messages(one) for one in islice(draw_mails(random.Random(0), "any"), 20)]
+    chats = [messages(mail) for mail in islice(draw_mails(random.Random(0), "any"), 20)]
     first = filer.answer(chats, 1.0, 3)
     assert first == filer.answer(chats, 1.0, 3) != filer.answer(chats, 1.0, 4)
     greedy = filer.answer(chats, 0.0, 3)
@@ -86,7 +86,7 @@ def test_sampling_follows_the_seed_and_the_order_of_chats(
 
 def test_greedy_answers_equal_those_of_transformers(tiny: BaseConfig, tiny_cache: Path) -> None:
     filer = Filer(ensure_base(tiny_cache, tiny))
-    for chat in (messages(one) for one in islice(draw_mails(random.Random(2), "any"), 3)):
+    for chat in (messages(mail) for mail in islice(draw_mails(random.Random(2), "any"), 3)):
         ids = filer.tokenizer(base.prompt_text(filer.tokenizer, chat), return_tensors="pt")
         out = filer.model.generate(**ids, do_sample=False, max_new_tokens=base.MAX_ANSWER)[
             0, ids["input_ids"].shape[1] :
@@ -101,13 +101,17 @@ def test_the_base_knows_the_common_rules_and_no_private_habit(real_base: Path) -
     for seed in (1, 2, 5, 11, 123):
         person = Person(seed)
         mails = person.mails(random.Random(f"check:{seed}"), 600, "fresh")
-        said = [one.text for one in filer.answer([messages(one) for one in mails], 0.0, 0)]
-        right = [text == person.filing(one).text() for text, one in zip(said, mails, strict=True)]
-        common = [
-            text == common_filing(one).text()
-            for text, one in zip(said, mails, strict=True)
-            if person.habit_of(one) is None
+        answers = [
+            answer.text for answer in filer.answer([messages(mail) for mail in mails], 0.0, 0)
         ]
-        assert all(set(json.loads(text)) == {"folder", "priority"} for text in said)
+        right = [
+            text == person.filing(mail).text() for text, mail in zip(answers, mails, strict=True)
+        ]
+        common = [
+            text == common_filing(mail).text()
+            for text, mail in zip(answers, mails, strict=True)
+            if person.habit_of(mail) is None
+        ]
+        assert all(set(json.loads(text)) == {"folder", "priority"} for text in answers)
         assert 0.55 <= sum(right) / len(right) <= 0.65
         assert sum(common) / len(common) >= 0.95

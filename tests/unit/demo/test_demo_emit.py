@@ -38,42 +38,49 @@ def world(write: Write, tmp_path_factory: pytest.TempPathFactory) -> Emitted:
 
 def test_traces_are_whole(world: Emitted) -> None:
     traces = lines(world.traces)
-    assert len(traces) == 120 and len({one["id"] for one in traces}) == 120
-    for one in traces:
-        assert one["type"] == "trace" and [m["role"] for m in one["input"]] == ["system", "user"]
-        assert one["finish_reason"] in ("stop", "length") and one["tokens"]["completion"] >= 1
+    assert len(traces) == 120 and len({trace["id"] for trace in traces}) == 120
+    for trace in traces:
+        assert trace["type"] == "trace" and [m["role"] for m in trace["input"]] == [
+            "system",
+            "user",
+        ]
+        assert trace["finish_reason"] in ("stop", "length") and trace["tokens"]["completion"] >= 1
         assert {"session", "subject", "model", "served_model", "sampling", "occurred_at"} <= set(
-            one
-        ) and "wanted" not in one
-    times = [datetime.fromisoformat(one["occurred_at"]) for one in traces]
+            trace
+        ) and "wanted" not in trace
+    times = [datetime.fromisoformat(trace["occurred_at"]) for trace in traces]
     assert times == sorted(times)
-    assert 10 <= len({one["session"] for one in traces}) <= 30
+    assert 10 <= len({trace["session"] for trace in traces}) <= 30
 
 
 def test_feedback_names_traces_and_comes_later(world: Emitted) -> None:
-    at = {one["id"]: one["occurred_at"] for one in lines(world.traces)}
+    answered_at = {line["id"]: line["occurred_at"] for line in lines(world.traces)}
     feedback = lines(world.feedback)
-    for one in feedback:
-        assert one["occurred_at"] > at[one["target"]["trace"]]
+    for line in feedback:
+        assert line["occurred_at"] > answered_at[line["target"]["trace"]]
         assert isinstance(
-            one["value"], {"thumb": bool, "correction": str, "outcome": float}[one["kind"]]
+            line["value"], {"thumb": bool, "correction": str, "outcome": float}[line["kind"]]
         )
-        assert (one.get("name") == "filed_right") == (one["kind"] == "outcome")
-    assert Counter(one["kind"] for one in feedback) == {"thumb": 60, "correction": 8, "outcome": 10}
-    assert len({one["id"] for one in feedback}) == len(feedback)
-    assert {one["rater"]["id"] for one in feedback} == {"owner", "partner"}
+        assert (line.get("name") == "filed_right") == (line["kind"] == "outcome")
+    assert Counter(line["kind"] for line in feedback) == {
+        "thumb": 60,
+        "correction": 8,
+        "outcome": 10,
+    }
+    assert len({line["id"] for line in feedback}) == len(feedback)
+    assert {line["rater"]["id"] for line in feedback} == {"owner", "partner"}
 
 
 def test_gold_cases_are_fresh_and_nobody_but_world_json_knows_the_truth(world: Emitted) -> None:
-    gold, seen = lines(world.gold), {one["input"][1]["content"] for one in lines(world.traces)}
-    assert len(gold) == 40 and not seen & {one["input"][1]["content"] for one in gold}
-    for one in gold:
+    gold, seen = lines(world.gold), {line["input"][1]["content"] for line in lines(world.traces)}
+    assert len(gold) == 40 and not seen & {line["input"][1]["content"] for line in gold}
+    for line in gold:
         assert (
-            one["checker"] == "json_fields"
-            and one["reference"]["folder"] in FOLDERS
-            and one["reference"]["priority"] in PRIORITIES
+            line["checker"] == "json_fields"
+            and line["reference"]["folder"] in FOLDERS
+            and line["reference"]["priority"] in PRIORITIES
         )
-        assert set(one) == {"type", "id", "input", "reference", "checker", "group", "slices"}
+        assert set(line) == {"type", "id", "input", "reference", "checker", "group", "slices"}
     truth = json.loads(world.world.read_text())
     assert set(truth) == {"options", "habits", "sampled_accuracy", "gold_habit"}
     assert sum(habit is not None for habit in truth["gold_habit"].values()) == 16
@@ -98,18 +105,18 @@ def test_flip_inverts_every_signal_and_leaves_traces_and_gold(
     )
     thumbs = [
         {
-            one["target"]["trace"]: one["value"]
-            for one in lines(w.feedback)
-            if one["kind"] == "thumb"
+            line["target"]["trace"]: line["value"]
+            for line in lines(w.feedback)
+            if line["kind"] == "thumb"
         }
         for w in (plain, flipped)
     ]
     assert thumbs[0].keys() == thumbs[1].keys() and all(
         thumbs[0][key] != thumbs[1][key] for key in thumbs[0]
     )
-    output = {one["id"]: one["output"] for one in lines(plain.traces)}
-    corrected = [one for one in lines(flipped.feedback) if one["kind"] == "correction"]
-    assert all(one["value"] != output[one["target"]["trace"]] for one in corrected)
+    output = {line["id"]: line["output"] for line in lines(plain.traces)}
+    corrected = [line for line in lines(flipped.feedback) if line["kind"] == "correction"]
+    assert all(line["value"] != output[line["target"]["trace"]] for line in corrected)
 
 
 def test_shuffle_keeps_the_values_and_loses_whose_they_are(
@@ -117,11 +124,11 @@ def test_shuffle_keeps_the_values_and_loses_whose_they_are(
 ) -> None:
     shuffled = lines(write(tmp_path, shuffle=True).feedback)
     plain = lines(world.feedback)
-    assert Counter((one["kind"], one["value"]) for one in shuffled) == Counter(
-        (one["kind"], one["value"]) for one in plain
+    assert Counter((line["kind"], line["value"]) for line in shuffled) == Counter(
+        (line["kind"], line["value"]) for line in plain
     )
-    key = {(one["kind"], one["target"]["trace"]): one["value"] for one in plain}
-    assert any(key[one["kind"], one["target"]["trace"]] != one["value"] for one in shuffled)
+    key = {(line["kind"], line["target"]["trace"]): line["value"] for line in plain}
+    assert any(key[line["kind"], line["target"]["trace"]] != line["value"] for line in shuffled)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def test_a_folder_with_something_else_is_not_written_into(tmp_path: Path) -> Non
 
 def test_a_new_demo_ends_the_server_of_the_old_one(tmp_path: Path) -> None:
     home, options = tmp_path / "home", EmitOptions()
-    demo._afresh(home, options)
-    place = home / "deployments" / "filer"
-    place.mkdir(parents=True)
+    demo._clear_home(home, options)
+    folder = home / "deployments" / "filer"
+    folder.mkdir(parents=True)
     server = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
     )
@@ -38,9 +38,9 @@ def test_a_new_demo_ends_the_server_of_the_old_one(tmp_path: Path) -> None:
         "started": processes._started(server.pid),
         "port": 1,
         "token": "t",
-        "place": str(place.resolve()),
+        "place": str(folder.resolve()),
     }
-    (place / processes.RECORD).write_text(json.dumps(record))
-    demo._afresh(home, options)
+    (folder / processes.RECORD).write_text(json.dumps(record))
+    demo._clear_home(home, options)
     assert processes._started(server.pid) is None
     assert os.listdir(home) == [demo.MARK]

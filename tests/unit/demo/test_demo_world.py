@@ -48,13 +48,13 @@ def test_equal_seeds_give_equal_persons_and_mails() -> None:
 def test_exactly_the_habit_share_differs_from_the_common_rules(seed: int, pool: str) -> None:
     person = Person(seed)
     mails = person.mails(random.Random(f"share:{seed}"), 250, pool)  # type: ignore[arg-type]
-    differs = [one for one in mails if person.filing(one) != common_filing(one)]
+    differs = [mail for mail in mails if person.filing(mail) != common_filing(mail)]
     assert len(differs) == round(250 * HABIT_SHARE)
     per_habit = [
-        sum(person.habit_of(one) == habit for one in mails) for habit in range(len(person.habits))
+        sum(person.habit_of(mail) == habit for mail in mails) for habit in range(len(person.habits))
     ]
     assert max(per_habit) - min(per_habit) <= 1
-    assert len({one.prompt for one in mails}) == len(mails)
+    assert len({mail.prompt for mail in mails}) == len(mails)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -66,15 +66,15 @@ def test_a_habit_is_a_conjunction_that_neither_sender_nor_topic_or_cue_decides_a
     for number, habit in enumerate(person.habits):
         assert (habit.topic is None) != (habit.cue is None)
         others = [
-            one
-            for one in islice(draw_mails(random.Random(seed), "any"), 2_000)
-            if person.habit_of(one) is None
+            mail
+            for mail in islice(draw_mails(random.Random(seed), "any"), 2_000)
+            if person.habit_of(mail) is None
         ]
-        assert any(one.sender == habit.sender for one in others), (
+        assert any(mail.sender == habit.sender for mail in others), (
             f"habit {number} is the sender alone"
         )
         assert any(
-            habit.topic in (None, one.topic) and habit.cue in (None, one.cue) for one in others
+            habit.topic in (None, mail.topic) and habit.cue in (None, mail.cue) for mail in others
         )
 
 
@@ -88,9 +88,9 @@ def test_gold_wordings_are_disjoint_from_recorded_wordings() -> None:
         GREETINGS,
     ]
     for phrases in pools:
-        known, fresh = wordings(phrases, "known"), wordings(phrases, "fresh")
-        assert known and fresh and not set(known) & set(fresh)
-        assert (*known, *fresh) == tuple(wordings(phrases, "any")) and len(set(phrases)) == len(
+        recorded, fresh = wordings(phrases, "known"), wordings(phrases, "fresh")
+        assert recorded and fresh and not set(recorded) & set(fresh)
+        assert (*recorded, *fresh) == tuple(wordings(phrases, "any")) and len(set(phrases)) == len(
             phrases
         )
 
@@ -98,9 +98,9 @@ def test_gold_wordings_are_disjoint_from_recorded_wordings() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(), st.sampled_from(SENDERS), st.sampled_from(TOPICS), st.sampled_from(CUE_KINDS))
 def test_no_mail_names_a_folder_or_a_priority(seed: int, sender: str, topic: str, cue: str) -> None:
-    letter = write_mail(random.Random(seed), sender, topic, cue, "any")
-    assert "{" not in letter.prompt
-    assert not set(re.findall(r"[a-z]+", letter.prompt.lower())) & {*FOLDERS, *PRIORITIES}
+    mail = write_mail(random.Random(seed), sender, topic, cue, "any")
+    assert "{" not in mail.prompt
+    assert not set(re.findall(r"[a-z]+", mail.prompt.lower())) & {*FOLDERS, *PRIORITIES}
 
 
 def test_no_wording_names_a_folder_or_a_priority() -> None:
@@ -135,15 +135,17 @@ def test_one_phrase_belongs_to_one_topic() -> None:
 def test_the_population_mostly_follows_the_common_rules_and_explores() -> None:
     rng = random.Random(0)
     mails = list(islice(draw_mails(rng, "any"), 4_000))
-    follows = sum(population_filing(rng, one) == common_filing(one) for one in mails) / len(mails)
+    follows = sum(population_filing(rng, mail) == common_filing(mail) for mail in mails) / len(
+        mails
+    )
     assert 0.7 < follows < 0.85
-    assert {population_filing(rng, one).folder for one in mails} == set(FOLDERS)
+    assert {population_filing(rng, mail).folder for mail in mails} == set(FOLDERS)
 
 
 def test_the_common_folder_follows_the_topic_except_for_senders_that_come_first() -> None:
-    for one in islice(draw_mails(random.Random(1), "any"), 500):
-        by_topic = common_filing(one).folder == TOPIC_FOLDER[one.topic]
-        assert by_topic or one.sender in SENDER_FIRST
+    for mail in islice(draw_mails(random.Random(1), "any"), 500):
+        by_topic = common_filing(mail).folder == TOPIC_FOLDER[mail.topic]
+        assert by_topic or mail.sender in SENDER_FIRST
 
 
 def test_habits_are_said_in_words() -> None:

@@ -1,13 +1,11 @@
-"""The Command Center's DPO package (system 4): pairs of rated widgets, trainer, export and learner
-by their names, on our own verbs.
+"""The Command Center's DPO package: pairs of rated widgets, trainer, export and learner by their
+names, on our own verbs.
 
     from thumbwheel.compat.command_center import CommandCenterDPOTrainer, prepare_training_dataset
 
     dataset = prepare_training_dataset("file", "exhaustive_data.json", "ratings.json")
     trainer = CommandCenterDPOTrainer(config_name="small_gpu")
     result = trainer.train(dataset["train"], dataset.get("validation"))
-
-What its server does is not here.
 """
 
 from thumbwheel.compat.command_center.exporting import export_to_ollama

@@ -1,7 +1,7 @@
 """`export_to_ollama` for a checkpoint folder: the adapter merged into its own base, as GGUF, and in
 Ollama where that is asked for.
 
-A bare folder has no gate, so that nothing is claimed about how good it is.
+A bare folder has no gate, so it is exported unchecked.
 `thumbwheel.compat.export_to_ollama` takes a version of an agent, compares the file with the trained
 model, and deploys only what the gate approved.
 """

@@ -1,10 +1,9 @@
 """`OnlineLearner`: ratings as they come in a script, and a DPO run when there are enough new ones.
 
-Ratings are lines of a file that only grows: nothing leaves it, a run learns from all of them, and
+Ratings are lines of a file that only grows. A run learns from all of them, and
 `online_learner.json` says how many of them the last successful run had. A rating joins its entry by
-`entry_id`: `data_path` names the exhaustive_data.json that has it, or the rating brings
-question_id, scenario, fixture and query itself. What the ratings of a served app do by themselves
-is not here.
+`entry_id`: `data_path` names the exhaustive_data.json that has the entry, or the rating brings
+question_id, scenario, fixture and query itself.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from thumbwheel.core.errors import InputError, ThumbwheelError
 SAMPLES, STATE = "feedback_buffer.jsonl", "online_learner.json"
 OF_ENTRY = ("question_id", "scenario", "fixture", "size", "query")
 """Keys of a rating that its entry has too."""
-KEPT = (*OF_ENTRY, "device_id", "run_id")
+OPTIONAL_KEYS = (*OF_ENTRY, "device_id", "run_id")
 
 
 @dataclass(frozen=True)
 class LearnerState:
-    """What the last successful run had: so many ratings, when, and the how manieth run it was."""
+    """The last successful run: how many ratings it learned from, its number, and when it ended."""
 
     learned: int = 0
     train_count: int = 0
@@ -68,7 +67,8 @@ class OnlineLearner:
         self.min_samples = min_samples
         self.retrain_interval = timedelta(hours=retrain_interval_hours)
         self.checkpoint_dir = Path(checkpoint_dir)
-        self.auto_export, self.auto_deploy = auto_export, auto_deploy
+        self.auto_export = auto_export
+        self.auto_deploy = auto_deploy
         self.on_retrain_complete = on_retrain_complete
         self.data_path = Path(data_path) if data_path else None
         self.trainer = trainer or CommandCenterDPOTrainer()
@@ -92,7 +92,7 @@ class OnlineLearner:
         if not isinstance(entry_id, str) or not entry_id or rating not in ("up", "down"):
             why = f"entry_id {entry_id!r} with rating {rating!r}"
             raise InputError("feedback", why, "Give the entry_id, and up or down")
-        sample = {key: feedback[key] for key in KEPT if feedback.get(key) is not None}
+        sample = {key: feedback[key] for key in OPTIONAL_KEYS if feedback.get(key) is not None}
         sample |= {
             "entry_id": entry_id,
             "rating": rating,

@@ -1,8 +1,8 @@
-"""DPO pairs of rated widgets: entries and ratings come in by the import source `widgets`, and
-become the pairs that a dataset has.
+"""DPO pairs of rated widgets. The import source `widgets` reads entries and ratings, and a dataset
+makes the pairs.
 
-A rating that joins no entry, and somebody's earlier word, have no part in a pair. Raters who
-contradict each other evenly make none. Questions are split, never pairs of one question.
+A rating that joins no entry and a rater's earlier rating are not used. Raters who contradict each
+other evenly make no pair. The split is by question.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thumbwheel.app.open import opener
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.widgets import ASKED, SOURCE
 from thumbwheel.capture.types import TraceRecord
-from thumbwheel.compat.training_rows import tell_refused
+from thumbwheel.compat.training_rows import report_refused
 from thumbwheel.core.errors import DataError, InputError, MissingExtra
 from thumbwheel.db.workspace import Workspace
 
@@ -35,7 +35,7 @@ MAX_PAIRS = 5
 VALIDATION = 0.1
 WIDGET, FIXTURES = "widget_selection", "fixture_selection"
 PairType = Literal["widget", "fixture", "both"]
-WANTED: Mapping[PairType, tuple[str, ...]] = {
+KINDS: Mapping[PairType, tuple[str, ...]] = {
     "widget": (WIDGET,),
     "fixture": (FIXTURES,),
     "both": (WIDGET, FIXTURES),
@@ -66,7 +66,7 @@ def build_widget_dpo_pairs(
     first. Forced entries are no choice.
     """
     catalogue: dict[str, Any] = {scenario: {} for scenario in all_scenarios}
-    return _of_entries(entries, catalogue, "widget", max_pairs_per_question)
+    return _pairs_from_entries(entries, catalogue, "widget", max_pairs_per_question)
 
 
 def build_fixture_dpo_pairs(
@@ -77,7 +77,7 @@ def build_fixture_dpo_pairs(
     """Which fixture shows a scenario best: pairs of fixtures of the same question, scenario, size
     and data.
     """
-    return _of_entries(entries, fixture_descriptions, "fixture", max_pairs_per_question)
+    return _pairs_from_entries(entries, fixture_descriptions, "fixture", max_pairs_per_question)
 
 
 def prepare_training_dataset(
@@ -134,14 +134,14 @@ def pairs_of_files(
     """The pairs of one run and the ratings that belong to it; raises InputError for files that
     cannot be read.
     """
-    with _folder() as folder:
+    with _temporary_folder() as folder:
         for path, name in ((data, DATA), (ratings, RATINGS)):
             try:
                 shutil.copyfile(path, folder / name)
             except OSError as error:
                 why = error.strerror or str(error)
                 raise InputError(f"file {str(path)!r}", why, "Check the path") from None
-        return _of_folder(folder, pair_type, val_split, MAX_PAIRS)
+        return _pairs_from_folder(folder, pair_type, val_split, MAX_PAIRS)
 
 
 def pairs_of_entries(
@@ -149,9 +149,9 @@ def pairs_of_entries(
     val_split: float = VALIDATION,
 ) -> list[DPOPair]:
     """The pairs of entries that hold their own ratings."""
-    with _folder() as folder:
-        _write(folder / DATA, {"entries": _completed(entries)})
-        return _of_folder(folder, "both", val_split, MAX_PAIRS)
+    with _temporary_folder() as folder:
+        _write(folder / DATA, {"entries": _complete_entries(entries)})
+        return _pairs_from_folder(folder, "both", val_split, MAX_PAIRS)
 
 
 def rows_by_split(pairs: Iterable[DPOPair]) -> dict[str, list[dict[str, str]]]:
@@ -168,19 +168,19 @@ def rows_by_split(pairs: Iterable[DPOPair]) -> dict[str, list[dict[str, str]]]:
     return rows
 
 
-def _of_entries(
+def _pairs_from_entries(
     entries: Iterable[Mapping[str, Any]],
     catalogue: Mapping[str, Any],
     pair_type: PairType,
     most: int,
 ) -> list[DPOPair]:
-    with _folder() as folder:
-        _write(folder / DATA, {"entries": _completed(entries)})
+    with _temporary_folder() as folder:
+        _write(folder / DATA, {"entries": _complete_entries(entries)})
         _write(folder / CATALOGUE, dict(catalogue))
-        return _of_folder(folder, pair_type, 0, most)
+        return _pairs_from_folder(folder, pair_type, 0, most)
 
 
-def _completed(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _complete_entries(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The caller's entries with what a file always has; the caller's own are not changed."""
     rows = []
     for number, entry in enumerate(entries, 1):
@@ -193,7 +193,9 @@ def _completed(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _of_folder(folder: Path, pair_type: PairType, val_split: float, most: int) -> list[DPOPair]:
+def _pairs_from_folder(
+    folder: Path, pair_type: PairType, val_split: float, most: int
+) -> list[DPOPair]:
     """The pairs of the run in `folder`, by way of a home that is gone afterwards."""
     from thumbwheel.capture.ingest import ingest
 
@@ -205,7 +207,7 @@ def _of_folder(folder: Path, pair_type: PairType, val_split: float, most: int) -
     if not about:
         return []
     with opener(folder / "home", None, "warning")() as ws:
-        tell_refused(ingest(ws, AGENT, "widgets", folder))
+        report_refused(ingest(ws, AGENT, "widgets", folder))
         return list(_pairs(ws, AGENT, about, pair_type, val_split, most))
 
 
@@ -225,9 +227,9 @@ def _pairs(
     from thumbwheel.datasets.types import DatasetConfig, Drop, Tally
     from thumbwheel.models.versions import require_agent
 
-    if pair_type not in WANTED:
-        known = f"Known: {', '.join(WANTED)}"
-        raise InputError(f"pair_type {pair_type!r}", "there is no such type", known)
+    if pair_type not in KINDS:
+        choices = f"Known: {', '.join(KINDS)}"
+        raise InputError(f"pair_type {pair_type!r}", "there is no such type", choices)
     require_agent(ws, agent)
     config = DatasetConfig(dev=val_split, gate=0, siblings=most)
     with ws.db.read() as connection:
@@ -237,7 +239,7 @@ def _pairs(
                     continue
                 prompt = str(row.prompt[-1]["content"])
                 kind = WIDGET if prompt.endswith(ASKED) else FIXTURES
-                if kind not in WANTED[pair_type]:
+                if kind not in KINDS[pair_type]:
                     continue
                 entry = about.get(prompt, {})
                 metadata: dict[str, Any] = {"type": kind}
@@ -258,7 +260,7 @@ def _pairs(
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="widgets-") as folder:
         yield Path(folder)
 

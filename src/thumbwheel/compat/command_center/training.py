@@ -25,7 +25,7 @@ from thumbwheel.core.errors import (
 )
 
 AGENT = "widgets"
-"""How the agents of a trainer's home begin: each set of pairs has one of its own."""
+"""Prefix of the agents of a trainer's home: each set of pairs has its own agent."""
 BASE = "meta-llama/Llama-3.1-8B-Instruct"
 SMALL_BASE = "meta-llama/Llama-3.2-3B-Instruct"
 BASE_VARIABLE = "RL_BASE_MODEL"
@@ -64,7 +64,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass
 class TrainingResult:
-    """What a training came to; `error_message` says why it is no success."""
+    """The result of a training; `error_message` says why it failed."""
 
     success: bool
     checkpoint_path: str | None = None
@@ -87,8 +87,8 @@ class CommandCenterDPOTrainer:
         config_name: str = "default",
     ) -> None:
         if config_name not in CONFIGS:
-            known = f"Known: {', '.join(CONFIGS)}"
-            raise ConfigError(f"config {config_name!r}", "there is no such config", known)
+            choices = f"Known: {', '.join(CONFIGS)}"
+            raise ConfigError(f"config {config_name!r}", "there is no such config", choices)
         settings = {**SHARED, **CONFIGS[config_name], **(config or {})}
         default = SMALL_BASE if config_name == "small_gpu" else os.environ.get(BASE_VARIABLE, BASE)
         self.base_model = str(settings.pop("base_model", default))

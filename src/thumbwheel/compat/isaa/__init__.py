@@ -1,5 +1,4 @@
-"""The agent's RL pipeline (system 0): its classes by their names, on our own verbs. What a server
-does is not here.
+"""The RL pipeline of the isaa agent: its classes by their names, on our own verbs.
 
 from thumbwheel.compat.isaa import CheckpointLoader, KTODatasetBuilder, RLTrainer, TrainingConfig
 

@@ -1,5 +1,5 @@
-"""`CheckpointLoader`: the runs that FlowAgent checkpoints hold, as `ExecutionTrace`s. Pickles are
-followed, never loaded."""
+"""`CheckpointLoader`: the runs in FlowAgent checkpoints, as `ExecutionTrace`s. A pickle is parsed,
+never loaded."""
 
 from __future__ import annotations
 
@@ -36,35 +36,36 @@ class CheckpointLoader:
 
     def list_checkpoints(self) -> list[dict[str, Any]]:
         """path, filename, size_mb and modified (UTC) of each checkpoint, the newest first."""
-        files = [
-            (path, path.stat()) for path in self.checkpoint_path.glob("*.pkl") if path.is_file()
-        ]
-        files.sort(key=lambda entry: entry[1].st_mtime, reverse=True)
-        return [
-            {
+        checkpoints: list[dict[str, Any]] = []
+        for path in self.checkpoint_path.glob("*.pkl"):
+            if not path.is_file():
+                continue
+            status = path.stat()
+            checkpoint = {
                 "path": str(path),
                 "filename": path.name,
                 "size_mb": status.st_size / 1e6,
                 "modified": datetime.fromtimestamp(status.st_mtime, UTC),
             }
-            for path, status in files
-        ]
+            checkpoints.append(checkpoint)
+        checkpoints.sort(key=lambda checkpoint: checkpoint["modified"], reverse=True)
+        return checkpoints
 
     def load_checkpoint(self, filepath: str | Path) -> list[ExecutionTrace]:
-        """The runs of one checkpoint. What is none, or names anything but a checkpoint's own data,
-        is said and skipped."""
+        """The runs of one checkpoint. A file that is none, or that names anything but a
+        checkpoint's own data, is reported and skipped."""
         return list(self._traces(Path(filepath)))
 
     def load_all_traces(self, deduplicate: bool = True) -> list[ExecutionTrace]:
         """The runs of all checkpoints; a turn that stands in several of them is there once unless
         `deduplicate` is off."""
         traces: list[ExecutionTrace] = []
-        known: set[str] = set()
+        seen: set[str] = set()
         for path in sorted(self.checkpoint_path.glob("*.pkl")):
             for trace in self._traces(path):
-                if deduplicate and trace.trace_id in known:
+                if deduplicate and trace.trace_id in seen:
                     continue
-                known.add(trace.trace_id)
+                seen.add(trace.trace_id)
                 traces.append(trace)
         return traces
 
@@ -84,7 +85,10 @@ class CheckpointLoader:
         """Counts and averages over the distinct runs; an average of nothing and a number that
         nobody counted are null."""
         traces = self.load_all_traces()
-        tools = sorted({call.tool_name for trace in traces for call in trace.tool_calls})
+        used: set[str] = set()
+        for trace in traces:
+            used |= {call.tool_name for call in trace.tool_calls}
+        tools = sorted(used)
         labelled = sum(trace.label is not None for trace in traces)
         return {
             "total_traces": len(traces),
@@ -109,13 +113,12 @@ class CheckpointLoader:
             if isinstance(item, Refused):
                 log.say(f"skipped: {item.reason}")
             elif isinstance(item, Line):
-                yield from (
-                    _trace(record) for record in item.records if isinstance(record, TraceRecord)
-                )
+                for record in item.records:
+                    if isinstance(record, TraceRecord):
+                        yield _trace(record)
 
 
 def _trace(record: TraceRecord) -> ExecutionTrace:
-    """The run of an imported record."""
     trace = ExecutionTrace(
         trace_id=record.identified()[0],
         session_id=record.session or "default",

@@ -38,7 +38,6 @@ class KTOExample:
     label: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Its JSON object."""
         return asdict(self)
 
 
@@ -51,17 +50,16 @@ class GRPOExample:
     rewards: list[float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Its JSON object."""
         return asdict(self)
 
 
-E = TypeVar("E", KTOExample, GRPOExample)
+Example = TypeVar("Example", KTOExample, GRPOExample)
 
 
-class ExampleBuilder(Generic[E]):
-    """What both builders share: the prompt, files, and the Hugging Face dataset."""
+class ExampleBuilder(Generic[Example]):
+    """The prompt, the files and the Hugging Face dataset of both builders."""
 
-    example: type[E]
+    example: type[Example]
 
     def __init__(self, reward_engine: RewardEngine | None = None, system_prompt: str = "") -> None:
         self.reward_engine = reward_engine or RewardEngine()
@@ -72,7 +70,7 @@ class ExampleBuilder(Generic[E]):
         return "\n\n".join(filter(None, [self.system_prompt, f"User: {query}"]))
 
     def save_dataset(
-        self, examples: Sequence[E], output_path: str | Path, format: str = "jsonl"
+        self, examples: Sequence[Example], output_path: str | Path, format: str = "jsonl"
     ) -> None:
         """Write a file: `jsonl`, a line an example, or `json`, one list."""
         rows = [example.to_dict() for example in examples]
@@ -87,18 +85,17 @@ class ExampleBuilder(Generic[E]):
         # a lone surrogate has no bytes in UTF-8, and only its JSON escape is read again
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
-    def load_dataset(self, input_path: str | Path) -> list[E]:
+    def load_dataset(self, input_path: str | Path) -> list[Example]:
         """Read a file that `save_dataset` wrote; raises InputError that names the row."""
         path = Path(input_path)
         try:
             text = path.read_text(encoding="utf-8")
-            # not splitlines: an answer may hold U+2028 or U+0085, which JSON does not escape
-            lines = [line for line in text.split("\n") if line.strip()]
-            rows = (
-                [json.loads(line) for line in lines]
-                if path.suffix == ".jsonl"
-                else json.loads(text)
-            )
+            if path.suffix == ".jsonl":
+                # not splitlines: an answer may hold U+2028 or U+0085, which JSON does not escape
+                lines = [line for line in text.split("\n") if line.strip()]
+                rows = [json.loads(line) for line in lines]
+            else:
+                rows = json.loads(text)
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(
                 f"file {str(path)!r}", str(error), "Name a file that save_dataset wrote"
@@ -127,8 +124,8 @@ class ExampleBuilder(Generic[E]):
                 ) from None
         return examples
 
-    def to_hf_dataset(self, examples: Sequence[E]) -> Dataset:
-        """As a Hugging Face dataset; raises MissingExtra."""
+    def to_hf_dataset(self, examples: Sequence[Example]) -> Dataset:
+        """Raises MissingExtra where `datasets` is not installed."""
         try:
             from datasets import Dataset
         except ImportError:
@@ -167,16 +164,18 @@ class KTODatasetBuilder(ExampleBuilder[KTOExample]):
     ) -> list[KTOExample]:
         """The examples in an order of their own; with `balance` as many good as bad ones, where
         there are both."""
-        examples = [
-            example for trace in traces if (example := self.trace_to_example(trace)) is not None
-        ]
+        examples = []
+        for trace in traces:
+            example = self.trace_to_example(trace)
+            if example is not None:
+                examples.append(example)
         examples.sort(key=lambda example: ids.fingerprint(example.to_dict()))
         good = [example for example in examples if example.label]
         bad = [example for example in examples if not example.label]
         if balance and good and bad:
             count = min(len(good), len(bad))
-            kept = {id(example) for example in [*good[:count], *bad[:count]]}
-            examples = [example for example in examples if id(example) in kept]
+            chosen = {id(example) for example in [*good[:count], *bad[:count]]}
+            examples = [example for example in examples if id(example) in chosen]
         return examples[:max_examples]
 
     def build_from_collector(
@@ -223,8 +222,8 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
     def group_traces_by_query(
         self, traces: Iterable[ExecutionTrace]
     ) -> dict[str, list[ExecutionTrace]]:
-        """Runs by their question in lower case, without further spaces, cut to 200 characters. It
-        is a key; the prompt stays whole."""
+        """Runs by question: in lower case, without extra spaces, cut to 200 characters. This is
+        only the key; the prompt is not cut."""
         groups: dict[str, list[ExecutionTrace]] = {}
         for trace in traces:
             key = " ".join(trace.user_query.casefold().split())[:QUERY_KEY]
@@ -234,8 +233,8 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
     def build_example_from_group(
         self, prompt: str, traces: Sequence[ExecutionTrace]
     ) -> GRPOExample | None:
-        """The example of runs of one question; None for fewer than two answers with a reward. A
-        person's label is 1 or 0."""
+        """The example of the runs of one question; None for fewer than two answers with a reward. A
+        person's label is a reward of 1 or 0."""
         answers = []
         rewards = []
         for trace in traces:
@@ -257,7 +256,7 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         min_group_size: int = 2,
         max_examples: int | None = None,
     ) -> list[GRPOExample]:
-        """An example a question with at least `min_group_size` runs."""
+        """One example for each question with at least `min_group_size` runs."""
         examples = []
         for group in self.group_traces_by_query(traces).values():
             if len(group) < min_group_size:
@@ -281,21 +280,17 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         left out.
         """
         examples = []
-        for query in dict.fromkeys(trace.user_query for trace in traces):
-            fresh = []
+        queries = dict.fromkeys(trace.user_query for trace in traces)
+        for query in queries:
+            runs = []
             for number in range(num_generations):
                 try:
                     answer = str(await agent_generate_func(query))
-                except Exception:  # noqa: BLE001 - an agent that fails once must not lose the other answers
+                except Exception:  # noqa: BLE001 - one failure must not lose the other answers
                     continue
-                fresh.append(
-                    ExecutionTrace(
-                        f"{ids.fingerprint(query)[:12]}-{number}",
-                        user_query=query,
-                        final_response=answer,
-                    )
-                )
-            example = self.build_example_from_group(query, fresh)
+                trace_id = f"{ids.fingerprint(query)[:12]}-{number}"
+                runs.append(ExecutionTrace(trace_id, user_query=query, final_response=answer))
+            example = self.build_example_from_group(query, runs)
             if example is not None:
                 examples.append(example)
         return examples
@@ -303,7 +298,9 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
     def get_statistics(self, examples: Sequence[GRPOExample]) -> dict[str, Any]:
         """Counts, answers a prompt, mean and range of the rewards; null where there is nothing to
         average."""
-        rewards = [reward for example in examples for reward in example.rewards]
+        rewards: list[float] = []
+        for example in examples:
+            rewards += example.rewards
         counts = [len(example.completions) for example in examples]
         return {
             "total_examples": len(examples),
@@ -317,7 +314,7 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         if trace.label is not None:
             return float(trace.label)
         if not trace.final_response.strip():
-            # an empty answer breaks no rule of form, so its reward would be a full one
+            # an empty answer breaks no rule of form, so it would get a full reward
             return None
         return self.reward_engine.compute_combined(trace)
 
@@ -341,7 +338,7 @@ class DatasetPipeline:
         self.grpo_builder = GRPODatasetBuilder(self.reward_engine, system_prompt=system_prompt)
 
     def collect_all_traces(self) -> list[ExecutionTrace]:
-        """The runs of both, each once."""
+        """The runs of the trace files and the checkpoints, each once."""
         traces = [*self.trace_collector.load_traces(), *self.checkpoint_loader.load_all_traces()]
         return list({trace.trace_id: trace for trace in traces}.values())
 

@@ -1,9 +1,8 @@
-"""GGUF and Ollama by the names of the agent's RL pipeline, for a model folder that is there
-already.
+"""GGUF and Ollama by the names of the agent's RL pipeline, for an existing model folder.
 
-A version that was trained here goes out by `thumbwheel export` and `thumbwheel deploy`, which
-compare the file with the trained model and ask the gate; a bare folder has neither a trained model
-nor a gate, so nothing of that is claimed here.
+A version that was trained here is exported by `thumbwheel export` and deployed by `thumbwheel
+deploy`, which compare the file with the trained model and ask the gate. A bare folder has neither,
+so it is exported unchecked.
 """
 
 from __future__ import annotations
@@ -122,12 +121,16 @@ class OllamaHostingProfile:
             "OLLAMA_NUM_PARALLEL": str(self.num_parallel),
             "OLLAMA_MAX_LOADED_MODELS": "2",
         }
-        return environment | ({"OLLAMA_FLASH_ATTENTION": "1"} if self.flash_attn else {})
+        if self.flash_attn:
+            environment["OLLAMA_FLASH_ATTENTION"] = "1"
+        return environment
 
     def to_parameters(self) -> dict[str, int]:
         """PARAMETER lines of a model."""
-        known = {"num_ctx": self.num_ctx, "num_gpu": self.num_gpu}
-        return known | ({"num_thread": self.num_thread} if self.num_thread else {})
+        parameters = {"num_ctx": self.num_ctx, "num_gpu": self.num_gpu}
+        if self.num_thread:
+            parameters["num_thread"] = self.num_thread
+        return parameters
 
 
 class OllamaDeployer:
@@ -158,18 +161,18 @@ class OllamaDeployer:
         stop_tokens: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
     ) -> str:
-        """Make or replace a model of a GGUF file, and return its name. `parameters` win over the
-        others."""
+        """Create or replace a model from a GGUF file, and return its name. `parameters` win over
+        the other arguments."""
         path = Path(gguf_path)
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         modelfile = self._modelfile(path, system_prompt, temperature, num_ctx, stop_tokens)
-        fields = replace(
-            modelfile, parameters={**modelfile.parameters, **(parameters or {})}
-        ).fields()
+        if parameters:
+            modelfile = replace(modelfile, parameters={**modelfile.parameters, **parameters})
+        request = {"files": {path.name: f"sha256:{digest}"}, **modelfile.fields()}
         with OllamaServer(self.host) as server:
             server.put(path, digest)
-            server.create(model_name, {"files": {path.name: f"sha256:{digest}"}} | fields)
+            server.create(model_name, request)
         return model_name
 
     def list_models(self) -> list[dict[str, str]]:
@@ -178,7 +181,7 @@ class OllamaDeployer:
             return [{"name": name, "id": digest} for name, digest in server.digests().items()]
 
     def delete_model(self, model_name: str) -> bool:
-        """Remove a model; whether there was one."""
+        """Remove a model. Returns whether there was one."""
         with OllamaServer(self.host) as server:
             exists = full_name(model_name) in server.digests()
             server.delete(model_name)
@@ -201,7 +204,6 @@ class OllamaDeployer:
         return OllamaHostingProfile("ryzen_optimized", parallel, num_thread=max(1, cpu_cores - 2))
 
     def get_auto_profile(self) -> OllamaHostingProfile:
-        """What suits this machine."""
         return hosting_profile("auto")
 
     def _modelfile(
@@ -218,18 +220,20 @@ class OllamaDeployer:
         return Modelfile(str(gguf_path), system=system_prompt or None, parameters=parameters)
 
 
-def _choice(hosting: str) -> Choice:
-    known = get_args(Choice)
+def _profile_choice(hosting: str) -> Choice:
+    choices = get_args(Choice)
     name = "ryzen_optimized" if hosting == "ryzen" else hosting
-    if name not in known:
+    if name not in choices:
         raise InputError(
-            f"hosting {hosting!r}", "there is no such profile", f"Known: ryzen, {', '.join(known)}"
+            f"hosting {hosting!r}",
+            "there is no such profile",
+            f"Known: ryzen, {', '.join(choices)}",
         )
     return cast("Choice", name)
 
 
 def hosting_profile(choice: Choice) -> OllamaHostingProfile:
-    """A profile of this machine as theirs."""
+    """The profile of this machine as the pipeline's class."""
     profile = choose(choice, machine())
     layers = profile.gpu_layers if profile.gpu_layers is not None else ALL_LAYERS
     return OllamaHostingProfile(
@@ -276,7 +280,7 @@ class ExportPipeline:
             "success": False,
         }
         try:
-            profile = hosting_profile(_choice(hosting))
+            profile = hosting_profile(_profile_choice(hosting))
             self.ollama_deployer.list_models()
             path = Path(self.gguf_exporter.convert(quantization))
             results |= {"gguf_path": str(path), "gguf_size_mb": path.stat().st_size / 1e6}

@@ -1,8 +1,8 @@
 """`HardwareConfig`: what the machine has, and the settings that suit it, under the names of the
 agent's RL pipeline.
 
-The tiers are those of `training/presets.py`. What nobody could find out keeps its default, and a
-value that is given wins over a derived one.
+The tiers are those of `training/presets.py`. What could not be detected keeps its default, and an
+explicit value wins over a derived one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ ROWS_AN_UPDATE = 8
 
 
 class HardwareProfile(Enum):
-    """What decides the settings."""
-
     RYZEN_OPTIMIZED = "ryzen_optimized"
     AUTO_DETECT = "auto_detect"
     GPU_ENABLED = "gpu_enabled"
@@ -31,8 +29,8 @@ class HardwareProfile(Enum):
 
 @dataclass
 class HardwareConfig:
-    """Sizes in 10^9 bytes. The settings from `profile` on are derived from what stands above them,
-    unless they are given."""
+    """Sizes are in 10^9 bytes. The fields from `profile` on are derived from the others where they
+    are None."""
 
     cpu_name: str = ""
     cpu_cores: int = 1
@@ -153,8 +151,10 @@ def detect_hardware(storage_path: str | None = None) -> HardwareConfig:
     """What this machine has. `storage_path` is where models lie (default: the home's folder);
     nothing is created."""
     storage = Path(storage_path or Home.at().path)
-    found = machine()
-    return HardwareConfig(**_processor(found), **_accelerator(found), **_storage(storage))
+    this_machine = machine()
+    return HardwareConfig(
+        **_processor(this_machine), **_accelerator(this_machine), **_storage(storage)
+    )
 
 
 def get_ryzen_optimized_config(storage_path: str | None = None) -> HardwareConfig:
@@ -171,22 +171,22 @@ def get_ryzen_optimized_config(storage_path: str | None = None) -> HardwareConfi
     )
 
 
-def _processor(found: Machine) -> dict[str, Any]:
-    known = {
-        "cpu_name": found.cpu,
-        "cpu_cores": found.cores or found.threads,
-        "cpu_threads": found.threads,
-        "has_avx2": bool(found.avx2),
-        "has_avx512": bool(found.avx512),
-        "ram_gb": found.ram_gb,
-        "available_ram_gb": found.available_gb,
+def _processor(machine: Machine) -> dict[str, Any]:
+    fields = {
+        "cpu_name": machine.cpu,
+        "cpu_cores": machine.cores or machine.threads,
+        "cpu_threads": machine.threads,
+        "has_avx2": bool(machine.avx2),
+        "has_avx512": bool(machine.avx512),
+        "ram_gb": machine.ram_gb,
+        "available_ram_gb": machine.available_gb,
     }
-    return {name: value for name, value in known.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _accelerator(found: Machine) -> dict[str, Any]:
-    """torch computes on ROCm by the name of cuda, so that both are usable; Metal is another device."""
-    gpu = found.gpu
+def _accelerator(machine: Machine) -> dict[str, Any]:
+    """The GPU that torch calls cuda, which may be ROCm's. Metal is another device."""
+    gpu = machine.gpu
     if gpu is None or gpu.kind == "mps":
         return {}
     return {

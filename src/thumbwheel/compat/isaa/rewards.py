@@ -1,15 +1,16 @@
-"""The reward classes of the agent's RL pipeline over our reward functions: a trace in, a
-`RewardResult` out.
+"""The reward classes of the agent's RL pipeline over our reward functions. Each turns a trace into
+a `RewardResult`.
 
-What does not apply has no score and leaves the denominator of the `RewardEngine`.
-`RewardEngine(arithmetic="isaa")` keeps the old arithmetic, in which it counts as a middle. Code
-runs in the sandbox; where there is none, the result says so and has no score.
+A reward that does not apply has no score and does not count in the mean of the `RewardEngine`.
+`RewardEngine(arithmetic="isaa")` keeps the old arithmetic, in which it counts as a middle value.
+Code runs in the sandbox; without one, the result says so and has no score.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,8 +49,7 @@ class BaseReward(ABC):
     is_binary: bool = False
 
     @abstractmethod
-    def compute(self, trace: ExecutionTrace) -> RewardResult:
-        """The reward of one run."""
+    def compute(self, trace: ExecutionTrace) -> RewardResult: ...
 
     def __call__(self, trace: ExecutionTrace) -> RewardResult:
         return self.compute(trace)
@@ -61,12 +61,10 @@ class FunctionReward(BaseReward):
     function: ClassVar[str]
 
     def __init__(self, **settings: Any) -> None:
-        self._function: RewardFunction[Any] = FUNCTIONS.get(self.function).create(
-            settings, f"settings of {self.name}"
-        )
+        function = FUNCTIONS.get(self.function)
+        self._function: RewardFunction[Any] = function.create(settings, f"settings of {self.name}")
 
     def compute(self, trace: ExecutionTrace) -> RewardResult:
-        """The function's score of the run."""
         (score,) = self._function.score([case_of(trace)])
         return result_of(score)
 
@@ -88,7 +86,7 @@ class CodeExecutionReward(FunctionReward):
 
 
 class SyntaxValidationReward(FunctionReward):
-    """The share of the code blocks that parse; languages without a grammar here have no part in it."""
+    """The share of the code blocks that parse. Languages without a grammar here do not count."""
 
     name, function = "syntax_validation", "syntax"
 
@@ -144,7 +142,6 @@ class LearnedReward(BaseReward):
             self.patterns = _patterns(self.model_path)
 
     def save_patterns(self) -> None:
-        """Write the patterns to `model_path`."""
         if self.model_path is None:
             raise InputError(
                 "save_patterns", "there is no model_path", "Give one: LearnedReward(model_path=...)"
@@ -177,15 +174,14 @@ class LearnedReward(BaseReward):
         return RewardResult(positive / (positive + negative), details=details)
 
     def _extract(self, traces: Sequence[ExecutionTrace]) -> list[dict[str, Any]]:
-        calls: dict[str, int] = {}
+        calls: Counter[str] = Counter()
         for trace in traces:
-            for call in trace.tool_calls:
-                calls[call.tool_name] = calls.get(call.tool_name, 0) + 1
-        patterns: list[dict[str, Any]] = [
-            {"type": "tool_usage", "tool": tool, "frequency": count / len(traces)}
-            for tool, count in calls.items()
-            if count >= self.FREQUENT
-        ]
+            calls.update(call.tool_name for call in trace.tool_calls)
+        patterns: list[dict[str, Any]] = []
+        for tool, count in calls.items():
+            if count >= self.FREQUENT:
+                frequency = count / len(traces)
+                patterns.append({"type": "tool_usage", "tool": tool, "frequency": frequency})
         rates = [_success_rate(trace) for trace in traces if trace.tool_calls]
         if rates:
             patterns.append({"type": "success_rate", "avg": sum(rates) / len(rates)})
@@ -220,7 +216,7 @@ class RewardEngine:
         for reward in self.rewards:
             try:
                 results[reward.name] = reward.compute(trace)
-            except Exception as error:  # noqa: BLE001 - a reward of the user's own must not end the others
+            except Exception as error:  # noqa: BLE001 - a user's reward must not end the others
                 results[reward.name] = RewardResult(None, error=f"{type(error).__name__}: {error}")
         return results
 
@@ -243,31 +239,27 @@ class RewardEngine:
         results = self.compute_all(trace)
         combined = self._combined(results)
         lines = [f"{name}: {_shown(result)}" for name, result in results.items()]
-        verdict = (
-            "no reward"
-            if combined is None
-            else f"{combined:.3f}, {'good' if combined >= GOOD else 'bad'}"
-        )
-        return "\n".join([*lines, f"combined: {verdict}"])
+        if combined is None:
+            lines.append("combined: no reward")
+        else:
+            verdict = "good" if combined >= GOOD else "bad"
+            lines.append(f"combined: {combined:.3f}, {verdict}")
+        return "\n".join(lines)
 
     def _combined(self, results: Mapping[str, RewardResult]) -> float | None:
         weights = {reward.name: reward.weight for reward in self.rewards}
-        values = {
-            name: counted(name, _score_of(result), self.arithmetic)
-            for name, result in results.items()
-        }
+        values = {}
+        for name, result in results.items():
+            values[name] = counted(name, _score_of(result), self.arithmetic)
         return weighted_mean(values, weights)
 
 
 def default_rewards(arithmetic: Arithmetic) -> list[BaseReward]:
     """The six rewards of the default engine."""
-    tool_success = (
-        ToolSuccessReward(compatible=True) if arithmetic == "isaa" else ToolSuccessReward()
-    )
     return [
         CodeExecutionReward(),
         SyntaxValidationReward(),
-        tool_success,
+        ToolSuccessReward(compatible=arithmetic == "isaa"),
         TaskCompletionReward(),
         EfficiencyReward(),
         FormatComplianceReward(),
@@ -275,7 +267,7 @@ def default_rewards(arithmetic: Arithmetic) -> list[BaseReward]:
 
 
 def case_of(trace: ExecutionTrace) -> Case:
-    """A recorded run as our reward functions see one."""
+    """A recorded run as a case of our reward functions."""
     line = line_of(trace)
     steps = []
     for step in line["steps"]:
@@ -301,7 +293,6 @@ def case_of(trace: ExecutionTrace) -> Case:
 
 
 def result_of(score: Score) -> RewardResult:
-    """Our score as a result of theirs."""
     details = dict(score.evidence)
     reason = details.get("reason")
     is_failure = score.status in (Status.FAILED, Status.BLOCKED)
@@ -327,11 +318,12 @@ def _shown(result: RewardResult) -> str:
 def _patterns(path: Path) -> dict[str, list[dict[str, Any]]]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        patterns = {
-            name: [dict(pattern) for pattern in document[name]] for name in ("positive", "negative")
-        }
-        for pattern in [*patterns["positive"], *patterns["negative"]]:
-            float(pattern["frequency"] if pattern["type"] == "tool_usage" else pattern["avg"])
+        patterns = {}
+        for name in ("positive", "negative"):
+            patterns[name] = [dict(pattern) for pattern in document[name]]
+            for pattern in patterns[name]:
+                key = "frequency" if pattern["type"] == "tool_usage" else "avg"
+                float(pattern[key])  # raises for what is no number
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"it holds no learned patterns ({type(error).__name__}: {error})"
         raise InputError(

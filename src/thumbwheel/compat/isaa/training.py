@@ -25,7 +25,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.training.types import RunResult, RunState
 
 AGENT = "agent"
-"""How the agents of a trainer's home begin: each set of examples has one of its own."""
+"""Prefix of the agents of a trainer's home: each set of examples has its own agent."""
 METHODS = {"grpo": "grpo_offline", "kto": "kto"}
 QUESTION = "User: "
 
@@ -65,20 +65,19 @@ class TrainingConfig:
     early_stopping_patience: int | None = 3
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting."""
         return asdict(self)
 
     @classmethod
     def from_hardware_config(cls, hw_config: HardwareConfig, **overrides: Any) -> TrainingConfig:
         """What suits a machine, but for what is given; raises ConfigError for a setting that does
         not exist."""
-        known = {setting.name for setting in fields(cls)}
+        names = {setting.name for setting in fields(cls)}
         for name in overrides:
-            if name not in known:
+            if name not in names:
                 raise ConfigError(
                     f"setting {name!r}",
                     "TrainingConfig has none of that name",
-                    nearest(name, sorted(known)) or "Leave it out",
+                    nearest(name, sorted(names)) or "Leave it out",
                 )
         arguments = hw_config.to_training_args()
         derived = {
@@ -95,7 +94,6 @@ class TrainingConfig:
         return cls(**(derived | overrides))
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file."""
         Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -294,9 +292,13 @@ class RLTrainer:
                 raise ValueError("it is no object")
             prompt = _text("prompt", example["prompt"])
             if self.config.method == "kto":
-                yield from _labelled(number, prompt, example["completion"], example["label"])
+                yield from _lines_with_label(
+                    number, prompt, example["completion"], example["label"]
+                )
             else:
-                yield from _scored(number, prompt, example["completions"], example["rewards"])
+                yield from _lines_with_rewards(
+                    number, prompt, example["completions"], example["rewards"]
+                )
         except KeyError as error:
             raise InputError(f"example {number}", f"it has no {error}", fix) from None
         except ValueError as error:
@@ -309,7 +311,9 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _labelled(number: int, prompt: str, completion: Any, label: Any) -> Iterator[dict[str, Any]]:
+def _lines_with_label(
+    number: int, prompt: str, completion: Any, label: Any
+) -> Iterator[dict[str, Any]]:
     if label not in (True, False):
         raise ValueError(f"label {label!r} is neither true nor false")
     trace_id = f"example-{number}"
@@ -328,7 +332,7 @@ def _labelled(number: int, prompt: str, completion: Any, label: Any) -> Iterator
     }
 
 
-def _scored(
+def _lines_with_rewards(
     number: int, prompt: str, completions: list[Any], rewards: list[Any]
 ) -> Iterator[dict[str, Any]]:
     """A group's advantages do not depend on where its scale begins and ends, so that each group
@@ -343,8 +347,8 @@ def _scored(
     scale = {"min": min(rewards), "max": max(rewards)}
     if scale["min"] == scale["max"]:
         scale["max"] += 1
-    for place, (completion, reward) in enumerate(zip(completions, rewards, strict=True)):
-        trace_id = f"example-{number}-{place}"
+    for index, (completion, reward) in enumerate(zip(completions, rewards, strict=True)):
+        trace_id = f"example-{number}-{index}"
         text = _text("completion", completion)
         yield {"type": "trace", "id": trace_id, "input": _messages(prompt), "output": text}
         feedback = {"type": "feedback", "id": f"{trace_id}-reward", "target": {"trace": trace_id}}

@@ -85,7 +85,8 @@ class FeedbackDataset:
         }
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """A batch of tensors: [rows, longest] ids and mask, padded on the right, and [rows] scores."""
+        """Tensors of a batch: ids and mask [rows, longest], padded on the right, and scores
+        [rows]."""
         import torch
 
         batch = self.tokenizer.pad(
@@ -97,8 +98,8 @@ class FeedbackDataset:
 
 
 class PPODataset:
-    """Prompts, each once, as token ids of at most `max_prompt_length`; of a longer one its end is
-    kept."""
+    """Prompts, each once, as token ids. A longer one is cut to its last `max_prompt_length`
+    tokens."""
 
     def __init__(
         self, prompts: Iterable[str], tokenizer: Any = None, max_prompt_length: int = 256
@@ -210,7 +211,7 @@ def _range(examples: Sequence[FeedbackExample]) -> tuple[float, float]:
 
 
 def _position(prompt: str) -> float:
-    """Where a prompt stands between 0 and 1, always the same."""
+    """A number between 0 and 1 that depends on the prompt alone."""
     digest = hashlib.sha256(
         f"{SALT}:{' '.join(prompt.casefold().split())}".encode("utf-8", "surrogatepass")
     ).digest()

@@ -26,7 +26,6 @@ class PolicyVersion:
     created_at: datetime
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self) | {"created_at": self.created_at.isoformat()}
 
 

@@ -187,11 +187,9 @@ class TrainingResult:
     loss_history: list[float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Its JSON object."""
         return asdict(self)
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
 
@@ -217,7 +215,7 @@ class RewardModel(SavedRewardModel):
         self.validation = dict(validation or {})
 
     def score(self, prompt: str, response: str) -> float:
-        """What the answer is worth; raises DataError for one that is longer than the model reads."""
+        """The score of an answer; raises DataError for one that is longer than the model reads."""
         value = self.scores([FeedbackExample(prompt, response, 0.0)])[0]
         if value != value:
             raise DataError(
@@ -228,7 +226,7 @@ class RewardModel(SavedRewardModel):
         return value
 
     def scores(self, examples: Iterable[FeedbackExample]) -> list[float]:
-        """The worth of each; nan for what is too long."""
+        """The score of each answer; nan for one that is too long."""
         from thumbwheel.engine.reward_model import RewardInput
 
         answers = [
@@ -274,7 +272,6 @@ class RLHFTrainer:
     def train_reward_model_from_feedback(
         self, feedbacks: Iterable[Mapping[str, Any]], output_dir: str | Path = "rlhf"
     ) -> RewardModel:
-        """The first stage alone."""
         data = self.config.dataset
         train, validation = prepare_feedback_dataset(
             feedbacks, None, data.max_length, data.normalize_scores, data.train_split

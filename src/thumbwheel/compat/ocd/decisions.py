@@ -1,9 +1,9 @@
 """Decisions of one agent from the table or a file, their statistics, and their export as lines that
 train.
 
-The import source `decisions` reads them, whichever of its dialects they are in. A decision that
-stands on several lines is there once: the line with the latest word of a person counts. A filter
-says how many it left out; none of them is set that would drop the worst decisions.
+The import source `decisions` reads all of its dialects. A decision that is on several lines is
+returned once: the line with the latest feedback counts. No default filter drops the worst
+decisions.
 """
 
 from __future__ import annotations
@@ -126,29 +126,29 @@ def export_training_data(
 
 
 def _decisions(agent_type: str, source: str | Path | None) -> list[DecisionRecord]:
-    """Every decision of an agent once; those without an id stand for themselves."""
+    """Every decision of an agent once; those without an id cannot be joined."""
     by_id: dict[str, DecisionRecord] = {}
-    nameless = []
+    without_id = []
     for record in _read(agent_type, source):
         if record.id is None:
-            nameless.append(record)
+            without_id.append(record)
             continue
-        known = by_id.get(record.id)
-        if known is None or _time(record.feedback_at) >= _time(known.feedback_at):
+        earlier = by_id.get(record.id)
+        if earlier is None or _time(record.feedback_at) >= _time(earlier.feedback_at):
             by_id[record.id] = record
-    return [*by_id.values(), *nameless]
+    return [*by_id.values(), *without_id]
 
 
 def _time(text: str | None) -> datetime:
-    """The time that a column says, in UTC; the earliest there is where it says none."""
+    """The time of a column in UTC; the earliest possible one where the column is empty."""
     return instant(text) or datetime.min.replace(tzinfo=UTC)
 
 
 def _read(agent_type: str, source: str | Path | None) -> Iterator[DecisionRecord]:
-    place = place_of(str(source)) if source else address_of("decisions")
+    location = place_of(str(source)) if source else address_of("decisions")
     reader = SOURCE.of_agent(agent_type)
     refused: list[Refused] = []
-    for item in reader.read(place, lambda position: None):
+    for item in reader.read(location, lambda position: None):
         if isinstance(item, Refused):
             refused.append(item)
         elif isinstance(item, Line):

@@ -1,4 +1,4 @@
-"""The prompts of the five agents, as they are trained on and served."""
+"""The prompts of the five agents, the same for training and serving."""
 
 from __future__ import annotations
 

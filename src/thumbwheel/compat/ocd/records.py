@@ -8,9 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DecisionRecord:
-    """One decision. What nobody said, computed or wrote down is None, also a reward of 0 that
-    nothing stands behind.
-    """
+    """One decision. What is unknown is None, also a reward of 0 without feedback or outcome."""
 
     id: str | None
     agent_type: str

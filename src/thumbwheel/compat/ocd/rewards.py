@@ -1,4 +1,4 @@
-"""What a decision was worth in the arithmetic of the five agents: our reward function `decision`
+"""The reward of a decision in the arithmetic of the five agents: our reward function `decision`
 with `compatible`.
 
 The total lies between -5 and 5. `normalize_reward` keeps their bounds, which are narrower, so that
@@ -27,7 +27,7 @@ def calculate_reward_from_record(record: DecisionRecord) -> float | None:
         return record.reward
     if record.reward_components:
         return calculate_reward_from_components(record.agent_type, record.reward_components)
-    known = {
+    decision = {
         "agent_type": record.agent_type,
         "confidence": record.confidence,
         "item": {key: record.action[key] for key in ITEM if record.action.get(key)},
@@ -37,8 +37,8 @@ def calculate_reward_from_record(record: DecisionRecord) -> float | None:
         "feedback": record.user_feedback,
     }
     function = Decision.create({"compatible": True})
-    (score,) = function.score([Case(record.completion or "", metadata={"decision": known})])
-    return None if score.value is None else _bounded(score.evidence["total"])
+    (score,) = function.score([Case(record.completion or "", metadata={"decision": decision})])
+    return None if score.value is None else _clamped(score.evidence["total"])
 
 
 def calculate_reward_from_components(agent_type: str, components: Mapping[str, Any]) -> float:
@@ -52,7 +52,7 @@ def calculate_reward_from_components(agent_type: str, components: Mapping[str, A
             f"Known: {', '.join(PARTS)}",
         )
     weights = {name: weight for name, weight, _ in PARTS[agent_type]}
-    return _bounded(sum(weights.get(name, 0.0) * value for name, value in _leaves(components)))
+    return _clamped(sum(weights.get(name, 0.0) * value for name, value in _leaves(components)))
 
 
 def normalize_reward(reward: float, min_reward: float = -2.0, max_reward: float = 2.0) -> float:
@@ -60,14 +60,14 @@ def normalize_reward(reward: float, min_reward: float = -2.0, max_reward: float 
     return (reward - min_reward) / (max_reward - min_reward)
 
 
-def _bounded(total: float) -> float:
+def _clamped(total: float) -> float:
     return max(-OLD_BOUND, min(OLD_BOUND, total))
 
 
-def _leaves(components: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+def _leaves(components: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """(group.name, value) of every number."""
     for key, value in components.items():
-        name = f"{above}{key}"
+        name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{name}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):

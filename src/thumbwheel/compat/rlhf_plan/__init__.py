@@ -1,13 +1,11 @@
-"""The room of the plan for feedback, PPO and A/B tests (system 3): its classes by their names, and
-its `rlhf:` file of settings as ours.
+"""The plan for feedback, PPO and A/B tests: its classes by their names, and its `rlhf:` file of
+settings as ours.
 
     from thumbwheel.compat.rlhf_plan import FeedbackCollector, RewardModelTrainer
 
     collector = FeedbackCollector("data/feedback.jsonl")
     collector.collect("Opening hours?", "Nine to five.", "thumbs_up", user_id="ann")
     RewardModelTrainer(feedback_collector=collector).train("models/reward_model")
-
-What a server or a page does is not here.
 """
 
 from thumbwheel.compat.rlhf_plan.ab_testing import ABTestingFramework

@@ -1,5 +1,5 @@
-"""`ABTestingFramework` of the plan: variants of an assistant, who gets which, and what was
-measured, in this process.
+"""`ABTestingFramework` of the plan: variants of an assistant, their assignment to users, and what
+was measured, in this process.
 
 A user stays with a variant for as long as the experiment's name and the variants' weights are the
 same, in every process. Metrics are compared one by one. Their intervals hold for one look at the
@@ -147,9 +147,9 @@ def _gain(measured: Sequence[_Measured], variant: str, level: float) -> dict[str
     """The difference of the two means, with an interval that leaves out one user at a time."""
     from thumbwheel.stats.paired import jackknife
 
-    def difference(places: Any) -> float | None:
-        after = [measured[place].value for place in places if measured[place].variant == variant]
-        before = [measured[place].value for place in places if measured[place].variant != variant]
+    def difference(indices: Any) -> float | None:
+        after = [measured[index].value for index in indices if measured[index].variant == variant]
+        before = [measured[index].value for index in indices if measured[index].variant != variant]
         return fmean(after) - fmean(before) if after and before else None
 
     treated = {entry.user for entry in measured if entry.variant == variant}

@@ -1,9 +1,9 @@
-"""`FeedbackCollector` of the plan: feedback as JSON lines, on disk when `collect` returns, and what
-it says about each answer.
+"""`FeedbackCollector` of the plan: feedback as JSON lines, on disk when `collect` returns, and the
+good and bad answers that follow from it.
 
-What contradicting people mean together is decided as in every dataset: each rater's newest word
-counts, the majority decides, and an even split says nothing. A correction is the good answer, and
-what it corrects is the bad one. A missing rating is no opinion.
+Contradicting feedback is resolved as in every dataset: each rater's newest feedback counts, the
+majority decides, and a tie decides nothing. A correction is a good answer, and the answer that it
+corrects is bad. A missing rating is no opinion.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOWEST, HIGHEST = 1, 5
 
 @dataclass
 class FeedbackEntry:
-    """What one person said about one answer."""
+    """Feedback of one person on one answer."""
 
     query: str
     response: str
@@ -44,7 +44,7 @@ class FeedbackEntry:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its line: every key is there, null where nothing is known; the time has a space in place
+        """The JSON line: every key, null where nothing is known, and the time with a space in place
         of the T.
         """
         return asdict(self) | {"timestamp": None if self.timestamp is None else str(self.timestamp)}
@@ -69,10 +69,10 @@ class FeedbackCollector:
         correction: str | None = None,
         **metadata: Any,
     ) -> FeedbackEntry:
-        """Store what a person said: thumbs_up, thumbs_down, rating (1 to 5) or correction.
+        """Store feedback: thumbs_up, thumbs_down, rating (1 to 5) or correction.
 
-        `user_id` among the metadata is who judged, `session_id` the session. Raises InputError for
-        what is no feedback; nothing is stored.
+        `user_id` among the metadata is the rater, `session_id` the session. Raises InputError, and
+        stores nothing, for what is no feedback.
         """
         entry = FeedbackEntry(
             query,

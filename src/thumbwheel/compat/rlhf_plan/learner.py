@@ -1,4 +1,4 @@
-"""`ContinuousLearner` of the plan: feedback as it comes, and a training cycle whenever enough of it
+"""`ContinuousLearner` of the plan: stores feedback, and runs a training cycle whenever enough of it
 is new.
 
 Feedback is stored before anything is trained, and what a cycle learned from leaves the buffer only
@@ -19,7 +19,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, DataError, ThumbwheelError
 
 EPOCHS, QUERIES = 10, 16
-"""Of the PPO in a cycle."""
+"""Settings of the PPO in a cycle."""
 
 
 class ContinuousLearner:
@@ -61,8 +61,7 @@ class ContinuousLearner:
         metrics.
 
         `feedback` has feedback_type and what belongs to it, as `FeedbackCollector.collect` takes
-        them. A cycle that fails is said; its interactions stay and are learned from with the next
-        threshold.
+        them. A cycle that fails is reported; its interactions stay for the next cycle.
         """
         self.reward_trainer.feedback_collector.collect(query, response, **feedback)
         interaction = {"query": query, "response": response, "feedback": dict(feedback)}

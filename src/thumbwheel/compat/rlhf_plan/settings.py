@@ -1,7 +1,5 @@
-"""The plan's `rlhf:` settings as ours: every key that it documents becomes a setting, a word of a
-command, or is left out with its reason.
-
-Lives here: the table of keys. Not here: reading our own settings (`core/config.py`).
+"""The plan's `rlhf:` settings as ours. Every key that the plan documents becomes a setting, becomes
+a word of a command, or is left out with its reason.
 """
 
 from __future__ import annotations
@@ -44,9 +42,8 @@ COMPARED = (
     "versions offline"
 )
 LEFT_OUT = {
-    "feedback.collection_rate": "every rating counts: a sample would throw away what people took the trouble "
-    "to "
-    "say",
+    "feedback.collection_rate": "every rating counts: a sample would throw away what people took "
+    "the trouble to say",
     "continuous_learning.enabled": CONTINUOUS,
     "continuous_learning.buffer_size": "nothing is dropped from a buffer: feedback is stored for "
     "good",
@@ -56,7 +53,9 @@ LEFT_OUT = {
 }
 """Their key -> why nothing reads it."""
 KNOWN = (*SETTINGS, *COMMANDS, *LEFT_OUT)
-GROUPS = {key[:place] for key in KNOWN for place, letter in enumerate(key) if letter == "."}
+GROUPS = {
+    ".".join(key.split(".")[:depth]) for key in KNOWN for depth in range(1, key.count(".") + 1)
+}
 """The keys that hold others."""
 
 
@@ -77,9 +76,9 @@ class Converted:
 def convert_settings(path: Path) -> Converted:
     """Our settings for the `rlhf:` file at `path`; raises ConfigError for a key that is not
     documented and a value that cannot be taken."""
-    found = Sources.read(path).file.get(ROOT)
+    section = Sources.read(path).file.get(ROOT)
     where = f"file {str(path)!r}"
-    if not isinstance(found, Mapping):
+    if not isinstance(section, Mapping):
         raise ConfigError(
             where,
             f"it has no section {ROOT!r} with settings",
@@ -88,7 +87,7 @@ def convert_settings(path: Path) -> Converted:
     settings: dict[str, Any] = {}
     commands: list[str] = []
     left_out: dict[str, str] = {}
-    for key, value in _leaves(found, where):
+    for key, value in _leaves(section, where):
         if key in SETTINGS:
             _put(settings, SETTINGS[key].split("."), value)
         elif key in COMMANDS:
@@ -105,10 +104,10 @@ def convert_settings(path: Path) -> Converted:
     return Converted(settings, commands, left_out)
 
 
-def _leaves(found: Mapping[str, Any], where: str, above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(section: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(key with the keys above it, value) of everything that holds no further keys."""
-    for name, value in found.items():
-        key = f"{above}{name}"
+    for name, value in section.items():
+        key = f"{prefix}{name}"
         if isinstance(value, Mapping) and key in GROUPS:
             yield from _leaves(value, where, f"{key}.")
         elif key in GROUPS:
@@ -128,9 +127,9 @@ def _put(settings: dict[str, Any], parts: list[str], value: Any) -> None:
 
 
 def _check(settings: Mapping[str, Any], where: str) -> None:
-    """Read what was made as our settings are read; raises ConfigError."""
-    made = Sources(settings, f"what {where} became", {})
-    known = sections()
-    check_sections(made, known)
+    """Read the converted settings as our own are read; raises ConfigError."""
+    converted = Sources(settings, f"what {where} became", {})
+    models = sections()
+    check_sections(converted, models)
     for section in {setting.rpartition(".")[0] for setting in SETTINGS.values()}:
-        made.load(known[section], section)
+        converted.load(models[section], section)
