@@ -1,15 +1,16 @@
-"""How far raters agree beyond chance: Cohen's kappa of two, Krippendorff's alpha of any number,
-with values missing.
+"""How far raters agree beyond chance: Cohen's kappa for two raters, Krippendorff's alpha for any
+number of raters with missing values.
 
 Sources: Cohen, Educational and Psychological Measurement 20 (1960); Krippendorff, Computing
-Krippendorff's Alpha-Reliability (2011), whose examples the tests hold. Coefficients are 1 for
-perfect agreement, 0 for what chance would give, below 0 for less. Intervals resample units
-(`paired.bootstrap`). What a coefficient cannot be computed from (no two values on a unit, or one
-value everywhere) gives None, never 0 or 1.
+Krippendorff's Alpha-Reliability (2011), whose examples are in the tests. Coefficients are 1 for
+perfect agreement, 0 for agreement by chance, below 0 for less than that. Intervals resample units
+(`paired.bootstrap`). Where a coefficient cannot be computed (no unit has two values, or all values
+are the same) it is None, never 0 or 1.
 """
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -37,20 +38,20 @@ class Agreement:
     share: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        ends = (None, None) if self.interval is None else (self.interval.low, self.interval.high)
+        low = self.interval.low if self.interval else None
+        high = self.interval.high if self.interval else None
         return {
             "value": self.value,
-            "low": ends[0],
-            "high": ends[1],
+            "low": low,
+            "high": high,
             "units": self.units,
             "share": self.share,
         }
 
 
 def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float | None:
-    """Kappa of two raters over the same items; None for no items and where both always say the same
-    one thing. Raises InputError for unequal lengths.
+    """Kappa of two raters over the same items; None without items, and where both raters always
+    give the same single value. Raises InputError for unequal lengths.
 
     >>> round(cohen_kappa("yyyynn", "yyynnn") or 0, 4)
     0.6667
@@ -62,13 +63,13 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float 
             "Pair them",
         )
     n = len(first)
-    ours, theirs = Counter(first), Counter(second)
-    chance = sum(ours[value] * theirs[value] for value in ours)
-    return (
-        None
-        if n * n == chance
-        else (n * sum(map(_same, first, second)) - chance) / (n * n - chance)
-    )
+    first_counts, second_counts = Counter(first), Counter(second)
+    # scaled by n^2: whole numbers, so that "nothing but chance" is an exact comparison
+    chance = sum(first_counts[value] * second_counts[value] for value in first_counts)
+    agreed = n * sum(map(operator.eq, first, second))
+    if n * n == chance:
+        return None
+    return (agreed - chance) / (n * n - chance)
 
 
 def kappa(
@@ -84,37 +85,32 @@ def kappa(
     in."""
     value = cohen_kappa(first, second)
     n = len(first)
-    share = sum(map(_same, first, second)) / n if n else None
+    share = sum(map(operator.eq, first, second)) / n if n else None
     if value is None:
         return Agreement(None, None, n, share)
-    names = {
-        key: place for place, key in enumerate({**dict.fromkeys(first), **dict.fromkeys(second)})
-    }
-    codes = np.array([[names[one] for one in first], [names[one] for one in second]])
+    verdicts = {**dict.fromkeys(first), **dict.fromkeys(second)}
+    codes = {verdict: code for code, verdict in enumerate(verdicts)}
+    first_codes = np.array([codes[verdict] for verdict in first])
+    second_codes = np.array([codes[verdict] for verdict in second])
 
-    def of(indices: NDArray[np.intp]) -> float | None:
-        table = np.zeros((len(names), len(names)))
-        np.add.at(table, (codes[0, indices], codes[1, indices]), 1)
-        chance, size = float(table.sum(0) @ table.sum(1)), len(indices)
-        return (
-            None
-            if size * size == chance
-            else (size * float(np.trace(table)) - chance) / (size * size - chance)
-        )
+    def kappa_of(indices: NDArray[np.intp]) -> float | None:
+        table = np.zeros((len(codes), len(codes)))
+        np.add.at(table, (first_codes[indices], second_codes[indices]), 1)
+        size = len(indices)
+        chance = float(table.sum(0) @ table.sum(1))
+        if size * size == chance:
+            return None
+        return (size * float(np.trace(table)) - chance) / (size * size - chance)
 
-    return Agreement(value, _interval(of, n, level, rounds, seed, clusters), n, share)
-
-
-def _same(one: Hashable, other: Hashable) -> bool:
-    return one == other
+    return Agreement(value, _interval(kappa_of, n, level, rounds, seed, clusters), n, share)
 
 
 def krippendorff_alpha(units: Sequence[Sequence[Any]], metric: Level = "nominal") -> float | None:
-    """Alpha of the values that each unit got; None among them is a missing one, and a unit with
-    fewer than two says nothing.
+    """Alpha of the values that each unit got. None among the values is a missing one; a unit with
+    fewer than two values is ignored.
 
-    For ordinal and interval the values are numbers. None where no unit has two values, or all
-    values are one.
+    The values are numbers for the metrics ordinal and interval. The result is None where no unit
+    has two values, or all values are equal.
 
     >>> krippendorff_alpha([[1, 1], [2, 2], [1, None]])
     1.0
@@ -131,8 +127,8 @@ def alpha(
     rounds: int = 1000,
     seed: int = 0,
 ) -> Agreement:
-    """Krippendorff's alpha with its bootstrap interval over units; `units` counts those with two
-    values at least."""
+    """Krippendorff's alpha with its bootstrap interval over units; the result's `units` counts
+    those with at least two values."""
     counts, values = _counts(units)
     value = _alpha(counts, metric, values)
     sizes = counts.sum(1)
@@ -147,18 +143,18 @@ def alpha(
 
 
 def _counts(units: Sequence[Sequence[Any]]) -> tuple[Array, list[Any]]:
-    """How often each unit got each value [units with two at least, values], and the values in
-    order."""
-    kept = [given for unit in units if len(given := [one for one in unit if one is not None]) > 1]
-    seen = {one for unit in kept for one in unit}
-    values = (
-        sorted(seen) if all(isinstance(one, int | float) for one in seen) else sorted(seen, key=str)
-    )
-    places = {value: place for place, value in enumerate(values)}
-    counts = np.zeros((len(kept), len(values)))
-    for row, unit in enumerate(kept):
-        for one in unit:
-            counts[row, places[one]] += 1
+    """How often each unit got each value [units with at least two values, values], and the values
+    in order."""
+    present = ([value for value in unit if value is not None] for unit in units)
+    comparable = [unit for unit in present if len(unit) > 1]
+    distinct = {value for unit in comparable for value in unit}
+    numeric = all(isinstance(value, int | float) for value in distinct)
+    values = sorted(distinct) if numeric else sorted(distinct, key=str)
+    columns = {value: column for column, value in enumerate(values)}
+    counts = np.zeros((len(comparable), len(values)))
+    for row, unit in enumerate(comparable):
+        for value in unit:
+            counts[row, columns[value]] += 1
     return counts, values
 
 
@@ -171,28 +167,28 @@ def _alpha(counts: Array, metric: Level, values: Sequence[Any]) -> float | None:
     coincidences = weighted.T @ counts - np.diag(weighted.sum(0))
     totals = counts.sum(0)
     distance = _distances(totals, metric, values)
+    observed = (coincidences * distance).sum()
     expected = float((np.outer(totals, totals) * distance).sum())
-    return (
-        None
-        if not expected
-        else float(1 - (totals.sum() - 1) * (coincidences * distance).sum() / expected)
-    )
+    if not expected:
+        return None
+    return float(1 - (totals.sum() - 1) * observed / expected)
 
 
 def _distances(totals: Array, metric: Level, values: Sequence[Any]) -> Array:
     """Squared differences between values: 0 or 1, of their ranks, or of the values themselves."""
     if metric == "nominal":
         return 1 - np.eye(len(values))
-    if not all(isinstance(one, int | float) for one in values):
+    if not all(isinstance(value, int | float) for value in values):
         raise InputError(
             f"{metric} values {list(values)[:5]!r}",
             "they are no numbers",
             "Use nominal, or give numbers in their order",
         )
-    places = (
-        np.cumsum(totals) - totals / 2 if metric == "ordinal" else np.asarray(values, dtype=float)
-    )
-    return np.asarray((places[:, None] - places[None, :]) ** 2)
+    if metric == "ordinal":
+        positions = np.cumsum(totals) - totals / 2
+    else:
+        positions = np.asarray(values, dtype=float)
+    return np.asarray((positions[:, None] - positions[None, :]) ** 2)
 
 
 def _interval(
@@ -203,7 +199,7 @@ def _interval(
     seed: int,
     clusters: Sequence[Hashable] | None = None,
 ) -> Interval | None:
-    """None where most resamples have no value: one verdict among many, so that nothing is known."""
+    """None where most resamples have no value, as with one verdict among many that differs."""
     try:
         return bootstrap(statistic, n, clusters, level=level, rounds=rounds, seed=seed)
     except InputError:

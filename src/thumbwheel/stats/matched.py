@@ -1,9 +1,9 @@
-"""The same items with a yes or no before and after: exact second opinions beside `paired.compare`,
-for items that stand alone.
+"""Paired yes-or-no outcomes of independent items: exact tests and intervals beside
+`paired.compare`.
 
 McNemar's test conditions on the items that changed (exact: binomial; mid-p: half the probability of
-what was seen, which Fagerland, Lydersen and Laake, BMC Medical Research Methodology 13, 2013,
-recommend). The interval is method 10 of Newcombe, Statistics in Medicine 17 (1998) 2635-2650:
+the observed counts, which Fagerland, Lydersen and Laake, BMC Medical Research Methodology 13,
+2013, recommend). The interval is method 10 of Newcombe, Statistics in Medicine 17 (1998) 2635-2650:
 Wilson's score intervals, squared and added, with the correlation corrected for continuity.
 """
 
@@ -27,14 +27,15 @@ def mcnemar(better: int, worse: int, *, mid: bool = False) -> float:
     """
     _check(better, worse)
     changed, fewer = better + worse, min(better, worse)
-    tail = float(stats.binom.cdf(fewer, changed, 0.5))
-    seen = float(stats.binom.pmf(fewer, changed, 0.5))
-    return min(1.0, 2 * tail - (seen if mid and changed else 0.0))
+    p_value = 2 * float(stats.binom.cdf(fewer, changed, 0.5))
+    if mid and changed:
+        p_value -= float(stats.binom.pmf(fewer, changed, 0.5))
+    return min(1.0, p_value)
 
 
 def newcombe(both: int, better: int, worse: int, neither: int, level: float = 0.95) -> Interval:
-    """Interval of rate after - rate before, of `both` right before and after, only after, only
-    before, and never."""
+    """Interval of rate after - rate before. `both`: items right before and after; `better`: only
+    after; `worse`: only before; `neither`: at no time."""
     _check(both, better, worse, neither)
     check_level(level)
     n = both + better + worse + neither
@@ -44,25 +45,27 @@ def newcombe(both: int, better: int, worse: int, neither: int, level: float = 0.
     before, after = (both + worse) / n, (both + better) / n
     phi = _correlation(both, better, worse, neither)
 
-    def reach(up: float, down: float) -> float:
-        return math.sqrt(max(up**2 - 2 * phi * up * down + down**2, 0.0))
+    def distance(toward: float, away: float) -> float:
+        return math.sqrt(max(toward**2 - 2 * phi * toward * away + away**2, 0.0))
 
     gain = after - before
-    low = gain - reach(after - second.low, first.high - before)
-    return Interval(low, gain + reach(second.high - after, before - first.low), level)
+    low = gain - distance(after - second.low, first.high - before)
+    return Interval(low, gain + distance(second.high - after, before - first.low), level)
 
 
 def _correlation(both: int, better: int, worse: int, neither: int) -> float:
-    """Of before and after; a positive one is corrected for continuity, and 0 where a side is
-    constant."""
+    """Correlation of before and after. A positive one is corrected for continuity; it is 0 where
+    one of the two is constant."""
     n = both + better + worse + neither
     scale = (both + worse) * (better + neither) * (both + better) * (worse + neither)
-    product = both * neither - better * worse
-    return (
-        (max(product - n / 2, 0.0) if product > 0 else product) / math.sqrt(scale) if scale else 0.0
-    )
+    if not scale:
+        return 0.0
+    product: float = both * neither - better * worse
+    if product > 0:
+        product = max(product - n / 2, 0.0)
+    return product / math.sqrt(scale)
 
 
 def _check(*counts: int) -> None:
-    if any(one < 0 for one in counts):
+    if any(count < 0 for count in counts):
         raise InputError(f"counts {counts!r}", "a count is not negative", "Count again")

@@ -1,9 +1,9 @@
-"""Several questions asked of the same data: p values corrected together, and a budget of errors
-spent over repeated looks.
+"""Several tests on the same data: p values corrected together, and an error budget for repeated
+looks.
 
-Holm, Scandinavian Journal of Statistics 6 (1979). The budget: the k-th look may err with alpha / (k
-(k + 1)), so that all looks together, however many there will be, err with less than alpha: a union
-bound, whatever ties them to each other, that needs no plan of their number.
+Holm, Scandinavian Journal of Statistics 6 (1979). The budget: the k-th look may err with probability
+alpha / (k (k + 1)), so all looks together, however many there will be, err with less than alpha.
+This union bound holds for dependent looks and needs no planned number of them.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ from thumbwheel.core.errors import InputError
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values adjusted by Holm's step-down method, in the order given; those under alpha may
+    """The p values adjusted by Holm's step-down method, in the given order; those under alpha may
     all be called different at alpha.
 
-    >>> [round(one, 6) for one in holm([0.01, 0.04, 0.03, 0.005])]
+    >>> [round(p_value, 6) for p_value in holm([0.01, 0.04, 0.03, 0.005])]
     [0.03, 0.06, 0.06, 0.02]
     """
-    if not all(0 <= one <= 1 for one in p_values):
+    if not all(0 <= p_value <= 1 for p_value in p_values):
         raise InputError(
             f"p values {list(p_values)[:5]!r}",
             "a probability lies between 0 and 1",
             "Compute them again",
         )
-    count, found, largest = len(p_values), [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(count), key=lambda at: p_values[at])):
-        largest = max(largest, min(1.0, (count - rank) * p_values[place]))
-        found[place] = largest
-    return found
+    count = len(p_values)
+    adjusted = [0.0] * count
+    largest = 0.0
+    ascending = sorted(range(count), key=lambda index: p_values[index])
+    for rank, index in enumerate(ascending):
+        largest = max(largest, min(1.0, (count - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
 
 
 def look_level(alpha: float, look: int) -> float:
-    """Two-sided confidence level of the `look`-th interval of which only the lower end decides.
+    """Two-sided confidence level of the `look`-th interval, of which only the lower end decides.
 
-    The first has 1 - alpha, the usual one: its lower end errs with alpha / 2, and this is what the
+    The first look has the usual 1 - alpha: its lower end errs with alpha / 2, which is what the
     first look may spend.
 
     >>> [look_level(0.05, look) for look in (1, 2, 20)]

@@ -1,18 +1,18 @@
-"""The same items judged before and after: the mean difference with an interval that respects
-clusters.
+"""Paired comparison of the same items before and after: the mean difference with an interval that
+respects clusters.
 
 The default, `compare`, is a cluster-robust t interval: CR2 variance (Bell and McCaffrey 2002;
 Pustejovsky and Tipton 2018), which for a mean has a closed form, with their degrees of freedom. For
 values of a known span it adds two pseudo-clusters of typical size, one at +span and one at -span;
 over single items this is the Laplace adjustment of Bonett and Price (J. Educ. Behav. Stat. 37,
 2012), which Fagerland, Lydersen and Laake (Statistics in Medicine 33, 2014) recommend for paired
-rates. It is why no discordance gives a narrow interval and not one of zero width, and why five
-changes for the better and none for the worse do not exclude zero, but six do (as in the exact
-test). Where values are graded, its interval is widened to that of `bounded`, which does not trust
-the sample's spread. `tests/unit/stats/test_coverage.py` holds the simulations that chose it.
+rates. So an interval without any discordance is narrow but never of zero width, and five changes
+for the better with none for the worse do not exclude zero, but six do (as in the exact test). For
+graded values the interval is widened to that of `bounded`, which does not trust the sample's
+spread. The choice rests on the simulations in `tests/unit/stats/test_coverage.py`.
 
-`bootstrap` resamples whole clusters; it is the second opinion, and the interval of statistics that
-are no mean.
+`bootstrap` resamples whole clusters. It is the second opinion, and the interval of statistics other
+than means.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.stats.bounded import graded, units_of
+from thumbwheel.stats.bounded import is_graded, units_of
 from thumbwheel.stats.rates import check_level
 from thumbwheel.stats.types import Comparison, Estimate, Interval
 
@@ -41,32 +41,32 @@ def compare(
     level: float = 0.95,
     span: float | None = 1.0,
 ) -> Comparison:
-    """Mean of after - before over items, with an interval clustered by `clusters` (default: every
-    item its own).
+    """Mean of after - before over items, with an interval clustered by `clusters` (default: each
+    item is its own cluster).
 
     `span` is the largest possible |difference| of one item (1 for rates and scores in 0..1); None
     for measures without one, whose interval is the plain CR2 t interval. With fewer than two
-    clusters nothing is known: (-span, span), or infinite. Raises InputError for unequal lengths, no
-    items, values that are no numbers or differences beyond the span.
+    clusters the interval is (-span, span), or infinite. Raises InputError for unequal lengths, no
+    items, values that are not finite, and differences beyond the span.
     """
     first, second = _checked(before, after, clusters, level, span)
     difference = second - first
     codes, sizes = _clusters(clusters, len(difference))
     sums = np.bincount(codes, weights=difference, minlength=len(sizes)).astype(float)
-    found = mean(sums, sizes, span)
-    if span is not None and found.error is not None and graded(difference, span):
-        found = replace(found, units=units_of(sums, sizes))
+    estimate = mean(sums, sizes, span)
+    if span is not None and estimate.error is not None and is_graded(difference, span):
+        estimate = replace(estimate, units=units_of(sums, sizes))
     changed = int((difference != 0).sum())
     before_mean, after_mean = float(first.mean()), float(second.mean())
     return Comparison(
         before_mean,
         after_mean,
-        found.value,
-        found.interval(level),
+        estimate.value,
+        estimate.interval(level),
         len(difference),
         len(sizes),
         changed,
-        found,
+        estimate,
     )
 
 
@@ -88,13 +88,11 @@ def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
 
 
 def unchanged(groups: float, level: float) -> float:
-    """Half the width of the interval of `compare` (span 1) over so many groups of one size in which
-    nothing changed."""
-    return (
-        float(stats.t.isf((1 - level) / 2, groups - 1))
-        * float(np.sqrt(2 / (1 - 1 / (groups + 2))))
-        / (groups + 2)
-    )
+    """Half the width of the interval of `compare` (span 1) over `groups` clusters of equal size in
+    which nothing changed."""
+    quantile = float(stats.t.isf((1 - level) / 2, groups - 1))
+    clusters = groups + 2  # with the two pseudo-clusters
+    return quantile * float(np.sqrt(2 / (1 - 1 / clusters))) / clusters
 
 
 def _cr2(sums: Array, sizes: Array) -> tuple[float, float]:
@@ -131,42 +129,44 @@ def bootstrap(
     """Percentile interval of `statistic(indices)` over resampled clusters; rounds in which it is
     None are left out.
 
-    `corrected`: the bias-corrected and accelerated one (BCa; Efron, JASA 82, 1987). Too narrow
+    `corrected`: the bias-corrected and accelerated interval (BCa; Efron, JASA 82, 1987). Too narrow
     below about 40 clusters, and of zero width when nothing differs: use `compare` for a mean.
-    Raises InputError for a single cluster, and where the statistic has no value in most rounds.
+    Raises InputError for a single cluster, and where the statistic is None in most rounds.
     """
     check_level(level)
     members = _members(clusters, n)
-    if len(members) < 2:
+    count = len(members)
+    if count < 2:
         raise InputError(
-            f"a bootstrap over {len(members)} group",
+            f"a bootstrap over {count} group",
             "every sample of it is the same",
             "Collect more groups",
         )
-    random = np.random.default_rng(seed)
-    drawn = (
-        np.concatenate([members[g] for g in random.integers(len(members), size=len(members))])
-        for _ in range(rounds)
-    )
-    values = [value for indices in drawn if (value := statistic(indices)) is not None]
+    rng = np.random.default_rng(seed)
+    values: list[float] = []
+    for _ in range(rounds):
+        sample = rng.integers(0, count, size=count)
+        value = statistic(np.concatenate([members[cluster] for cluster in sample]))
+        if value is not None:
+            values.append(value)
     if 2 * len(values) < rounds:
         raise InputError(
-            f"a bootstrap over {len(members)} groups",
+            f"a bootstrap over {count} groups",
             f"the statistic exists in {len(values)} of {rounds} rounds",
             "Collect more groups",
         )
     tails = np.array([(1 - level) / 2, (1 + level) / 2])
-    low, high = np.quantile(
-        values, _accelerated(statistic, members, np.array(values), tails) if corrected else tails
-    )
+    if corrected:
+        tails = _accelerated(statistic, members, np.array(values), tails)
+    low, high = np.quantile(values, tails)
     return Interval(float(low), float(high), level)
 
 
 def _accelerated(
     statistic: Statistic, members: Sequence[NDArray[np.intp]], values: Array, tails: Array
 ) -> Array:
-    """Where BCa reads the quantiles: shifted by the median bias, and by the skewness of what
-    leaving out each cluster does."""
+    """The quantiles that BCa reads: shifted by the median bias, and by the skewness of the changes
+    that leaving out each cluster makes."""
     whole = statistic(np.concatenate(members)) or 0.0
     left = [value for value in _left_out(statistic, members) if value is not None]
     share = float(((values < whole).sum() + (values == whole).sum() / 2) / len(values))
@@ -188,44 +188,39 @@ def jackknife(
     limit: float = np.inf,
     telling: int | None = None,
 ) -> Estimate:
-    """An estimate of any statistic by leaving out one cluster at a time, for what is no mean; it
-    has an interval at every level.
+    """An estimate of any statistic by leaving out one cluster at a time, for statistics other than
+    means; it has an interval at every level.
 
-    `telling`: how many of the clusters the error rests on, where that is not all of them; the
-    degrees of freedom are one less. Nothing is known (no error) where a cluster cannot be left out.
-    Raises InputError where the statistic has no value at all.
+    `telling`: the number of clusters that the error rests on, where it is not all of them; the
+    degrees of freedom are one less. The error is None where the statistic does not exist without
+    some cluster. Raises InputError where the statistic has no value at all.
     """
     members = _members(clusters, n)
     value = statistic(np.concatenate(members))
     if value is None:
         raise InputError(f"a statistic of {n} items", "it has no value", "Collect more")
-    left = _left_out(statistic, members)
-    known = [one for one in left if one is not None]
-    if not left or len(known) < len(left):
+    left_out = _left_out(statistic, members)
+    values = [estimate for estimate in left_out if estimate is not None]
+    count = len(left_out)
+    if not count or len(values) < count:
         return Estimate(value, value, None, 0.0, limit)
-    spread = float(((np.array(known) - np.mean(known)) ** 2).sum())
-    return Estimate(
-        value,
-        value,
-        float(np.sqrt(spread * (len(left) - 1) / len(left))),
-        (telling or len(left)) - 1.0,
-        limit,
-    )
+    spread = float(((np.array(values) - np.mean(values)) ** 2).sum())
+    error = float(np.sqrt(spread * (count - 1) / count))
+    return Estimate(value, value, error, (telling or count) - 1.0, limit)
 
 
 def _left_out(statistic: Statistic, members: Sequence[NDArray[np.intp]]) -> list[float | None]:
-    """The statistic without each cluster; nothing for a single one."""
+    """The statistic without each cluster in turn; empty for a single cluster."""
+    if len(members) < 2:
+        return []
     everything = np.concatenate(members)
-    owner = np.repeat(np.arange(len(members)), [len(one) for one in members])
-    return (
-        [statistic(everything[owner != out]) for out in range(len(members))]
-        if len(members) > 1
-        else []
-    )
+    sizes = [len(items) for items in members]
+    cluster_of_item = np.repeat(np.arange(len(members)), sizes)
+    return [statistic(everything[cluster_of_item != out]) for out in range(len(members))]
 
 
 def _members(clusters: Sequence[Hashable] | None, n: int) -> list[NDArray[np.intp]]:
-    """The items of every cluster."""
+    """The indices of the items of every cluster."""
     codes, sizes = _clusters(clusters, n)
     return np.split(np.argsort(codes, kind="stable"), np.cumsum(sizes.astype(int))[:-1])
 
@@ -247,24 +242,27 @@ def _checked(
     span: float | None,
 ) -> tuple[Array, Array]:
     check_level(level)
-    first, second = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
-    lengths = {len(first), len(second)} | ({len(clusters)} if clusters is not None else set())
-    if len(lengths) != 1 or not len(first):
+    before_values, after_values = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
+    lengths = {len(before_values), len(after_values)}
+    if clusters is not None:
+        lengths.add(len(clusters))
+    if len(lengths) != 1 or not len(before_values):
         raise InputError(
             f"a comparison of {sorted(lengths)} items",
             "before, after and clusters need the same items, one at least",
             "Pair them",
         )
-    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+    if not (np.isfinite(before_values).all() and np.isfinite(after_values).all()):
         raise InputError(
             "a comparison",
             "a value is NaN or infinite",
             "Leave out what has no value, on both sides",
         )
-    if span is not None and np.abs(second - first).max() > span * (1 + 1e-9):
+    largest = float(np.abs(after_values - before_values).max())
+    if span is not None and largest > span * (1 + 1e-9):
         raise InputError(
             f"a comparison with span {span!r}",
-            f"one difference is {float(np.abs(second - first).max())!r}",
+            f"one difference is {largest!r}",
             "Give the largest possible difference as `span`, or None where there is none",
         )
-    return first, second
+    return before_values, after_values

@@ -1,4 +1,4 @@
-"""How much a comparison can see: the smallest gain that a number of items shows.
+"""Power of a comparison: the smallest gain that a number of items can detect.
 
 Paired rates: with `discordance` the share of items on which the two differ, var(after - before) is
 discordance - gain^2, and discordance under no gain (Miettinen, Biometrics 24, 1968; Connor,
@@ -16,16 +16,16 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.stats.types import FEWEST
 
 QUANTILES = float(stats.norm.isf(0.025)), float(stats.norm.ppf(0.8))
-"""Of an interval of 95 %, and of what is seen four times out of five."""
+"""Normal quantiles of a 95 % interval, and of a power of 80 %."""
 AREA, CORRELATION = 0.7, 1 / 3
-"""What is assumed of labels before anything is measured: how well the base tells good answers from
-bad ones, and how much its errors are those of the tuned model (0.33 to 0.40 with kto and sft on the
-demo world)."""
+"""Assumptions before anything is measured: the base model's area under the ROC curve, and the
+correlation of its errors with those of the tuned model (0.33 to 0.40 with kto and sft on the demo
+world)."""
 
 
 def detectable_gain(n: int, discordance: float) -> float | None:
-    """The smallest gain that `n` paired items show; None where even a gain on every change is not
-    seen."""
+    """The smallest gain that `n` paired items detect; None where even a gain on every changed item
+    is not detected."""
     if n < 1 or not 0 < discordance <= 1:
         raise InputError(
             f"{n!r} items at discordance {discordance!r}",
@@ -43,26 +43,29 @@ def detectable_gain(n: int, discordance: float) -> float | None:
 
 def detectable_area(good: int, bad: int) -> float | None:
     """The smallest gain above `AREA` that so many good and bad answers, scored by both models,
-    show; None where even a perfect order is not seen."""
-    above, below = AREA / (2 - AREA), 2 * AREA**2 / (1 + AREA)
-    variance = (
-        AREA * (1 - AREA) + (good - 1) * (above - AREA**2) + (bad - 1) * (below - AREA**2)
-    ) / (good * bad)
+    detect; None where even a perfect order is not detected."""
+    # Hanley and McNeil: two good answers above one bad one, and one good answer above two bad ones
+    two_good, two_bad = AREA / (2 - AREA), 2 * AREA**2 / (1 + AREA)
+    square = AREA**2
+    total = AREA * (1 - AREA) + (good - 1) * (two_good - square) + (bad - 1) * (two_bad - square)
+    variance = total / (good * bad)
     gain = sum(QUANTILES) * math.sqrt(2 * (1 - CORRELATION) * variance)
     return gain if AREA + gain <= 1 else None
 
 
 def foreseen(groups: int, discordance: float, good: float | None = None) -> float | None:
-    """What an evaluation on so many groups will show, as if each were one item; None where they are
-    too few to decide on.
+    """The smallest gain that an evaluation on so many groups will detect, as if each were one item;
+    None where they are too few to decide on.
 
-    `good`: the share of labels that are; then it is a gain of the area under the ROC curve, and the
-    rarer kind has to be enough.
+    `good`: the share of good labels. With it the gain is one of the area under the ROC curve, and
+    the rarer label needs enough groups.
     """
     if good is None:
         return detectable_gain(groups, discordance) if groups >= FEWEST else None
-    kinds = round(good * groups), round((1 - good) * groups)
-    return detectable_area(*kinds) if min(kinds) >= FEWEST else None
+    good_groups, bad_groups = round(good * groups), round((1 - good) * groups)
+    if min(good_groups, bad_groups) < FEWEST:
+        return None
+    return detectable_area(good_groups, bad_groups)
 
 
 def _root(gain: float, discordance: float) -> float:

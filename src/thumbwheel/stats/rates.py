@@ -1,4 +1,4 @@
-"""Intervals of a single rate (k of n), and how well scores rank good above bad.
+"""Intervals of a single rate (k of n), and the area under the ROC curve.
 
 Sources: Wilson (1927), Clopper and Pearson (1934); vectors of Newcombe, Statistics in Medicine 17
 (1998) 857-872. The area under the ROC curve is the Mann-Whitney statistic with ties at one half.
@@ -39,7 +39,8 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def ranking_area(scores: Sequence[float], good: Sequence[bool]) -> float | None:
-    """P(score of a good one > score of a bad one), ties one half; None where one class is missing."""
+    """P(score of a good item > score of a bad item), ties one half; None where one class is
+    missing."""
     values, is_good = np.asarray(scores, dtype=float), np.asarray(good, dtype=bool)
     positives, negatives = int(is_good.sum()), int((~is_good).sum())
     if not positives or not negatives:

@@ -1,4 +1,4 @@
-"""Nouns of this stage: an interval, an estimate that has one at every level, and a paired
+"""Results of statistics: an interval, an estimate with an interval at every level, and a paired
 comparison."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 FEWEST = 30
-"""Groups of items below which nothing is decided by an interval."""
+"""With fewer groups of items no interval decides anything."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Interval:
 
     @property
     def width(self) -> float:
-        """high - low."""
         return self.high - self.low
 
 
@@ -29,9 +28,8 @@ class Estimate:
     """A value with its t interval at any level: `centre` +- quantile * `error`, widened to hold
     `value`, within +-`limit`.
 
-    `error` None: nothing is known but the limit. Two estimates that differ by a constant differ in
-    nothing else. `units`: of graded values, where a rare great loss may not have been met; their
-    interval is widened to that of `bounded`.
+    `error` None: the interval is +-`limit`. `units`: the clusters of graded values, whose sample
+    may have missed rare large losses; their interval is widened to that of `bounded`.
     """
 
     value: float
@@ -40,10 +38,9 @@ class Estimate:
     degrees: float
     limit: float = math.inf
     drawn: float = 1.0
-    """How much nearer to zero than `value` the centre is drawn, as a factor (the pseudo-clusters of
-    `paired.mean`)."""
+    """The factor by which the pseudo-clusters of `paired.mean` pull the centre towards zero."""
     units: tuple[tuple[float, float, int], ...] = ()
-    """(total, size, how many) of the clusters of graded values; empty for values that are right or
+    """(total, size, count) of the clusters of graded values; empty for values that are right or
     wrong, or without a limit."""
 
     def interval(self, level: float) -> Interval:
@@ -57,30 +54,28 @@ class Estimate:
         if self.units:
             from thumbwheel.stats import bounded
 
-            low = min(low, bounded.lowest(self.units, self.limit, (1 - level) / 2))
-            high = max(
-                high, -bounded.lowest(bounded.turned(self.units), self.limit, (1 - level) / 2)
-            )
+            tail = (1 - level) / 2
+            low = min(low, bounded.lower_bound(self.units, self.limit, tail))
+            high = max(high, -bounded.lower_bound(bounded.negated(self.units), self.limit, tail))
         return Interval(max(low, -self.limit), min(high, self.limit), level)
 
     @property
     def p_value(self) -> float:
-        """The smallest 1 - level at which the interval excludes zero; 1 where nothing is known."""
+        """The smallest 1 - level at which the interval excludes zero; 1 where the error is
+        unknown."""
         from scipy import stats
 
         if self.error is None or self.centre * self.value <= 0:
             return 1.0
-        found = (
-            float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees))
-            if self.error
-            else 0.0
-        )
+        p_value = 0.0
+        if self.error:
+            p_value = float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees))
         if self.units:
             from thumbwheel.stats import bounded
 
-            units = self.units if self.value > 0 else bounded.turned(self.units)
-            found = max(found, min(1.0, 2 * bounded.p_above(units, self.limit)))
-        return found
+            units = self.units if self.value > 0 else bounded.negated(self.units)
+            p_value = max(p_value, min(1.0, 2 * bounded.p_above(units, self.limit)))
+        return p_value
 
     def detectable(self, level: float, power: float) -> float | None:
         """The true value whose interval at `level` lies above zero with probability `power`, at
@@ -89,17 +84,17 @@ class Estimate:
 
         if not self.error:
             return None
-        reach = float(stats.t.isf((1 - level) / 2, self.degrees)) * self.error
+        half = float(stats.t.isf((1 - level) / 2, self.degrees)) * self.error
         if self.units:
-            reach = max(reach, self.value - self.interval(level).low)
-        found = (reach + float(stats.t.isf(1 - power, self.degrees)) * self.error) * self.drawn
-        return found if found <= self.limit else None
+            half = max(half, self.value - self.interval(level).low)
+        gain = (half + float(stats.t.isf(1 - power, self.degrees)) * self.error) * self.drawn
+        return gain if gain <= self.limit else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`after` against `before` on the same items; `gain` is the mean of after - before, of which
-    `estimate` knows the intervals."""
+    """`after` against `before` on the same items; `gain` is the mean of after - before, and
+    `estimate` has its intervals at every level."""
 
     before: float
     after: float
@@ -113,16 +108,14 @@ class Comparison:
 
     @property
     def degrees(self) -> float:
-        """Degrees of freedom of the t reference (Bell and McCaffrey), which fall as clusters get
-        few or unequal."""
+        """Degrees of freedom of the t distribution (Bell and McCaffrey); the fewer or the more
+        unequal the clusters, the lower."""
         return self.estimate.degrees
 
     @property
     def low(self) -> float:
-        """Lower end of the interval."""
         return self.interval.low
 
     @property
     def high(self) -> float:
-        """Upper end of the interval."""
         return self.interval.high

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thumbwheel.stats.bounded import chance_below, graded, lowest, p_above, turned, units_of
+from thumbwheel.stats.bounded import (
+    chance_below,
+    is_graded,
+    lower_bound,
+    negated,
+    p_above,
+    units_of,
+)
 from thumbwheel.stats.paired import compare
 from thumbwheel.stats.rates import clopper_pearson
 
@@ -20,7 +27,9 @@ def test_for_right_or_wrong_it_is_the_exact_binomial_bound(right, n):
     )  # from -1 to 1, whose worst is -1
     for level in (0.95, 0.9998):
         exact = clopper_pearson(right, n, level).low
-        assert (1 + lowest(shifted, 1.0, (1 - level) / 2)) / 2 == pytest.approx(exact, abs=2e-3)
+        assert (1 + lower_bound(shifted, 1.0, (1 - level) / 2)) / 2 == pytest.approx(
+            exact, abs=2e-3
+        )
 
 
 def test_it_is_the_quantile_of_random_partitions():
@@ -39,7 +48,7 @@ def test_the_interval_holds_the_mean_and_grows_with_the_level(changes, level):
     found = compare(np.zeros(len(changes)), changes, span=1.0).estimate
     interval, wider = found.interval(level), found.interval(1 - (1 - level) / 4)
     assert -1 <= wider.low <= interval.low <= found.value <= interval.high <= wider.high <= 1
-    assert bool(found.units) == graded(changes, 1.0)
+    assert bool(found.units) == is_graded(changes, 1.0)
 
 
 @given(CHANGES)
@@ -63,4 +72,4 @@ def test_alike_clusters_are_counted_and_order_is_nothing(changes):
     units = units_of(np.array(changes), np.ones(len(changes)))
     assert units == units_of(np.array(changes[::-1]), np.ones(len(changes)))
     assert sum(count for *_, count in units) == len(changes)
-    assert 0 <= p_above(units, 1.0) <= 1 and 0 <= p_above(turned(units), 1.0) <= 1
+    assert 0 <= p_above(units, 1.0) <= 1 and 0 <= p_above(negated(units), 1.0) <= 1
