@@ -53,7 +53,7 @@ COUNTED = 1000
 
 def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) -> DataPlan:
     """What the feedback of `agent` in force now permits; raises NotFound for an unknown agent."""
-    from thumbwheel.stats.power import foreseen
+    from thumbwheel.stats.power import expected_detectable
 
     require_agent(ws, agent)
     config = config or DatasetConfig()
@@ -87,11 +87,16 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
         "feedback cases in gate": len(set(held)),
         "rows in gate": len(facts[ranked].held),
     }
-    power = {name: Power(n, foreseen(n, config.plan.discordance)) for name, n in groups.items()}
+    power = {
+        name: Power(n, expected_detectable(n, config.plan.discordance))
+        for name, n in groups.items()
+    }
     if ranked == "labels":  # good answers are told from bad ones then
         good = labels["desirable"] / max(1, facts["labels"].rows)
         power["rows in gate"] = Power(
-            n := groups["rows in gate"], foreseen(n, config.plan.discordance, good), area=True
+            n := groups["rows in gate"],
+            expected_detectable(n, config.plan.discordance, good),
+            area=True,
         )
     return DataPlan(
         agent=agent,

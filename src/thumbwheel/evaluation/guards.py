@@ -28,7 +28,7 @@ from thumbwheel.evaluation.types import (
     NLL_LIKED,
     Guard,
 )
-from thumbwheel.stats.paired import unchanged
+from thumbwheel.stats.paired import no_change_halfwidth
 from thumbwheel.stats.rates import wilson
 
 
@@ -187,7 +187,7 @@ def _too_few(guard: Guard, groups: int, margin: float, policy: GatePolicy) -> bo
     return (
         spread is not None
         and spread.limit is not None
-        and unchanged(spread.degrees + 1, 1 - policy.alpha) > margin
+        and no_change_halfwidth(spread.degrees + 1, 1 - policy.alpha) > margin
     )
 
 

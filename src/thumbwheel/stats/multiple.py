@@ -1,9 +1,9 @@
 """Several tests on the same data: p values corrected together, and an error budget for repeated
 looks.
 
-Holm, Scandinavian Journal of Statistics 6 (1979). The budget: the k-th look may err with probability
-alpha / (k (k + 1)), so all looks together, however many there will be, err with less than alpha.
-This union bound holds for dependent looks and needs no planned number of them.
+Holm, Scandinavian Journal of Statistics 6 (1979). The budget: the k-th look may err with
+probability alpha / (k (k + 1)), so all looks together, however many there will be, err with less
+than alpha. This union bound holds for dependent looks and needs no planned number of them.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
     return Estimate(value, centre, error, degrees, limit, drawn)
 
 
-def unchanged(groups: float, level: float) -> float:
+def no_change_halfwidth(groups: float, level: float) -> float:
     """Half the width of the interval of `compare` (span 1) over `groups` clusters of equal size in
     which nothing changed."""
     quantile = float(stats.t.isf((1 - level) / 2, groups - 1))

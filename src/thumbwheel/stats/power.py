@@ -53,7 +53,7 @@ def detectable_area(good: int, bad: int) -> float | None:
     return gain if AREA + gain <= 1 else None
 
 
-def foreseen(groups: int, discordance: float, good: float | None = None) -> float | None:
+def expected_detectable(groups: int, discordance: float, good: float | None = None) -> float | None:
     """The smallest gain that an evaluation on so many groups will detect, as if each were one item;
     None where they are too few to decide on.
 

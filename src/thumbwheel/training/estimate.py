@@ -17,7 +17,7 @@ from typing import Any
 
 from thumbwheel.core.private import UMASK
 from thumbwheel.datasets.types import Dataset
-from thumbwheel.stats.power import foreseen
+from thumbwheel.stats.power import expected_detectable
 from thumbwheel.training.algorithm import Row
 from thumbwheel.training.launch import environment
 from thumbwheel.training.rundir import RunDir
@@ -115,7 +115,7 @@ def _detectable(dataset: Dataset, rows: Sequence[Row]) -> float | None:
     None for too few."""
     held = dataset.counts.get("gate", 0)
     good = [bool(row["label"]) for row in rows] if dataset.shape == "labels" else []
-    return foreseen(
+    return expected_detectable(
         min(held, dataset.manifest.get("gate_groups", held)),
         DISCORDANCE,
         sum(good) / len(good) if good else None,

@@ -27,7 +27,7 @@ from thumbwheel.evaluation.types import (
 )
 from thumbwheel.models.types import Basis
 from thumbwheel.stats.multiple import look_level
-from thumbwheel.stats.paired import unchanged
+from thumbwheel.stats.paired import no_change_halfwidth
 
 RATE = st.floats(0, 1)
 GUARDS = st.builds(
@@ -398,7 +398,7 @@ def test_more_cases_in_the_same_groups_never_lower_a_verdict():
 def test_the_width_of_no_change(groups, size, level):
     clusters = [number for number in range(groups) for _ in range(size)]
     found = compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, level)
-    assert found.high == pytest.approx(min(1.0, unchanged(groups, level)))
+    assert found.high == pytest.approx(min(1.0, no_change_halfwidth(groups, level)))
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from thumbwheel.evaluation.types import (
 )
 from thumbwheel.llm.fake import FakeServer
 from thumbwheel.rewards.function import Score, Status
-from thumbwheel.stats.paired import unchanged
+from thumbwheel.stats.paired import no_change_halfwidth
 
 
 def user(text):
@@ -121,7 +121,7 @@ def test_anchors_are_two_guards():
     texts, tasks = ([one for one in asks if isinstance(one, kind)] for kind in (Known, Ask))
     assert (
         len(texts) >= GatePolicy().min_guard
-        and unchanged(len(tasks), 0.95) < GatePolicy().margin_tasks
+        and no_change_halfwidth(len(tasks), 0.95) < GatePolicy().margin_tasks
     )  # so that the built-in set guards
     right = [
         str(one.reference) if not isinstance(one.reference, dict) else json.dumps(one.reference)

@@ -55,8 +55,8 @@ def test_alpha_of_krippendorffs_binary_and_nominal_examples():
         (((0, 10), (10, 0)), -1.0),
     ],
 )
-def test_kappa_of_known_tables(rows, known):
-    assert cohen_kappa(*table(*rows)) == pytest.approx(known, abs=5e-5)
+def test_kappa_of_known_tables(rows, expected):
+    assert cohen_kappa(*table(*rows)) == pytest.approx(expected, abs=5e-5)
 
 
 def test_what_says_nothing_has_no_value():
@@ -79,12 +79,12 @@ def test_what_says_nothing_has_no_value():
 
 def test_intervals_hold_the_value_and_are_the_same_every_time():
     first, second = table((40, 10), (10, 40))
-    found = kappa(first, second)
-    assert found.value == pytest.approx(0.6)
-    assert found.interval.low < 0.6 < found.interval.high
-    assert 0.2 < found.interval.width < 0.45
-    assert found.share == 0.8
-    assert found == kappa(first, second)
+    agreement = kappa(first, second)
+    assert agreement.value == pytest.approx(0.6)
+    assert agreement.interval.low < 0.6 < agreement.interval.high
+    assert 0.2 < agreement.interval.width < 0.45
+    assert agreement.share == 0.8
+    assert agreement == kappa(first, second)
     of_units = alpha(UNITS, "ordinal")
     assert of_units.interval.low < of_units.value <= of_units.interval.high
     assert of_units.units == 11
@@ -98,11 +98,13 @@ VERDICTS = st.lists(
 @given(VERDICTS)
 def test_kappa_is_symmetric_bounded_and_blind_to_names_and_order(pairs):
     first, second = zip(*pairs, strict=True)
-    found = cohen_kappa(first, second)
-    assert found == cohen_kappa(second, first) == cohen_kappa(first[::-1], second[::-1])
-    assert found is None or -1 <= found <= 1
-    assert found == cohen_kappa([one.upper() for one in first], [one.upper() for one in second])
-    assert (found == 1) == (first == second and found is not None)
+    coefficient = cohen_kappa(first, second)
+    assert coefficient == cohen_kappa(second, first) == cohen_kappa(first[::-1], second[::-1])
+    assert coefficient is None or -1 <= coefficient <= 1
+    assert coefficient == cohen_kappa(
+        [verdict.upper() for verdict in first], [verdict.upper() for verdict in second]
+    )
+    assert (coefficient == 1) == (first == second and coefficient is not None)
 
 
 @given(
@@ -110,13 +112,15 @@ def test_kappa_is_symmetric_bounded_and_blind_to_names_and_order(pairs):
     st.sampled_from(["nominal", "ordinal", "interval"]),
 )
 def test_alpha_is_blind_to_order_missing_values_and_scale(units, metric):
-    found = krippendorff_alpha(units, metric)
-    assert found is None or found <= 1
+    coefficient = krippendorff_alpha(units, metric)
+    assert coefficient is None or coefficient <= 1
     again = krippendorff_alpha(
         [[*unit[::-1], None] for unit in units[::-1]] + [[None], [3]], metric
     )
     moved = krippendorff_alpha(
-        [[None if one is None else one * 2 + 1 for one in unit] for unit in units], metric
+        [[None if value is None else value * 2 + 1 for value in unit] for unit in units], metric
     )
     for other in (again, moved):
-        assert (found is None and other is None) or math.isclose(found, other, abs_tol=1e-9)
+        assert (coefficient is None and other is None) or math.isclose(
+            coefficient, other, abs_tol=1e-9
+        )

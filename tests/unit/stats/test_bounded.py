@@ -37,34 +37,36 @@ def test_it_is_the_quantile_of_random_partitions():
     sums, sizes = random.normal(0.3, 0.8, 25), random.integers(1, 6, 25).astype(float)
     weights = random.exponential(size=(200_000, 25))
     means = (weights @ sums) / (weights @ sizes)
-    for at in (0.02, 0.06, 0.15):
-        assert chance_below(at, sums, sizes, np.ones(25)) == pytest.approx(
-            float((means <= at).mean()), abs=0.004
+    for threshold in (0.02, 0.06, 0.15):
+        assert chance_below(threshold, sums, sizes, np.ones(25)) == pytest.approx(
+            float((means <= threshold).mean()), abs=0.004
         )
 
 
 @given(CHANGES, st.sampled_from([0.8, 0.95, 0.999]))
 def test_the_interval_holds_the_mean_and_grows_with_the_level(changes, level):
-    found = compare(np.zeros(len(changes)), changes, span=1.0).estimate
-    interval, wider = found.interval(level), found.interval(1 - (1 - level) / 4)
-    assert -1 <= wider.low <= interval.low <= found.value <= interval.high <= wider.high <= 1
-    assert bool(found.units) == is_graded(changes, 1.0)
+    estimate = compare(np.zeros(len(changes)), changes, span=1.0).estimate
+    interval, wider = estimate.interval(level), estimate.interval(1 - (1 - level) / 4)
+    assert -1 <= wider.low <= interval.low <= estimate.value <= interval.high <= wider.high <= 1
+    assert bool(estimate.units) == is_graded(changes, 1.0)
 
 
 @given(CHANGES)
 def test_the_p_value_is_the_level_at_which_the_interval_touches_zero(changes):
-    found = compare(np.zeros(len(changes)), changes, span=1.0).estimate
-    if found.units and 1e-6 < found.p_value < 0.99:
-        inside, outside = (found.interval(1 - found.p_value * factor) for factor in (0.98, 1.02))
+    estimate = compare(np.zeros(len(changes)), changes, span=1.0).estimate
+    if estimate.units and 1e-6 < estimate.p_value < 0.99:
+        inside, outside = (
+            estimate.interval(1 - estimate.p_value * factor) for factor in (0.98, 1.02)
+        )
         assert inside.low <= 0 <= inside.high
         assert outside.low > 0 or outside.high < 0
 
 
 @given(CHANGES)
 def test_losses_are_gains_turned_round(changes):
-    found = compare(np.zeros(len(changes)), changes, span=1.0).estimate
+    estimate = compare(np.zeros(len(changes)), changes, span=1.0).estimate
     mirrored = compare(changes, np.zeros(len(changes)), span=1.0).estimate
-    assert mirrored.interval(0.95).high == pytest.approx(-found.interval(0.95).low, abs=1e-7)
+    assert mirrored.interval(0.95).high == pytest.approx(-estimate.interval(0.95).low, abs=1e-7)
 
 
 @given(CHANGES)

@@ -16,8 +16,8 @@ ROUNDS = 1500
 
 def single(n, better, worse):
     def draw(random):
-        place = random.random(n)
-        return (place < better).astype(float) - (place > 1 - worse), np.ones(n)
+        draws = random.random(n)
+        return (draws < better).astype(float) - (draws > 1 - worse), np.ones(n)
 
     return draw, better - worse
 
@@ -28,9 +28,9 @@ def clustered(clusters, size, rate, share, unequal):
     def draw(random):
         sizes = random.geometric(1 / size, clusters) if unequal else np.full(clusters, size)
         sums = []
-        for own in sizes:
-            place = np.where(random.random(own) < share, random.random(), random.random(own))
-            sums.append(float((place < rate).sum() - (place > 1 - rate).sum()))
+        for count in sizes:
+            draws = np.where(random.random(count) < share, random.random(), random.random(count))
+            sums.append(float((draws < rate).sum() - (draws > 1 - rate).sum()))
         return np.array(sums), sizes.astype(float)
 
     return draw, 0.0
@@ -38,9 +38,11 @@ def clustered(clusters, size, rate, share, unequal):
 
 def rates(draw, true, span):
     random = np.random.default_rng(1)
-    found = [mean(*draw(random), span).interval(0.95) for _ in range(ROUNDS)]
-    inside = np.mean([one.low - 1e-12 <= true <= one.high + 1e-12 for one in found])
-    return inside, np.mean([one.low > true for one in found])
+    intervals = [mean(*draw(random), span).interval(0.95) for _ in range(ROUNDS)]
+    inside = np.mean(
+        [interval.low - 1e-12 <= true <= interval.high + 1e-12 for interval in intervals]
+    )
+    return inside, np.mean([interval.low > true for interval in intervals])
 
 
 WORLDS = {
@@ -81,7 +83,7 @@ def test_the_default_costs_little_where_there_is_much_data():
 
 
 def rare(share, loss, noise=0.0):
-    """`share` of the items lose `loss`, the others gain so much that nothing is gained on average."""
+    """`share` of the items lose `loss`; the others gain so much that the mean change is zero."""
 
     def draw(random, n):
         gain = random.normal(share * loss / (1 - share), noise, n)
@@ -130,11 +132,11 @@ def test_the_t_interval_alone_errs_three_times_too_often_there_which_is_why_it_i
     assert 1 - np.prod([1 - rate for rate in rates_of_looks]) > 0.1
 
 
-def test_the_widening_costs_little_on_ordinary_scores_and_nothing_where_answers_are_right_or_wrong():
+def test_the_widening_costs_little_on_ordinary_scores_and_nothing_on_right_or_wrong():
     random = np.random.default_rng(0)
     scores = np.clip(random.normal(0.05, 0.3, 300), -1, 1)
-    known = compare(np.zeros(300), scores, span=1.0).estimate
-    plain, widened = replace(known, units=()).interval(0.95), known.interval(0.95)
+    estimate = compare(np.zeros(300), scores, span=1.0).estimate
+    plain, widened = replace(estimate, units=()).interval(0.95), estimate.interval(0.95)
     assert plain.width < widened.width < 1.12 * plain.width
     assert plain.low - widened.low < 0.005
     right = compare(np.zeros(300), (random.random(300) < 0.1).astype(float), span=1.0).estimate

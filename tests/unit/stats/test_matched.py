@@ -37,12 +37,12 @@ def test_mcnemar_is_the_exact_binomial_test(better, worse):
     ],
 )
 def test_published_intervals_of_a_paired_difference(table, low, high):
-    found = newcombe(*table)
+    interval = newcombe(*table)
     digits = 3 if low == 0.026 else 4
-    assert (round(found.low, digits), round(found.high, digits)) == (low, high)
+    assert (round(interval.low, digits), round(interval.high, digits)) == (low, high)
     both, better, worse, neither = table
-    turned = newcombe(both, worse, better, neither)
-    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low))
+    swapped = newcombe(both, worse, better, neither)
+    assert (swapped.low, swapped.high) == pytest.approx((-interval.high, -interval.low))
 
 
 def test_the_interval_covers_about_as_often_as_it_says():
@@ -50,8 +50,10 @@ def test_the_interval_covers_about_as_often_as_it_says():
     inside = []
     for both, better, worse in ((0.5, 0.2, 0.1), (0.8, 0.02, 0.02), (0.3, 0.3, 0.05)):
         drawn = random.multinomial(60, [both, better, worse, 1 - both - better - worse], size=500)
-        found = [newcombe(*map(int, row)) for row in drawn]
-        inside.append(np.mean([one.low <= better - worse <= one.high for one in found]))
+        intervals = [newcombe(*map(int, row)) for row in drawn]
+        inside.append(
+            np.mean([interval.low <= better - worse <= interval.high for interval in intervals])
+        )
     assert min(inside) > 0.92
 
 

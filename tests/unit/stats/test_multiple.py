@@ -56,13 +56,13 @@ def test_holm_of_published_examples():
 
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_holm_is_monotone_and_between_raw_and_bonferroni(values):
-    found = holm(values)
+    adjusted = holm(values)
     assert all(
-        raw <= one <= min(1.0, len(values) * raw) + 1e-12
-        for raw, one in zip(values, found, strict=True)
+        raw <= corrected <= min(1.0, len(values) * raw) + 1e-12
+        for raw, corrected in zip(values, adjusted, strict=True)
     )
-    assert sorted(range(len(values)), key=lambda at: (values[at], at)) == sorted(
-        range(len(values)), key=lambda at: (found[at], values[at], at)
+    assert sorted(range(len(values)), key=lambda index: (values[index], index)) == sorted(
+        range(len(values)), key=lambda index: (adjusted[index], values[index], index)
     )
 
 

@@ -23,13 +23,13 @@ def cr2_by_matrices(values, clusters, level):
     annihilator = np.eye(n) - ones @ ones.T / n
     residuals, columns, total = annihilator @ values, [], 0.0
     for name in np.unique(clusters):
-        own = clusters == name
-        block = annihilator[np.ix_(own, own)]
+        members = clusters == name
+        block = annihilator[np.ix_(members, members)]
         eigenvalues, vectors = np.linalg.eigh(block)
         root = vectors @ np.diag(eigenvalues**-0.5) @ vectors.T
-        weights = root @ ones[own] / n
-        total += (residuals[own] @ weights).item() ** 2
-        columns.append((annihilator[:, own] @ weights)[:, 0])
+        weights = root @ ones[members] / n
+        total += (residuals[members] @ weights).item() ** 2
+        columns.append((annihilator[:, members] @ weights)[:, 0])
     gram = np.array(columns) @ np.array(columns).T
     degrees = np.trace(gram) ** 2 / (gram**2).sum()
     half = stats.t.isf((1 - level) / 2, degrees) * np.sqrt(total)
@@ -46,17 +46,19 @@ def test_without_a_span_it_is_cr2_with_bell_mccaffrey_degrees(sizes):
         random.normal(size=len(clusters)),
         random.normal(size=len(clusters)) + random.normal(size=len(sizes))[clusters],
     )
-    found = compare(before, after, clusters.tolist(), span=None)
+    comparison = compare(before, after, clusters.tolist(), span=None)
     low, high, degrees = cr2_by_matrices(after - before, clusters, 0.95)
-    assert (found.low, found.high, found.degrees) == pytest.approx((low, high, degrees), rel=1e-9)
+    assert (comparison.low, comparison.high, comparison.degrees) == pytest.approx(
+        (low, high, degrees), rel=1e-9
+    )
 
 
 def test_single_items_without_a_span_are_the_t_interval():
     before, after = np.random.default_rng(0).normal(size=(2, 17))
-    found = compare(before, after, span=None)
+    comparison = compare(before, after, span=None)
     expected = stats.ttest_rel(after, before).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert found.degrees == pytest.approx(16)
+    assert (comparison.low, comparison.high) == pytest.approx((expected.low, expected.high))
+    assert comparison.degrees == pytest.approx(16)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +69,13 @@ def test_over_single_items_it_is_bonett_price(better, worse, n):
     n - 1, the raw gain inside."""
     before = [0.0] * better + [1.0] * worse + [1.0] * (n - better - worse)
     after = [1.0] * better + [0.0] * worse + [1.0] * (n - better - worse)
-    found = compare(before, after)
+    comparison = compare(before, after)
     up, down = (better + 1) / (n + 2), (worse + 1) / (n + 2)
     half = stats.norm.isf(0.025) * np.sqrt((up + down - (up - down) ** 2) / (n + 2))
-    assert (found.low, found.high) == pytest.approx(
+    assert (comparison.low, comparison.high) == pytest.approx(
         (up - down - half, up - down + half), rel=0.02, abs=2e-4
     )
-    assert found.gain == pytest.approx((better - worse) / n)
+    assert comparison.gain == pytest.approx((better - worse) / n)
 
 
 def test_five_changes_for_the_better_do_not_exclude_zero_but_six_do():
@@ -87,9 +89,9 @@ def test_five_changes_for_the_better_do_not_exclude_zero_but_six_do():
 
 
 def test_no_discordance_is_not_certainty():
-    found = compare([1.0, 0.0] * 50, [1.0, 0.0] * 50)
-    assert found.gain == 0 and found.changed == 0
-    assert found.low < -0.02 and found.high > 0.02
+    comparison = compare([1.0, 0.0] * 50, [1.0, 0.0] * 50)
+    assert comparison.gain == 0 and comparison.changed == 0
+    assert comparison.low < -0.02 and comparison.high > 0.02
     whole = compare([1.0] * 1000, [1.0] * 1000, [item // 100 for item in range(1000)])
     assert (
         whole.high - whole.low > 0.2
@@ -97,8 +99,8 @@ def test_no_discordance_is_not_certainty():
 
 
 def test_one_cluster_knows_nothing():
-    found = compare([0.0] * 50, [1.0] * 50, ["a"] * 50)
-    assert (found.low, found.high, found.gain) == (-1, 1, 1)
+    comparison = compare([0.0] * 50, [1.0] * 50, ["a"] * 50)
+    assert (comparison.low, comparison.high, comparison.gain) == (-1, 1, 1)
 
 
 def test_copies_of_an_item_in_its_cluster_add_no_certainty():
@@ -113,14 +115,14 @@ def test_copies_of_an_item_in_its_cluster_add_no_certainty():
 def test_properties(rows):
     before, after = [float(a) for a, *_ in rows], [float(b) for _, b, _ in rows]
     groups = [group for *_, group in rows]
-    found = compare(before, after, groups)
-    assert -1 <= found.low <= found.gain <= found.high <= 1
-    assert found.gain == pytest.approx(found.after - found.before)
-    assert found.low < found.high
+    comparison = compare(before, after, groups)
+    assert -1 <= comparison.low <= comparison.gain <= comparison.high <= 1
+    assert comparison.gain == pytest.approx(comparison.after - comparison.before)
+    assert comparison.low < comparison.high
     swapped = compare(after, before, groups)
-    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+    assert (swapped.low, swapped.high) == pytest.approx((-comparison.high, -comparison.low))
     wider = compare(before, after, groups, level=0.99)
-    assert wider.low <= found.low + 1e-12 and found.high <= wider.high + 1e-12
+    assert wider.low <= comparison.low + 1e-12 and comparison.high <= wider.high + 1e-12
 
 
 def test_order_of_items_does_not_matter():
@@ -128,11 +130,11 @@ def test_order_of_items_does_not_matter():
     before, after = random.integers(0, 2, (2, 50)).astype(float)
     groups = random.integers(0, 9, 50)
     order = random.permutation(50)
-    one, other = (
+    forward, backward = (
         compare(before, after, groups.tolist()),
         compare(before[order], after[order], groups[order].tolist()),
     )
-    assert (one.low, one.high) == pytest.approx((other.low, other.high))
+    assert (forward.low, forward.high) == pytest.approx((backward.low, backward.high))
 
 
 @pytest.mark.parametrize(
@@ -216,29 +218,29 @@ def test_bca_finds_the_published_interval_of_a_variance():
     def variance(indices):
         return float(values[indices].var())
 
-    found = bootstrap(variance, 26, level=0.9, rounds=8000, corrected=True)
+    interval = bootstrap(variance, 26, level=0.9, rounds=8000, corrected=True)
     plain = bootstrap(variance, 26, level=0.9, rounds=8000)
     assert values.var() == pytest.approx(171.5, abs=0.05)
     assert (plain.low, plain.high) == pytest.approx((100.8, 233.9), rel=0.05)
-    assert (found.low, found.high) == pytest.approx((115.8, 259.6), rel=0.03)
+    assert (interval.low, interval.high) == pytest.approx((115.8, 259.6), rel=0.03)
     library = stats.bootstrap(
         (values,), np.var, confidence_level=0.9, n_resamples=8000, rng=np.random.default_rng(1)
     ).confidence_interval
-    assert (found.low, found.high) == pytest.approx((library.low, library.high), rel=0.03)
+    assert (interval.low, interval.high) == pytest.approx((library.low, library.high), rel=0.03)
 
 
 def test_jackknife_of_a_mean_is_the_t_interval_and_respects_clusters():
     values = np.random.default_rng(4).normal(size=40)
-    found = jackknife(lambda indices: float(values[indices].mean()), 40)
+    estimate = jackknife(lambda indices: float(values[indices].mean()), 40)
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.9)
-    assert found.interval(0.9).low == pytest.approx(expected.low) and found.interval(
+    assert estimate.interval(0.9).low == pytest.approx(expected.low) and estimate.interval(
         0.9
     ).high == pytest.approx(expected.high)
-    assert found.p_value == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
+    assert estimate.p_value == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
     copied, groups = np.repeat(values, 5), np.repeat(range(40), 5).tolist()
     assert jackknife(
         lambda indices: float(copied[indices].mean()), 200, groups
-    ).error == pytest.approx(found.error)
+    ).error == pytest.approx(estimate.error)
     alone = jackknife(
         lambda indices: 0.0 if len(indices) > 30 else None,
         40,
@@ -254,15 +256,15 @@ def test_jackknife_of_a_mean_is_the_t_interval_and_respects_clusters():
 
 @given(BITS, st.floats(0.5, 0.999))
 def test_the_p_value_is_where_the_interval_begins_to_exclude_zero(rows, level):
-    found = compare(
+    comparison = compare(
         [float(a) for a, *_ in rows],
         [float(b) for _, b, _ in rows],
         [group for *_, group in rows],
         level=level,
     )
-    excluded = found.low > 0 or found.high < 0
-    if abs(found.estimate.p_value - (1 - level)) > 1e-9:
-        assert excluded == (found.estimate.p_value < 1 - level)
+    excluded = comparison.low > 0 or comparison.high < 0
+    if abs(comparison.estimate.p_value - (1 - level)) > 1e-9:
+        assert excluded == (comparison.estimate.p_value < 1 - level)
 
 
 @pytest.mark.parametrize(("n", "discordance"), [(60, 0.3), (150, 0.6), (600, 0.1)])
@@ -325,8 +327,10 @@ def test_a_gain_of_area_as_large_as_foreseen_is_seen_four_times_out_of_five(good
             (2, good + bad)
         )
 
-        def gained(at, scores=scores):
-            return ranking_area(scores[1, at], labels[at]) - ranking_area(scores[0, at], labels[at])
+        def gained(indices, scores=scores):
+            return ranking_area(scores[1, indices], labels[indices]) - ranking_area(
+                scores[0, indices], labels[indices]
+            )
 
         seen += (
             jackknife(gained, good + bad, limit=1.0, telling=min(good, bad)).interval(0.95).low > 0

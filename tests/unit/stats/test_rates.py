@@ -20,8 +20,13 @@ NEWCOMBE = [  # successes, n, Wilson, Clopper-Pearson
 
 @pytest.mark.parametrize(("successes", "n", "score", "exact"), NEWCOMBE)
 def test_published_intervals(successes, n, score, exact):
-    for found, expected in ((wilson(successes, n), score), (clopper_pearson(successes, n), exact)):
-        assert (round(found.low, 4), round(found.high, 4)) == pytest.approx(expected, abs=1e-9)
+    for interval, expected in (
+        (wilson(successes, n), score),
+        (clopper_pearson(successes, n), exact),
+    ):
+        assert (round(interval.low, 4), round(interval.high, 4)) == pytest.approx(
+            expected, abs=1e-9
+        )
 
 
 @pytest.mark.parametrize(("method", "name"), [(wilson, "wilson"), (clopper_pearson, "exact")])
@@ -30,8 +35,8 @@ def test_equals_scipy(method, name, level):
     for n in (1, 7, 100):
         for successes in range(n + 1):
             expected = stats.binomtest(successes, n).proportion_ci(level, name)
-            found = method(successes, n, level)
-            assert (found.low, found.high) == pytest.approx(
+            interval = method(successes, n, level)
+            assert (interval.low, interval.high) == pytest.approx(
                 (expected.low, expected.high), abs=1e-12
             )
 
@@ -40,7 +45,7 @@ def test_clopper_pearson_covers_for_every_rate():
     for n in (1, 5, 23):
         intervals = [clopper_pearson(k, n) for k in range(n + 1)]
         for rate in np.linspace(0.001, 0.999, 97):
-            inside = [one.low <= rate <= one.high for one in intervals]
+            inside = [interval.low <= rate <= interval.high for interval in intervals]
             assert stats.binom.pmf(range(n + 1), n, rate)[inside].sum() >= 0.95 - 1e-12
 
 
@@ -57,14 +62,14 @@ def test_impossible_counts_and_levels_are_refused(arguments):
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30))
 def test_ranking_area_is_the_mann_whitney_statistic(rows):
-    scores, good = [float(score) for score, _ in rows], [one for _, one in rows]
+    scores, good = [float(score) for score, _ in rows], [is_good for _, is_good in rows]
     first, second = [s for s, g in rows if g], [s for s, g in rows if not g]
-    found = ranking_area(scores, good)
+    area = ranking_area(scores, good)
     if not first or not second:
-        assert found is None
+        assert area is None
         return
     direct = np.mean([[1.0 if a > b else 0.5 if a == b else 0.0 for b in second] for a in first])
-    assert found == pytest.approx(direct)
-    assert found == pytest.approx(
+    assert area == pytest.approx(direct)
+    assert area == pytest.approx(
         stats.mannwhitneyu(first, second).statistic / (len(first) * len(second))
     )
