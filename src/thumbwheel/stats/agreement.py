@@ -66,7 +66,7 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable]) -> float 
     first_counts, second_counts = Counter(first), Counter(second)
     # scaled by n^2: whole numbers, so that "nothing but chance" is an exact comparison
     chance = sum(first_counts[value] * second_counts[value] for value in first_counts)
-    agreed = n * sum(map(operator.eq, first, second))
+    agreed: int = n * sum(map(operator.eq, first, second))
     if n * n == chance:
         return None
     return (agreed - chance) / (n * n - chance)

@@ -46,7 +46,7 @@ def test_alpha_of_krippendorffs_binary_and_nominal_examples():
 
 
 @pytest.mark.parametrize(
-    ("rows", "known"),
+    ("rows", "expected"),
     [
         (((20, 5), (10, 15)), 0.4),
         (((45, 15), (25, 15)), 0.1304),
