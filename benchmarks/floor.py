@@ -113,7 +113,7 @@ def measure(match: Match, threads: int) -> dict[str, Any]:
             whole = timed(step)
         torch.set_num_threads(threads)
         rate = matmul_rate(assembly.model)
-        assembly.at_work.close()
+        assembly.runner.close()
     gflop = counter.get_total_flops() / 1e9
     floor = gflop / rate
     figures = {
@@ -128,7 +128,7 @@ def measure(match: Match, threads: int) -> dict[str, Any]:
 
 def stepper(assembly: Any, spec: Spec, folder: Path) -> Callable[[], None]:
     """One optimiser step on the same rows each time, with a new reference cache."""
-    groups = assembly.at_work.groups() or [
+    groups = assembly.runner.groups() or [
         {
             "params": [
                 parameter for parameter in assembly.model.parameters() if parameter.requires_grad
@@ -137,7 +137,7 @@ def stepper(assembly: Any, spec: Spec, folder: Path) -> Callable[[], None]:
     ]
     optimizer = torch.optim.AdamW(groups, lr=assembly.config.peak_rate)
     caches = (RefCache(folder / f"{number}.db") for number in count())
-    source = getattr(assembly.at_work, "source", None)
+    source = getattr(assembly.runner, "source", None)
     if source is not None:
         sample = source.sample
 
@@ -157,9 +157,9 @@ def stepper(assembly: Any, spec: Spec, folder: Path) -> Callable[[], None]:
         return norm
 
     def step() -> None:
-        if hasattr(assembly.at_work, "_cache"):
-            assembly.at_work._cache = next(caches)
-        assembly.at_work.train(assembly.train.items[: spec.a_step], 0, apply)
+        if hasattr(assembly.runner, "_cache"):
+            assembly.runner._cache = next(caches)
+        assembly.runner.train(assembly.train.items[: spec.a_step], 0, apply)
 
     return step
 

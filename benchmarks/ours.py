@@ -143,15 +143,15 @@ def main() -> None:
     order: Any = InOrder(spec.a_step, spec.steps)
     if spec.cache == "warm":
         for rows in order.batches():
-            assembly.at_work.evaluate([assembly.train.items[index] for index in rows])
+            assembly.runner.evaluate([assembly.train.items[index] for index in rows])
     clock = Clock()
-    trained = prepare(assembly.model, assembly.config, spec.steps, assembly.at_work.groups())
+    trained = prepare(assembly.model, assembly.config, spec.steps, assembly.runner.groups())
     parts = (assembly.train.items, (), MetricsFile(out / "metrics.jsonl"), Checkpoints(out, 1))
-    loop = Loop(assembly.at_work, trained, assembly.config, *parts, callbacks=[clock])
+    loop = Loop(assembly.runner, trained, assembly.config, *parts, callbacks=[clock])
     loop.order = order
     loop.run()
     peak = peak_bytes()  # before the processes that judge are gone
-    assembly.at_work.close()
+    assembly.runner.close()
     if keep := os.environ.get("BENCH_KEEP"):
         keep_reward_model(assembly, spec.model, Path(keep))
     sizes = [

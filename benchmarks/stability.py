@@ -126,7 +126,7 @@ def on_strings(base: Path, method: str, seed: int) -> Row:
         assembly = assemble(method, config, str(base), base, rows, Path(folder) / "reference.db")
         loop = loop_of(assembly, Path(folder))
         ending = loop.run()
-        assembly.at_work.close()
+        assembly.runner.close()
         if method == "reward":
             seen = {
                 line["step"]: line["eval_accuracy"]

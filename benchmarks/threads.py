@@ -72,7 +72,7 @@ def measure(size: str, threads: int, runs: int) -> dict[str, float]:
                 torch.set_num_threads(count)
                 ScoreEngine._light = light  # type: ignore[method-assign]
                 seconds[name].append(timed(stepped(assembly, spec.a_step)))
-        assembly.at_work.close()
+        assembly.runner.close()
     return {name: statistics.median(several[1:]) for name, several in seconds.items()}
 
 
@@ -80,7 +80,7 @@ def stepped(assembly: Any, rows: int) -> Callable[[], None]:
     """The gradient of the first rows."""
 
     def step() -> None:
-        assembly.at_work.run(assembly.train.items[:rows], grad=True)
+        assembly.runner.run(assembly.train.items[:rows], grad=True)
         assembly.engine.zero_grad()
 
     return step

@@ -200,12 +200,12 @@ def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -
 
 def loop_of(assembly: Assembly, folder: Path, **more: Any) -> Loop:
     """A loop that writes below `folder`."""
-    trained = prepare(assembly.model, assembly.config, assembly.steps, assembly.at_work.groups())
+    trained = prepare(assembly.model, assembly.config, assembly.steps, assembly.runner.groups())
     checkpoints = Checkpoints(folder / "checkpoints", assembly.config.save_total_limit)
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     metrics = MetricsFile(folder / "metrics.jsonl")
     return Loop(
-        assembly.at_work,
+        assembly.runner,
         trained,
         assembly.config,
         assembly.train.items,

@@ -60,7 +60,7 @@ def test_two_steps_then_resume_then_plain_peft(
             made = assembled(name, base, folder, rows, eval_steps=2, token_budget=256, **options)
             loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop)  # noqa: B023 - used in this turn only
             done = loop.run(done).step
-            made.at_work.close()
+            made.runner.close()
             assert made.engine._replicas
     assert done == 3
     curves = [
@@ -75,7 +75,7 @@ def test_two_steps_then_resume_then_plain_peft(
         (AutoModelForCausalLM, {}),
         (AutoModelForSequenceClassification, {"num_labels": 1}),
     )
-    form, more = scorer if method.judges else writer
+    form, more = scorer if method.produces_reward_model else writer
     loaded = PeftModel.from_pretrained(
         form.from_pretrained(base, dtype=torch.float32, **more),
         tmp_path / "whole/checkpoints/checkpoint-3",
@@ -97,7 +97,7 @@ def test_it_names_itself_a_shape_and_documented_settings(name: str) -> None:
     assert method.needs in SHAPES.names()
     assert issubclass(method.Config, TrainConfig)
     assert all(field.description for field in method.Config.model_fields.values())
-    assert method.good or method.judges or issubclass(method, OnlineAlgorithm)
+    assert method.good_roles or method.produces_reward_model or issubclass(method, OnlineAlgorithm)
 
 
 def test_listing_commands_and_settings_imports_no_torch() -> None:

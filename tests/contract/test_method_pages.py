@@ -67,7 +67,7 @@ def test_a_page_explains_every_metric_that_a_run_logs(
     )
     loop = loop_of(made, tmp_path)
     loop.run()
-    made.at_work.close()
+    made.runner.close()
     logged = {key.removeprefix("eval_") for line in loop.state.log_history for key in line} - {
         "step",
         "epoch",

@@ -21,7 +21,7 @@ from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role
 from thumbwheel.engine.tree import plan
-from thumbwheel.training.online_step import OnlineSteps
+from thumbwheel.training.online_step import OnlineRunner
 
 pytestmark = pytest.mark.gpu
 SHAPES = {
@@ -149,12 +149,12 @@ def test_methods_that_answer_learn_on_it(tmp_path: Path, device: str, method: st
         "device": device,
     }
     made = assembled(method, terse_base(tmp_path / "terse"), tmp_path, rows, **settings)
-    assert isinstance(made.at_work, OnlineSteps) and made.engine.device.type == device
+    assert isinstance(made.runner, OnlineRunner) and made.engine.device.type == device
     loop = loop_of(made, tmp_path)
     try:
         ending = loop.run()
     finally:
-        made.at_work.close()
+        made.runner.close()
     rewards = [line["reward"] for line in loop.state.log_history if "reward" in line]
     assert ending.wrong is None and sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
 

@@ -54,9 +54,9 @@ class LocalModel:
     @cached_property
     def folder(self) -> Path:
         """The base's files, which are still those that the versions were made with."""
-        from thumbwheel.training.base import pristine
+        from thumbwheel.training.base import locate_unchanged
 
-        return pristine(self.base)[1]
+        return locate_unchanged(self.base)[1]
 
     @cached_property
     def builder(self) -> PromptBuilder:

@@ -32,7 +32,7 @@ from thumbwheel.models.types import ModelVersion, State
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import located
 from thumbwheel.sdk.disk import sync
-from thumbwheel.training.base import pristine, require_training
+from thumbwheel.training.base import locate_unchanged, require_training
 
 MANIFEST = "thumbwheel.json"
 README = "README.md"
@@ -222,7 +222,7 @@ def _what(format: str, quant: str | None) -> str:
 
 def _source(ws: Workspace, one: ModelVersion) -> Source:
     require_training()
-    name, folder = pristine(one)
+    name, folder = locate_unchanged(one)
     adapter = versions.adapter_folder(ws, one)
     if adapter is not None:
         _check_base(adapter, one, folder)

@@ -28,7 +28,7 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
     """Raise what would stop the turn later: an unknown name or precision, a missing tool, no
     Ollama."""
     for method in config.methods:
-        if ALGORITHMS.get(method).judges:
+        if ALGORITHMS.get(method).produces_reward_model:
             why = "it makes a reward model, and a turn compares versions of the agent's model"
             raise InputError(
                 f"method {method!r}", why, f"Train it by itself: thumbwheel train {method}"

@@ -301,8 +301,12 @@ def auto(
 
 for _name in ALGORITHMS.names():
     _algorithm = ALGORITHMS.get(_name)
-    _configs = [_algorithm.Config] if _algorithm.judges else [_algorithm.Config, ReleaseConfig]
+    _configs = (
+        [_algorithm.Config]
+        if _algorithm.produces_reward_model
+        else [_algorithm.Config, ReleaseConfig]
+    )
     train.command(_name, help=method_help(_name))(
-        options_of(*_configs)(_method_command(_name, not _algorithm.judges))
+        options_of(*_configs)(_method_command(_name, not _algorithm.produces_reward_model))
     )
 train.command("auto")(auto)

@@ -92,7 +92,7 @@ class DivergedError(Exception):
     """This update must not be made; the text is the reason."""
 
 
-class Steps(Protocol):
+class MethodRunner(Protocol):
     """What the loop drives: the method at work on one model."""
 
     budget: Budget
@@ -148,12 +148,12 @@ class Method(ABC, Generic[C]):
     rate: ClassVar[float]
     """Learning rate of an adapter on a base 2,000 wide; see rate.py."""
     Config: ClassVar[type[TrainConfig]]
-    good: ClassVar[frozenset[str]] = frozenset()
+    good_roles: ClassVar[frozenset[str]] = frozenset()
     """Roles of the branches that are good answers: the anchor and the collapse detection look at
     them."""
-    tether: ClassVar[str | None] = None
+    regularizer_setting: ClassVar[str | None] = None
     """The setting that holds the model near what it was, where there is one."""
-    judges: ClassVar[bool] = False
+    produces_reward_model: ClassVar[bool] = False
     """Its result is a reward model, one number an answer, instead of a version that answers."""
 
     def __init__(self, config: C) -> None:
@@ -165,12 +165,12 @@ class Method(ABC, Generic[C]):
         return cls.needs
 
     @classmethod
-    def weighs(cls, config: C) -> bool:
+    def weighs_judgements(cls, config: C) -> bool:
         """Whether recorded answers weigh as much as their judgement is likely to be right."""
         return False
 
     @classmethod
-    def settle(cls, config: C, rows: Sequence[Row]) -> C:
+    def resolve_config(cls, config: C, rows: Sequence[Row]) -> C:
         """`config` with what follows from the training rows filled in; raises DataError where they
         cannot support the method."""
         return config
@@ -290,7 +290,7 @@ class Algorithm(Method[C]):
             one.weight * targets(branch)
             for one in examples
             for branch in one.branches
-            if branch.role in self.good
+            if branch.role in self.good_roles
         )
         return Totals(max(sum(one.weight for one in examples), 1e-12), max(float(good), 1e-12))
 
@@ -306,7 +306,7 @@ class Algorithm(Method[C]):
         """Negative log-likelihood of the good answers a token, as this micro-batch's share by row,
         and its metric `nll/good`."""
         policy, _, _ = scored.sums()
-        good = scored.having(*self.good).to(policy)
+        good = scored.having(*self.good_roles).to(policy)
         share = -scored.by_row(policy * scored.weights() * good) / totals.good_tokens
         return share, likelihood(scored, good)
 

@@ -14,10 +14,10 @@ from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.lora import expert_weights_without_adapter
 from thumbwheel.engine.refcache import RefCache
-from thumbwheel.training.algorithm import Algorithm, Method, Parts, Prepared, Row, Steps
+from thumbwheel.training.algorithm import Algorithm, Method, MethodRunner, Parts, Prepared, Row
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.order import Order
-from thumbwheel.training.step import Stepper
+from thumbwheel.training.step import RecordedRunner
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Assembly:
     builder: PromptBuilder
     model: Any
     engine: ScoreEngine
-    at_work: Steps
+    runner: MethodRunner
     train: Prepared
     dev: Prepared
     matched: list[str]
@@ -51,7 +51,7 @@ class Assembly:
         """Tokens of all steps, prompts that answers share counted once; answers that the run writes
         itself are taken at full length."""
         order, kind = Order.of(len(self.train.items), self.config), self.engine.layout.kind
-        an_epoch = sum(one.rows(kind) for one in self.at_work.examples(self.train.items))
+        an_epoch = sum(one.rows(kind) for one in self.runner.examples(self.train.items))
         return an_epoch * order.steps / max(1, order.steps_an_epoch)
 
     @cached_property
@@ -134,21 +134,23 @@ def assemble(
             f"no adapter is on the experts' weights {', '.join(left)}; name them in lora_targets "
             "to train them too"
         )
-    if method.judges:
+    if method.produces_reward_model:
         engine.add(Role.REWARD, scorer_role_model(adapted))
-    steps = steps_of(method, Parts(engine, builder, cache, reward_model, checkers or {}))
+    steps = runner_of(method, Parts(engine, builder, cache, reward_model, checkers or {}))
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
 
 
-def steps_of(method: Method[Any], parts: Parts) -> Steps:
+def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
     """The method at work: on recorded answers, or on fresh ones."""
     if isinstance(method, Algorithm):
-        return Stepper(parts.engine, method, RefCache(parts.cache), method.config.token_budget)
+        return RecordedRunner(
+            parts.engine, method, RefCache(parts.cache), method.config.token_budget
+        )
     from thumbwheel.training.online_step import (
-        OnlineSteps,
+        OnlineRunner,
     )  # with scipy and httpx, 25 MB that recorded answers do not need
 
-    return OnlineSteps(cast("OnlineAlgorithm[Any]", method), parts)
+    return OnlineRunner(cast("OnlineAlgorithm[Any]", method), parts)
 
 
 def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[Any, PromptBuilder]:
@@ -162,7 +164,7 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
         "quantization": method.config.quantization,
         "device": where,
     }
-    if not method.judges:
+    if not method.produces_reward_model:
         model, tokenizer = load_base(str(folder), dtype, **given)
         return model, PromptBuilder(tokenizer)
     model, tokenizer = load_scorer(str(folder), dtype, seed=method.config.seed, **given)

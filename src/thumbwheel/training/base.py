@@ -43,7 +43,7 @@ def locate(base: str) -> tuple[str, Path]:
     return base, _from_hub(base)
 
 
-def pristine(one: ModelVersion) -> tuple[str, Path]:
+def locate_unchanged(one: ModelVersion) -> tuple[str, Path]:
     """As `locate`, of a version's base; raises ModelError where its weights are no longer those
     that the version was made with."""
     from thumbwheel.engine.load import base_fingerprint

@@ -47,7 +47,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder, self._keep = folder, keep
 
-    def at(self, step: int) -> Path:
+    def folder_of(self, step: int) -> Path:
         """The folder of the checkpoint after `step` steps."""
         return self._folder / f"{PREFIX}{step}"
 
@@ -63,7 +63,7 @@ class Checkpoints:
     def save(self, trained: Trained, state: TrainerState, method: Mapping[str, Any]) -> Path:
         """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError,
         leaving the older ones alone."""
-        final = self.at(state.global_step)
+        final = self.folder_of(state.global_step)
         temporary = self._folder / f"tmp-{state.global_step}-{os.getpid()}"
         try:
             self._clean()
@@ -86,7 +86,7 @@ class Checkpoints:
     def _rotate(self, best: int | None) -> None:
         for step in self.steps()[: -self._keep]:
             if step != best:
-                shutil.rmtree(self.at(step), ignore_errors=True)
+                shutil.rmtree(self.folder_of(step), ignore_errors=True)
 
     def newest_sound(self) -> int | None:
         """The newest step whose files are what was written; damaged ones are said and passed over.
@@ -96,11 +96,11 @@ class Checkpoints:
         """
         found = self.steps()
         for step in reversed(found):
-            damage = check(self.at(step))
+            damage = check(self.folder_of(step))
             if damage is None:
                 return step
             log.say(
-                f"checkpoint {self.at(step).name} is damaged ({damage}); going back to the one "
+                f"checkpoint {self.folder_of(step).name} is damaged ({damage}); going back to the one "
                 "before"
             )
         if found:
@@ -123,7 +123,7 @@ class Checkpoints:
         from safetensors.torch import load_file
         from transformers import TrainerState
 
-        folder = self.at(step)
+        folder = self.folder_of(step)
 
         def read(name: str) -> Any:
             return torch.load(folder / name, map_location="cpu", weights_only=True)
@@ -134,7 +134,7 @@ class Checkpoints:
         set_random_state(read("rng_state.pth"))
         state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
         found = state, read("method.pt")
-        for later in (self.at(one) for one in self.steps() if one > step):
+        for later in (self.folder_of(one) for one in self.steps() if one > step):
             try:
                 os.replace(
                     later, later.with_name(f"tmp-{later.name}")

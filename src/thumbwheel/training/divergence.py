@@ -13,7 +13,7 @@ from typing import Any
 
 WINDOW = 10
 """Steps whose mean loss is compared."""
-KEPT = {
+GUARDED_RATES = {
     "format_rate": "have the format of good answers",
     "eos_rate": "come to an end",
     "liked_rate": "are ones that people liked",
@@ -21,7 +21,7 @@ KEPT = {
 """Shares of fresh greedy answers to dev prompts that training must not lower, by metric."""
 
 
-class Watch:
+class DivergenceMonitor:
     """`collapse_nll`: nats a token by which good dev answers may become less likely than under the
     base."""
 
@@ -84,7 +84,7 @@ class Watch:
 def collapse(base: Mapping[str, float], now: Mapping[str, float]) -> str | None:
     """Whether fresh greedy answers still end, have the format that good ones have and are what
     people liked, by two evaluations' rates."""
-    for name, what in KEPT.items():
+    for name, what in GUARDED_RATES.items():
         before, after = base.get(name), now.get(name)
         if before is not None and after is not None and before >= 0.25 and after <= before / 2:
             return (

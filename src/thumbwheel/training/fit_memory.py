@@ -74,14 +74,14 @@ def fitted(
     changes: list[str] = []
     while True:
         made = make(config)
-        made.at_work.budget.changes[:0] = changes
+        made.runner.budget.changes[:0] = changes
         try:
             fit(made)
             return made
         except OutOfMemoryBudget as short:
             shorter = _shorter(made, short.tokens)
-        divisible = made.at_work.budget.divisible
-        made.at_work.close()
+        divisible = made.runner.budget.divisible
+        made.runner.close()
         del made
         gc.collect()
         if not shorten:
@@ -120,7 +120,7 @@ def fitted(
 
 def _shorter(made: Assembly, tokens: int) -> int:
     """A max_length under which the largest row is about `tokens`, to the next lower multiple of 16."""
-    examples = made.at_work.examples(made.train.items)
+    examples = made.runner.examples(made.train.items)
     largest = max(examples, key=lambda one: one.rows(made.engine.layout.kind))
     share = tokens / largest.rows(made.engine.layout.kind)
     return int(min(largest.longest, made.config.max_length) * share) // 16 * 16
@@ -128,12 +128,12 @@ def _shorter(made: Assembly, tokens: int) -> int:
 
 def fit(made: Assembly) -> None:
     """Lower the budget, or turn checkpointing on, as far as the memory demands; raises OutOfMemoryBudget."""
-    budget, device = made.at_work.budget, str(made.engine.device.type)
+    budget, device = made.runner.budget, str(made.engine.device.type)
     room, gauge = room_gb(device, made.config.memory_limit_gb), meter(device)
     if room is None or gauge is None:
         log.say("memory cannot be measured on this system; the settings are taken as they are")
         return
-    examples = made.at_work.examples(made.train.items)
+    examples = made.runner.examples(made.train.items)
     while True:
         largest = budget.largest(examples)
         need = measure(made, gauge, room)
@@ -168,7 +168,7 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
     )
     parts, points = _parts(made), list[tuple[int, float]]()
     try:
-        made.at_work.rehearse(parts[0])  # what is allocated once, on first use
+        made.runner.rehearse(parts[0])  # what is allocated once, on first use
         gc.collect()
         gauge.reset()
         points.append((0, gauge.now()))
@@ -176,7 +176,7 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
             if (
                 _apart(points)
                 and (need := _line(points, states)).of(
-                    made.engine.peak_rows(units, made.at_work.budget.tokens)
+                    made.engine.peak_rows(units, made.runner.budget.tokens)
                 )
                 > room
             ):
@@ -186,7 +186,7 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
     except Exception as error:
         if not out_of_memory(error):
             raise
-    made.at_work.budget.free()  # here, where the traceback no longer holds the tensors
+    made.runner.budget.free()  # here, where the traceback no longer holds the tensors
     return (
         replace(_line(points, states), most=points[-1][0])
         if len(points) > 1
@@ -210,8 +210,8 @@ def _line(points: Sequence[tuple[int, float]], states: float) -> Need:
 def _peak(made: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, float]:
     gc.collect()
     gauge.reset()
-    made.at_work.rehearse(units)
-    return made.engine.peak_rows(units, made.at_work.budget.tokens), gauge.peak()
+    made.runner.rehearse(units)
+    return made.engine.peak_rows(units, made.runner.budget.tokens), gauge.peak()
 
 
 def _parts(made: Assembly) -> list[list[Example]]:
@@ -220,9 +220,9 @@ def _parts(made: Assembly) -> list[list[Example]]:
 
     Where branches may be computed apart, the ones between are 1, 2, 4, ... branches of the largest.
     """
-    budget, kind = made.at_work.budget, made.engine.layout.kind
+    budget, kind = made.runner.budget, made.engine.layout.kind
     units = sorted(
-        budget.units(made.at_work.examples(made.train.items)), key=lambda one: one.rows(kind)
+        budget.units(made.runner.examples(made.train.items)), key=lambda one: one.rows(kind)
     )
     small, largest, between = units[0], units[-1], units
     if budget.divisible:

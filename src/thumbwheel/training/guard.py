@@ -15,7 +15,7 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.stats.paired import compare
 from thumbwheel.stats.types import Comparison
-from thumbwheel.training.divergence import KEPT, collapse
+from thumbwheel.training.divergence import GUARDED_RATES, collapse
 
 WINDOW = 3
 """Steps whose mean KL is held against the budget; one batch is a noisy estimate."""
@@ -38,9 +38,9 @@ Values = Sequence[float | None]
 
 
 @dataclass
-class Seen:
+class EvaluationRecord:
     """One evaluation: of every dev answer its reward, tokens, values of the watched functions and,
-    where a reward model judges, by the metrics of watch.KEPT whether it has what it must keep; the
+    where a reward model judges, by the metrics of divergence.GUARDED_RATES whether it has what it must keep; the
     metrics over them; the mean reward in training since the one before."""
 
     rewards: Values
@@ -57,7 +57,7 @@ class Guard:
 
     def __init__(self, kl_budget: float | None, length_creep: float | None) -> None:
         self._kl_budget, self._length_creep = kl_budget, length_creep
-        self._seen: list[Seen] = []
+        self._seen: list[EvaluationRecord] = []
         self._kl: list[float] = []
         self._rewards: list[float] = []
         self._entropy: float | None = None
@@ -90,7 +90,7 @@ class Guard:
             )
             self._entropy = 0.0
 
-    def evaluation(self, seen: Seen) -> str | None:
+    def evaluation(self, seen: EvaluationRecord) -> str | None:
         """The reason to end the run after an evaluation; None when all is well, and for the first
         one, which is the base."""
         seen.trained = sum(self._rewards) / len(self._rewards) if self._rewards else None
@@ -115,12 +115,12 @@ class Guard:
             change = paired(base.kept[name], values, DOUBT)
             if change and change.n >= PROVING and change.high < 0:
                 return (
-                    f"{change.after:.0%} of fresh answers to dev prompts {KEPT[name]}, "
+                    f"{change.after:.0%} of fresh answers to dev prompts {GUARDED_RATES[name]}, "
                     f"{change.before:.0%} under the base"
                 )
         return None
 
-    def _longer_for_nothing(self, base: Seen, now: Seen) -> str | None:
+    def _longer_for_nothing(self, base: EvaluationRecord, now: EvaluationRecord) -> str | None:
         if self._length_creep is None:
             return None
         before, after = (sum(one.lengths) / len(one.lengths) for one in (base, now))
@@ -194,7 +194,7 @@ class Guard:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
-        self._seen = [Seen(**one) for one in state["seen"]]
+        self._seen = [EvaluationRecord(**one) for one in state["seen"]]
         self._kl, self._rewards, self._entropy = (
             list(state["kl"]),
             list(state["rewards"]),

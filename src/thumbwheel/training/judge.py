@@ -53,7 +53,7 @@ Reply = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class JudgeRequest:
     """An answer to judge: its text and why it ended, for a row with its prompt."""
 
     row: Mapping[str, Any]
@@ -63,10 +63,10 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Judging:
+class PendingJudgement:
     """An answer whose functions are at work: name -> what it will say."""
 
-    ask: Ask
+    ask: JudgeRequest
     replies: Mapping[str, Future[Reply]]
 
 
@@ -123,18 +123,18 @@ class Judge:
         for process in self._processes:
             self._idle.put(process)
 
-    def judge(self, asks: Sequence[Ask]) -> list[Reward]:
+    def judge(self, asks: Sequence[JudgeRequest]) -> list[Reward]:
         """The rewards of `asks`, in their order."""
         return self.finish([self.start(one) for one in asks])
 
-    def start(self, ask: Ask) -> Judging:
+    def start(self, ask: JudgeRequest) -> PendingJudgement:
         """Let the functions judge `ask` in their processes while the caller goes on."""
         given = {"row": dict(ask.row), "text": ask.text, "finish": ask.finish, "prompt": ask.prompt}
-        return Judging(
+        return PendingJudgement(
             ask, {name: self._pool.submit(self._reply, name, given) for name in self._functions}
         )
 
-    def finish(self, started: Sequence[Judging]) -> list[Reward]:
+    def finish(self, started: Sequence[PendingJudgement]) -> list[Reward]:
         """Their rewards, in this order. The reward model judges now, all together, on the caller's
         thread: it shares the policy's base."""
         modelled: list[Reply] = [{} for _ in started]
@@ -146,7 +146,7 @@ class Judge:
         waited = [{name: reply.result() for name, reply in one.replies.items()} for one in started]
         return [self._reward(own | more) for own, more in zip(waited, modelled, strict=True)]
 
-    def _opinions(self, model: RewardModel, asks: Sequence[Ask]) -> list[float]:
+    def _opinions(self, model: RewardModel, asks: Sequence[JudgeRequest]) -> list[float]:
         """What the reward model pays for each; answers to one row stand side by side in `asks` and
         are read after one prompt."""
         from thumbwheel.engine.reward_model import RewardInput

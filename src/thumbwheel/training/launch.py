@@ -21,7 +21,7 @@ from thumbwheel.training.types import RunState, Status
 
 POLL = 0.1
 """Seconds between two looks at the child."""
-KEPT = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+PRIMITIVE_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 """Primitives that oneDNN keeps: batches have many shapes, and the library's thousand took as much
 memory as all else in a run."""
 SHOWN = {
@@ -89,7 +89,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    return KEPT | dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
+    return PRIMITIVE_CACHES | dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
 
 
 def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> int:

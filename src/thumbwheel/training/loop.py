@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.training.algorithm import DivergedError, StepResult, Steps
+from thumbwheel.training.algorithm import DivergedError, MethodRunner, StepResult
 from thumbwheel.training.checkpoint import Checkpoints, Trained
-from thumbwheel.training.divergence import Watch
+from thumbwheel.training.divergence import DivergenceMonitor
 from thumbwheel.training.gain import Gain, Rows, gain_of
 from thumbwheel.training.metrics import MetricsFile
 from thumbwheel.training.probe import Probe
@@ -51,7 +51,7 @@ class Loop:
 
     def __init__(
         self,
-        steps: Steps,
+        steps: MethodRunner,
         trained: Trained,
         config: TrainConfig,
         train: Sequence[Any],
@@ -75,7 +75,7 @@ class Loop:
             probe,
             interrupted,
         )
-        self._watch = Watch(config.collapse_nll)
+        self._watch = DivergenceMonitor(config.collapse_nll)
         self._deciding: str = config.metric_for_best_model
         self.eval_steps = config.eval_steps or max(1, self.order.steps // 10)
         self.save_steps = config.save_steps or self.eval_steps
@@ -323,7 +323,9 @@ class Loop:
             self._worse += 1
         elif self.state.best_metric is None or sign * value > sign * self.state.best_metric:
             self.state.best_metric, self.state.best_global_step = value, self.state.global_step
-            self.state.best_model_checkpoint = self._checkpoints.at(self.state.global_step).name
+            self.state.best_model_checkpoint = self._checkpoints.folder_of(
+                self.state.global_step
+            ).name
             self._worse, self.control.should_save = 0, True
             self._best_rows = self._rows
         else:

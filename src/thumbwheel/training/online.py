@@ -37,7 +37,7 @@ class OnlineConfig(TrainConfig):
     """What methods that sample share. A step takes `batch_size` prompts and `num_generations`
     answers to each."""
 
-    learned_judge: ClassVar[Mapping[str, Any]] = {}
+    reward_model_defaults: ClassVar[Mapping[str, Any]] = {}
     """Other defaults for runs with a reward model: it is wrong about answers unlike those that it
     learned from, so stay near the base."""
 
@@ -113,7 +113,7 @@ class OnlineConfig(TrainConfig):
     @classmethod
     def _by_the_judge(cls, given: Any) -> Any:
         return (
-            {**cls.learned_judge, **given}
+            {**cls.reward_model_defaults, **given}
             if isinstance(given, dict) and given.get("reward_model")
             else given
         )

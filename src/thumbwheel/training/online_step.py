@@ -17,10 +17,10 @@ from thumbwheel.rewards.checker import checker
 from thumbwheel.rewards.function import Case
 from thumbwheel.training.algorithm import Apply, Metrics, Parts, StepResult
 from thumbwheel.training.curriculum import Curriculum
-from thumbwheel.training.divergence import KEPT
+from thumbwheel.training.divergence import GUARDED_RATES
 from thumbwheel.training.group import spread
-from thumbwheel.training.guard import Guard, Seen
-from thumbwheel.training.judge import Ask, Judge, Judging, Reward
+from thumbwheel.training.guard import EvaluationRecord, Guard
+from thumbwheel.training.judge import Judge, JudgeRequest, PendingJudgement, Reward
 from thumbwheel.training.memory import Budget
 from thumbwheel.training.online import Collected, Experience, OnlineAlgorithm, RolloutPrompt
 from thumbwheel.training.order import Order
@@ -79,7 +79,7 @@ class EngineSweep:
         }
 
 
-class OnlineSteps:
+class OnlineRunner:
     """The steps of an online method over one engine; `source` gives the answers that are learned
     from."""
 
@@ -150,7 +150,7 @@ class OnlineSteps:
         """`n` answers of `source` (by default the one that is learned from) to every task, judged."""
         source = source or self.source
         started: dict[
-            tuple[int, int], tuple[Rollout, Judging]
+            tuple[int, int], tuple[Rollout, PendingJudgement]
         ] = {}  # holds the answers, so that no other one gets the name of one
 
         def ended(place: int, one: Rollout) -> None:
@@ -166,7 +166,7 @@ class OnlineSteps:
         judge: Judge,
         tasks: Sequence[RolloutPrompt],
         rollouts: Sequence[Sequence[Rollout]],
-        started: Mapping[tuple[int, int], tuple[Rollout, Judging]],
+        started: Mapping[tuple[int, int], tuple[Rollout, PendingJudgement]],
     ) -> list[list[Reward]]:
         """The rewards; what a source did not tell of while it sampled is judged now."""
         judging = [
@@ -274,14 +274,14 @@ class OnlineSteps:
         self._own.sync()
         collected = rewarded(self.collect(tasks, 1, self._sampling(0, greedy=True), self._own))
         metrics = collected_metrics(collected)
-        seen = Seen(
+        seen = EvaluationRecord(
             [one.value for (one,) in collected.rewards],
             [len(one.ids) for (one,) in collected.rollouts],
             metrics,
         )
         if self._learned_judge:
             seen.kept = _kept(collected)
-            for name in KEPT:
+            for name in GUARDED_RATES:
                 metrics |= _known(name, seen.kept[name])
         if self._watchers:
             watched = self._judged(self._watchers, tasks, collected.rollouts, {})
@@ -409,8 +409,8 @@ def weighted(given: str) -> tuple[str, float]:
     return name, value
 
 
-def _ask(task: RolloutPrompt, one: Rollout) -> Ask:
-    return Ask(task.row, one.text, one.finish, task.row["prompt"])
+def _ask(task: RolloutPrompt, one: Rollout) -> JudgeRequest:
+    return JudgeRequest(task.row, one.text, one.finish, task.row["prompt"])
 
 
 def rewarded(collected: Collected) -> Collected:
@@ -464,9 +464,9 @@ def collected_metrics(collected: Collected) -> dict[str, float]:
 
 
 def _kept(collected: Collected) -> dict[str, list[float | None]]:
-    """By the metrics of watch.KEPT, whether each answer, one a task, has what training must not
+    """By the metrics of divergence.GUARDED_RATES, whether each answer, one a task, has what training must not
     take from it; None where nobody knows."""
-    found: dict[str, list[float | None]] = {name: [] for name in KEPT}
+    found: dict[str, list[float | None]] = {name: [] for name in GUARDED_RATES}
     for task, (answer,), (reward,) in zip(
         collected.tasks, collected.rollouts, collected.rewards, strict=True
     ):

@@ -187,10 +187,10 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
     resume_from = checkpoints.newest_sound()
     run.forget_metrics_after(-1 if resume_from is None else resume_from)
     log.say("starting" if resume_from is None else f"going on after step {resume_from}")
-    trained = prepare(made.model, config, made.steps, made.at_work.groups())
+    trained = prepare(made.model, config, made.steps, made.runner.groups())
     metrics = MetricsFile(run.metrics)
     loop = Loop(
-        made.at_work,
+        made.runner,
         trained,
         config,
         made.train.items,
@@ -209,7 +209,7 @@ def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
     try:
         return loop.run(resume_from)
     finally:
-        made.at_work.close()
+        made.runner.close()
         metrics.close()
 
 
@@ -218,13 +218,13 @@ def probe_of(made: Assembly) -> Probe | None:
     from thumbwheel.training.probe import Probe
 
     config = made.config
-    if not config.probe_prompts or not made.method.good:
+    if not config.probe_prompts or not made.method.good_roles:
         return None
     return Probe.of(
         made.model,
         made.builder,
         made.dev.items,
-        made.method.good,
+        made.method.good_roles,
         config.probe_prompts,
         config.probe_tokens,
     )
@@ -255,8 +255,8 @@ def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
         "dev_best": evaluations.get(ending.best) if ending.best else None,
         "gain": ending.gain.to_json() if ending.gain else None,
         "last_step": steps[-1] if steps else None,
-        "token_budget": made.at_work.budget.tokens,
-        "changes": made.at_work.budget.changes,
+        "token_budget": made.runner.budget.tokens,
+        "changes": made.runner.budget.changes,
         "peak_memory_gb": peak_memory_gb(made.engine.device.type),
         "planned_steps": made.steps,
         "planned_tokens": made.planned_tokens,
@@ -275,7 +275,11 @@ def _finish(
             if ending.best
             else "no checkpoint was better than the base"
         )
-        hold = f" or raise {made.method.tether}" if made.method.tether else ""
+        hold = (
+            f" or raise {made.method.regularizer_setting}"
+            if made.method.regularizer_setting
+            else ""
+        )
         error = {
             "class": "TrainingError",
             "what": f"run {spec.run_id!r}",
@@ -308,7 +312,7 @@ def write_adapter(
     """
     from thumbwheel.training.checkpoint import ADAPTER_FILES, Checkpoints
 
-    source = Checkpoints(run.checkpoints, 1).at(step)
+    source = Checkpoints(run.checkpoints, 1).folder_of(step)
     temporary = run.adapter.with_name("adapter.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -316,7 +320,7 @@ def write_adapter(
         for name in ADAPTER_FILES:
             shutil.copyfile(source / name, temporary / name)
         made.builder.tokenizer.save_pretrained(temporary)
-        if made.method.judges:
+        if made.method.produces_reward_model:
             _card(spec, made, dev).write(temporary)
         shutil.rmtree(run.adapter, ignore_errors=True)
         temporary.rename(run.adapter)

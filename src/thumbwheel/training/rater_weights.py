@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from thumbwheel.core import log
 from thumbwheel.training.algorithm import Row
 from thumbwheel.training.rater_noise import Judgement, RaterNoise, estimate
-from thumbwheel.training.step import Stepper
+from thumbwheel.training.step import RecordedRunner
 from thumbwheel.training.types import JUDGED
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
     The judgements are the rows of the split `judged`. None where nothing was weighed.
     """
     judged = [row for row in rows if row["split"] == JUDGED]
-    steps = assembly.at_work
-    if not judged or not isinstance(steps, Stepper):
+    steps = assembly.runner
+    if not judged or not isinstance(steps, RecordedRunner):
         return None
     prepared = assembly.method.prepare(judged, assembly.builder)
     answered = [judged[number] for number in prepared.rows]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Known: TypeAlias = "dict[bytes, torch.Tensor]"
 
 
-class Stepper:
+class RecordedRunner:
     """The steps of a method that learns from recorded answers."""
 
     def __init__(
@@ -159,7 +159,9 @@ class Stepper:
         """(loss, (the loss by row where the method gives that, metrics)) of one micro-batch, whose
         references are `known`."""
         batch = batch.to(engine.device)
-        role, want = (Role.REWARD, LAST) if self.algorithm.judges else (Role.POLICY, LOGP)
+        role, want = (
+            (Role.REWARD, LAST) if self.algorithm.produces_reward_model else (Role.POLICY, LOGP)
+        )
         found = engine.score(batch, role, want, grad)
         reference = None
         if known is not None:

@@ -221,7 +221,7 @@ def _plan(
         if frozen
         else ws.settings(DatasetConfig, "dataset")
     )
-    judged = list(_judgements(ws, agent, rules)) if method.weighs(config) else []
+    judged = list(_judgements(ws, agent, rules)) if method.weighs_judgements(config) else []
     found = frozen or build(ws, agent, shape, rules)
     if found.shape != shape:
         raise DataError(
@@ -237,7 +237,7 @@ def _plan(
             "it has no training rows",
             f"See what is missing: thumbwheel dataset plan --agent {agent}",
         )
-    config = with_rate(method.settle(config, train_rows), method.rate, folder)
+    config = with_rate(method.resolve_config(config, train_rows), method.rate, folder)
     if len(train_rows) < config.min_rows:
         why = (
             f"it has {len(train_rows)} training rows, and a run of {algorithm} begins with "
@@ -371,7 +371,7 @@ def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str
 def _parent(ws: Workspace, plan: Plan) -> ModelVersion | None:
     """The version that the candidate is over; what judges gives none, and its base is no version of
     the agent."""
-    if ALGORITHMS.get(plan.algorithm).judges:
+    if ALGORITHMS.get(plan.algorithm).produces_reward_model:
         return None
     return plan.start or ensure_base(ws, plan.agent, plan.base, plan.fingerprint)
 
@@ -440,7 +440,7 @@ def _resume(
             )
         start = spec.config.get("continue_from")
         parent = None
-        if not ALGORITHMS.get(algorithm).judges:
+        if not ALGORITHMS.get(algorithm).produces_reward_model:
             parent = (
                 find_version(ws, agent, start)
                 if start

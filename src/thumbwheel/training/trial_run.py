@@ -52,8 +52,8 @@ def _work(run: RunDir) -> int:
     made = made_to_fit(run, run.spec(), run.read_rows())
     times = {"start": time.monotonic() - started}
     result = made.facts | {
-        "changes": made.at_work.budget.changes,
-        "token_budget": made.at_work.budget.tokens,
+        "changes": made.runner.budget.changes,
+        "token_budget": made.runner.budget.tokens,
     }
     result |= {
         "steps": made.steps,
@@ -62,7 +62,7 @@ def _work(run: RunDir) -> int:
     with tempfile.TemporaryDirectory(dir=run.path) as scratch:
         times |= _times(made, Path(scratch))
         disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file()) / GB
-    made.at_work.close()
+    made.runner.close()
     sizes = {
         "planned_tokens": made.planned_tokens,
         "tokens": made.train.tokens,
@@ -85,7 +85,7 @@ def _times(made: Assembly, scratch: Path) -> dict[str, float]:
     from thumbwheel.training.checkpoint import Checkpoints
     from thumbwheel.training.optimizer import prepare
 
-    trained = prepare(made.model, made.config, made.steps, made.at_work.groups())
+    trained = prepare(made.model, made.config, made.steps, made.runner.groups())
     batches = list(islice(Order.of(len(made.train.items), made.config).batches(), MEASURED + 1))
     steps = [[made.train.items[at] for at in batch] for batch in batches]
     step = _step(made, trained)
@@ -94,18 +94,18 @@ def _times(made: Assembly, scratch: Path) -> dict[str, float]:
     work = sum(
         one.rows(made.engine.layout.kind)
         for items in measured
-        for one in made.at_work.examples(items)
+        for one in made.runner.examples(items)
     )
     first, later = (_seconds(lambda: _each(step, measured)) / work for _ in range(2))
     probe, dev = probe_of(made), made.dev.items[:DEV]
     evaluations = (
-        [_seconds(lambda: made.at_work.evaluate(dev)) * _share(made, len(dev)) for _ in range(2)]
+        [_seconds(lambda: made.runner.evaluate(dev)) * _share(made, len(dev)) for _ in range(2)]
         if dev
         else [0.0, 0.0]
     )
     saved = _seconds(
         lambda: Checkpoints(scratch, 1).save(
-            trained, TrainerState(global_step=1), made.at_work.state()
+            trained, TrainerState(global_step=1), made.runner.state()
         )
     )
     _heaviest(made)
@@ -126,7 +126,7 @@ def _step(made: Assembly, trained: Trained) -> Callable[[Sequence[Any]], Any]:
         trained.optimizer.zero_grad(set_to_none=True)
         return loss
 
-    return lambda items: made.at_work.train(items, 0, apply)
+    return lambda items: made.runner.train(items, 0, apply)
 
 
 def _each(step: Callable[[Any], Any], several: Iterable[Any]) -> None:
@@ -151,14 +151,14 @@ def _share(made: Assembly, sample: int) -> float:
 def _heaviest(made: Assembly) -> None:
     """Rehearse the largest items as one step: what a run will meet sooner or later."""
     kind = made.engine.layout.kind
-    largest = sorted(made.at_work.examples(made.train.items), key=lambda one: -one.rows(kind))
+    largest = sorted(made.runner.examples(made.train.items), key=lambda one: -one.rows(kind))
     chosen, total = largest[:1], largest[0].rows(kind)
     for one in largest[1 : made.config.batch_size]:
-        if total + one.rows(kind) > 2 * made.at_work.budget.tokens:
+        if total + one.rows(kind) > 2 * made.runner.budget.tokens:
             break
         chosen.append(one)
         total += one.rows(kind)
-    made.at_work.rehearse(made.at_work.budget.units(chosen))
+    made.runner.rehearse(made.runner.budget.units(chosen))
 
 
 def _memory(made: Assembly, process: float, gauge: Meter | None) -> dict[str, float]:
@@ -202,7 +202,7 @@ def _head_tile(made: Assembly) -> float:
     if module is None or not hasattr(module, "weight"):
         return 0.0
     vocabulary, width = module.weight.shape
-    at_once = min(ROWS, made.at_work.budget.tokens)
+    at_once = min(ROWS, made.runner.budget.tokens)
     columns = min(
         vocabulary,
         max(256, TILE_BYTES.get(made.engine.device.type, TILE_BYTES_ELSEWHERE) // (4 * width)),

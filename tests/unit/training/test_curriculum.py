@@ -9,7 +9,7 @@ import pytest
 
 from thumbwheel.training.curriculum import Curriculum
 from thumbwheel.training.online import RolloutPrompt
-from thumbwheel.training.online_step import OnlineSteps
+from thumbwheel.training.online_step import OnlineRunner
 
 
 def made(measured: list[int], rows: int = 40, steps: int = 20) -> Curriculum:
@@ -45,12 +45,12 @@ def test_a_prompt_that_was_learned_opens_earlier() -> None:
 def test_recorded_answers_say_how_hard_prompts_are_where_every_prompt_has_some(
     logged, asked, monkeypatch
 ) -> None:
-    steps, met = object.__new__(OnlineSteps), []
+    steps, met = object.__new__(OnlineRunner), []
     steps.config = SimpleNamespace(batch_size=1, num_generations=8, seed=1)
     items = [RolloutPrompt((1,), {"success": one}, str(at), at) for at, one in enumerate(logged)]
-    monkeypatch.setattr(OnlineSteps, "_sampling", lambda self, step: None)
+    monkeypatch.setattr(OnlineRunner, "_sampling", lambda self, step: None)
     monkeypatch.setattr(
-        OnlineSteps, "collect", lambda self, some, n, sampling: met.extend(some) or some
+        OnlineRunner, "collect", lambda self, some, n, sampling: met.extend(some) or some
     )
     monkeypatch.setattr(
         "thumbwheel.training.online_step.success",

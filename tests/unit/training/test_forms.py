@@ -174,7 +174,7 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
         return 0.0
 
     for step in range(6):
-        made.at_work.train(made.train.items, step, apply)
+        made.runner.train(made.train.items, step, apply)
     assert losses[-1] < losses[0] - 0.1
 
 

@@ -164,7 +164,7 @@ def test_values_by_row_have_the_metrics_as_their_means(base: Path, tmp_path: Pat
         made = assembled(method, base, folder, rows, learning_rate=1e-2)
         loop = loop_of(made, folder)
         loop.run()
-        whole, parts = made.at_work.evaluate(made.dev.items), made.at_work
+        whole, parts = made.runner.evaluate(made.dev.items), made.runner
         parts.budget.tokens = 64
         for outcome in (whole, parts.evaluate(made.dev.items)):
             known = {"loss": outcome.loss} | outcome.metrics
@@ -177,7 +177,7 @@ def test_values_by_row_have_the_metrics_as_their_means(base: Path, tmp_path: Pat
                     known[name], abs=1e-5
                 ), (method, name)
                 assert values == pytest.approx(whole.rows[name], abs=1e-4), (method, name)
-        made.at_work.close()
+        made.runner.close()
 
 
 def turned(shape: str) -> list[Any]:
@@ -234,7 +234,7 @@ def test_a_run_that_goes_the_wrong_way(
 ) -> None:
     made = assembled(method, base, tmp_path, list(map(asdict, turned(shape))), **WRONG_WAY | more)
     ending = loop_of(made, tmp_path).run()
-    made.at_work.close()
+    made.runner.close()
     assert ending.gain is not None and ending.gain.groups == 24
     assert ending.gain.nothing and "the result is no better than the base" in ending.gain.nothing
 
@@ -258,10 +258,10 @@ def test_a_run_that_moved_nothing(
 ) -> None:
     rows = plain_rows(shape, 8, 20)
     method_class = ALGORITHMS.get(method)
-    config = method_class.settle(settings(method, QUICK | UNMOVED | more), rows)
+    config = method_class.resolve_config(settings(method, QUICK | UNMOVED | more), rows)
     made = assembled(method, base, tmp_path, rows, **config.model_dump(exclude_unset=True))
     ending = loop_of(made, tmp_path).run()
-    made.at_work.close()
+    made.runner.close()
     assert ending.gain is not None and ending.gain.groups == 20
     assert ending.gain.nothing and ending.gain.base == pytest.approx(ending.gain.best)
 

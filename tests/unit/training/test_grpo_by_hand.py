@@ -74,7 +74,7 @@ def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estima
         reward_functions=("reward_functions:spoken",),
     )
     made.model.double()
-    steps = made.at_work
+    steps = made.runner
     steps.source = Recorded(made.builder.tokenizer.eos_token_id)
     shake(made.model, seed=1)
     batch = steps.collect(made.train.items, 4, steps._sampling(0))

@@ -43,7 +43,7 @@ def rates(base: Path, folder: Path, **changes: Any) -> tuple[float, float]:
     made = assemble("grpo", config, str(base), base, rows, folder / "reference.db")
     before = success(made.model, made.builder.tokenizer, held_out)
     loop_of(made, folder).run()
-    made.at_work.close()
+    made.runner.close()
     return before, success(made.model, made.builder.tokenizer, held_out)
 
 

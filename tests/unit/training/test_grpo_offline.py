@@ -137,7 +137,7 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(
     from thumbwheel.core.errors import DataError
     from thumbwheel.training.algorithms.sft import Sft, SftConfig
 
-    fitted = Sft.settle(SftConfig(weighting="reward", weight_limit=2), scored)
+    fitted = Sft.resolve_config(SftConfig(weighting="reward", weight_limit=2), scored)
     assert (fitted.weight_centre, fitted.weight_temperature) == (4.0, pytest.approx(4.0824829))
     assert Sft.shape(fitted) == "scored" and Sft.shape(SftConfig()) == "chats"
     made = assembled(
@@ -172,7 +172,7 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(
         heavy[0] == pytest.approx(same[0], rel=1e-6) and float((heavy[1] - same[1]).norm()) < 1e-6
     )
     with pytest.raises(DataError, match="none weighs more"):
-        Sft.settle(SftConfig(weighting="reward"), [row | {"value": 3.0} for row in scored])
+        Sft.resolve_config(SftConfig(weighting="reward"), [row | {"value": 3.0} for row in scored])
 
 
 def test_runs_of_one_task_share_their_beginning_and_train_their_answers_alone(

@@ -81,7 +81,7 @@ def ours(base: Path, folder: Path, **changes: Any) -> tuple[Any, list[str], list
         "grpo", base, folder, plain_rows("prompts", PROMPTS * steps), **settings | changes
     )
     shake(made.model)
-    made.at_work.source = Recorded(made.builder.tokenizer.eos_token_id)
+    made.runner.source = Recorded(made.builder.tokenizer.eos_token_id)
     heard = recorder()
     loop = loop_of(made, folder, callbacks=[heard])
     order = [
@@ -90,8 +90,8 @@ def ours(base: Path, folder: Path, **changes: Any) -> tuple[Any, list[str], list
         for at in batch
     ]
     loop.run()
-    made.at_work.close()
-    return heard, order, made.at_work.source.given
+    made.runner.close()
+    return heard, order, made.runner.source.given
 
 
 def theirs(base: Path, folder: Path, order: list[str], given: list[Any], **changes: Any) -> Any:

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from thumbwheel.training.guard import WINDOW, Guard, Seen
+from thumbwheel.training.guard import WINDOW, EvaluationRecord, Guard
 
 N = 40
 
 
-def seen(reward: float, length: int = 10, **held_out: float) -> Seen:
+def seen(reward: float, length: int = 10, **held_out: float) -> EvaluationRecord:
     """Dev answers of which so many are right."""
     share = lambda part: [float(at < part * N) for at in range(N)]  # noqa: E731
-    return Seen(
+    return EvaluationRecord(
         share(reward), [length] * N, {}, {name: share(part) for name, part in held_out.items()}
     )
 
 
-def told(guard: Guard, *found: Seen) -> list[str | None]:
+def told(guard: Guard, *found: EvaluationRecord) -> list[str | None]:
     return [guard.evaluation(one) for one in found]
 
 
@@ -96,12 +96,12 @@ def test_a_number_that_is_nearly_as_good_as_it_was_anywhere_has_no_room() -> Non
     assert (
         told(
             Guard(None, None),
-            *(Seen(seen(r).rewards, [9] * N, {}, {"mine": level(0)}) for r in rising),
+            *(EvaluationRecord(seen(r).rewards, [9] * N, {}, {"mine": level(0)}) for r in rising),
         )
         == [None] * 5
     )
     low = [
-        Seen(
+        EvaluationRecord(
             seen(r).rewards,
             [9] * N,
             {},
@@ -115,14 +115,18 @@ def test_a_number_that_is_nearly_as_good_as_it_was_anywhere_has_no_room() -> Non
 def test_a_few_answers_that_all_fell_prove_nothing() -> None:
     for many, stops in ((3, False), (24, True)):
         both = (
-            Seen([0.0] * many, [9] * many, {}, {"truth": [1.0] * many}),
-            Seen([1.0] * many, [9] * many, {}, {"truth": [0.5] * many}),
+            EvaluationRecord([0.0] * many, [9] * many, {}, {"truth": [1.0] * many}),
+            EvaluationRecord([1.0] * many, [9] * many, {}, {"truth": [0.5] * many}),
         )
         assert bool(told(Guard(None, None), *both)[-1]) is stops
 
 
 def test_longer_answers_that_are_all_better_by_as_much_are_worth_it() -> None:
-    assert told(Guard(None, 1.5), Seen([-1.0] * 3, [10] * 3), Seen([2.0] * 3, [20] * 3)) == [
+    assert told(
+        Guard(None, 1.5),
+        EvaluationRecord([-1.0] * 3, [10] * 3),
+        EvaluationRecord([2.0] * 3, [20] * 3),
+    ) == [
         None,
         None,
     ]
@@ -142,7 +146,7 @@ def test_a_reward_that_rises_in_training_alone_counts_too() -> None:
 
 
 def test_answers_that_no_longer_end() -> None:
-    ended = [Seen([1.0] * N, [9] * N, {"eos_rate": rate}) for rate in (0.9, 0.6, 0.4)]
+    ended = [EvaluationRecord([1.0] * N, [9] * N, {"eos_rate": rate}) for rate in (0.9, 0.6, 0.4)]
     assert told(Guard(None, None), *ended) == [
         None,
         None,
@@ -152,10 +156,10 @@ def test_answers_that_no_longer_end() -> None:
 
 
 def test_answers_without_a_value_are_left_out() -> None:
-    blank = Seen([None] * N, [10] * N, {}, {"truth": [None] * N})
+    blank = EvaluationRecord([None] * N, [10] * N, {}, {"truth": [None] * N})
     assert told(Guard(None, 2.0), blank, blank) == [None, None]
     assert "without any dev reward" in str(
-        told(Guard(None, 2.0), blank, Seen([None] * N, [30] * N))[1]
+        told(Guard(None, 2.0), blank, EvaluationRecord([None] * N, [30] * N))[1]
     )
 
 
@@ -180,7 +184,7 @@ def test_an_evaluation_that_lost_what_the_base_has_is_passed_over() -> None:
     share = lambda part, of=N: [float(at < part * of) for at in range(of)]  # noqa: E731
 
     def liked(part, of=N):
-        return Seen(
+        return EvaluationRecord(
             share(0.5), [9] * N, {}, kept={"eos_rate": share(1.0), "liked_rate": share(part, of)}
         )
 

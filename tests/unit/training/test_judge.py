@@ -1,4 +1,4 @@
-"""Judging: rewards are weighted means of what applies, order is kept, and no function can stop,
+"""PendingJudgement: rewards are weighted means of what applies, order is kept, and no function can stop,
 block or falsify the others."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.required import missing
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.sandbox.canaries import level
 from thumbwheel.sandbox.types import Refused
-from thumbwheel.training.judge import Ask, Judge
+from thumbwheel.training.judge import Judge, JudgeRequest
 
 ROW = {
     "row_id": "row_1",
@@ -27,9 +27,9 @@ ROW = {
 }
 
 
-def ask(text: str, finish: str = "stop", **row) -> Ask:
+def ask(text: str, finish: str = "stop", **row) -> JudgeRequest:
     whole = ROW | row
-    return Ask(whole, text, finish, whole["prompt"])
+    return JudgeRequest(whole, text, finish, whole["prompt"])
 
 
 @pytest.fixture

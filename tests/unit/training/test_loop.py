@@ -13,7 +13,7 @@ from tests.training_rows import assembled, loop_of, plain_rows
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.checkpoint import Checkpoints, check
-from thumbwheel.training.divergence import WINDOW, Watch
+from thumbwheel.training.divergence import WINDOW, DivergenceMonitor
 from thumbwheel.training.probe import Probe
 from thumbwheel.training.reporting import reporters
 
@@ -59,7 +59,7 @@ def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_pa
     ending, _ = run(base, tmp_path, num_train_epochs=3, load_best_model_at_end=True)
     checkpoints = Checkpoints(tmp_path / "checkpoints", 2)
     assert set(checkpoints.steps()) == {*checkpoints.steps()[-2:], ending.best}
-    names = {path.name for path in checkpoints.at(ending.best).iterdir()}
+    names = {path.name for path in checkpoints.folder_of(ending.best).iterdir()}
     assert names == {
         "adapter_model.safetensors",
         "adapter_config.json",
@@ -94,12 +94,12 @@ def test_a_damaged_checkpoint_is_passed_over(
     run(base, tmp_path, eval_steps=100, save_steps=2)
     checkpoints = Checkpoints(tmp_path / "checkpoints", 2)
     before, last = checkpoints.steps()[-2:]
-    (checkpoints.at(last) / name).write_bytes(b"junk")
-    assert check(checkpoints.at(last)) and check(checkpoints.at(before)) is None
+    (checkpoints.folder_of(last) / name).write_bytes(b"junk")
+    assert check(checkpoints.folder_of(last)) and check(checkpoints.folder_of(before)) is None
     assert checkpoints.newest_sound() == before
-    (checkpoints.at(before) / "adapter_model.safetensors").unlink()
+    (checkpoints.folder_of(before) / "adapter_model.safetensors").unlink()
     for step in checkpoints.steps():
-        (checkpoints.at(step) / "checkpoint.json").unlink(missing_ok=True)
+        (checkpoints.folder_of(step) / "checkpoint.json").unlink(missing_ok=True)
     with pytest.raises(Exception, match="every checkpoint in it is damaged"):
         checkpoints.newest_sound()
 
@@ -124,7 +124,7 @@ def test_a_full_disk_keeps_the_older_checkpoint(base: Path, tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [
         f"checkpoint-{step}" for step in saved
     ]
-    assert check(loop._checkpoints.at(saved[-1])) is None
+    assert check(loop._checkpoints.folder_of(saved[-1])) is None
 
 
 def test_early_stopping(base: Path, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_collapse_is_seen_and_stopped_with_the_reason(
         "early_stopping_patience": None,
     }
     made = assembled("kto", knowing, tmp_path, json_rows("labels", 32, 6), **changes)
-    probe = Probe.of(made.model, made.builder, made.dev.items, made.method.good, 6, 30)
+    probe = Probe.of(made.model, made.builder, made.dev.items, made.method.good_roles, 6, 30)
     loop = loop_of(made, tmp_path, probe=probe)
     ending = loop.run()
     start = lines(tmp_path)[0]
@@ -280,7 +280,7 @@ def test_a_collapse_is_seen_and_stopped_with_the_reason(
 
 
 def test_divergence_and_collapse_are_told_apart() -> None:
-    watch = Watch(collapse_nll=1.0)
+    watch = DivergenceMonitor(collapse_nll=1.0)
     watch.start({"loss": 0.7, "nll/good": 2.0, "eos_rate": 1.0, "format_rate": 0.9})
     assert (
         watch.evaluation({"loss": 0.6, "nll/good": 2.9, "eos_rate": 0.75, "format_rate": 0.6})
@@ -301,7 +301,7 @@ def test_divergence_and_collapse_are_told_apart() -> None:
 
 
 def test_a_base_that_never_ends_is_no_collapse() -> None:
-    watch = Watch(1.0)
+    watch = DivergenceMonitor(1.0)
     watch.start({"loss": 0.7, "nll/good": 2.0, "eos_rate": 0.0})
     assert watch.evaluation({"loss": 0.7, "nll/good": 2.0, "eos_rate": 0.0}) is None
 
@@ -381,7 +381,7 @@ def test_what_a_resumed_run_passed_over_is_gone(base: Path, tmp_path: Path) -> N
     run(base, tmp_path, eval_steps=100, save_steps=1, save_total_limit=2)
     checkpoints = Checkpoints(tmp_path / "checkpoints", 1)
     before, newest = checkpoints.steps()[-2:]
-    (checkpoints.at(newest) / "optimizer.pt").write_bytes(b"damaged")
+    (checkpoints.folder_of(newest) / "optimizer.pt").write_bytes(b"damaged")
     assert checkpoints.newest_sound() == before
     run(
         base,
@@ -441,7 +441,7 @@ def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Pat
         }
         made = assembled("sft", base, folder, plain_rows("chats", 24, 5), **given)
         loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop_at)
-        evaluate = made.at_work.evaluate
+        evaluate = made.runner.evaluate
 
         def doubtful(items: Any) -> Any:
             return replace(
@@ -449,7 +449,7 @@ def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Pat
                 unfit=None if loop.state.global_step in fit else "they lost their manners",
             )
 
-        made.at_work.evaluate = doubtful  # type: ignore[method-assign]
+        made.runner.evaluate = doubtful  # type: ignore[method-assign]
         return loop.run(resume)
 
     found = ended(tmp_path / "some", {4})

@@ -19,8 +19,8 @@ def gradient(made: Any, examples: Any, budget: int) -> tuple[float, Any, dict[st
     import torch
 
     made.model.zero_grad()
-    made.at_work.budget.tokens = budget
-    outcome = made.at_work.run(examples, grad=True)
+    made.runner.budget.tokens = budget
+    outcome = made.runner.run(examples, grad=True)
     return (
         outcome.loss,
         torch.cat([one.grad.flatten() for one in made.model.parameters() if one.requires_grad]),
@@ -89,7 +89,7 @@ def test_kto_refuses_one_class() -> None:
     from thumbwheel.training.algorithms.kto import Kto, KtoConfig
 
     with pytest.raises(DataError, match="all of them are good"):
-        Kto.settle(KtoConfig(), [{"label": True}] * 3)
+        Kto.resolve_config(KtoConfig(), [{"label": True}] * 3)
 
 
 def test_drops_and_truncation_are_counted(base: Path, tmp_path: Path) -> None:

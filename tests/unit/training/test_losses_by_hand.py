@@ -80,7 +80,7 @@ def test_policy_and_base_apart(
     made = assembled(method.__name__, base, tmp_path, rows, token_budget=100, **changes)
     shake(made.model.double())
     trained = [one for one in made.model.parameters() if one.requires_grad]
-    found = made.at_work.run(made.train.items, grad=True).loss
+    found = made.runner.run(made.train.items, grad=True).loss
     gradient = torch.cat([one.grad.flatten() for one in trained])
     made.model.zero_grad()
     expected = method(made.model, made.train.items, made.config)
@@ -101,10 +101,10 @@ def test_the_ratio_of_good_answers_compares_whole_answers_with_the_base_and_is_c
         plain_rows("chats", 8),
         token_budget=100,
     )
-    untrained = made.at_work.evaluate(made.train.items)
+    untrained = made.runner.evaluate(made.train.items)
     assert untrained.rows["ratio/good"] == [1.0] * 8
     shake(made.model.double())
-    evaluation = made.at_work.run(made.train.items, grad=False)
+    evaluation = made.runner.run(made.train.items, grad=False)
     ratios = []
     for example in made.train.items:
         policy = logps(made.model, example.prompt, example.branches[0].ids).sum()

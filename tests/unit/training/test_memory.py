@@ -32,10 +32,10 @@ from tests.training_rows import assembled, loop_of, plain_rows
 
 base, folder, options = sys.argv[1:]
 made = assembled("dpo", Path(base), Path(folder), plain_rows("pairs", 24, 4), **json.loads(options))
-made.at_work.rehearse(made.train.items[:2])  # torch's own buffers
+made.runner.rehearse(made.train.items[:2])  # torch's own buffers
 hold_to("cpu", meter("cpu").now() + 0.12)
 loop_of(made, Path(folder)).run()
-print(json.dumps(made.at_work.budget.changes))
+print(json.dumps(made.runner.budget.changes))
 """
 
 
@@ -137,20 +137,20 @@ def test_down_to_one_row_then_activations_twice_then_no_more(
     import torch
 
     made = assembled("dpo", base, tmp_path, plain_rows("pairs", 6), token_budget=4096)
-    made.at_work.train(made.train.items, 0, lambda loss: loss)
+    made.runner.train(made.train.items, 0, lambda loss: loss)
     calm, largest = gradients(made), max(one.rows("tree") for one in made.train.items)
     made.engine.zero_grad()
     seen = failing(made, largest - 1, monkeypatch)
-    made.at_work.train(made.train.items, 0, lambda loss: loss)
+    made.runner.train(made.train.items, 0, lambda loss: loss)
     assert (
-        made.at_work.budget.tokens == largest
+        made.runner.budget.tokens == largest
         and made.engine.checkpointing
         and seen[-1] == (seen[-1][0], True)
     )
     assert torch.allclose(gradients(made), calm, atol=1e-6)
     monkeypatch.setattr(made.engine, "_score", lambda *_: torch.empty(1 << 60))
     with pytest.raises(TrainingError, match=r"one such row alone does not fit.*--quantization nf4"):
-        made.at_work.train(made.train.items, 0, lambda loss: loss)
+        made.runner.train(made.train.items, 0, lambda loss: loss)
 
 
 @pytest.mark.slow
@@ -177,8 +177,8 @@ def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(
     ).run()
     again = assembled("dpo", base, tmp_path / "halved", data, **changes)
     loop_of(again, tmp_path / "halved").run(4)
-    assert again.at_work.budget.tokens == stopped.at_work.budget.tokens < 4096
-    assert again.at_work.budget.changes == whole.at_work.budget.changes != []
+    assert again.runner.budget.tokens == stopped.runner.budget.tokens < 4096
+    assert again.runner.budget.changes == whole.runner.budget.changes != []
     kept = [
         [
             {k: v for k, v in line.items() if k != "step_seconds"}
@@ -199,7 +199,7 @@ def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
     assert gauge is not None
     need = measure(made, gauge, 100.0)
     gauge.reset()
-    made.at_work.rehearse(made.train.items)
+    made.runner.rehearse(made.train.items)
     largest = max(batch.n_rows for batch in plan(made.train.items, 1500, made.engine.layout))
     assert need.of(largest) == pytest.approx(gauge.peak(), rel=0.15)
     assert all(one.grad is None for one in made.model.parameters())
@@ -231,16 +231,16 @@ def test_what_does_not_fit_is_planned_anew_and_said(
         max(one.longest for one in whole.train.items),
     )
     squeeze(monkeypatch, Need(0.1, 1e-6))
-    assert fitted(make, config).at_work.budget.changes == []
+    assert fitted(make, config).runner.budget.changes == []
     squeeze(monkeypatch, Need(0.1, 0.83 / 500))
     made = fitted(make, config)
-    assert made.at_work.budget.tokens == 500
-    assert made.at_work.budget.changes == [
+    assert made.runner.budget.tokens == 500
+    assert made.runner.budget.changes == [
         "token_budget 1536 -> 500: 2.65 GB are needed, 1.00 GB are there"
     ]
     squeeze(monkeypatch, Need(0.1, 0.83 / (largest - 1)), Need(0.1, 0.83 / 2000))
     made = fitted(make, config)
-    assert made.engine.checkpointing and made.at_work.budget.tokens == 1536
+    assert made.engine.checkpointing and made.runner.budget.tokens == 1536
     monkeypatch.setattr(fit_memory, "SHORTEST", 16)
     squeeze(monkeypatch, *[Need(0.1, 0.83 / (largest * 2 // 3))] * 2, Need(0.1, 1e-6))
     made = fitted(make, config)
@@ -248,7 +248,7 @@ def test_what_does_not_fit_is_planned_anew_and_said(
         made.config.max_length <= longest * 2 // 3
         and max(one.longest for one in made.train.items) <= made.config.max_length
     )
-    assert "longer rows do not fit" in made.at_work.budget.changes[0]
+    assert "longer rows do not fit" in made.runner.budget.changes[0]
     squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 2)
     with pytest.raises(TrainingError, match="not even much shorter ones would fit"):
         fitted(make, config)
@@ -319,14 +319,14 @@ def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit
     for name in ("calm", "tight"):
         (tmp_path / name).mkdir()
         made = assembled(method, base, tmp_path / name, reversal_rows(8, 2), **ONLINE | more)
-        single = made.at_work.budget.largest(
-            branch_by_branch(made.at_work.examples(made.train.items))
+        single = made.runner.budget.largest(
+            branch_by_branch(made.runner.examples(made.train.items))
         )
         if name == "tight":
             failing(made, single, monkeypatch)
         loop_of(made, tmp_path / name).run()
-        made.at_work.close()
-        assert made.at_work.budget.divided is (name == "tight") and not made.engine.checkpointing
+        made.runner.close()
+        assert made.runner.budget.divided is (name == "tight") and not made.engine.checkpointing
         lines[name] = RunDir(tmp_path / name).read_metrics()
     for calm, tight in zip(lines["calm"], lines["tight"], strict=True):
         for key, value in calm.items():
@@ -342,17 +342,17 @@ def test_a_rehearsal_of_a_method_that_answers_computes_every_answer(
         "grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE
     )
     seen = failing(made, 10_000, monkeypatch)
-    made.at_work.rehearse(made.at_work.examples(made.train.items[:1]))
+    made.runner.rehearse(made.runner.examples(made.train.items[:1]))
     assert (
         seen[0][0]
-        == made.at_work.budget.largest(made.at_work.examples(made.train.items[:1]))
+        == made.runner.budget.largest(made.runner.examples(made.train.items[:1]))
         > 4 * 12
     )
     gauge = meter("cpu")
     assert (
         gauge is not None and measure(made, gauge, 100.0).token >= 0
     )  # prompts of one length are two points all the same
-    made.at_work.close()
+    made.runner.close()
 
 
 @pytest.mark.slow
@@ -373,7 +373,7 @@ def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(
     squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 3)
     with pytest.raises(TrainingError, match="Lower max_completion_length"):
         fitted(make, settings("grpo", ONLINE | {"memory_limit_gb": 1.0}))
-    assert len(made) == 1 and made[0].at_work.budget.divided and made[0].engine.checkpointing
+    assert len(made) == 1 and made[0].runner.budget.divided and made[0].engine.checkpointing
 
 
 @pytest.mark.slow
@@ -383,12 +383,12 @@ def test_a_group_that_cannot_even_be_rehearsed_is_divided(
     made = assembled(
         "grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE
     )
-    single = made.at_work.budget.largest(branch_by_branch(made.at_work.examples(made.train.items)))
+    single = made.runner.budget.largest(branch_by_branch(made.runner.examples(made.train.items)))
     seen = failing(made, single, monkeypatch)
     fit_memory.fit(made)
-    made.at_work.close()
+    made.runner.close()
     assert (
-        made.at_work.budget.divided
+        made.runner.budget.divided
         and not made.engine.checkpointing
         and max(count for count, _ in seen) > single
     )
@@ -409,14 +409,12 @@ def test_what_smaller_parts_foretell_is_not_tried(
     monkeypatch.setattr(
         fit_memory,
         "_peak",
-        lambda made, gauge, units: (
-            made.at_work.rehearse(units) or (seen[-1][0], 0.01 * seen[-1][0])
-        ),
+        lambda made, gauge, units: made.runner.rehearse(units) or (seen[-1][0], 0.01 * seen[-1][0]),
     )
     gauge = meter("cpu")
     assert gauge is not None
     need = measure(made, gauge, 1.0)
-    made.at_work.close()
+    made.runner.close()
     assert need.token == pytest.approx(0.01) and max(count for count, _ in seen) < 100 < 16 * 12
 
 
@@ -428,7 +426,7 @@ def test_rows_that_fit_alone_are_not_refused_because_several_did_not(
     largest = max(one.rows("tree") for one in made.train.items)
     failing(made, largest, monkeypatch)
     fit_memory.fit(made)
-    assert made.at_work.budget.tokens == largest and not made.engine.checkpointing
-    assert made.at_work.budget.changes == [
+    assert made.runner.budget.tokens == largest and not made.engine.checkpointing
+    assert made.runner.budget.changes == [
         f"token_budget 4096 -> {largest}: more than {largest} tokens at once ran out of memory"
     ]

@@ -49,7 +49,7 @@ def trained(
     try:
         return loop.run(), loop
     finally:
-        made.at_work.close()
+        made.runner.close()
 
 
 def kept(loop: Any, step: int | None, name: str) -> float:
@@ -238,7 +238,7 @@ def test_prompts_that_teach_nothing_are_answered_anew_as_often_as_asked() -> Non
 def test_prompts_that_nothing_can_judge_are_left_out(terse: Path, tmp_path: Path) -> None:
     rows = [*reversal_rows(3, 1), reversal_rows(1, 0, seed=5, checker=None, reference=None)[0]]
     made = assembled("grpo", terse, tmp_path, rows, **RUN)
-    made.at_work.close()
+    made.runner.close()
     assert (
         dict(made.train.dropped)
         == {"neither a checker nor a reference, and nothing else judges": 1}
@@ -252,7 +252,7 @@ def test_a_prompt_that_the_template_refuses_is_left_out_and_counted(
     terse: Path, tmp_path: Path
 ) -> None:
     made = assembled("grpo", terse, tmp_path, reversal_rows(3, 1), **RUN)
-    made.at_work.close()
+    made.runner.close()
     made.builder.tokenizer.chat_template = (
         "{{ raise_exception('no system') if messages[0].role == 'system' }}ab"
     )
@@ -277,14 +277,14 @@ def test_nothing_to_compare_is_no_update(
         "grpo", terse, tmp_path, rows, **RUN | {"max_steps": 1, "resample_zero_variance": 1} | more
     )
     asked: list[int] = []
-    given = made.at_work.source.sample
-    made.at_work.source.sample = lambda prompts, n, sampling, ended: (
+    given = made.runner.source.sample
+    made.runner.source.sample = lambda prompts, n, sampling, ended: (
         asked.append(sampling.seed) or given(prompts, n, sampling)
     )
     before = [one.clone() for one in made.model.parameters() if one.requires_grad]
     loop = loop_of(made, tmp_path)
     loop.run()
-    made.at_work.close()
+    made.runner.close()
     line = next(line for line in loop.state.log_history if "reward" in line)
     assert (line["updates"], line["frac_reward_zero_std"], line["loss"]) == (0, 1, 0)
     assert (

@@ -211,11 +211,11 @@ def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> N
     made = assembled(
         "dpo", base, tmp_path, rows, nll_weight=0.0, batch_size=BATCH, token_budget=300
     )
-    made.at_work.evaluate(made.train.items[:1])  # references of a pass with other rows beside them
+    made.runner.evaluate(made.train.items[:1])  # references of a pass with other rows beside them
     heard = recorder()
     loop = loop_of(made, tmp_path, callbacks=[heard])
     order = [rows[at] for batch in loop.order.batches() for at in batch]
-    evaluated = made.at_work.evaluate(made.train.items)
+    evaluated = made.runner.evaluate(made.train.items)
     loop.run()
     rendered = [row | {"prompt": made.builder.render(row["prompt"])} for row in order]
     columns = {name: [row[name] for row in rendered] for name in ("prompt", "chosen", "rejected")}

@@ -22,7 +22,7 @@ from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role
 from thumbwheel.engine.tree import Layout, plan
 from thumbwheel.training.algorithms.ppo import Ppo, PpoConfig
-from thumbwheel.training.online_step import OnlineSteps
+from thumbwheel.training.online_step import OnlineRunner
 from thumbwheel.training.optimizer import prepare
 from thumbwheel.training.returns import whiten
 
@@ -380,15 +380,15 @@ def test_12_minibatches_are_shuffled_anew_in_every_pass_and_absurd_ratios_are_sk
 
 
 @pytest.fixture
-def steps(base: Path) -> Iterator[OnlineSteps]:
+def steps(base: Path) -> Iterator[OnlineRunner]:
     config = config_of(num_mini_batches=3, num_ppo_epochs=2, early_stop_kl=1e-4, token_budget=64)
-    made = OnlineSteps(Ppo(config), parts_of(base, config))
+    made = OnlineRunner(Ppo(config), parts_of(base, config))
     shake(made.engine.model)
     yield made
     made.close()
 
 
-def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineSteps, base: Path) -> None:
+def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineRunner, base: Path) -> None:
     seen = [list(steps._minibatches(12, step)) for step in (0, 0, 1)]
     assert seen[0] == seen[1] != seen[2]
     first, second = seen[0][:3], seen[0][3:]

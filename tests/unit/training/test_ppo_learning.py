@@ -50,7 +50,7 @@ def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> Non
     made = assemble("ppo", config, str(half_taught), half_taught, rows, tmp_path / "reference.db")
     before = success(made.model, made.builder.tokenizer, held_out)
     loop_of(made, tmp_path).run()
-    made.at_work.close()
+    made.runner.close()
     after = success(made.model, made.builder.tokenizer, held_out)
     print(f"seed {seed}: {before:.1%} -> {after:.1%} of {HELD_OUT}")
     assert 0.1 <= before <= 0.3 and after > 0.8

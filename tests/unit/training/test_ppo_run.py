@@ -23,9 +23,9 @@ from thumbwheel.engine.reward_model import RewardInput, RewardModel, RewardModel
 from thumbwheel.engine.score import Role
 from thumbwheel.training.algorithms.grpo import Grpo
 from thumbwheel.training.algorithms.ppo import Ppo
-from thumbwheel.training.judge import Ask
+from thumbwheel.training.judge import JudgeRequest
 from thumbwheel.training.online import Collected
-from thumbwheel.training.online_step import OnlineSteps
+from thumbwheel.training.online_step import OnlineRunner
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import train
 from thumbwheel.training.types import RunState
@@ -39,7 +39,7 @@ def judge(base: Path, tmp_path: Path) -> Path:
 
 def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path) -> None:
     config = config_of(reward_functions=())
-    steps = OnlineSteps(Ppo(config), parts_of(base, config, reward_model=judge))
+    steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
     engine = steps.engine
     assert list(engine.model.peft_config) == ["default", "critic", "reward"]
     trained = {id(one) for group in steps.groups() for one in group["params"]}
@@ -47,7 +47,7 @@ def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path)
     assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
 
     asks = [
-        Ask({}, text, "stop", [{"role": "user", "content": "the fox"}])
+        JudgeRequest({}, text, "stop", [{"role": "user", "content": "the fox"}])
         for text in ("jumps over", "return def add")
     ]
     alone = RewardModel.load(judge, device="cpu").score(
@@ -61,7 +61,7 @@ def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_rew
     judge: Path, base: Path
 ) -> None:
     config = config_of(reward_functions=())
-    steps = OnlineSteps(Ppo(config), parts_of(base, config, reward_model=judge))
+    steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
     made = answers(world(base))
     made = Collected(made.tasks[:1], made.rollouts[:1], made.rewards[:1])
     found = steps.method.experience(made, steps._sweep)
@@ -86,10 +86,11 @@ def test_10_a_critic_from_a_model_of_classes_starts_in_units_of_the_chances_that
     (judge / "reward.json").write_text(json.dumps(card | {"loss_type": "classification"}))
     for normalised in (True, False):
         config = config_of(reward_functions=(), normalize_reward=normalised)
-        steps = OnlineSteps(Ppo(config), parts_of(base, config, reward_model=judge))
+        steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
         plain = answers(world(base))
         asks = [
-            Ask({}, one.text, one.finish, plain.tasks[0].row["prompt"]) for one in plain.rollouts[0]
+            JudgeRequest({}, one.text, one.finish, plain.tasks[0].row["prompt"])
+            for one in plain.rollouts[0]
         ]
         made = Collected(plain.tasks[:1], plain.rollouts[:1], [steps._judge.judge(asks)])
         paid = torch.tensor([one.value for one in made.rewards[0]])
@@ -139,7 +140,7 @@ def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
     )
     prompts = plain_rows("prompts", 2)
     for folder in (judge, encoder):
-        steps = OnlineSteps(Grpo(config), parts_of(base, config, reward_model=folder))
+        steps = OnlineRunner(Grpo(config), parts_of(base, config, reward_model=folder))
         items = steps.method.prepare(prompts, steps._builder).items
         found = steps.collect(items, 3, steps._sampling(0))
         read = [

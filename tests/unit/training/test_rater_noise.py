@@ -150,7 +150,7 @@ def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they
     for item, weight, judgement in list(
         zip(assembly.train.items, weights, judgements, strict=False)
     )[1:]:
-        (logp,) = assembly.at_work.base_logps([item])
+        (logp,) = assembly.runner.base_logps([item])
         assert weight == pytest.approx(
             noise.trust(Judgement(logp, True, tuple(judgement["raters"])))
         )

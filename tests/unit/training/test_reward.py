@@ -71,7 +71,7 @@ def test_losses_and_gradients_are_the_straight_line_formula(
     shake(made.model)
     made.model.to(exact)
     assert len(made.train.items) == len(rows)
-    outcome = made.at_work.run(made.train.items, grad=True)
+    outcome = made.runner.run(made.train.items, grad=True)
     found = {
         name: one.grad.clone()
         for name, one in made.model.named_parameters()
@@ -238,14 +238,14 @@ def test_an_outlier_does_not_squeeze_the_scale() -> None:
 def test_what_the_rows_cannot_support(base: Path) -> None:
     scored = [{"value": 3.0}, {"value": 3.0}]
     with pytest.raises(DataError, match="lie between 3 and 3"):
-        Reward.settle(RewardConfig(loss_type="regression"), scored)
+        Reward.resolve_config(RewardConfig(loss_type="regression"), scored)
     with pytest.raises(DataError, match="same label"):
-        Reward.settle(RewardConfig(loss_type="classification"), [{"label": True}] * 3)
+        Reward.resolve_config(RewardConfig(loss_type="classification"), [{"label": True}] * 3)
     rated = [{"value": 1.0}, {"value": 5.0}]
-    fitted = Reward.settle(RewardConfig(loss_type="regression"), rated)
+    fitted = Reward.resolve_config(RewardConfig(loss_type="regression"), rated)
     assert fitted.scale == pytest.approx((1.04, 4.96)) and fitted.metric_for_best_model == "loss"
     assert (
-        Reward.settle(
+        Reward.resolve_config(
             RewardConfig(loss_type="regression", metric_for_best_model="mae"), rated
         ).metric_for_best_model
         == "mae"

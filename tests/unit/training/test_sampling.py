@@ -37,15 +37,15 @@ def grpo(base: Path, folder: Path, **changes: Any) -> Assembly:
 
 
 def drawn(made: Assembly) -> Collected:
-    made.at_work.source.sync()
-    return made.at_work.collect(made.train.items[:3], 4, made.at_work._sampling(7))
+    made.runner.source.sync()
+    return made.runner.collect(made.train.items[:3], 4, made.runner._sampling(7))
 
 
 def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_every_batch(
     base: Path, tmp_path: Path
 ) -> None:
     made = grpo(base, tmp_path)
-    steps = made.at_work
+    steps = made.runner
     assert not steps._own.exact and steps.source is steps._own and not steps.source.off_policy
     plain = GroupSampler(made.model, made.builder.tokenizer)
 
@@ -75,7 +75,7 @@ def test_answers_are_judged_while_others_are_still_being_written(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = grpo(base, tmp_path)
-    steps = made.at_work
+    steps = made.runner
     monkeypatch.setattr(steps._own, "_rows", 4)  # one prompt's answers at a time
     events: list[str] = []
     start, decode = steps._judge.start, steps._own._decode
@@ -101,24 +101,24 @@ def test_without_memory_for_the_copy_the_policy_samples_itself_and_a_resumed_run
     monkeypatch.setattr(sampling, "free_gb", lambda device, limit: 0.0)
     tight = grpo(base, tmp_path)
     assert capsys.readouterr().err.count("Sampling without a merged copy of the weights") == 1
-    assert (roomy.at_work._own.exact, tight.at_work._own.exact) == (False, True)
+    assert (roomy.runner._own.exact, tight.runner._own.exact) == (False, True)
     before = drawn(roomy)
-    tight.at_work.restore(roomy.at_work.state())
-    assert not tight.at_work._own.exact and tight.at_work.source is tight.at_work._own
+    tight.runner.restore(roomy.runner.state())
+    assert not tight.runner._own.exact and tight.runner.source is tight.runner._own
     assert drawn(tight).rollouts == before.rollouts
     for made in (roomy, tight):
-        made.at_work.close()
+        made.runner.close()
 
 
 def test_a_copy_beside_activations_that_are_computed_twice(base: Path, tmp_path: Path) -> None:
     plain, twice = grpo(base, tmp_path), grpo(base, tmp_path, gradient_checkpointing=True)
     assert drawn(plain).rollouts == drawn(twice).rollouts
     for made in (plain, twice):
-        made.at_work.close()
+        made.runner.close()
 
 
 def test_a_cut_of_the_distribution_is_said(base: Path, tmp_path: Path, capsys: Any) -> None:
-    grpo(base, tmp_path, top_k=5).at_work.close()
+    grpo(base, tmp_path, top_k=5).runner.close()
     assert "top_k and top_p cut the distribution" in capsys.readouterr().err
 
 
@@ -214,16 +214,16 @@ def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(
         ) as refused:
             drawn(made)
         assert fake.url in str(refused.value)
-        made.at_work.close()
+        made.runner.close()
         told = grpo(base, tmp_path, endpoint_url=fake.url, endpoint_logprobs="none", **given)
         assert not drawn(told).off_policy
-        told.at_work.close()
+        told.runner.close()
         warm = grpo(base, tmp_path, endpoint_url=fake.url, temperature=0.7, **given)
         with pytest.raises(ConfigError, match=r"temperature 0\.7.*endpoint_logprobs: processed"):
             drawn(warm)
-        warm.at_work.close()
+        warm.runner.close()
     gone = grpo(base, tmp_path, endpoint_url=fake.url, **given)
     with pytest.raises(ModelError, match="4 attempts failed") as down:
         drawn(gone)
     assert fake.url in str(down.value) and "Check that the server runs" in down.value.fix
-    gone.at_work.close()
+    gone.runner.close()

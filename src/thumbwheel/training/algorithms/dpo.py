@@ -51,9 +51,9 @@ class Dpo(Algorithm[DpoConfig]):
 
     name: ClassVar[str] = "dpo"
     needs: ClassVar[str] = "pairs"
-    good: ClassVar[frozenset[str]] = frozenset({"chosen"})
+    good_roles: ClassVar[frozenset[str]] = frozenset({"chosen"})
     rate: ClassVar[float] = 5e-5
-    tether: ClassVar[str | None] = "nll_weight"
+    regularizer_setting: ClassVar[str | None] = "nll_weight"
     Config: ClassVar[type[TrainConfig]] = DpoConfig
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:

@@ -52,7 +52,7 @@ WANT = frozenset({"logp", "entropy"})
 class GrpoConfig(OnlineConfig):
     """Settings of grpo."""
 
-    learned_judge: ClassVar[Mapping[str, Any]] = {"scale_rewards": "batch", "beta": 0.4}
+    reward_model_defaults: ClassVar[Mapping[str, Any]] = {"scale_rewards": "batch", "beta": 0.4}
     num_generations: int = Field(8, ge=2)
     """Answers sampled to each prompt, which are compared with each other."""
     loss_type: Normaliser = "dapo"
@@ -88,7 +88,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
 
     name: ClassVar[str] = "grpo"
     rate: ClassVar[float] = 1e-4
-    tether: ClassVar[str | None] = "beta"
+    regularizer_setting: ClassVar[str | None] = "beta"
     Config: ClassVar[type[TrainConfig]] = GrpoConfig
 
     def again(self, collected: Collected, turn: int) -> list[int]:

@@ -89,9 +89,9 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
 
     name: ClassVar[str] = "grpo_offline"
     needs: ClassVar[str] = "groups"
-    good: ClassVar[frozenset[str]] = frozenset({GOOD})
+    good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 1e-4
-    tether: ClassVar[str | None] = "beta"
+    regularizer_setting: ClassVar[str | None] = "beta"
     Config: ClassVar[type[TrainConfig]] = GrpoOfflineConfig
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:

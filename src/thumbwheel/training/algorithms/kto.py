@@ -63,13 +63,13 @@ class Kto(Algorithm[KtoConfig]):
 
     name: ClassVar[str] = "kto"
     needs: ClassVar[str] = "labels"
-    good: ClassVar[frozenset[str]] = frozenset({GOOD})
+    good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
-    tether: ClassVar[str | None] = "nll_weight"
+    regularizer_setting: ClassVar[str | None] = "nll_weight"
     Config: ClassVar[type[TrainConfig]] = KtoConfig
 
     @classmethod
-    def settle(cls, config: KtoConfig, rows: Sequence[Row]) -> KtoConfig:
+    def resolve_config(cls, config: KtoConfig, rows: Sequence[Row]) -> KtoConfig:
         """Raises DataError when one class is missing."""
         good = sum(bool(row["label"]) for row in rows)
         bad = len(rows) - good

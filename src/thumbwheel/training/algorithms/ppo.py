@@ -43,7 +43,10 @@ CRITIC_WANTS = ("value", "last")
 class PpoConfig(OnlineConfig):
     """Settings of ppo."""
 
-    learned_judge: ClassVar[Mapping[str, Any]] = {"init_kl_coef": 0.4, "kl_target_per_token": 0.05}
+    reward_model_defaults: ClassVar[Mapping[str, Any]] = {
+        "init_kl_coef": 0.4,
+        "kl_target_per_token": 0.05,
+    }
     num_generations: int = Field(4, ge=1)
     """Answers sampled to each prompt; they are learned from one by one."""
     batch_size: int = Field(16, ge=1)
@@ -122,7 +125,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
 
     name: ClassVar[str] = "ppo"
     rate: ClassVar[float] = 1e-4
-    tether: ClassVar[str | None] = "init_kl_coef"
+    regularizer_setting: ClassVar[str | None] = "init_kl_coef"
     Config: ClassVar[type[TrainConfig]] = PpoConfig
 
     def __init__(self, config: PpoConfig) -> None:

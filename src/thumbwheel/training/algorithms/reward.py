@@ -73,7 +73,7 @@ class Reward(Algorithm[RewardConfig]):
     name: ClassVar[str] = "reward"
     needs: ClassVar[str] = "pairs"
     rate: ClassVar[float] = 1e-4
-    judges: ClassVar[bool] = True
+    produces_reward_model: ClassVar[bool] = True
     reference: ClassVar[bool] = False
     dev_reference: ClassVar[bool] = False
     Config: ClassVar[type[TrainConfig]] = RewardConfig
@@ -84,7 +84,7 @@ class Reward(Algorithm[RewardConfig]):
         return SHAPES[config.loss_type]
 
     @classmethod
-    def settle(cls, config: RewardConfig, rows: Sequence[Row]) -> RewardConfig:
+    def resolve_config(cls, config: RewardConfig, rows: Sequence[Row]) -> RewardConfig:
         """The scale from the training rows; raises DataError where they hold one value or one class
         only."""
         if config.loss_type == "classification" and len({bool(row["label"]) for row in rows}) < 2:

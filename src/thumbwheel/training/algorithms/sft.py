@@ -64,7 +64,7 @@ class Sft(Algorithm[SftConfig]):
     name: ClassVar[str] = "sft"
     needs: ClassVar[str] = "chats"
     reference: ClassVar[bool] = False
-    good: ClassVar[frozenset[str]] = frozenset({GOOD})
+    good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
     Config: ClassVar[type[TrainConfig]] = SftConfig
 
@@ -74,12 +74,12 @@ class Sft(Algorithm[SftConfig]):
         return "scored" if config.weighting == "reward" else cls.needs
 
     @classmethod
-    def weighs(cls, config: SftConfig) -> bool:
+    def weighs_judgements(cls, config: SftConfig) -> bool:
         """Where all good answers would weigh alike."""
         return config.weigh_judgements and config.weighting == "none"
 
     @classmethod
-    def settle(cls, config: SftConfig, rows: Sequence[Row]) -> SftConfig:
+    def resolve_config(cls, config: SftConfig, rows: Sequence[Row]) -> SftConfig:
         """Centre and temperature of the weights, from the training rows; raises DataError where all
         have the same number."""
         if config.weighting == "none":
