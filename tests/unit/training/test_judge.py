@@ -97,7 +97,7 @@ def test_the_value_is_the_weighted_mean_of_what_applies(judge):
 class Scores:
     """A reward model: the length, and no number for the empty answer."""
 
-    def earned(self, groups):
+    def training_rewards(self, groups):
         assert all(answer.prompt == ROW["prompt"] for answers in groups for answer in answers)
         return [
             [float(len(answer.text)) if answer.text else math.nan for answer in answers]
