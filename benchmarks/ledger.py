@@ -32,7 +32,7 @@ from thumbwheel.datasets.ledger_rewards import ledger_values
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
-from thumbwheel.rewards.ledger_stats import survey
+from thumbwheel.rewards.ledger_stats import reward_summary
 
 
 def lines(traces: int) -> Iterator[dict[str, Any]]:
@@ -71,8 +71,8 @@ def measure(ws: Workspace) -> dict[str, dict[str, float]]:
     steps: dict[str, Callable[[], Any]] = {
         "first run": run,
         "second run": run,
-        "list": lambda: survey(ws, AGENT, lowest=5),
-        "list as of a day": lambda: survey(ws, AGENT, now, lowest=5),
+        "list": lambda: reward_summary(ws, AGENT, lowest=5),
+        "list as of a day": lambda: reward_summary(ws, AGENT, now, lowest=5),
         "values for a build": lambda: ledger_values(ws, AGENT),
     }
     return {name: _timed(step) for name, step in steps.items()}

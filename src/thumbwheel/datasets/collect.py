@@ -39,8 +39,8 @@ from thumbwheel.datasets.split_assignment import (
 )
 from thumbwheel.datasets.types import DatasetConfig, Drop, Row, Tally
 from thumbwheel.db.engine import Database
-from thumbwheel.rewards.label import loudest
-from thumbwheel.rewards.types import Loudest
+from thumbwheel.rewards.label import dominant_rater
+from thumbwheel.rewards.types import DominantRater
 
 SHARED = 50_000
 """Traces from which starting more processes pays."""
@@ -77,7 +77,7 @@ class Collected:
     notes: Counter[str] = field(default_factory=Counter)
     prompts: Counter[str] = field(default_factory=Counter)
     watermark: dict[str, Any] = field(default_factory=dict)
-    loudest: Loudest | None = None
+    loudest: DominantRater | None = None
 
     def add(self, folder: Path, said: Mapping[str, Any]) -> None:
         """What one process reports of the rows in `folder`."""
@@ -105,7 +105,7 @@ def collect(
     )
     kind = SHAPES.get(shape)
     with db.read() as connection:
-        one_voice = loudest(connection, agent, as_of, config.scope())
+        one_voice = dominant_rater(connection, agent, as_of, config.scope())
         found = Collected(
             watermark=store.watermark(connection, task.agent_id, as_of), loudest=one_voice
         )

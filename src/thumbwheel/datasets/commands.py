@@ -327,12 +327,12 @@ def _figures(manifest: dict[str, Any]) -> Iterator[str]:
     """Contradictions, one loud rater, and what the rows are like; older datasets say less."""
     from thumbwheel.datasets.dataplan import contradictions
     from thumbwheel.datasets.row_stats import Scores
-    from thumbwheel.rewards.types import Loudest
+    from thumbwheel.rewards.types import DominantRater
 
     if torn := contradictions(manifest["notes"], manifest["rule"]):
         yield torn
     if loudest := manifest.get("loudest"):
-        yield f"Careful: {Loudest(**loudest)}."
+        yield f"Careful: {DominantRater(**loudest)}."
     if scores := manifest.get("scores"):
         yield f"scores: {Scores(**scores)}"
     if characters := manifest.get("characters"):

@@ -13,7 +13,7 @@ from typing import Any
 from thumbwheel.datasets.episode import LAST_ONLY
 from thumbwheel.datasets.row_stats import Scores
 from thumbwheel.datasets.types import WAITS
-from thumbwheel.rewards.types import RULE, Loudest, Reach, Signal
+from thumbwheel.rewards.types import RULE, DominantRater, Signal, TargetCounts
 from thumbwheel.stats.types import FEWEST
 
 NAMES = {"kto": "KTO", "dpo": "DPO", "sft": "SFT"}
@@ -71,7 +71,7 @@ class DataPlan:
     agent: str
     traces: int
     signals: list[Signal]
-    reach: Reach
+    reach: TargetCounts
     shapes: dict[str, ShapePlan]
     labels: dict[str, int]
     class_weights: dict[str, float]
@@ -84,7 +84,7 @@ class DataPlan:
     recommended: str | None
     why: str
     rule: str = RULE
-    loudest: Loudest | None = None
+    loudest: DominantRater | None = None
     """The rater who gave more than half of the feedback, where there is one."""
     marks: dict[str, int] = field(default_factory=dict)
     """Traces that their owner has for training, for validation, for neither."""

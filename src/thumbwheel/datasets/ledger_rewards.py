@@ -16,7 +16,7 @@ from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.types import REWARD
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import ledger
-from thumbwheel.rewards.aggregate import EDGE, verdict_value
+from thumbwheel.rewards.aggregate import ROUNDING, verdict_value
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.function import Status
 from thumbwheel.rewards.types import Judgement, LabelConfig, Value
@@ -106,9 +106,9 @@ def rewarded(
     heard_people = reward.heard and said is not None and _by_people(said)
     good = (
         True
-        if reward.value >= config.good_from - EDGE
+        if reward.value >= config.good_from - ROUNDING
         else False
-        if reward.value <= config.bad_to + EDGE
+        if reward.value <= config.bad_to + ROUNDING
         else None
     )
     return judgement._replace(

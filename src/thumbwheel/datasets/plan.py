@@ -42,7 +42,7 @@ from thumbwheel.datasets.types import (
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.checker import refusal
-from thumbwheel.rewards.label import loudest, reach, signals
+from thumbwheel.rewards.label import dominant_rater, signals, target_counts
 
 METHODS = {"sft": "chats", "kto": "labels", "dpo": "pairs"}
 """Method -> the shape that it needs, in the order in which they are recommended where nothing else
@@ -64,11 +64,14 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
             connection, ids.derived("agt", agent), config, config.scope(), unjudged=True
         )
         _count(connection, agent, assignment, tally, facts, values)
-        one_voice = loudest(connection, agent, scope=config.scope())
+        one_voice = dominant_rater(connection, agent, scope=config.scope())
         marks = store.marked(connection, ids.derived("agt", agent))
         cases = store.case_inputs(connection, ids.derived("agt", agent))
         traces = store.trace_count(connection, ids.derived("agt", agent))
-        given, about = signals(connection, agent, config=config.label), reach(connection, agent)
+        given, about = (
+            signals(connection, agent, config=config.label),
+            target_counts(connection, agent),
+        )
     labels = {
         name: facts["labels"].of_label(label)
         for name, label in (("desirable", True), ("undesirable", False))

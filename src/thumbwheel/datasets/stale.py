@@ -16,7 +16,7 @@ from thumbwheel.core.errors import NotFound
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS, Dataset
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.rewards.ledger import moved, said_since, settings
+from thumbwheel.rewards.ledger import settings, traces_with_new_feedback, traces_with_new_rewards
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
     if reward not in (None, settings(ws, dataset.agent).fingerprint()):
         return Stale(total, total)
     since = datetime.fromisoformat(confirmed) if confirmed else dataset.recorded_at
-    changed = said_since(ws, dataset.agent, since)
+    changed = traces_with_new_feedback(ws, dataset.agent, since)
     if reward:
         try:
-            changed |= moved(ws, dataset.agent, since)
+            changed |= traces_with_new_rewards(ws, dataset.agent, since)
         except NotFound:  # a model or classifier of the reward is gone
             return Stale(total, total)
     if not changed:

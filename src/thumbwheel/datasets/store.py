@@ -28,7 +28,7 @@ from thumbwheel.db.schema import (
     steps,
     traces,
 )
-from thumbwheel.rewards.cases import given_tools
+from thumbwheel.rewards.cases import offered_tools
 from thumbwheel.rewards.types import Scope
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def _traces(connection: sa.Connection, others: sa.ColumnElement[bool] | None) ->
         task,
         asked,
     ) in streamed(connection, query):
-        tools = given_tools(asked, metadata) if asked or metadata else None
+        tools = offered_tools(asked, metadata) if asked or metadata else None
         yield TraceRow(
             name,
             prompt_id,

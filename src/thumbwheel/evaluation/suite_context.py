@@ -17,8 +17,8 @@ from thumbwheel.evaluation.types import Answer, EvaluationConfig
 from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.rewards import ledger
-from thumbwheel.rewards.cases import Stored
-from thumbwheel.rewards.component import components, located
+from thumbwheel.rewards.cases import StoredCase
+from thumbwheel.rewards.component import components, resolve_paths
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 
 CHUNK = 32
@@ -45,7 +45,7 @@ def material_of(
         opinions=opinions,
         optimised=optimised,
         verdicts=_verdicts(ws, candidate.agent),
-        checkers=located(ws, candidate.agent, reward_config.checkers),
+        checkers=resolve_paths(ws, candidate.agent, reward_config.checkers),
         home=str(ws.home.path),
         identity=[reward_config.fingerprint(), sorted(opinions)],
     )
@@ -85,7 +85,7 @@ def _rewards(
             for one in components(ws, agent, config, usable)
             if usable and not one.function.reads & SAID
         ]
-        stored = [Stored(case, True) for case in cases]
+        stored = [StoredCase(case, True) for case in cases]
         found = {one.name: one.judge(stored) for one in able}
         combine = config.combiner()
         values = [

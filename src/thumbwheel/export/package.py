@@ -30,7 +30,7 @@ from thumbwheel.export.unfinished import scratch
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion, State
 from thumbwheel.rewards import ledger
-from thumbwheel.rewards.component import located
+from thumbwheel.rewards.component import resolve_paths
 from thumbwheel.sdk.disk import sync
 from thumbwheel.training.base import locate_unchanged, require_training
 
@@ -115,7 +115,7 @@ class _Work:
         if not self.known:
             probes = [*parity.PROBES, *islice(own_prompts(self.ws, self.version), OWN)]
             cases = score.cases_of(self.ws, self.version, self.cases if self.form.quants else 0)
-            checkers = located(
+            checkers = resolve_paths(
                 self.ws, self.version.agent, ledger.settings(self.ws, self.version.agent).checkers
             )
             self.known.append(

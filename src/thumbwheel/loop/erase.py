@@ -178,9 +178,9 @@ def _describe(job: _Job) -> None:
         of = {*holding, *earlier.get("datasets", ())}
         by_rewards = rewarded(ws, job.agent)
         if job.doomed.ids:
-            of |= by_rewards if unlearn.judges(connection, job.agent_id) else set()
-            said = unlearn.said(connection, job.agent_id)
-        modelled = by_rewards if unlearn.modelled(connection, job.agent_id) else set()
+            of |= by_rewards if unlearn.classifier_has_part(connection, job.agent_id) else set()
+            said = unlearn.count_classifier_output(connection, job.agent_id)
+        modelled = by_rewards if unlearn.reward_model_has_part(connection, job.agent_id) else set()
         found = descendants(
             ws,
             connection,
@@ -226,7 +226,7 @@ def _describe(job: _Job) -> None:
 def _fitted(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
     """What was fitted on the labels, by kind: what an erasure that was stopped had found, and what
     is there now. Where the rows are gone already, what is there was fitted without them."""
-    now = unlearn.fitted(job.ws, job.agent) if job.doomed.ids else {}
+    now = unlearn.fitted_documents(job.ws, job.agent) if job.doomed.ids else {}
     return {kind: {*earlier.get(kind, ()), *now.get(kind, ())} for kind in unlearn.KINDS}
 
 
@@ -410,12 +410,12 @@ def _rows(job: _Job, seal: Seal) -> None:
         store.delete(connection, job.doomed)
         store.forget_replies(connection, job.agent_id)
         if job.doomed.ids:
-            unlearn.take_back(connection, job.agent_id)
+            unlearn.delete_classifier_output(connection, job.agent_id)
         if any(
             row["agent_id"] == job.agent_id
             for row in store.found_rows(connection, schema.reward_models, job.tainted.reward_models)
         ):
-            unlearn.take_back_modelled(connection, job.agent_id)
+            unlearn.delete_reward_model_scores(connection, job.agent_id)
         store.note_erasure(connection, str(job.done.id), _report(job, "rows"))
 
     job.ws.db.write(work)

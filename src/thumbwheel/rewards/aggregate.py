@@ -39,7 +39,7 @@ class Said(Protocol):
 
 S = TypeVar("S", bound=Said)
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
-EDGE = 1e-9
+ROUNDING = 1e-9
 """4 of 1..5 stars lies at 0.75 and 0.6 of 0..1 at 0.6 exactly; a boundary must not depend on
 rounding."""
 
@@ -166,9 +166,9 @@ def _number(said: Statement, config: LabelConfig) -> bool | None:
     if place is None:
         return None
     part, _ = place
-    if part >= config.good_from - EDGE:
+    if part >= config.good_from - ROUNDING:
         return True
-    return False if part <= config.bad_to + EDGE else None
+    return False if part <= config.bad_to + ROUNDING else None
 
 
 def place_of(said: Statement) -> tuple[float, tuple[float, float]] | None:

@@ -1,4 +1,4 @@
-"""Stored traces as cases: what was asked and answered, the run, the task's reference, and the
+"""StoredCase traces as cases: what was asked and answered, the run, the task's reference, and the
 feedback in force as of a time.
 
 Streamed in batches, the traces of one prompt side by side, so that a million of them take the
@@ -32,7 +32,7 @@ them."""
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredCase:
     """A stored trace as a case; `answered`: whether its answer was recorded. Where it was not, the
     text is empty and means nothing."""
 
@@ -46,7 +46,7 @@ def stored_cases(
     reads: Collection[str],
     as_of: datetime | None = None,
     trace_id: str | None = None,
-) -> Iterator[list[Stored]]:
+) -> Iterator[list[StoredCase]]:
     """All traces of `agent` (or one) that were recorded by `as_of` (default: now), with the fields
     in `reads` filled, in batches."""
     agent_id = ids.derived("agt", agent)
@@ -74,7 +74,7 @@ def stored_cases(
                 )
                 following = next(said, None)
             found.append(
-                Stored(
+                StoredCase(
                     replace(cases.of(row), feedback=statements, as_of=now),
                     row["output"] is not None,
                 )
@@ -82,7 +82,7 @@ def stored_cases(
         yield found
 
 
-def given_tools(*places: Any) -> list[dict[str, Any]] | None:
+def offered_tools(*places: Any) -> list[dict[str, Any]] | None:
     """The tools that the model was given: as the input of its step has them, else as the trace's
     metadata has them."""
     for place in places:
@@ -127,7 +127,7 @@ class _Parts:
             text=row["output"] or "",
             reference=row["reference"],
             prompt=self._prompts.get(row["input_id"], ()),
-            tools=given_tools(answer["input"] if answer else None, row["metadata"]),
+            tools=offered_tools(answer["input"] if answer else None, row["metadata"]),
             steps=tuple(_step(one) for one in steps),
             status=row["status"],
             finish=answer["finish_reason"] if answer else None,

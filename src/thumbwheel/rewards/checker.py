@@ -82,7 +82,7 @@ def checker_of(reference: Any) -> str:
     return "exact_answer"
 
 
-def waits(name: str | None) -> bool:
+def needs_feedback(name: str | None) -> bool:
     """Whether this function judges by what is said about an answer later, so that a fresh one has
     no score; also False for an unknown."""
     return name in FUNCTIONS.names() and "feedback" in FUNCTIONS.get(name).reads

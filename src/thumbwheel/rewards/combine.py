@@ -173,7 +173,7 @@ class Counting:
         settings do not have are left out."""
         left_out = self.left_out(scores)
         return {
-            name: None if name in left_out else counted(name, score, self.arithmetic)
+            name: None if name in left_out else counted_value(name, score, self.arithmetic)
             for name, score in scores.items()
             if name in self.weights
         }
@@ -232,7 +232,7 @@ class Combined:
         return {name: str(score.status) for name, score in self.scores.items()}
 
 
-def counted(name: str, score: Score, arithmetic: Arithmetic) -> float | None:
+def counted_value(name: str, score: Score, arithmetic: Arithmetic) -> float | None:
     """The value with which a score enters the mean; None where it leaves the denominator."""
     if score.value is not None or arithmetic == "applicable":
         return score.value

@@ -95,10 +95,10 @@ def list_(
     Example: thumbwheel reward list --agent support --lowest 10
     """
     from thumbwheel.core import log
-    from thumbwheel.rewards.ledger_stats import survey
+    from thumbwheel.rewards.ledger_stats import reward_summary
 
     with ctx.obj() as ws:
-        found = survey(ws, agent, _time(as_of), lowest)
+        found = reward_summary(ws, agent, _time(as_of), lowest)
     if json:
         log.answer(found)
         return
@@ -230,11 +230,11 @@ def pending(
     Example: thumbwheel reward pending --agent filer --json
     """
     from thumbwheel.core import log
-    from thumbwheel.rewards.ledger_stats import awaited
+    from thumbwheel.rewards.ledger_stats import missing_values
 
     with ctx.obj() as ws:
         report = _run(ws, agent, (), None, True, dry_run)
-        waiting = awaited(ws, agent)
+        waiting = missing_values(ws, agent)
     if json:
         log.answer(_as_dict(report) | {"agent": agent, "dry_run": dry_run, "waiting": waiting})
         return

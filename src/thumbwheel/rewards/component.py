@@ -25,7 +25,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.documents import documents
-from thumbwheel.rewards.cases import Stored
+from thumbwheel.rewards.cases import StoredCase
 from thumbwheel.rewards.checker import Checked
 from thumbwheel.rewards.combine import CHECKER, ComponentConfig, RewardConfig
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
@@ -47,7 +47,7 @@ class Component:
     version: str
     timeout: float
 
-    def inputs(self, one: Stored) -> str:
+    def inputs(self, one: StoredCase) -> str:
         """The fingerprint of what it would read of a case."""
         if not self.judges(one):
             return "no answer"
@@ -55,7 +55,7 @@ class Component:
             _ENCODER.encode(self.function.inputs(one.case)).encode("utf-8", "surrogatepass")
         ).hexdigest()
 
-    def judges(self, one: Stored) -> bool:
+    def judges(self, one: StoredCase) -> bool:
         """Whether there is something that it could judge."""
         return (
             one.answered
@@ -63,7 +63,7 @@ class Component:
             or bool(self.function.reads - OF_ANSWERS)
         )
 
-    def judge(self, due: Sequence[Stored]) -> list[Score]:
+    def judge(self, due: Sequence[StoredCase]) -> list[Score]:
         """One score for each; a function that raises, takes too long or leaves its range has
         failed, and nothing else has."""
         cases = [one.case for one in due if self.judges(one)]
@@ -118,7 +118,7 @@ def components(
     ]
 
 
-def located(
+def resolve_paths(
     ws: Workspace, agent: str, settings: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """The owner's settings of functions, by name, with names of this home (rm1, latest) as the
@@ -143,7 +143,7 @@ def _component(
             fix = "Set those of the functions that cases name under rewards.checkers"
             raise ConfigError(what, "the checker has none of its own", fix)
         kind = Checked
-        settings = {"functions": located(ws, agent, config.checkers)}
+        settings = {"functions": resolve_paths(ws, agent, config.checkers)}
     else:
         kind = FUNCTIONS.get(called)
         settings = _located(ws, agent, called, part.settings)

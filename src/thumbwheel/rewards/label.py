@@ -23,12 +23,12 @@ from thumbwheel.rewards.aggregate import judge, newest, people_first, reading
 from thumbwheel.rewards.types import (
     Comparing,
     Comparison,
+    DominantRater,
     Judgement,
     LabelConfig,
-    Loudest,
-    Reach,
     Scope,
     Signal,
+    TargetCounts,
 )
 
 
@@ -81,23 +81,25 @@ def signals(
     return sorted(found, key=lambda signal: (-signal.count, signal.kind))
 
 
-def loudest(
+def dominant_rater(
     connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None
-) -> Loudest | None:
+) -> DominantRater | None:
     """The named person who gave more than half of what persons said; None where nobody did."""
     counts = store.by_rater(connection, ids.derived("agt", agent), as_of, scope)
     total = sum(count for _, count in counts)
     most = max((count for rater_id, count in counts if rater_id is not None), default=0)
-    return Loudest(most, total) if most > 1 and 2 * most > total else None
+    return DominantRater(most, total) if most > 1 and 2 * most > total else None
 
 
-def reach(connection: sa.Connection, agent: str, as_of: datetime | None = None) -> Reach:
+def target_counts(
+    connection: sa.Connection, agent: str, as_of: datetime | None = None
+) -> TargetCounts:
     """What the feedback in force is about."""
     found = store.targets(connection, ids.derived("agt", agent), as_of)
     arrived, awaited = (
         {kind: count for kind, there, count in found if there is side} for side in (True, False)
     )
-    return Reach(arrived, awaited)
+    return TargetCounts(arrived, awaited)
 
 
 def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.log import Advance
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import store
-from thumbwheel.rewards.cases import Stored, stored_cases
+from thumbwheel.rewards.cases import StoredCase, stored_cases
 from thumbwheel.rewards.combine import Combined, RewardConfig, RewardsConfig
 from thumbwheel.rewards.component import Component, components
 from thumbwheel.rewards.function import Score, Status
@@ -111,7 +111,7 @@ class _Batch:
     def __init__(
         self,
         agent_id: str,
-        batch: Sequence[Stored],
+        batch: Sequence[StoredCase],
         known: Sequence[store.Entry],
         as_of: datetime | None,
     ) -> None:
@@ -125,7 +125,7 @@ class _Batch:
         self._again: list[dict[str, Any]] = []
         self._valued: set[str] = set()
 
-    def due(self, part: Component, retry: bool) -> list[Stored]:
+    def due(self, part: Component, retry: bool) -> list[StoredCase]:
         """Those that this component has not judged as they are."""
         found = []
         for one in self._batch:
@@ -142,7 +142,7 @@ class _Batch:
                 self._valued.add(target)
         return found
 
-    def add(self, part: Component, one: Stored, score: Score) -> None:
+    def add(self, part: Component, one: StoredCase, score: Score) -> None:
         """Note a judgement."""
         target = str(one.case.target_id)
         key = (target, part.name, *self._names[target, part.name])
@@ -359,7 +359,7 @@ def count(ws: Workspace, agent: str, as_of: datetime | None = None) -> int:
         return store.trace_count(connection, ids.derived("agt", agent), as_of)
 
 
-def moved(ws: Workspace, agent: str, since: datetime) -> set[str]:
+def traces_with_new_rewards(ws: Workspace, agent: str, since: datetime) -> set[str]:
     """Traces whose combined reward may be another one than at `since`: a component of it valued
     them anew, or for the first time.
 
@@ -371,10 +371,10 @@ def moved(ws: Workspace, agent: str, since: datetime) -> set[str]:
         return set()
     versions = {part.version for part in components(ws, agent, config, weighted)}
     with ws.db.read() as connection:
-        return store.moved(connection, ids.derived("agt", agent), since, versions)
+        return store.traces_with_new_rewards(connection, ids.derived("agt", agent), since, versions)
 
 
-def said_since(ws: Workspace, agent: str, since: datetime) -> set[str]:
+def traces_with_new_feedback(ws: Workspace, agent: str, since: datetime) -> set[str]:
     """Traces about which people said something, or took something back, after `since`."""
     with ws.db.read() as connection:
-        return store.said_since(connection, ids.derived("agt", agent), since)
+        return store.traces_with_new_feedback(connection, ids.derived("agt", agent), since)

@@ -1,5 +1,5 @@
 """What the ledger holds, in figures: components and rewards of an agent, what other weights would
-change, and what is still awaited.
+change, and what is still missing_values.
 
 Nothing here runs a reward function: figures come from the rows that `ledger` keeps.
 """
@@ -46,7 +46,7 @@ class Sum:
         return {"n": self.n, **dict.fromkeys(("mean", "least", "most")), **known}
 
 
-def survey(
+def reward_summary(
     ws: Workspace, agent: str, as_of: datetime | None = None, lowest: int = 0
 ) -> dict[str, Any]:
     """Components (weight, statuses, mean) and the combined reward of `agent`, with the `lowest`
@@ -196,7 +196,7 @@ def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
     return str(yaml.safe_dump({"rewards": {"agents": {agent: own}}}, sort_keys=False))
 
 
-def awaited(ws: Workspace, agent: str) -> list[dict[str, Any]]:
+def missing_values(ws: Workspace, agent: str) -> list[dict[str, Any]]:
     """What stands without a value although one may come: component, status (pending, blocked,
     failed), reason, count."""
     agent_id = require_agent(ws, agent)

@@ -464,7 +464,7 @@ def keep(
             connection.execute(rewards.update().where(rewards.c.id == sa.bindparam("row")), changes)
 
 
-def moved(
+def traces_with_new_rewards(
     connection: sa.Connection, agent_id: str, since: datetime, versions: Collection[str]
 ) -> set[str]:
     """Targets that one of these versions of components has valued since, of which an older value
@@ -487,7 +487,7 @@ def moved(
     )
 
 
-def said_since(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
+def traces_with_new_feedback(connection: sa.Connection, agent_id: str, since: datetime) -> set[str]:
     """Traces that feedback recorded after `since` is about, or feedback that it replaced or took
     back."""
     later = feedback.alias("later")

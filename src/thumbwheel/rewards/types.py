@@ -221,7 +221,7 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class Loudest:
+class DominantRater:
     """One rater gave `count` of the `total` pieces of feedback of persons, more than half. Who it
     is, is not kept."""
 
@@ -240,7 +240,7 @@ class Loudest:
 
 
 @dataclass(frozen=True)
-class Reach:
+class TargetCounts:
     """What the feedback in force is about: targets that have arrived, and those still awaited, by
     kind (trace, step, session)."""
 

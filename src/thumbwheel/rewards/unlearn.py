@@ -20,34 +20,34 @@ KINDS: Mapping[str, str] = {"classifiers": learn.KIND, "judge_agreements": agree
 """What they are called -> kind of document."""
 
 
-def fitted(ws: Workspace, agent: str) -> dict[str, set[str]]:
+def fitted_documents(ws: Workspace, agent: str) -> dict[str, set[str]]:
     """Name of KINDS -> hashes of the documents of the agent; raises StorageError for a damaged one."""
     return {
         name: {one.sha256 for one in documents(ws, kind, agent)} for name, kind in KINDS.items()
     }
 
 
-def said(connection: sa.Connection, agent_id: str) -> int:
+def count_classifier_output(connection: sa.Connection, agent_id: str) -> int:
     """How many ledger rows and undecided suggestions of the agent come from a classifier, kept here
     or in a file elsewhere."""
     return store.learned(connection, agent_id)
 
 
-def judges(connection: sa.Connection, agent_id: str) -> bool:
+def classifier_has_part(connection: sa.Connection, agent_id: str) -> bool:
     """Whether a classifier has a part in the rewards of the agent."""
     return store.judged_by_classifier(connection, agent_id)
 
 
-def modelled(connection: sa.Connection, agent_id: str) -> bool:
+def reward_model_has_part(connection: sa.Connection, agent_id: str) -> bool:
     """Whether a reward model has a part in the rewards of the agent."""
     return store.judged_by_model(connection, agent_id)
 
 
-def take_back_modelled(connection: sa.Connection, agent_id: str) -> None:
+def delete_reward_model_scores(connection: sa.Connection, agent_id: str) -> None:
     """Delete what reward models have said; the ledger's next run asks again."""
     store.forget_modelled(connection, agent_id)
 
 
-def take_back(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what `said` counts."""
+def delete_classifier_output(connection: sa.Connection, agent_id: str) -> None:
+    """Delete what `count_classifier_output` counts."""
     store.forget_learned(connection, agent_id)

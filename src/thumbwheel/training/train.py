@@ -43,7 +43,7 @@ from thumbwheel.models.versions import (
 )
 from thumbwheel.models.versions import version as find_version
 from thumbwheel.rewards import ledger
-from thumbwheel.rewards.component import located
+from thumbwheel.rewards.component import resolve_paths
 from thumbwheel.rewards.label import rater_names, raters_of
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -344,7 +344,7 @@ def _fingerprint(folder: Path) -> str:
 def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
     config = plan.config.model_dump(mode="json")
     if "reward_settings" in config:
-        config["reward_settings"] = located(ws, plan.agent, config["reward_settings"])
+        config["reward_settings"] = resolve_paths(ws, plan.agent, config["reward_settings"])
     return {
         "run_id": run_id,
         "agent": plan.agent,
@@ -355,7 +355,7 @@ def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
         "reference_cache": str(ws.home.cache / "reference.db"),
         "start": str(adapter_folder(ws, plan.start)) if plan.start else None,
         "reward_model": _reward_model(ws, plan.agent, plan.config.model_dump()),
-        "checkers": located(ws, plan.agent, ledger.settings(ws, plan.agent).checkers),
+        "checkers": resolve_paths(ws, plan.agent, ledger.settings(ws, plan.agent).checkers),
     }
 
 

@@ -437,14 +437,16 @@ def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned:
     made = build(ws, AGENT, "labels", allow)
     agent_id = ids.derived("agt", AGENT)
     with ws.db.read() as connection:
-        assert not unlearn.modelled(connection, agent_id)
+        assert not unlearn.reward_model_has_part(connection, agent_id)
     ws.db.write(
         lambda c: c.execute(
             schema.rewards.update().values(evidence={"output": 0.1, "loss_type": "bradley_terry"})
         )
     )
     with ws.db.read() as connection:
-        assert unlearn.modelled(connection, agent_id) and taint.rewarded(ws, AGENT) == {made.id}
+        assert unlearn.reward_model_has_part(connection, agent_id) and taint.rewarded(
+            ws, AGENT
+        ) == {made.id}
         pairs = {turned.sets["pairs"].id}
         found = descendants(ws, connection, agent_id, pairs, modelled={made.id})
         assert (
@@ -676,7 +678,7 @@ def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any)
     )
     agent_id = ids.derived("agt", AGENT)
     with ws.db.read() as connection:
-        assert unlearn.judges(connection, agent_id) and taint.rewarded(ws, AGENT) == {
+        assert unlearn.classifier_has_part(connection, agent_id) and taint.rewarded(ws, AGENT) == {
             rewarded.id
         } != {said.id}
     trained = {"algorithm": "grpo", "base": "b", "base_fingerprint": "f", "metrics": {}}

@@ -18,7 +18,7 @@ from thumbwheel.evaluation.types import Case as HeldOut
 from thumbwheel.llm.fake import FakeServer
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.checker import checker, refusal
-from thumbwheel.rewards.component import components, located
+from thumbwheel.rewards.component import components, resolve_paths
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions.judge import Judge, signature
 from thumbwheel.training.judge import Ask
@@ -158,7 +158,7 @@ def test_a_case_sends_no_key_to_an_address_of_its_own(tmp_path, monkeypatch):
             (evaluated,) = measure.score(
                 [HeldOut("c1", "c1", "c1", [], "Short", "judge", case["checker_config"], {})],
                 ["A long answer"],
-                located(ws, AGENT, ledger.settings(ws, AGENT).checkers),
+                resolve_paths(ws, AGENT, ledger.settings(ws, AGENT).checkers),
             )
         assert stranger.requests == []
     assert (found.status, evaluated.status) == (Status.BLOCKED, Status.NOT_APPLICABLE)
@@ -179,7 +179,7 @@ def test_the_owners_settings_make_a_judge_of_a_case_that_only_names_it(tmp_path)
         )
         found, _ = scores(ws)
         assert (found.value, found.status) == (1, Status.OK)
-        owner = located(ws, AGENT, ledger.settings(ws, AGENT).checkers)
+        owner = resolve_paths(ws, AGENT, ledger.settings(ws, AGENT).checkers)
         (evaluated,) = measure.score(
             [HeldOut("c1", "c1", "c1", [], "Short", "judge", None, {})], ["A long answer"], owner
         )

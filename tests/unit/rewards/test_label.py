@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.feedback_world import AGENT, START, World
-from thumbwheel.rewards.label import comparisons, judge, judgements, reach, reading, signals
+from thumbwheel.rewards.label import comparisons, judge, judgements, reading, signals, target_counts
 from thumbwheel.rewards.types import Judgement, LabelConfig, Statement
 
 CONFIG = LabelConfig()
@@ -336,7 +336,7 @@ def test_awaited_targets_judge_nothing_and_are_counted(tmp_path: Path) -> None:
     world.say("thumb", True, targets=[("session", trace)])
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         assert list(judgements(connection, AGENT)) == []
-        about = reach(connection, AGENT)
+        about = target_counts(connection, AGENT)
     assert (about.arrived, about.awaited) == ({"session": 1}, {"trace": 1})
 
 

@@ -21,7 +21,7 @@ from thumbwheel.rewards.cases import MOST_MATES, stored_cases
 from thumbwheel.rewards.component import Component, components, ringing
 from thumbwheel.rewards.explain import explain
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
-from thumbwheel.rewards.ledger_stats import awaited, reweigh, survey
+from thumbwheel.rewards.ledger_stats import missing_values, reward_summary, reweigh
 
 AGENT = "support"
 EVERY_FIELD = (
@@ -189,7 +189,7 @@ def test_defect_2c11_a_retriever_without_an_item_is_not_left_out_of_pending(worl
     )
     one.run()
     assert {name: found.value for name, found in one.rewards().items()} == {"d1": 0.75, "d2": None}
-    (waiting,) = awaited(one.ws, AGENT)
+    (waiting,) = missing_values(one.ws, AGENT)
     assert (waiting["component"], waiting["status"], waiting["count"]) == ("decision", "pending", 1)
 
 
@@ -545,7 +545,7 @@ def test_a_survey_counts_statuses_and_shows_the_lowest(world):
         *(said("rating", 1 + place, f"t{place}") for place in range(5)),
     )
     one.run()
-    found = survey(one.ws, AGENT, lowest=2)
+    found = reward_summary(one.ws, AGENT, lowest=2)
     assert found["components"]["rating"] == {
         "weight": 1.0,
         "mean": 0.5,
@@ -562,7 +562,7 @@ def test_a_survey_counts_statuses_and_shows_the_lowest(world):
     }
     assert [one["reward"] for one in found["lowest"]] == [0.0, 0.25]
     one.add(trace("late"))
-    assert survey(one.ws, AGENT)["components"]["rating"]["not_judged"] == 1
+    assert reward_summary(one.ws, AGENT)["components"]["rating"]["not_judged"] == 1
 
 
 def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count(world):

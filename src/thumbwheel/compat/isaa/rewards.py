@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.rewards.combine import Arithmetic, counted, group_normalised, weighted_mean
+from thumbwheel.rewards.combine import Arithmetic, counted_value, group_normalised, weighted_mean
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Step
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.sdk.tracefile import ExecutionTrace, line_of
@@ -250,7 +250,7 @@ class RewardEngine:
         weights = {reward.name: reward.weight for reward in self.rewards}
         values = {}
         for name, result in results.items():
-            values[name] = counted(name, _score_of(result), self.arithmetic)
+            values[name] = counted_value(name, _score_of(result), self.arithmetic)
         return weighted_mean(values, weights)
 
 

@@ -11,7 +11,7 @@ from thumbwheel.core import ids
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.split import group_of
 from thumbwheel.datasets.types import WAITS, Case, DatasetConfig, Drop, Evidence, PromptRow
-from thumbwheel.rewards.checker import waits
+from thumbwheel.rewards.checker import needs_feedback
 
 
 class Prompts(Shape):
@@ -54,7 +54,7 @@ class Prompts(Shape):
             prompt=evidence.prompt,
             tools=evidence.tools,
             weight=1.0,
-            origin=(WAITS if waits(case.checker) else "case") if case else "trace",
+            origin=(WAITS if needs_feedback(case.checker) else "case") if case else "trace",
             feedback_ids=sorted(liked.feedback_ids) if liked else [],
             trace_ids=sorted(
                 {one.trace_id for one in evidence.asked}.union(liked.trace_ids if liked else ())
