@@ -12,23 +12,28 @@ What else they had is mapped to commands in docs/40-migrating.md.
     "kto").run_full_pipeline(deploy_ollama=True)
 """
 
+from typing import TYPE_CHECKING
+
 from thumbwheel.compat import command_center, isaa, n3, ocd, rlhf_plan
-from thumbwheel.compat.command_center import *  # noqa: F403 - each package lists its names
+from thumbwheel.compat.lazy import lazy
 
-# isort: split
-from thumbwheel.compat.exporting import ExportResult, export_to_ollama  # type: ignore[assignment] # of a version, not of a folder
+if TYPE_CHECKING:
+    from thumbwheel.compat.command_center import *  # noqa: F403 - each package lists its names
 
-# isort: split
-from thumbwheel.compat.rlhf_plan import *  # noqa: F403
+    # isort: split
+    from thumbwheel.compat.exporting import ExportResult, export_to_ollama  # type: ignore[assignment] # of a version, not of a folder
 
-# isort: split
-from thumbwheel.compat.ocd import *  # noqa: F403
+    # isort: split
+    from thumbwheel.compat.rlhf_plan import *  # noqa: F403
 
-# isort: split
-from thumbwheel.compat.n3 import *  # type: ignore[assignment]  # noqa: F403 - its RewardModel hides the plan's
+    # isort: split
+    from thumbwheel.compat.ocd import *  # noqa: F403
 
-# isort: split
-from thumbwheel.compat.isaa import *  # type: ignore[assignment]  # noqa: F403 - after n3, whose TrainingConfig it hides
+    # isort: split
+    from thumbwheel.compat.n3 import *  # type: ignore[assignment]  # noqa: F403 - its RewardModel hides the plan's
+
+    # isort: split
+    from thumbwheel.compat.isaa import *  # type: ignore[assignment]  # noqa: F403 - after n3, whose TrainingConfig it hides
 
 __all__ = ["ExportResult", "export_to_ollama"]
 __all__ += isaa.__all__
@@ -36,3 +41,5 @@ __all__ += [name for name in n3.__all__ if name not in __all__]
 __all__ += [name for name in ocd.__all__ if name not in __all__]
 __all__ += [name for name in rlhf_plan.__all__ if name not in __all__]
 __all__ += [name for name in command_center.__all__ if name not in __all__]
+
+__getattr__ = lazy(__name__, ".exporting", ".isaa", ".n3", ".ocd", ".rlhf_plan", ".command_center")

@@ -1,7 +1,8 @@
-"""Tables of variants: the built-in ones by name, third parties' through an entry-point group of the
-same name.
+"""Tables of variants: the built-in ones by name, the plugins' by an entry-point group.
 
-A table maps a name to "module:attribute", so that listing names imports nothing.
+A table maps a name to "module:attribute", so that listing names imports none of them. An installed
+package brings variants by entry points. The plugins in our own source tree bring them by IN_TREE:
+entry points of our own would be seen only after the next installation.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Generic, TypeVar, cast
 from thumbwheel.core.errors import NotFound
 
 T = TypeVar("T")
+IN_TREE = "thumbwheel.compat.variants"
+"""The module whose VARIANTS are entry points: group -> name -> "module:attribute"."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -36,11 +39,11 @@ class Table(Generic[T]):
 
     @cached_property
     def locations(self) -> dict[str, str]:
-        """name -> "module:attribute", built-in first; a third party cannot replace a built-in name."""
-        found = {point.name: point.value for point in entry_points(group=self.group)}
-        return self._built_in | {
-            name: at for name, at in found.items() if name not in self._built_in
-        }
+        """name -> "module:attribute", built-in first; a plugin cannot replace a name of ours."""
+        in_tree: Mapping[str, str] = import_module(IN_TREE).VARIANTS.get(self.group, {})
+        ours = {**self._built_in, **in_tree}
+        installed = {point.name: point.value for point in entry_points(group=self.group)}
+        return ours | {name: location for name, location in installed.items() if name not in ours}
 
     def names(self) -> list[str]:
         """All known names, built-in first."""

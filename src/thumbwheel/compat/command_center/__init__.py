@@ -8,20 +8,25 @@ names, on our own verbs.
     result = trainer.train(dataset["train"], dataset.get("validation"))
 """
 
-from thumbwheel.compat.command_center.exporting import export_to_ollama
-from thumbwheel.compat.command_center.learner import (
-    OnlineLearner,
-    get_online_learner,
-    init_online_learner,
-)
-from thumbwheel.compat.command_center.pairs import (
-    DPOPair,
-    build_fixture_dpo_pairs,
-    build_widget_dpo_pairs,
-    prepare_training_dataset,
-)
-from thumbwheel.compat.command_center.training import CommandCenterDPOTrainer, TrainingResult
-from thumbwheel.compat.exporting import ExportResult
+from typing import TYPE_CHECKING
+
+from thumbwheel.compat.lazy import lazy
+
+if TYPE_CHECKING:
+    from thumbwheel.compat.command_center.exporting import export_to_ollama
+    from thumbwheel.compat.command_center.learner import (
+        OnlineLearner,
+        get_online_learner,
+        init_online_learner,
+    )
+    from thumbwheel.compat.command_center.pairs import (
+        DPOPair,
+        build_fixture_dpo_pairs,
+        build_widget_dpo_pairs,
+        prepare_training_dataset,
+    )
+    from thumbwheel.compat.command_center.training import CommandCenterDPOTrainer, TrainingResult
+    from thumbwheel.compat.exporting import ExportResult
 
 __all__ = [
     "CommandCenterDPOTrainer",
@@ -36,3 +41,11 @@ __all__ = [
     "init_online_learner",
     "prepare_training_dataset",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    ".pairs",
+    ".training",
+    ".exporting",
+    ".learner",
+)

@@ -8,49 +8,54 @@ trainer.train(examples)
 trainer.save_model()
 """
 
-from thumbwheel.compat.isaa.checkpoints import CheckpointLoader
-from thumbwheel.compat.isaa.datasets import (
-    DatasetPipeline,
-    GRPODatasetBuilder,
-    GRPOExample,
-    KTODatasetBuilder,
-    KTOExample,
-)
-from thumbwheel.compat.isaa.exporting import (
-    ExportPipeline,
-    GGUFExporter,
-    GGUFQuantization,
-    OllamaDeployer,
-    OllamaHostingProfile,
-    quick_export,
-)
-from thumbwheel.compat.isaa.hardware import (
-    HardwareConfig,
-    HardwareProfile,
-    detect_hardware,
-    get_ryzen_optimized_config,
-)
-from thumbwheel.compat.isaa.rewards import (
-    BaseReward,
-    CodeExecutionReward,
-    EfficiencyReward,
-    FormatComplianceReward,
-    LearnedReward,
-    RewardEngine,
-    RewardResult,
-    SyntaxValidationReward,
-    TaskCompletionReward,
-    ToolSuccessReward,
-)
-from thumbwheel.compat.isaa.training import RLTrainer, TrainingConfig
-from thumbwheel.compat.pipeline import TrainingPipeline
-from thumbwheel.sdk import (
-    ExecutionTrace,
-    ReasoningStep,
-    ToolCallTrace,
-    TraceCollector,
-    hook_into_agent,
-)
+from typing import TYPE_CHECKING
+
+from thumbwheel.compat.lazy import lazy
+
+if TYPE_CHECKING:
+    from thumbwheel.compat.isaa.checkpoints import CheckpointLoader
+    from thumbwheel.compat.isaa.datasets import (
+        DatasetPipeline,
+        GRPODatasetBuilder,
+        GRPOExample,
+        KTODatasetBuilder,
+        KTOExample,
+    )
+    from thumbwheel.compat.isaa.exporting import (
+        ExportPipeline,
+        GGUFExporter,
+        GGUFQuantization,
+        OllamaDeployer,
+        OllamaHostingProfile,
+        quick_export,
+    )
+    from thumbwheel.compat.isaa.hardware import (
+        HardwareConfig,
+        HardwareProfile,
+        detect_hardware,
+        get_ryzen_optimized_config,
+    )
+    from thumbwheel.compat.isaa.pipeline import TrainingPipeline
+    from thumbwheel.compat.isaa.rewards import (
+        BaseReward,
+        CodeExecutionReward,
+        EfficiencyReward,
+        FormatComplianceReward,
+        LearnedReward,
+        RewardEngine,
+        RewardResult,
+        SyntaxValidationReward,
+        TaskCompletionReward,
+        ToolSuccessReward,
+    )
+    from thumbwheel.compat.isaa.training import RLTrainer, TrainingConfig
+    from thumbwheel.sdk import (
+        ExecutionTrace,
+        ReasoningStep,
+        ToolCallTrace,
+        TraceCollector,
+        hook_into_agent,
+    )
 
 __all__ = [
     "BaseReward",
@@ -88,3 +93,15 @@ __all__ = [
     "hook_into_agent",
     "quick_export",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    "thumbwheel.sdk",
+    ".checkpoints",
+    ".hardware",
+    ".rewards",
+    ".datasets",
+    ".training",
+    ".exporting",
+    ".pipeline",
+)

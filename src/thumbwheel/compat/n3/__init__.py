@@ -1,30 +1,34 @@
-"""The n3 server's RLHF package (system 1): its classes by their names, on our own verbs. What the
-server does is not here.
+"""The RLHF package of the n3 server: its classes by their names, on our own verbs.
 
 from thumbwheel.compat.n3 import RLHFTrainer, TrainingConfig
 
 result = RLHFTrainer(TrainingConfig(base_model="gpt2", max_steps=50)).train(feedbacks, "rlhf")
 """
 
-from thumbwheel.compat.n3.datasets import (
-    FeedbackDataset,
-    FeedbackExample,
-    PPODataset,
-    load_dataset,
-    prepare_feedback_dataset,
-    prepare_ppo_dataset,
-    save_dataset,
-)
-from thumbwheel.compat.n3.policies import PolicyVersion, list_policy_versions
-from thumbwheel.compat.n3.training import (
-    DatasetConfig,
-    RewardModel,
-    RewardModelConfig,
-    RLHFTrainer,
-    TrainingConfig,
-    TrainingResult,
-    train_reward_model,
-)
+from typing import TYPE_CHECKING
+
+from thumbwheel.compat.lazy import lazy
+
+if TYPE_CHECKING:
+    from thumbwheel.compat.n3.datasets import (
+        FeedbackDataset,
+        FeedbackExample,
+        PPODataset,
+        load_dataset,
+        prepare_feedback_dataset,
+        prepare_ppo_dataset,
+        save_dataset,
+    )
+    from thumbwheel.compat.n3.policies import PolicyVersion, list_policy_versions
+    from thumbwheel.compat.n3.training import (
+        DatasetConfig,
+        RewardModel,
+        RewardModelConfig,
+        RLHFTrainer,
+        TrainingConfig,
+        TrainingResult,
+        train_reward_model,
+    )
 
 __all__ = [
     "DatasetConfig",
@@ -44,3 +48,10 @@ __all__ = [
     "save_dataset",
     "train_reward_model",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    ".datasets",
+    ".policies",
+    ".training",
+)

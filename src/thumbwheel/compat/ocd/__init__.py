@@ -10,18 +10,23 @@ Decisions come from the table at DATABASE_URL, which is only read, or from a fil
 commands for training, evaluation and export are commands here (docs/40-migrating.md).
 """
 
-from thumbwheel.compat.ocd.decisions import (
-    export_training_data,
-    get_training_stats,
-    load_training_decisions,
-)
-from thumbwheel.compat.ocd.prompts import format_prompt_for_agent, get_system_prompt
-from thumbwheel.compat.ocd.records import DecisionRecord
-from thumbwheel.compat.ocd.rewards import (
-    calculate_reward_from_components,
-    calculate_reward_from_record,
-    normalize_reward,
-)
+from typing import TYPE_CHECKING
+
+from thumbwheel.compat.lazy import lazy
+
+if TYPE_CHECKING:
+    from thumbwheel.compat.ocd.decisions import (
+        export_training_data,
+        get_training_stats,
+        load_training_decisions,
+    )
+    from thumbwheel.compat.ocd.prompts import format_prompt_for_agent, get_system_prompt
+    from thumbwheel.compat.ocd.records import DecisionRecord
+    from thumbwheel.compat.ocd.rewards import (
+        calculate_reward_from_components,
+        calculate_reward_from_record,
+        normalize_reward,
+    )
 
 __all__ = [
     "DecisionRecord",
@@ -34,3 +39,11 @@ __all__ = [
     "load_training_decisions",
     "normalize_reward",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    ".records",
+    ".prompts",
+    ".rewards",
+    ".decisions",
+)

@@ -8,15 +8,20 @@ settings as ours.
     RewardModelTrainer(feedback_collector=collector).train("models/reward_model")
 """
 
-from thumbwheel.compat.rlhf_plan.ab_testing import ABTestingFramework
-from thumbwheel.compat.rlhf_plan.feedback import FeedbackCollector, FeedbackEntry
-from thumbwheel.compat.rlhf_plan.learner import ContinuousLearner
-from thumbwheel.compat.rlhf_plan.settings import Converted, convert_settings
-from thumbwheel.compat.rlhf_plan.training import (
-    PPOAssistantTrainer,
-    RewardModel,
-    RewardModelTrainer,
-)
+from typing import TYPE_CHECKING
+
+from thumbwheel.compat.lazy import lazy
+
+if TYPE_CHECKING:
+    from thumbwheel.compat.rlhf_plan.ab_testing import ABTestingFramework
+    from thumbwheel.compat.rlhf_plan.feedback import FeedbackCollector, FeedbackEntry
+    from thumbwheel.compat.rlhf_plan.learner import ContinuousLearner
+    from thumbwheel.compat.rlhf_plan.settings import Converted, convert_settings
+    from thumbwheel.compat.rlhf_plan.training import (
+        PPOAssistantTrainer,
+        RewardModel,
+        RewardModelTrainer,
+    )
 
 __all__ = [
     "ABTestingFramework",
@@ -29,3 +34,12 @@ __all__ = [
     "RewardModelTrainer",
     "convert_settings",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    ".feedback",
+    ".settings",
+    ".ab_testing",
+    ".training",
+    ".learner",
+)
