@@ -91,8 +91,8 @@ def test_a_reading_is_repeatable_whatever_the_line_number(name: str, tmp_path: P
     path.write_text("\n".join([*examples(name), "", *examples(name)]))
     items = [item for item in read(SOURCES.get(name), path) if isinstance(item, Line)]
     half = len(items) // 2
-    assert [[one.identified() for one in item.records] for item in items[:half]] == [
-        [one.identified() for one in item.records] for item in items[half:]
+    assert [[one.name_and_fingerprint() for one in item.records] for item in items[:half]] == [
+        [one.name_and_fingerprint() for one in item.records] for item in items[half:]
     ]
     assert items[half].number == half + 2
 

@@ -704,7 +704,7 @@ class TestCrashes:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            ingest(ws, "a", "jsonl", file, seen=interrupt)
+            ingest(ws, "a", "jsonl", file, on_position=interrupt)
         before = count(ws, schema.traces)
         assert 0 < before < 1000
         assert ingest(ws, "a", "jsonl", file).stored == 2000 - 2 * before

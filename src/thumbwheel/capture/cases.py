@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from thumbwheel.capture import store
-from thumbwheel.capture.feedback import keep_one
+from thumbwheel.capture.feedback import store_record
 from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.regular_file import read_regular
 from thumbwheel.capture.types import CaseRecord, Unreadable, explain
@@ -32,24 +32,24 @@ def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
         )
     except ValidationError as error:
         raise InputError("case", explain(error), "See: thumbwheel case add --help") from None
-    return keep_one(ws, agent, record, reviewer)
+    return store_record(ws, agent, record, reviewer)
 
 
 def read_cases(path: Path) -> list[dict[str, Any]]:
     """The fields of the cases in a JSON file, one object or a list of them; raises InputError."""
     try:
-        found = json_value(read_regular(path).removeprefix(b"\xef\xbb\xbf"))
+        content = json_value(read_regular(path).removeprefix(b"\xef\xbb\xbf"))
     except Unreadable as error:
         fix = "Give a JSON object with one case, or a list of them; JSON lines go through import"
         raise InputError(f"file {str(path)!r}", str(error), fix) from None
-    found = found if isinstance(found, list) else [found]
-    if not found or not all(isinstance(one, dict) for one in found):
+    cases = content if isinstance(content, list) else [content]
+    if not cases or not all(isinstance(case, dict) for case in cases):
         raise InputError(
             f"file {str(path)!r}",
             "it holds no case",
             "Give an object with input and reference, or a list of them",
         )
-    return [{key: value for key, value in one.items() if key != "type"} for one in found]
+    return [{key: value for key, value in case.items() if key != "type"} for case in cases]
 
 
 def list_cases(
@@ -63,8 +63,8 @@ def list_cases(
         rows = store.case_rows(connection, agent_id, basis, limit)
         counts = store.case_counts(connection, agent_id)
     hidden = ("agent_id", "reviewer_id", "input_id", "fingerprint", "message")
-    return counts, [
-        {key: row[key] for key in row if key not in hidden}
-        | {"input": row["message"].get("content")}
-        for row in rows
-    ]
+    cases = []
+    for row in rows:
+        case = {key: row[key] for key in row if key not in hidden}
+        cases.append(case | {"input": row["message"].get("content")})
+    return counts, cases

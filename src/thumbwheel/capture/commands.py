@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from thumbwheel.capture.location import place_of
+from thumbwheel.capture.location import path_or_address
 from thumbwheel.core.errors import DataError
 
 Agent = Annotated[
@@ -31,7 +31,7 @@ def import_(
     path: Annotated[
         Path | None,
         typer.Argument(
-            parser=place_of, help="The file (also .gz), folder or address.", metavar="PATH"
+            parser=path_or_address, help="The file (also .gz), folder or address.", metavar="PATH"
         ),
     ] = None,
     agent: Annotated[
@@ -40,7 +40,7 @@ def import_(
     detect: Annotated[
         Path | None,
         typer.Option(
-            parser=place_of,
+            parser=path_or_address,
             metavar="PATH",
             help="Only name the source of this file, folder or address, and show rows.",
         ),
@@ -167,12 +167,12 @@ def import_(
     with ctx.obj() as ws:
         size = path.stat().st_size if path.is_file() else None
         with log.progress(f"import {path.name}", size, "bytes") as advance:
-            at = 0
+            last_position = 0
 
-            def seen(position: int) -> None:
-                nonlocal at
-                advance(position - at)
-                at = position
+            def on_position(position: int) -> None:
+                nonlocal last_position
+                advance(position - last_position)
+                last_position = position
 
             if dry_run:
                 report = rehearse(
@@ -181,7 +181,7 @@ def import_(
                     path,
                     case_rule=ws.case_rule,
                     rejects=rejects,
-                    seen=seen,
+                    on_position=on_position,
                     options=options,
                 )
             else:
@@ -193,7 +193,7 @@ def import_(
                     path,
                     rejects=rejects,
                     reviewer=vouching,
-                    seen=seen,
+                    on_position=on_position,
                     options=options,
                 )
     if as_json:
@@ -213,54 +213,54 @@ def _show_detection(path: Path, source: str | None, options: Any, as_json: bool)
     from thumbwheel.capture.detect import detect, sample
     from thumbwheel.core import log
 
-    found = detect(path, options, source)
-    rows = sample(path, found.source, options)
+    detection = detect(path, options, source)
+    rows = sample(path, detection.source, options)
     if as_json:
         log.answer(
-            {"source": found.source, "why": found.why, "mapping": found.mapping, "rows": rows}
+            {
+                "source": detection.source,
+                "why": detection.why,
+                "mapping": detection.mapping,
+                "rows": rows,
+            }
         )
         return
-    for line in (found.words(), *(f"  {line}" for line in found.mapping)):
-        log.show(line)
-    shown = [
-        (row["number"], line)
-        for row in rows
-        for line in row.get("records", [f"refused: {row.get('refused')}"])
-    ]
+    log.show(detection.words())
+    for line in detection.mapping:
+        log.show(f"  {line}")
+    shown = []
+    for row in rows:
+        lines = row.get("records", [f"refused: {row.get('refused')}"])
+        shown += [(row["number"], line) for line in lines]
     log.table("Its first rows, nothing stored", ["line", "becomes"], shown)
-    log.say(f"Bring it in: thumbwheel import {found.source} {path} --agent AGENT")
+    log.say(f"Bring it in: thumbwheel import {detection.source} {path} --agent AGENT")
 
 
 def _show_report(report: Any, dry_run: bool, rejects: Path | None) -> None:
     from thumbwheel.core import log
 
-    took = [("read", report.read)]
-    took += [] if dry_run else [("stored", report.stored), ("duplicates", report.duplicates)]
-    took += [("erased earlier", report.erased)] if report.erased else []
-    took += [("refused", report.refused)]
-    took += [(f"left out: {reason}", count) for reason, count in report.left_out.items()]
-    took += [
-        (f"{'found' if dry_run else 'new'}: {what}", count)
-        for what, count in report.records.items()
-    ]
-    log.table(
-        f"{report.source} -> {report.agent}{' (dry run, nothing stored)' if dry_run else ''}",
-        ["lines", "count"],
-        took,
-    )
+    counts = [("read", report.read)]
+    if not dry_run:
+        counts += [("stored", report.stored), ("duplicates", report.duplicates)]
+    if report.erased:
+        counts.append(("erased earlier", report.erased))
+    counts.append(("refused", report.refused))
+    counts += [(f"left out: {reason}", count) for reason, count in report.left_out.items()]
+    prefix = "found" if dry_run else "new"
+    counts += [(f"{prefix}: {noun}", count) for noun, count in report.records.items()]
+    title = f"{report.source} -> {report.agent}"
+    if dry_run:
+        title += " (dry run, nothing stored)"
+    log.table(title, ["lines", "count"], counts)
     for line in report.words():
         log.say(f"note: {line}")
     if report.refused:
-        log.table(
-            "Refused lines",
-            ["line", "reason"],
-            [(one["number"], one["reason"]) for one in report.refusals],
-        )
-        left = report.refused - len(report.refusals)
-        more = f"{left} more. " if left else ""
-        log.say(
-            more + (f"All of them are in {rejects}" if rejects else "Keep them with --rejects FILE")
-        )
+        refusals = [(refusal["number"], refusal["reason"]) for refusal in report.refusals]
+        log.table("Refused lines", ["line", "reason"], refusals)
+        not_shown = report.refused - len(report.refusals)
+        more = f"{not_shown} more. " if not_shown else ""
+        advice = f"All of them are in {rejects}" if rejects else "Keep them with --rejects FILE"
+        log.say(more + advice)
 
 
 @feedback.command("add")
@@ -302,7 +302,7 @@ def feedback_add(
     from thumbwheel.capture.feedback import add_feedback
     from thumbwheel.core import log
 
-    given = {
+    options = {
         "thumb": thumb,
         "rating": rating,
         "score": score,
@@ -310,9 +310,8 @@ def feedback_add(
         "label": label,
         "outcome": outcome,
     }
-    kind, name, value = _signal(
-        {key: text for key, text in given.items() if text is not None}, comment, retracts
-    )
+    typed = {key: text for key, text in options.items() if text is not None}
+    kind, name, value = _signal(typed, comment, retracts)
     note = comment if kind != "comment" else None
     with ctx.obj() as ws:
         fields = {"name": name, "comment": note, "supersedes": supersedes, "retracts": retracts}
@@ -324,22 +323,22 @@ def feedback_add(
 
 
 def _signal(
-    given: dict[str, str], comment: str | None, retracts: str | None
+    signals: dict[str, str], comment: str | None, retracts: str | None
 ) -> tuple[str, str | None, Any]:
     """(kind, name, value) of the one signal that was typed; raises InputError for none or several."""
     from thumbwheel.capture.feedback import number
     from thumbwheel.core.errors import InputError
 
-    if not given and (comment is not None or retracts):
+    if not signals and (comment is not None or retracts):
         return "comment", None, comment or ""
-    if len(given) != 1:
-        typed = ", ".join(f"--{key}" for key in given) or "none"
+    if len(signals) != 1:
+        typed = ", ".join(f"--{key}" for key in signals) or "none"
         fix = (
             "Give exactly one of --thumb, --rating, --score, --correction, --label, --outcome, "
             "--comment"
         )
         raise InputError(f"signal {typed}", "one judgement carries one signal", fix)
-    ((kind, text),) = given.items()
+    ((kind, text),) = signals.items()
     if kind in ("rating", "score"):
         return kind, None, number(text, f"--{kind}")
     if kind == "correction":
@@ -350,6 +349,7 @@ def _signal(
                 f"--thumb {text!r}", "a thumb points up or down", "Give --thumb up or --thumb down"
             )
         return kind, None, text == "up"
+    # a label or an outcome: NAME=VALUE
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
         raise InputError(
@@ -358,7 +358,9 @@ def _signal(
     truth = {"true": True, "false": False}.get(value.lower())
     if truth is not None:
         return kind, name, truth
-    return kind, name, value if kind == "label" else number(value, f"--outcome {name}")
+    if kind == "label":
+        return kind, name, value
+    return kind, name, number(value, f"--outcome {name}")
 
 
 @feedback.command("list")
@@ -378,21 +380,14 @@ def feedback_list(
     if as_json:
         log.answer(rows)
         return
-    log.table(
-        f"feedback of {agent}",
-        ["id", "kind", "value", "target", "rater", "occurred"],
-        [
-            (
-                row["id"],
-                f"{row['kind']} {row['name'] or ''}".strip(),
-                _clip(row["value"]),
-                _aims(row["targets"]),
-                row["rater"],
-                _day(row),
-            )
-            for row in rows
-        ],
-    )
+    shown = []
+    for row in rows:
+        signal = f"{row['kind']} {row['name'] or ''}".strip()
+        targets = _target_names(row["targets"])
+        when = f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}"
+        shown.append((row["id"], signal, _clip(row["value"]), targets, row["rater"], when))
+    columns = ["id", "kind", "value", "target", "rater", "occurred"]
+    log.table(f"feedback of {agent}", columns, shown)
 
 
 def _clip(value: Any) -> str:
@@ -400,14 +395,12 @@ def _clip(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _aims(targets: list[dict[str, Any]]) -> str:
-    return ", ".join(
-        one["external_id"] + ("" if one["target_id"] else " (not arrived)") for one in targets
-    )
-
-
-def _day(row: dict[str, Any]) -> str:
-    return f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}"
+def _target_names(targets: list[dict[str, Any]]) -> str:
+    names = []
+    for target in targets:
+        missing = "" if target["target_id"] else " (not arrived)"
+        names.append(target["external_id"] + missing)
+    return ", ".join(names)
 
 
 @feedback.command("stats")
@@ -427,31 +420,29 @@ def feedback_stats(
 
     Example: thumbwheel feedback stats --agent support --period month
     """
-    from thumbwheel.capture.feedback import feedback_stats as count
+    from thumbwheel.capture.feedback import feedback_stats as count_feedback
     from thumbwheel.core import log
 
     with ctx.obj() as ws:
-        stats = count(ws, agent, period)
+        stats = count_feedback(ws, agent, period)
     if as_json:
         log.answer(stats.as_dict())
         return
     signals = [
-        (name, one.count, _percent(one.share), len(one.raters))
-        for name, one in stats.signals.items()
+        (name, signal.count, _percent(signal.share), len(signal.raters))
+        for name, signal in stats.signals.items()
     ]
     log.table(f"feedback of {agent}", ["signal", "count", "positive", "raters"], signals)
     log.table("raters", ["rater", "count"], stats.raters.most_common(20))
     for title, counts in ((period, stats.periods), ("version", stats.versions)):
-        if counts:
-            rows = [
-                (name, one.judged, one.positive, _percent(one.share))
-                for name, one in counts.items()
-            ]
-            log.table(
-                f"positive feedback of people by {title}",
-                [title, "judged", "positive", "share"],
-                rows,
-            )
+        if not counts:
+            continue
+        rows = [
+            (name, count.judged, count.positive, _percent(count.share))
+            for name, count in counts.items()
+        ]
+        columns = [title, "judged", "positive", "share"]
+        log.table(f"positive feedback of people by {title}", columns, rows)
     log.say(
         f"{stats.replaced} superseded, retracted or said anew, {stats.unresolved} targets have "
         "not arrived"
@@ -502,16 +493,14 @@ def case_add(
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
 
-    pairs = [text.partition("=") for text in slice or []]
-    if bad := [
-        text
-        for text, (key, equals, value) in zip(slice or [], pairs, strict=True)
-        if not (key and equals and value)
-    ]:
-        raise InputError(
-            f"--slice {bad[0]!r}", "it is not KEY=VALUE", "Give for example --slice topic=billing"
-        )
-    slices = {key: value for key, _, value in pairs}
+    slices = {}
+    for text in slice or []:
+        key, _, value = text.partition("=")
+        if not key or not value:
+            raise InputError(
+                f"--slice {text!r}", "it is not KEY=VALUE", "Give for example --slice topic=billing"
+            )
+        slices[key] = value
     typed = {
         "id": id,
         "input": input,
@@ -527,14 +516,13 @@ def case_add(
             "Give one of them",
         )
     with ctx.obj() as ws:
-        added = [
-            add_case(ws, agent, reviewer, **fields)
-            for fields in (read_cases(file) if file else [typed])
-        ]
+        cases = read_cases(file) if file else [typed]
+        ids = [add_case(ws, agent, reviewer, **fields) for fields in cases]
     if as_json:
-        log.answer({"ids": added})
+        log.answer({"ids": ids})
     else:
-        log.say(f"stored {', '.join(added[:5])}{' ...' if len(added) > 5 else ''}")
+        more = " ..." if len(ids) > 5 else ""
+        log.say(f"stored {', '.join(ids[:5])}{more}")
 
 
 @case.command("list")
@@ -554,9 +542,8 @@ def case_list(
     if as_json:
         log.answer({"counts": counts, "cases": rows})
         return
-    title = f"cases of {agent}: " + (
-        ", ".join(f"{count} {what}" for what, count in counts.items()) or "none"
-    )
+    totals = ", ".join(f"{count} {basis}" for basis, count in counts.items()) or "none"
+    title = f"cases of {agent}: {totals}"
     shown = [
         (
             row["id"],

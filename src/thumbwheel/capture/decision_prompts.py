@@ -76,10 +76,8 @@ def system_of(agent: str | None, action: Mapping[str, Any]) -> list[dict[str, An
     choices = []
     for declared, spelled in zip(KEYS[agent], keys, strict=True):
         if declared in VALUES and declared in CHOSEN:
-            choices.append(
-                f"{spelled} is one of "
-                f"{', '.join(spelled_value(declared, word, action) for word in VALUES[declared])}"
-            )
+            values = [spelled_value(declared, value, action) for value in VALUES[declared]]
+            choices.append(f"{spelled} is one of {', '.join(values)}")
     options = f" {'; '.join(choices)}." if choices else ""
     answer = (
         f"Answer with one JSON object with the keys {', '.join(keys)}, and with nothing "
@@ -112,11 +110,8 @@ def _filer(state: State) -> Iterator[str]:
 
 
 def _librarian(state: State) -> Iterator[str]:
-    item, project, corpus = (
-        _object(state, "newItem"),
-        _object(state, "opus"),
-        _objects(state, "corpus"),
-    )
+    item, project = _object(state, "newItem"), _object(state, "opus")
+    corpus = _objects(state, "corpus")
     yield "New Item:"
     yield f"- Title: {_text(item, 'title')}"
     yield f"- Instructions: {_text(item, 'rawInstructions')}"
@@ -129,10 +124,8 @@ def _librarian(state: State) -> Iterator[str]:
     yield ""
     yield f"Existing Items in Project ({len(corpus)} items):"
     for other in corpus[:MOST_ITEMS]:
-        yield (
-            f"- [{_text(other, 'status')}] {_text(other, 'title')}: "
-            f"{_text(other, 'rawInstructions')[:ITEM_LETTERS]}..."
-        )
+        instructions = _text(other, "rawInstructions")[:ITEM_LETTERS]
+        yield f"- [{_text(other, 'status')}] {_text(other, 'title')}: {instructions}..."
 
 
 def _prioritizer(state: State) -> Iterator[str]:
@@ -158,11 +151,8 @@ def _prioritizer(state: State) -> Iterator[str]:
 
 
 def _situation(state: State) -> Iterator[str]:
-    context, goals, limits = (
-        _object(state, "userContext"),
-        _object(state, "strategicState"),
-        _object(state, "constraints"),
-    )
+    context, goals = _object(state, "userContext"), _object(state, "strategicState")
+    limits = _object(state, "constraints")
     yield "User Context:"
     yield f"- Current Time: {_text(context, 'currentTime', 'Unknown')}"
     yield f"- Day of Week: {_text(context, 'dayOfWeek', 'Unknown')}"
@@ -179,11 +169,8 @@ def _situation(state: State) -> Iterator[str]:
 
 
 def _situation_live(state: State) -> Iterator[str]:
-    context, goals, limits = (
-        _object(state, "currentContext"),
-        _object(state, "strategicGoals"),
-        _object(state, "constraints"),
-    )
+    context, goals = _object(state, "currentContext"), _object(state, "strategicGoals")
+    limits = _object(state, "constraints")
     yield "User Context:"
     yield f"- Time of Day: {_text(context, 'timeOfDay', 'Unknown')}"
     yield f"- Recent Work: {_listed(context.get('recentWork'))}"
@@ -195,8 +182,8 @@ def _situation_live(state: State) -> Iterator[str]:
     yield ""
     yield "Constraints:"
     deadlines = [
-        f"{_text(one, 'itemId')} by {_text(one, 'deadline')}"
-        for one in _objects(limits, "deadlines")
+        f"{_text(deadline, 'itemId')} by {_text(deadline, 'deadline')}"
+        for deadline in _objects(limits, "deadlines")
     ]
     yield f"- Deadlines: {_listed(deadlines)}"
     yield f"- Stakeholder Requests: {_listed(limits.get('stakeholderRequests'))}"
@@ -216,17 +203,16 @@ def _storer(state: State) -> Iterator[str]:
     yield f"- Name: {_text(target, 'name')}"
     yield f"- Type: {_text(target, 'opusType', 'Unknown')}"
     yield f"- Content Length: {length} chars"
-    sections = [
-        _text(one, "heading") or _text(one, "name")
-        for one in _objects(_object(target, "structure"), "sections")
-    ]
-    yield f"- Sections: {_listed(sections)}"
-    earlier = _objects(state, "previousIntegrations")
-    if earlier:
+    sections = _objects(_object(target, "structure"), "sections")
+    headings = [_text(section, "heading") or _text(section, "name") for section in sections]
+    yield f"- Sections: {_listed(headings)}"
+    integrations = _objects(state, "previousIntegrations")
+    if integrations:
         yield ""
         yield "Previous Integrations:"
-        for one in earlier[:MOST_INTEGRATIONS]:
-            yield f"- {_text(one, 'itemTitle')}: {_text(one, 'method')} at {_text(one, 'location')}"
+        for earlier in integrations[:MOST_INTEGRATIONS]:
+            title, method = _text(earlier, "itemTitle"), _text(earlier, "method")
+            yield f"- {title}: {method} at {_text(earlier, 'location')}"
 
 
 def _retriever(state: State) -> Iterator[str]:
@@ -238,11 +224,10 @@ def _retriever(state: State) -> Iterator[str]:
     yield f"Relevant Opuses ({len(documents)}):"
     for document in documents:
         content = document.get("content")
-        text = (
-            f"{content[:PROJECT_LETTERS]}..."
-            if isinstance(content, str)
-            else f"{_text(document, 'contentLength', '0')} chars"
-        )
+        if isinstance(content, str):
+            text = f"{content[:PROJECT_LETTERS]}..."
+        else:
+            text = f"{_text(document, 'contentLength', '0')} chars"
         yield f"- {_text(document, 'name')} ({_text(document, 'opusType')}): {text}"
         yield ""
 
@@ -264,7 +249,9 @@ def _object(state: State, key: str) -> dict[str, Any]:
 
 def _objects(state: State, key: str) -> list[dict[str, Any]]:
     value = state.get(key)
-    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return [part for part in value if isinstance(part, dict)]
 
 
 def _text(state: State, key: str, missing: str = "") -> str:
@@ -278,13 +265,9 @@ def _number(state: State, key: str) -> float:
 
 
 def _listed(value: Any) -> str:
-    return (
-        ", ".join(map(str, value))
-        if isinstance(value, list)
-        else ""
-        if value is None
-        else str(value)
-    )
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def _json(value: Any, indent: int | None = None) -> str:

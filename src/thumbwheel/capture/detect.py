@@ -1,6 +1,7 @@
-"""Which source reads a file, and why; what its first rows would become. Nothing is stored.
+"""Recognising a file, folder or address: which source reads it, why, and what its first rows would
+become. Nothing is stored.
 
-A file that two sources claim is said to be ambiguous, with the candidates; nothing is guessed
+A file that two sources claim is ambiguous; the error names the candidates and nothing is guessed
 between them. A table that no source knows is one of columns, whose meanings are guessed by name and
 shown (`mapping.py`). Not here: reading a file for good (`ingest.py`).
 """
@@ -15,17 +16,28 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from thumbwheel.capture.foreign import foreign
-from thumbwheel.capture.location import Address, place_of
-from thumbwheel.capture.mapping import Mapped, Scales
+from thumbwheel.capture.lines import ignore_position
+from thumbwheel.capture.location import Address, path_or_address
+from thumbwheel.capture.mapping import Scales
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
-from thumbwheel.capture.rowfile import container_of, rows
-from thumbwheel.capture.source import AnyRecord, Line, Source
+from thumbwheel.capture.rowfile import container_of, read_rows
+from thumbwheel.capture.source import (
+    Addressed,
+    Line,
+    Mappable,
+    OfAgents,
+    Rated,
+    ReadsLocations,
+    Reviewable,
+    Source,
+    Tabular,
+)
 from thumbwheel.capture.sources import SOURCES
-from thumbwheel.capture.types import CaseRecord, TraceRecord
+from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord
 from thumbwheel.core.errors import InputError
 
 LOOKED_AT, SHOWN = 50, 3
@@ -59,109 +71,51 @@ class Options:
     ) -> Options:
         """From MEANING=COLUMN, NAME=LOW:HIGH and the name of a zone; raises InputError for what is
         none of them."""
-        numbers = {key: _ends(key, value) for key, value in _pairs("--scale", scales)}
+        scales_by_name = {name: _ends(name, ends) for name, ends in _pairs("--scale", scales)}
         zone = _zone(timezone) if timezone else None
-        return cls(dict(_pairs("--column", columns)), numbers, agent, gold, ratings, zone)
-
-
-@runtime_checkable
-class Mappable(Protocol):
-    """A source to which Options can be said."""
-
-    def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Source:
-        """The same source with them."""
-
-
-@runtime_checkable
-class OfAgents(Protocol):
-    """A source whose data is of several agents."""
-
-    def of_agent(self, name: str) -> Source:
-        """The same source for the rows of one of them; raises InputError for a name that none can
-        have."""
-
-
-@runtime_checkable
-class Reviewable(Protocol):
-    """A source whose lines are no cases until somebody reviewed them."""
-
-    def as_gold(self) -> Source:
-        """The same source, every line a case."""
-
-
-@runtime_checkable
-class Rated(Protocol):
-    """A source whose ratings have tags and confidences."""
-
-    def with_ratings(self, ratings: RatingFilter) -> Source:
-        """The same source with these ratings only."""
-
-
-@runtime_checkable
-class Gathering(Protocol):
-    """A source that reads folders or addresses."""
-
-    def claims_place(self, path: Path) -> bool:
-        """Whether the folder or the address is one that it reads."""
-
-
-@runtime_checkable
-class Addressed(Protocol):
-    """A source whose address the environment may have."""
-
-    address_variable: str
-
-
-@runtime_checkable
-class Tabular(Protocol):
-    """A source of tables whose columns are anybody's."""
-
-    def mapping(self, path: Path) -> Mapped:
-        """What the columns of the file are."""
+        column_names = dict(_pairs("--column", columns))
+        return cls(column_names, scales_by_name, agent, gold, ratings, zone)
 
 
 @dataclass(frozen=True)
 class Detection:
-    """The source that reads the file, the reason in words, and for a table what its columns are
-    taken for."""
+    """The source that reads the file, the reason, and for a table what its columns are taken for."""
 
     source: str
     why: str
     mapping: list[str]
 
     def words(self) -> str:
-        """One line."""
         return f"source {self.source}: {self.why}"
 
 
 def source_of(name: str, options: Options) -> Source:
-    """The source called `name`, told the options; raises NotFound, and InputError for options that
-    it cannot be told."""
+    """The source called `name` with these options; raises NotFound, and InputError for options that
+    it does not take."""
     source = SOURCES.get(name)
     if options.columns or options.scales:
         if not isinstance(source, Mappable):
-            given = "--column" if options.columns else "--scale"
-            why = f"source {name!r} has its own keys and scales"
+            option = "--column" if options.columns else "--scale"
             raise InputError(
-                given, why, f"Leave it out; it is for the sources {_those_that_are(Mappable)}"
+                option,
+                f"source {name!r} has its own keys and scales",
+                f"Leave it out; it is for the sources {_names_of(Mappable)}",
             )
         source = source.with_mapping(options.columns, options.scales)
     if options.agent is not None:
         if not isinstance(source, OfAgents):
-            why = f"the data of source {name!r} does not say whose it is"
             raise InputError(
                 "--agent-type",
-                why,
-                f"Leave it out; it is for the sources {_those_that_are(OfAgents)}",
+                f"the data of source {name!r} does not say whose it is",
+                f"Leave it out; it is for the sources {_names_of(OfAgents)}",
             )
         source = source.of_agent(options.agent)
     if options.ratings:
         if not isinstance(source, Rated):
-            why = f"the ratings of source {name!r} have neither"
             raise InputError(
                 "a filter of ratings by tag or confidence",
-                why,
-                f"It is for the sources {_those_that_are(Rated)}",
+                f"the ratings of source {name!r} have neither",
+                f"It is for the sources {_names_of(Rated)}",
             )
         source = source.with_ratings(options.ratings)
     if options.gold and isinstance(source, Reviewable):
@@ -169,86 +123,91 @@ def source_of(name: str, options: Options) -> Source:
     return source
 
 
-def _those_that_are(kind: type[Any]) -> str:
-    return ", ".join(name for name in SOURCES.names() if isinstance(SOURCES.get(name), kind))
+def _names_of(protocol: type[Any]) -> str:
+    """The names of the sources that have what `protocol` asks for."""
+    return ", ".join(name for name in SOURCES.names() if isinstance(SOURCES.get(name), protocol))
 
 
-def address_of(source: str) -> Path:
-    """Where a source reads when nothing is named: the address that the environment has. Raises
-    InputError where it has none."""
-    found = SOURCES.get(source)
-    variable = found.address_variable if isinstance(found, Addressed) else None
+def address_of(name: str) -> Path:
+    """Where the source `name` reads when no path is given: the address in its environment variable.
+    Raises InputError where there is none."""
+    source = SOURCES.get(name)
+    variable = source.address_variable if isinstance(source, Addressed) else None
     address = os.environ.get(variable, "") if variable else ""
     if not address:
-        why = (
-            f"and the environment has no {variable}"
-            if variable
-            else "and this source reads files only"
-        )
+        why = "and this source reads files only"
+        if variable:
+            why = f"and the environment has no {variable}"
         raise InputError(
             "import without PATH",
             f"it is not said what is read, {why}",
             "Give: thumbwheel import SOURCE PATH --agent AGENT",
         )
-    return place_of(address)
+    return path_or_address(address)
 
 
-def detect(path: Path, options: Options | None = None, told: str | None = None) -> Detection:
-    """The source that reads this file, by its first rows unless it is told; raises InputError where
-    none does or where several would."""
-    if told is not None:
-        return Detection(told, "as told", _mapping(path, told, options))
+def detect(path: Path, options: Options | None = None, source: str | None = None) -> Detection:
+    """The source that reads this file: `source` where it is named, else recognised by the first
+    rows. Raises InputError where none does or where several would."""
+    if source is not None:
+        return Detection(source, "as told", _mapping(path, source, options))
     if isinstance(path, Address) or path.is_dir():
-        return _detect_place(path)
-    found, first = _claims(path)
-    if len(found) > 1:
-        each = ", ".join(
-            f"{name} ({count} of the first rows)" for name, count in found.most_common()
+        return _detect_location(path)
+    claims, first_row = _claims(path)
+    if len(claims) > 1:
+        candidates = ", ".join(
+            f"{name} ({count} of the first rows)" for name, count in claims.most_common()
         )
         raise InputError(
             f"file {str(path)!r}",
-            f"it is ambiguous: {each} could read it",
+            f"it is ambiguous: {candidates} could read it",
             "Say which: thumbwheel import SOURCE PATH",
         )
-    if found:
-        (name,) = found
+    if claims:
+        (name,) = claims
         return Detection(name, _reason(SOURCES.get(name)), _mapping(path, name, options))
-    if kind := foreign(first):
-        raise InputError(f"file {str(path)!r}", f"no source reads {kind[0]}", kind[1])
-    name = container_of(path)
-    if name == "json":
-        known = ", ".join(SOURCES.names())
+    if kind := foreign(first_row):
+        what, step = kind
+        raise InputError(f"file {str(path)!r}", f"no source reads {what}", step)
+    container = container_of(path)
+    if container == "json":
         raise InputError(
             f"file {str(path)!r}",
-            f"no source knows lines with the keys {', '.join(list(first)[:8])}",
-            f"Sources: {known}",
+            f"no source knows lines with the keys {', '.join(list(first_row)[:8])}",
+            f"Sources: {', '.join(SOURCES.names())}",
         )
-    return Detection(
-        name, "a table whose columns are known by their names", _mapping(path, name, options)
-    )
+    why = "a table whose columns are known by their names"
+    return Detection(container, why, _mapping(path, container, options))
 
 
 def advice(path: Path) -> str:
     """What to do with a file that the named source does not take, as far as its first rows tell."""
     try:
-        found, first = _claims(path)
+        claims, first_row = _claims(path)
     except InputError:
         return ""
-    if len(found) == 1:
-        return f"It looks like source {next(iter(found))!r}. "
-    kind = foreign(first) if not found else None
-    return f"It looks like {kind[0]}. {kind[1]}. " if kind else ""
+    if len(claims) == 1:
+        (name,) = claims
+        return f"It looks like source {name!r}. "
+    kind = foreign(first_row) if not claims else None
+    if kind is None:
+        return ""
+    what, step = kind
+    return f"It looks like {what}. {step}. "
 
 
 def sample(path: Path, source: str, options: Options | None = None) -> list[dict[str, Any]]:
     """What the first rows become: number, and the records in words, or the reason of a refusal."""
-    items = islice(source_of(source, options or Options()).read(path, lambda position: None), SHOWN)
-    return [
-        {"number": item.number, "records": [describe(one) for one in item.records]}
-        if isinstance(item, Line)
-        else {"number": item.number, "refused": item.reason}
-        for item in items
-    ]
+    reader = source_of(source, options or Options())
+    rows: list[dict[str, Any]] = []
+    for item in islice(reader.read(path, ignore_position), SHOWN):
+        row: dict[str, Any] = {"number": item.number}
+        if isinstance(item, Line):
+            row["records"] = [describe(record) for record in item.records]
+        else:
+            row["refused"] = item.reason
+        rows.append(row)
+    return rows
 
 
 def describe(record: AnyRecord) -> str:
@@ -257,70 +216,63 @@ def describe(record: AnyRecord) -> str:
         steps = f", {len(record.steps)} steps" if len(record.steps) > 1 else ""
         return f"trace: {_clip(record.input[-1].get('content'))} -> {_clip(record.output)}{steps}"
     if isinstance(record, CaseRecord):
+        question, reference = _clip(record.input[-1].get("content")), _clip(record.reference)
         checker = f", checker {record.checker}" if record.checker else ""
-        return (
-            f"case: {_clip(record.input[-1].get('content'))}, reference "
-            f"{_clip(record.reference)}{checker}"
-        )
+        return f"case: {question}, reference {reference}{checker}"
+    name = f" {record.name}" if record.name else ""
     scale = f" of {record.scale.min:g} to {record.scale.max:g}" if record.scale else ""
     rater = f" by {record.rater.id}" if record.rater else ""
-    return (
-        f"{record.kind}{f' {record.name}' if record.name else ''}: "
-        f"{_clip(record.value)}{scale}{rater}"
-    )
+    return f"{record.kind}{name}: {_clip(record.value)}{scale}{rater}"
 
 
 def _clip(value: Any) -> str:
-    text = (
-        " ".join(value.split())
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False, default=str)
-    )
+    if isinstance(value, str):
+        text = " ".join(value.split())
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _detect_place(path: Path) -> Detection:
+def _detect_location(path: Path) -> Detection:
     """The source that reads this folder or address; raises InputError where none does or where
     several would."""
-    what = f"address {str(path)!r}" if isinstance(path, Address) else f"folder {str(path)!r}"
-    sources = {name: SOURCES.get(name) for name in SOURCES.names()}
-    found = [
-        name
-        for name, source in sources.items()
-        if isinstance(source, Gathering) and source.claims_place(path)
-    ]
-    if len(found) > 1:
+    is_address = isinstance(path, Address)
+    what = f"address {str(path)!r}" if is_address else f"folder {str(path)!r}"
+    candidates = []
+    for name in SOURCES.names():
+        source = SOURCES.get(name)
+        if isinstance(source, ReadsLocations) and source.claims_location(path):
+            candidates.append(name)
+    if len(candidates) > 1:
         raise InputError(
             what,
-            f"it is ambiguous: {', '.join(found)} could read it",
+            f"it is ambiguous: {', '.join(candidates)} could read it",
             "Say which: thumbwheel import SOURCE PATH",
         )
-    if not found:
+    if not candidates:
         fix = "Name one file in it, or the source that reads it: thumbwheel import SOURCE PATH"
-        fix = "Give postgresql://USER:PASSWORD@HOST/DATABASE" if isinstance(path, Address) else fix
-        raise InputError(
-            what, f"no source knows it; {_those_that_are(Gathering)} read folders or addresses", fix
-        )
-    return Detection(found[0], "by what is there", [])
+        if is_address:
+            fix = "Give postgresql://USER:PASSWORD@HOST/DATABASE"
+        readers = _names_of(ReadsLocations)
+        raise InputError(what, f"no source knows it; {readers} read folders or addresses", fix)
+    return Detection(candidates[0], "by what is there", [])
 
 
 def _claims(path: Path) -> tuple[Counter[str], dict[str, Any]]:
     """(source -> how many of the first rows it claims, the first row)."""
-    sources = {name: SOURCES.get(name) for name in SOURCES.names()}
-    found: Counter[str] = Counter()
-    first: dict[str, Any] | None = None
-    for row in islice(
-        (one.row for one in rows(path, lambda position: None) if one.row is not None), LOOKED_AT
-    ):
-        first = row if first is None else first
-        found.update(name for name, source in sources.items() if source.claims(row))
-    if first is None:
+    objects = (row.row for row in read_rows(path, ignore_position) if row.row is not None)
+    first_rows = list(islice(objects, LOOKED_AT))
+    if not first_rows:
         raise InputError(
             f"file {str(path)!r}",
             "no line of it is a JSON object",
             "Give a file with one object a line",
         )
-    return found, first
+    sources = {name: SOURCES.get(name) for name in SOURCES.names()}
+    claims: Counter[str] = Counter()
+    for row in first_rows:
+        claims.update(name for name, source in sources.items() if source.claims(row))
+    return claims, first_rows[0]
 
 
 def _mapping(path: Path, name: str, options: Options | None) -> list[str]:
@@ -330,8 +282,9 @@ def _mapping(path: Path, name: str, options: Options | None) -> list[str]:
 
 
 def _reason(source: Source) -> str:
-    said = (source.claims.__doc__ or "its keys").strip().splitlines()[0].rstrip(".")
-    return said[:1].lower() + said[1:]
+    """Why a source claims a row: the first line of what its `claims` says of itself."""
+    reason = (source.claims.__doc__ or "its keys").strip().splitlines()[0].rstrip(".")
+    return reason[:1].lower() + reason[1:]
 
 
 def _zone(name: str) -> tzinfo:
@@ -348,33 +301,29 @@ def _zone(name: str) -> tzinfo:
         ) from None
 
 
-def _pairs(option: str, given: list[str] | None) -> list[tuple[str, str]]:
-    found = [text.partition("=") for text in given or []]
-    if bad := next(
-        (
-            text
-            for text, (key, _, value) in zip(given or [], found, strict=True)
-            if not key or not value
-        ),
-        None,
-    ):
-        example = "prompt=question" if option == "--column" else "rating=1:10"
-        raise InputError(
-            f"{option} {bad!r}", "it is not NAME=VALUE", f"Give for example {option} {example}"
-        )
-    return [(key, value) for key, _, value in found]
+def _pairs(option: str, texts: list[str] | None) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts or []:
+        key, _, value = text.partition("=")
+        if not key or not value:
+            example = "prompt=question" if option == "--column" else "rating=1:10"
+            raise InputError(
+                f"{option} {text!r}", "it is not NAME=VALUE", f"Give for example {option} {example}"
+            )
+        pairs.append((key, value))
+    return pairs
 
 
 def _ends(name: str, text: str) -> tuple[float, float]:
-    low, _, high = text.partition(":")
+    low_text, _, high_text = text.partition(":")
     try:
-        ends = float(low), float(high)
+        low, high = float(low_text), float(high_text)
     except ValueError:
-        ends = 0.0, 0.0
-    if not ends[0] < ends[1] < float("inf"):
+        low = high = 0.0
+    if not low < high < float("inf"):
         raise InputError(
             f"--scale {name}={text}",
             "a scale has a low and a higher end",
             f"Give for example --scale {name}=1:10",
         )
-    return ends
+    return low, high

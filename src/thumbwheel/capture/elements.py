@@ -53,50 +53,54 @@ class _Scan:
     shown: int
     base: int
     due: list[bytes] = field(default_factory=list)
-    text: bool = False
+    in_text: bool = False
     ended: bool = False
     escaped: bytes = b""
+    """A backslash at the end of the bytes before, which goes with the next ones."""
     length: int = 0
-    kept: bytearray = field(default_factory=bytearray)
+    """Bytes of the element so far."""
+    held: bytearray = field(default_factory=bytearray)
+    """The element so far, only its beginning where it is too long."""
 
     def feed(self, data: bytes) -> Iterator[Piece]:
         """What ends within `data`."""
         data, self.escaped = self.escaped + data, b""
-        start = at = 0
-        while found := self._marks().match(data, at):
-            at = found.end()
-            mark = data[at - 1 : at]
+        start = position = 0
+        while match := self._marks().match(data, position):
+            position = match.end()
+            mark = data[position - 1 : position]
             if mark == b'"':
-                self.text = not self.text
+                self.in_text = not self.in_text
                 continue
-            cut = self._cut(mark, at)
-            if cut is not None:
-                yield from self._end(data[start:cut])
-                start = at
-        backslashes = len(data) - max(at, len(data.rstrip(b"\\")))
-        if self.text and backslashes % 2:
+            element_end = self._element_end(mark, position)
+            if element_end is not None:
+                yield from self._end(data[start:element_end])
+                start = position
+        # a text may go on in the next bytes, and so may an escape in it
+        backslashes = len(data) - max(position, len(data.rstrip(b"\\")))
+        if self.in_text and backslashes % 2:
             data, self.escaped = data[:-1], b"\\"
-        self._take(data[start:])
+        self._hold(data[start:])
 
     def _marks(self) -> re.Pattern[bytes]:
-        if self.text:
+        if self.in_text:
             return _INSIDE
         return _BETWEEN if len(self.due) <= self.base else _DEEP
 
     def close(self) -> Iterator[Piece]:
         """What is left at the end of the file."""
-        if self.text or self.due or (self.base and not self.ended):
+        if self.in_text or self.due or (self.base and not self.ended):
             raise EOFError("it ends inside an array, an object or a text")
-        if self.ended and self.kept.strip():
+        if self.ended and self.held.strip():
             raise EOFError("there is more after the end of the array")
         yield from self._end(b"")
 
-    def _cut(self, mark: bytes, at: int) -> int | None:
+    def _element_end(self, mark: bytes, position: int) -> int | None:
         """Where the bytes of an element end that this mark closes; None where it closes none."""
         if self.ended:
             raise EOFError("there is more after the end of the array")
         if mark == b",":
-            return at - 1 if len(self.due) == self.base else None
+            return position - 1 if len(self.due) == self.base else None
         if mark in _CLOSES:
             if len(self.due) >= DEEPEST:
                 raise EOFError(f"more than {DEEPEST:,} brackets are open at once")
@@ -107,25 +111,28 @@ class _Scan:
         self.due.pop()
         self.ended = len(self.due) < self.base
         if self.ended:
-            return at - 1
-        return at if len(self.due) == self.base else None
+            return position - 1
+        return position if len(self.due) == self.base else None
 
-    def _take(self, some: bytes) -> None:
+    def _hold(self, data: bytes) -> None:
         """More of the element, held only as far as it may go."""
-        self.length += len(some)
-        self.kept += some
+        self.length += len(data)
+        self.held += data
         if self.length > self.longest:
-            del self.kept[self.shown :]
+            del self.held[self.shown :]
 
-    def _end(self, some: bytes) -> Iterator[Piece]:
+    def _end(self, data: bytes) -> Iterator[Piece]:
         """The element that ends here, nothing where it is only white space."""
-        self._take(some)
-        whole, length = bytes(self.kept).strip(), self.length
-        self.kept.clear()
+        self._hold(data)
+        element, length = bytes(self.held).strip(), self.length
+        self.held.clear()
         self.length = 0
-        if whole:
-            long = (
+        if not element:
+            return
+        problem = None
+        if length > self.longest:
+            problem = (
                 f"it has {length:,} bytes, more than the {self.longest:,} that one element may "
                 "have; only its beginning is shown"
             )
-            yield whole, long if length > self.longest else None
+        yield element, problem

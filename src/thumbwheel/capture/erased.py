@@ -1,20 +1,21 @@
 """Whether a line would bring back what was erased: the names that a record goes by, as tombstones
 have them.
 
-Pure: it knows no database. What is known of a subject, a session or a rater counts only up to the
-erasure, so that somebody who comes back later is not turned away; a trace, a case or a piece of
-feedback that was erased stays erased. Subjects and raters go by the name that the sources give
-them, whichever source it is; everything else by our id, which names its source.
+Pure: it knows no database. A tombstone of a subject, a session or a rater covers only what happened
+up to the erasure, so that somebody who comes back later is not turned away; a trace, a case or a
+piece of feedback that was erased stays erased. Subjects and raters go by the name that the sources
+give them, whichever source it is; everything else by our id, which names its source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from thumbwheel.capture.rows import PREFIXES, TARGET_PREFIX, Scope, row_id
-from thumbwheel.capture.source import AnyRecord, Line
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.capture.source import Line
+from thumbwheel.capture.types import AnyRecord, CaseRecord, FeedbackRecord, TraceRecord, Unreadable
 
 DATED = ("subject", "session", "rater")
 """Kinds of tombstone that say nothing about what happened afterwards."""
@@ -25,35 +26,48 @@ Mark = tuple[str, str]
 """(kind, key) of a tombstone."""
 
 
-def marks(scope: Scope, line: Line) -> list[tuple[Mark, datetime | None, str]]:
-    """(mark, when the record happened, its plain name) of everything in `line` that a tombstone
-    could be about."""
+@dataclass(frozen=True)
+class Reference:
+    """Something that a line names, and that a tombstone could be about."""
+
+    mark: Mark
+    happened: datetime | None
+    """When the record happened that names it."""
+    name: str
+    """Its plain name."""
+
+
+def references(scope: Scope, line: Line) -> list[Reference]:
+    """Everything in `line` that a tombstone could be about."""
     if scope.seal is None:
         return []
-    found = []
+    references = []
     for record in line.records:
         happened = None if isinstance(record, CaseRecord) else record.occurred_at
         try:
-            found += [
-                ((kind, scope.seal.of(kind, name)), happened, name)
-                for kind, name in _names(scope, record)
-            ]
+            for kind, name in _names(scope, record):
+                mark = kind, scope.seal.of(kind, name)
+                references.append(Reference(mark, happened, name))
         except Unreadable:
             continue  # the line is refused for that anyway
-    return found
+    return references
 
 
-def stands(mark: Mark, happened: datetime | None, erased: Mapping[Mark, datetime]) -> bool:
-    """Whether a tombstone covers this."""
-    at = erased.get(mark)
-    return at is not None and (mark[0] not in DATED or happened is None or happened <= at)
+def is_erased(mark: Mark, happened: datetime | None, erased: Mapping[Mark, datetime]) -> bool:
+    """Whether a tombstone covers what happened then; `erased`: tombstone -> when it was set."""
+    erased_at = erased.get(mark)
+    if erased_at is None:
+        return False
+    kind, _ = mark
+    return kind not in DATED or happened is None or happened <= erased_at
 
 
 def _names(scope: Scope, record: AnyRecord) -> Iterator[Mark]:
+    """(kind, plain name) of everything that the record names."""
     source = record.source or scope.source
-    own = row_id(PREFIXES[type(record)], scope.agent, source, record.identified()[0])
+    record_id = row_id(PREFIXES[type(record)], scope.agent, source, record.external_id)
     if isinstance(record, TraceRecord):
-        yield "trace", own
+        yield "trace", record_id
         if record.subject is not None:
             yield "subject", record.subject
             return
@@ -62,10 +76,10 @@ def _names(scope: Scope, record: AnyRecord) -> Iterator[Mark]:
         if record.parent is not None:
             yield "trace", scope.id_of("trc", record.parent, source)
     elif isinstance(record, FeedbackRecord):
-        yield "feedback", own
+        yield "feedback", record_id
         yield from _about(scope, record, source)
     else:
-        yield "case", own
+        yield "case", record_id
 
 
 def _about(scope: Scope, record: FeedbackRecord, source: str) -> Iterator[Mark]:
@@ -81,14 +95,17 @@ def _about(scope: Scope, record: FeedbackRecord, source: str) -> Iterator[Mark]:
         yield "rater", record.rater.id
 
 
-def covered(
-    found: Sequence[tuple[Mark, datetime | None, str]],
+def any_erased(
+    references: Sequence[Reference],
     erased: Mapping[Mark, datetime],
-    there: frozenset[str],
+    trace_names: frozenset[str],
 ) -> bool:
-    """Whether one of the marks of a line is covered; `there` are names of traces that exist, so
-    that a name alone proves nothing."""
-    return any(
-        stands(mark, at, erased) and not (mark[0] == NAME and name in there)
-        for mark, at, name in found
-    )
+    """Whether a tombstone covers anything that a line names; `trace_names` are names of traces that
+    exist, so that a name alone proves nothing."""
+    for reference in references:
+        kind, _ = reference.mark
+        if kind == NAME and reference.name in trace_names:
+            continue
+        if is_erased(reference.mark, reference.happened, erased):
+            return True
+    return False

@@ -1,10 +1,11 @@
-"""Verbs for feedback that is typed and for looking at what was given: add, list, stats.
+"""Verbs for feedback that is typed, and for looking at all feedback: add, list, stats.
 
 Not here: bringing files in (`ingest.py`), what the feedback would teach (the datasets stage).
 """
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ from pydantic import ValidationError
 
 from thumbwheel.capture import store
 from thumbwheel.capture.ingest import scope_of
-from thumbwheel.capture.rows import named
-from thumbwheel.capture.source import AnyRecord, Line, row_of
+from thumbwheel.capture.rows import named_record
+from thumbwheel.capture.source import Line, row_of
 from thumbwheel.capture.types import (
     CHECKS,
     SCALES,
+    AnyRecord,
     FeedbackRecord,
     Rater,
     TargetRef,
@@ -52,83 +54,72 @@ def add_feedback(
     NotFound for an unknown target or feedback, InputError for an impossible value.
     """
     agent_id = require_agent(ws, agent)
-    fields = {key: given for key, given in fields.items() if given is not None}
+    fields = {key: field for key, field in fields.items() if field is not None}
     for key in {"supersedes", "retracts"} & fields.keys():
-        fields[key] = _earlier(ws, agent, agent_id, fields[key])
-    record = _record(
-        id=uuid.uuid4().hex,
-        kind=kind,
-        value=value,
-        targets=[_target(ws, agent, agent_id, target)],
-        rater=Rater(id=rater) if rater else None,
-        **{"occurred_at": datetime.now(UTC), **fields},
-    )
-    return keep_one(ws, agent, record)
+        fields[key] = _feedback_id(ws, agent, agent_id, fields[key])
+    values = {
+        "id": uuid.uuid4().hex,
+        "kind": kind,
+        "value": value,
+        "targets": [_target(ws, agent, agent_id, target)],
+        "rater": Rater(id=rater) if rater else None,
+        "occurred_at": datetime.now(UTC),
+    }
+    try:
+        record = FeedbackRecord.model_validate(values | fields)
+    except ValidationError as error:
+        raise InputError(
+            f"feedback {kind} {value!r}", explain(error), "See: thumbwheel feedback add --help"
+        ) from None
+    return store_record(ws, agent, record)
 
 
-def keep_one(ws: Workspace, agent: str, record: AnyRecord, reviewer: str | None = None) -> str:
+def store_record(ws: Workspace, agent: str, record: AnyRecord, reviewer: str | None = None) -> str:
     """Store one record of the command line and return its row id; raises InputError where it
     contradicts what is stored."""
+    noun = store.NOUNS[type(record)]
     try:
         row_of(record.model_dump_json().encode())
     except (Unreadable, ValueError) as error:  # pydantic's serialisation error is a ValueError
-        why = (
-            str(error) if isinstance(error, Unreadable) else "it holds bytes that are no UTF-8 text"
-        )
-        raise InputError(
-            store.WORDS[type(record)],
-            why,
-            "Type it in a terminal whose locale is UTF-8, or give it in a file",
-        ) from None
+        why = "it holds bytes that are no UTF-8 text"
+        if isinstance(error, Unreadable):
+            why = str(error)
+        fix = "Type it in a terminal whose locale is UTF-8, or give it in a file"
+        raise InputError(noun, why, fix) from None
     scope = scope_of(ws, agent, SOURCE, reviewer)
-    kept = ws.db.write(lambda connection: store.keep(connection, scope, [Line(1, [record], "")]))
-    if kept[0].erased:
-        raise Conflict(
-            store.WORDS[type(record)], "what it is about was erased", "Nothing was stored"
-        )
-    if kept[0].reason:
-        raise InputError(
-            store.WORDS[type(record)], kept[0].reason, "Use another id, or change what is given"
-        )
-    return named(scope, record).id
+    line = Line(1, [record], "")
+    (result,) = ws.db.write(lambda connection: store.save_lines(connection, scope, [line]))
+    if result.erased:
+        raise Conflict(noun, "what it is about was erased", "Nothing was stored")
+    if result.reason:
+        raise InputError(noun, result.reason, "Use another id, or change what is given")
+    return named_record(scope, record).id
 
 
-def _record(**values: Any) -> FeedbackRecord:
-    try:
-        return FeedbackRecord.model_validate(values)
-    except ValidationError as error:
-        raise InputError(
-            f"feedback {values['kind']} {values['value']!r}",
-            explain(error),
-            "See: thumbwheel feedback add --help",
-        ) from None
-
-
-def _target(ws: Workspace, agent: str, agent_id: str, target: str) -> TargetRef:
+def _target(ws: Workspace, agent: str, agent_id: str, name: str) -> TargetRef:
     with ws.db.read() as connection:
-        found = store.named_targets(connection, agent_id, target)
-    if not found:
+        targets = store.named_targets(connection, agent_id, name)
+    if not targets:
         why = f"agent {agent!r} has no trace or session of that id"
-        raise NotFound(f"target {target!r}", why, "Import its trace first, or check the id")
-    if len(found) > 1:
-        several = ", ".join(f"{one.id} ({one.kind} of {one.source})" for one in found)
+        raise NotFound(f"target {name!r}", why, "Import its trace first, or check the id")
+    if len(targets) > 1:
+        several = ", ".join(f"{row.id} ({row.kind} of {row.source})" for row in targets)
         raise InputError(
-            f"target {target!r}", f"it names several things: {several}", "Give one of these ids"
+            f"target {name!r}", f"it names several things: {several}", "Give one of these ids"
         )
-    return TargetRef(kind=found[0].kind, id=found[0].external_id, source=found[0].source)
+    (target,) = targets
+    return TargetRef(kind=target.kind, id=target.external_id, source=target.source)
 
 
-def _earlier(ws: Workspace, agent: str, agent_id: str, name: str) -> str:
+def _feedback_id(ws: Workspace, agent: str, agent_id: str, name: str) -> str:
     with ws.db.read() as connection:
-        found = store.named_feedback(connection, agent_id, name)
-    if len(found) != 1:
-        why = (
-            "it names several: " + ", ".join(found)
-            if found
-            else f"agent {agent!r} has no feedback of that id"
-        )
+        ids = store.named_feedback(connection, agent_id, name)
+    if len(ids) != 1:
+        why = f"agent {agent!r} has no feedback of that id"
+        if ids:
+            why = f"it names several: {', '.join(ids)}"
         raise NotFound(f"feedback {name!r}", why, "See: thumbwheel feedback list")
-    return found[0]
+    return ids[0]
 
 
 def list_feedback(
@@ -143,14 +134,14 @@ def list_feedback(
             f"Known: {', '.join(CHECKS)}.{nearest(kind, CHECKS)}",
         )
     agent_id = require_agent(ws, agent)
+    targets: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     with ws.db.read() as connection:
         rows = store.latest_feedback(connection, agent_id, kind, limit)
-        targets: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
-        for one in store.targets_of(connection, [row["id"] for row in rows]):
-            shown = ("kind", "source", "external_id", "step", "target_id")
-            targets[one["feedback_id"]].append(
-                {key: one[key] for key in shown if key != "step" or one[key] is not None}
-            )
+        for row in store.targets_of(connection, [row["id"] for row in rows]):
+            target = {key: row[key] for key in ("kind", "source", "external_id")}
+            if row["step"] is not None:
+                target["step"] = row["step"]
+            targets[row["feedback_id"]].append(target | {"target_id": row["target_id"]})
     hidden = ("agent_id", "rater_id", "fingerprint")
     return [
         {key: row[key] for key in row if key not in hidden} | {"targets": targets[row["id"]]}
@@ -165,7 +156,7 @@ UNKNOWN = "(unknown)"
 
 @dataclass
 class SignalCount:
-    """Feedback that stands, of each speaker the newest of a kind about the same thing."""
+    """Feedback in force: of each rater the newest of a kind about the same thing."""
 
     count: int = 0
     judged: int = 0
@@ -175,7 +166,6 @@ class SignalCount:
     raters: Counter[str] = field(default_factory=Counter)
 
     def add(self, rater: str, good: bool | None) -> None:
-        """Count one statement."""
         self.raters[rater] += 1
         self.count += 1
         self.judged += good is not None
@@ -198,8 +188,8 @@ class SignalCount:
 
 @dataclass(frozen=True)
 class FeedbackStats:
-    """What was given: by signal (labels and outcomes: kind and name), by rater, what no longer
-    stands, and what waits for its trace.
+    """Counts of feedback: by signal (labels and outcomes: kind and name), by rater, what is no
+    longer in force, and what waits for its trace.
 
     `periods` and `versions` hold what people said and that can be called positive or not: by the
     day, week or month in which it was said, and by the model that gave the answer.
@@ -214,20 +204,22 @@ class FeedbackStats:
     versions: dict[str, SignalCount]
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
         signals = {
             name: count.as_dict() | {"raters": dict(count.raters)}
             for name, count in self.signals.items()
         }
-        over_time = [{self.period: name, **count.as_dict()} for name, count in self.periods.items()]
-        by_version = [{"version": name, **count.as_dict()} for name, count in self.versions.items()]
-        whole = {
+        return {
             "signals": signals,
             "raters": dict(self.raters),
             "replaced": self.replaced,
             "unresolved": self.unresolved,
+            "over_time": [
+                {self.period: name, **count.as_dict()} for name, count in self.periods.items()
+            ],
+            "by_version": [
+                {"version": name, **count.as_dict()} for name, count in self.versions.items()
+            ],
         }
-        return whole | {"over_time": over_time, "by_version": by_version}
 
 
 def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackStats:
@@ -245,14 +237,14 @@ def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackS
     by_version: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     raters: Counter[str] = Counter()
     with ws.db.read() as connection:
-        versions = {
-            row.trace_id: _version(row) for row in store.answering_models(connection, agent_id)
-        }
+        calls = store.answering_models(connection, agent_id)
+        versions = {call.trace_id: _version(call) for call in calls}
         for row in store.signals(connection, agent_id):
             rater = row.rater or UNKNOWN
             good = _positive(row.kind, row.value, row.scale)
             raters[rater] += 1
-            by_signal[f"{row.kind} {row.name}" if row.name else row.kind].add(rater, good)
+            signal = f"{row.kind} {row.name}" if row.name else row.kind
+            by_signal[signal].add(rater, good)
             if good is None or row.rater_kind not in (None, "person"):
                 continue
             by_period[f"{row.at:{PERIODS[period]}}"].add(rater, good)
@@ -287,13 +279,13 @@ def _positive(kind: str, value: Any, scale: dict[str, float] | None) -> bool | N
 
 
 def number(text: str, what: str) -> float:
-    """A typed number; raises InputError for anything else, NaN included (its range is the record's
-    business)."""
+    """A typed number; raises InputError for anything else, NaN and infinity included (its range is
+    the record's business)."""
     try:
         value = float(text)
     except ValueError:
-        value = float("nan")
-    if value != value or value in (float("inf"), float("-inf")):
+        value = math.nan
+    if not math.isfinite(value):
         raise InputError(
             f"{what} {text!r}", "it is no finite number", "Give a number such as 4 or 0.7"
         )

@@ -1,7 +1,7 @@
-"""Reading a row of somebody else's: typed access that says in words what is wrong, and the shapes
-in which chats are written.
+"""Reading a row of somebody else's: typed access that says what is wrong, and the shapes in which
+chats are written.
 
-Every function raises Unreadable and nothing else, whatever it is given. Lives here: what several
+Every function raises Unreadable and nothing else, whatever it gets. Lives here: what several
 sources need. Not here: a format.
 """
 
@@ -41,10 +41,10 @@ def clip(value: Any) -> str:
 def text_at(row: Mapping[str, Any], key: str) -> str:
     """The text at `key`, which has to be there."""
     value = row.get(key)
+    if key not in row:
+        raise Unreadable(f"key {key!r} is missing")
     if not isinstance(value, str) or not value.strip():
-        raise Unreadable(
-            f"{key} {clip(value)} is no text" if key in row else f"key {key!r} is missing"
-        )
+        raise Unreadable(f"{key} {clip(value)} is no text")
     return value
 
 
@@ -79,20 +79,18 @@ def list_at(row: Mapping[str, Any], key: str) -> list[Any]:
 
 def objects_at(row: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """The list of objects at `key`; [] where it is absent or null."""
-    found = list_at(row, key)
-    if bad := [one for one in found if not isinstance(one, dict)]:
-        raise Unreadable(f"{key} holds {clip(bad[0])}, which is no object")
-    return found
+    values = list_at(row, key)
+    for value in values:
+        if not isinstance(value, dict):
+            raise Unreadable(f"{key} holds {clip(value)}, which is no object")
+    return values
 
 
 def number_of(value: Any, what: str) -> float:
     """A number, also written as text."""
+    is_candidate = isinstance(value, int | float | str) and not isinstance(value, bool)
     try:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float | str)
-            or not math.isfinite(float(value))
-        ):
+        if not is_candidate or not math.isfinite(float(value)):
             raise ValueError
     except (ValueError, OverflowError):
         raise Unreadable(f"{what} {clip(value)} is no number") from None
@@ -112,9 +110,10 @@ def moment(value: Any) -> datetime | str | None:
     """A time: seconds since 1970, or thousandths, millionths or billionths of them, also as text;
     other texts are left to be read later.
 
-    >>> [str(moment(one)) for one in (1767600000, "1767600000", 1767600000123, 1767600000123456789)]
-    ['2026-01-05 08:00:00+00:00', '2026-01-05 08:00:00+00:00', '2026-01-05 08:00:00.123000+00:00',
-    '2026-01-05 08:00:00.123457+00:00']
+    >>> str(moment(1767600000)), str(moment("1767600000"))
+    ('2026-01-05 08:00:00+00:00', '2026-01-05 08:00:00+00:00')
+    >>> str(moment(1767600000123)), str(moment(1767600000123456789))
+    ('2026-01-05 08:00:00.123000+00:00', '2026-01-05 08:00:00.123457+00:00')
     """
     if value is None or value == "":
         return None
@@ -143,7 +142,7 @@ def unpacked(value: Any) -> Any:
     return value
 
 
-def said(content: Any, depth: int = 0) -> str | None:
+def content_text(content: Any, depth: int = 0) -> str | None:
     """The text of a message's content, of its parts, or of what a model's API wrapped it in; None
     where there is none."""
     if isinstance(content, str) or content is None:
@@ -151,61 +150,58 @@ def said(content: Any, depth: int = 0) -> str | None:
     if depth > DEEPEST:
         raise Unreadable("it is nested too deeply")
     if isinstance(content, list):
-        texts = [text for part in content if (text := said(part, depth + 1)) is not None]
+        parts = [content_text(part, depth + 1) for part in content]
+        texts = [text for text in parts if text is not None]
         return "".join(texts) if texts else None
     if isinstance(content, dict):
         for key in ("text", "content", "parts", "message"):
-            if (
-                isinstance(content.get(key), str | list | dict)
-                and (text := said(content[key], depth + 1)) is not None
-            ):
+            if not isinstance(content.get(key), str | list | dict):
+                continue
+            text = content_text(content[key], depth + 1)
+            if text is not None:
                 return text
     return None
 
 
 def is_chat(value: Any) -> bool:
     """Whether `value` is a list of messages, whatever their dialect."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(one, dict) and ("role" in one or "from" in one) for one in value)
+    if not isinstance(value, list) or not value:
+        return False
+    return all(
+        isinstance(message, dict) and ("role" in message or "from" in message) for message in value
     )
 
 
 def chat(value: Iterable[Mapping[str, Any]]) -> Messages:
     """Messages of any dialect in the one of this project: a role, a text, and tool calls where
     there are some."""
-    found = []
+    messages = []
     for message in value:
         role = message.get("role", message.get("from"))
         role = _NAMES.get(role, role) if isinstance(role, str) else role
         if role not in ROLES:
             raise Unreadable(f"role {clip(role)} is none of {', '.join(ROLES)}")
-        content = next(
-            (message[key] for key in ("content", "parts", "value") if message.get(key) is not None),
-            None,
-        )
-        text = said(content)
-        kept = {
-            key: message[key] for key in ("name", "tool_calls", "tool_call_id") if message.get(key)
-        }
-        if (
-            isinstance(message.get("function_call"), dict) and "tool_calls" not in kept
-        ):  # their older form
-            kept["tool_calls"] = [{"type": "function", "function": message["function_call"]}]
-        found.append(
-            {"role": role, "content": text if text is not None or kept.get("tool_calls") else ""}
-            | kept
-        )
-    return found
+
+        contents = [message.get(key) for key in ("content", "parts", "value")]
+        content = next((content for content in contents if content is not None), None)
+        text = content_text(content)
+
+        keys = ("name", "tool_calls", "tool_call_id")
+        extra = {key: message[key] for key in keys if message.get(key)}
+        older_call = message.get("function_call")  # what tool calls were before
+        if isinstance(older_call, dict) and "tool_calls" not in extra:
+            extra["tool_calls"] = [{"type": "function", "function": older_call}]
+
+        if text is None and not extra.get("tool_calls"):
+            text = ""
+        messages.append({"role": role, "content": text} | extra)
+    return messages
 
 
 def split_answer(messages: Messages, what: str) -> tuple[Messages, str]:
     """(what came before, the text of the last message, which has to be the assistant's)."""
-    if (
-        len(messages) < 2
-        or messages[-1].get("role") != "assistant"
-        or not isinstance(messages[-1].get("content"), str)
-    ):
+    *prompt, last = messages or [{}]
+    answer = last.get("content")
+    if not prompt or last.get("role") != "assistant" or not isinstance(answer, str):
         raise Unreadable(f"{what} does not end in a text of the assistant after a question")
-    return messages[:-1], messages[-1]["content"]
+    return prompt, answer

@@ -1,5 +1,5 @@
-"""Formats that no source reads and that people try: what they are, and the next step. To add one: a
-line in FOREIGN."""
+"""Formats that no source reads and that people try: what they are, and what to do instead. To add
+one: a line in FOREIGN."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def _is_spans(row: Row) -> bool:
 
 
 def _is_bandit(row: Row) -> bool:
-    return bool({"propensity_score", "propensity", "pscore", "action_prob"} & row.keys()) and bool(
-        {"click", "reward"} & row.keys()
-    )
+    propensity = {"propensity_score", "propensity", "pscore", "action_prob"} & row.keys()
+    return bool(propensity and {"click", "reward"} & row.keys())
 
 
 def _is_reference(row: Row) -> bool:

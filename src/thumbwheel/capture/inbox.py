@@ -3,17 +3,17 @@ only when it is stored or set aside.
 
 The spool is renamed away under the lock that its writers take, read by whoever holds the renamed
 file's lock, and deleted after the commit. A crash in between leaves the renamed file; the next
-drain reads it again and meets its own rows as duplicates.
+drain reads it again and finds its own rows to be duplicates.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,26 +28,32 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.sdk.disk import sync
 
 SPOOL, REJECTED = "spool.jsonl", "rejected.jsonl"
-Spooled = tuple[str, Item]
-"""Agent (empty where the line does not say) and item."""
+
+
+@dataclass(frozen=True)
+class Spooled:
+    """An item of the spool; `agent` is empty where the line does not say whose it is."""
+
+    agent: str
+    item: Item
 
 
 def drain_inbox(ws: Workspace) -> list[str]:
-    """Store what the sdk spooled and return what to tell the user, nothing where the inbox was
+    """Store what the sdk spooled and return messages for the user, none where the inbox was
     empty."""
     inbox = ws.home.inbox
-    _take(inbox)
-    told: list[str] = []
+    _rename_spool(inbox)
+    messages: list[str] = []
     for path in sorted(inbox.glob("draining-*.jsonl")):
-        with _held(path) as file:
+        with _locked(path) as file:
             if file is not None:
-                told += _drain(ws, file)
+                messages += _drain(ws, file)
                 path.unlink()
                 sync(inbox)
-    return told
+    return messages
 
 
-def _take(inbox: Path) -> None:
+def _rename_spool(inbox: Path) -> None:
     """Rename the spool away; writers hold its lock while they append and look again after waiting
     for it."""
     spool = inbox / SPOOL
@@ -57,13 +63,13 @@ def _take(inbox: Path) -> None:
         return
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if _names(spool, file):
+        if _is_file_at(spool, file):
             spool.rename(inbox / f"draining-{ids.new('spl')}.jsonl")
             sync(inbox)
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[BinaryIO | None]:
+def _locked(path: Path) -> Iterator[BinaryIO | None]:
     """The file, locked; None where another process is draining it or just did."""
     try:
         file = path.open("rb")
@@ -76,10 +82,11 @@ def _held(path: Path) -> Iterator[BinaryIO | None]:
         except BlockingIOError:
             yield None
             return
-        yield file if _names(path, file) else None
+        yield file if _is_file_at(path, file) else None
 
 
-def _names(path: Path, file: BinaryIO) -> bool:
+def _is_file_at(path: Path, file: BinaryIO) -> bool:
+    """Whether `path` still names this open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -91,23 +98,31 @@ def _drain(ws: Workspace, file: BinaryIO) -> list[str]:
     refused: list[Refused] = []
     agents: set[str] = set()
     for batch in _batches(file):
-        refused += [item for _, item in batch if isinstance(item, Refused)]
-        for agent in dict.fromkeys(agent for agent, item in batch if isinstance(item, Line)):
-            lines = [item for of, item in batch if of == agent and isinstance(item, Line)]
-            refused += _keep(ws, agent, lines, counts)
+        lines: dict[str, list[Line]] = {}
+        for spooled in batch:
+            if isinstance(spooled.item, Refused):
+                refused.append(spooled.item)
+            elif isinstance(spooled.item, Line):
+                lines.setdefault(spooled.agent, []).append(spooled.item)
+        for agent, agent_lines in lines.items():
+            refused += _save(ws, agent, agent_lines, counts)
             agents.add(agent)
     for agent in sorted(agents):
         link(ws, scope_of(ws, agent, "sdk"))
-    return _tell(ws.home.inbox / REJECTED, counts, refused)
+    return _report(ws.home.inbox / REJECTED, counts, refused)
 
 
-def _keep(ws: Workspace, agent: str, lines: list[Line], counts: Counter[str]) -> list[Refused]:
+def _save(ws: Workspace, agent: str, lines: list[Line], counts: Counter[str]) -> list[Refused]:
+    """Store the lines of an agent and count what became of them; returns those that were refused."""
     scope = scope_of(ws, agent, "sdk")
-    kept = ws.db.write(lambda connection: store.keep(connection, scope, lines))
-    counts["stored"] += sum(bool(one.new) for one in kept)
-    counts["known"] += sum(not (one.new or one.reason or one.erased) for one in kept)
-    counts["erased"] += sum(one.erased for one in kept)
-    return [Refused(one.line.number, one.reason, one.line.text) for one in kept if one.reason]
+    refused = []
+    for result in ws.db.write(lambda connection: store.save_lines(connection, scope, lines)):
+        counts["stored"] += bool(result.new)
+        counts["duplicates"] += not (result.new or result.reason or result.erased)
+        counts["erased"] += result.erased
+        if result.reason:
+            refused.append(Refused(result.line.number, result.reason, result.line.text))
+    return refused
 
 
 def _batches(file: BinaryIO) -> Iterator[list[Spooled]]:
@@ -133,33 +148,27 @@ def _spooled(number: int, raw: bytes) -> Spooled:
             raise Unreadable(f"agent {agent!r} is no name")
         slug = ids.slug_of(agent)
     except (Unreadable, InputError) as error:
-        return "", Refused(number, str(error), text)
-    return slug, SOURCE.item(number, row, text)
+        return Spooled("", Refused(number, str(error), text))
+    return Spooled(slug, SOURCE.item(number, row, text))
 
 
-def _tell(rejected: Path, counts: Counter[str], refused: list[Refused]) -> list[str]:
-    told = []
+def _report(rejected: Path, counts: Counter[str], refused: list[Refused]) -> list[str]:
+    """Messages about what was stored, and about what could not be, which goes to `rejected`."""
+    messages = []
     if counts:
-        known = f", {counts['known']} were there already" if counts["known"] else ""
-        erased = (
-            f", {counts['erased']} belong to what was erased and were dropped"
-            if counts["erased"]
-            else ""
-        )
-        told.append(f"inbox: {counts['stored']} lines stored{known}{erased}")
+        message = f"inbox: {counts['stored']} lines stored"
+        if counts["duplicates"]:
+            message += f", {counts['duplicates']} were there already"
+        if counts["erased"]:
+            message += f", {counts['erased']} belong to what was erased and were dropped"
+        messages.append(message)
     if refused:
-        lines = (
-            json.dumps(
-                {"number": one.number, "reason": one.reason, "text": one.text}, ensure_ascii=False
-            )
-            for one in refused
-        )
         with rejected.open("a", encoding="utf-8") as file:
-            file.write("".join(line + "\n" for line in lines))
+            file.write("".join(refusal.as_json() + "\n" for refusal in refused))
             file.flush()
             os.fsync(file.fileno())
-        told.append(
+        messages.append(
             f"inbox: {len(refused)} lines cannot be stored and are kept in {rejected}; the first: "
             f"{refused[0].reason}"
         )
-    return told
+    return messages

@@ -7,21 +7,20 @@ Lives here: `ingest`, `rehearse` (read, store nothing). Not here: which source r
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from thumbwheel.capture import store
 from thumbwheel.capture.detect import Options, advice, source_of
-from thumbwheel.capture.lines import Seen
+from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.rows import Scope, case_objection
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, LeftOut, Line, Refused, Source
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, NaiveTimes, naive_times
+from thumbwheel.capture.source import Item, JsonLines, LeftOut, Line, Refused, Source
+from thumbwheel.capture.types import AnyRecord, CaseRecord, FeedbackRecord, NaiveTimes, naive_times
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.core.seal import read_seal
@@ -64,44 +63,40 @@ class ImportReport:
     naive_times: int = 0
     """Times that were written without a zone."""
     timezone: str | None = None
-    """The zone that was said for them."""
+    """The zone in which they were read; None: nobody named one."""
 
-    def take(self, records: Iterable[AnyRecord]) -> None:
-        """Count new records."""
+    def count_records(self, records: Iterable[AnyRecord]) -> None:
         for record in records:
-            self.records[store.WORDS[type(record)]] += 1
+            self.records[store.NOUNS[type(record)]] += 1
             if isinstance(record, FeedbackRecord):
                 self.records[record.kind] += 1
 
-    def remark(self, line: Line) -> None:
-        """Count what there is to say about a line that was taken."""
+    def count_line(self, line: Line) -> None:
+        """Count whether the line is a case, and what there is to say about it."""
+        self.cases += any(isinstance(record, CaseRecord) for record in line.records)
         self.remarks.update(line.remarks)
 
     def count_naive(self, naive: NaiveTimes, options: Options) -> None:
-        """Note how many times had no zone, and which one was said for them."""
+        """Note how many times had no zone, and in which one they were read."""
         self.naive_times, self.timezone = naive.count, str(options.zone) if options.zone else None
 
     def words(self) -> list[str]:
         """What a person should know beside the counts, one line each."""
-        lines = [
-            *self.warnings,
-            *(f"{count} lines: {remark}" for remark, count in self.remarks.items()),
-        ]
+        lines = list(self.warnings)
+        lines += [f"{count} lines: {remark}" for remark, count in self.remarks.items()]
         if self.naive_times:
-            other = (
-                "" if self.timezone else "; if they are of another one: --timezone Europe/Berlin"
-            )
+            advice = "; if they are of another one: --timezone Europe/Berlin"
+            other = "" if self.timezone else advice
             lines.append(f"times without a zone were read as {self.timezone or 'UTC'}{other}")
         return lines
 
-    def refuse(self, one: Refused) -> None:
+    def refuse(self, refusal: Refused) -> None:
         """Count a refused line and remember the first ones."""
         self.refused += 1
         if len(self.refusals) < SHOWN:
-            self.refusals.append({"number": one.number, "reason": one.reason})
+            self.refusals.append({"number": refusal.number, "reason": refusal.reason})
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
         return {
             **vars(self),
             "records": dict(self.records),
@@ -118,32 +113,33 @@ def ingest(
     *,
     rejects: Path | None = None,
     reviewer: str | None = None,
-    seen: Seen = lambda position: None,
+    on_position: OnPosition = ignore_position,
     options: Options | None = None,
 ) -> ImportReport:
     """Bring the file at `path` in for `agent`; twice is once, and after a crash the same call
     completes it.
 
-    `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line; `seen` is
-    told the position in bytes; `options` are what a person says about its columns. Raises
-    InputError for a file that cannot be read as a whole or holds nothing that the source
+    `reviewer` vouches that the cases in it are gold; `rejects` gets every refused line;
+    `on_position` gets the position in bytes; `options` are what a person says about its columns.
+    Raises InputError for a file that cannot be read as a whole or holds nothing that the source
     understands; StorageError where the disk or the database refuses, with the batches before kept.
     """
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
-    report = _report(reader, source, path, agent)
-    scope: Scope | None = None
+    report = _new_report(reader, source, path, agent)
+    scope: Scope | None = None  # no agent is created for a file that holds no line of the source
     with ExitStack() as stack, naive_times(options.zone) as naive:
-        items = reader.read(path, seen)
-        sink = _sink(stack, path, rejects)
+        items = reader.read(path, on_position)
+        reject = _reject_writer(stack, path, rejects)
         for batch, failure in _batches(items):
+            results: dict[int, store.LineResult] = {}
             lines = [item for item in batch if isinstance(item, Line)]
             if lines:
                 scope = scope or scope_of(ws, agent, source, reviewer)
-                _keep(ws, scope, batch, report, sink)
-            else:
-                _account(batch, {}, report, sink)
+                save = partial(store.save_lines, scope=scope, lines=lines)
+                results = {result.line.number: result for result in ws.db.write(save)}
+            _account(batch, results, report, reject)
             if failure is not None:
                 raise failure
     _demand_readable(report, scope is not None, path)
@@ -159,7 +155,7 @@ def rehearse(
     *,
     case_rule: CaseRule,
     rejects: Path | None = None,
-    seen: Seen = lambda position: None,
+    on_position: OnPosition = ignore_position,
     options: Options | None = None,
 ) -> ImportReport:
     """Read like `ingest` and store nothing: `records` counts what the file holds; `case_rule` says
@@ -167,40 +163,35 @@ def rehearse(
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
-    report = _report(reader, source, path, agent)
+    report = _new_report(reader, source, path, agent)
     with ExitStack() as stack, naive_times(options.zone) as naive:
-        sink = _sink(stack, path, rejects)
-        for item in reader.read(path, seen):
+        reject = _reject_writer(stack, path, rejects)
+        for item in reader.read(path, on_position):
             report.read += 1
-            if (
-                isinstance(item, Line)
-                and (reason := case_objection(item.records, case_rule)) is not None
-            ):
-                item = Refused(item.number, reason, item.text)
             if isinstance(item, Line):
-                report.take(item.records)
-                report.remark(item)
-                report.cases += _is_case(item)
+                reason = case_objection(item.records, case_rule)
+                if reason is not None:
+                    item = Refused(item.number, reason, item.text)
+            if isinstance(item, Line):
+                report.count_records(item.records)
+                report.count_line(item)
             elif isinstance(item, LeftOut):
                 report.left_out[item.reason] += 1
             else:
                 report.refuse(item)
-                sink(item)
+                reject(item)
     _demand_readable(report, report.read > report.refused + report.left_out.total(), path)
     report.count_naive(naive, options)
     return report
 
 
-def _report(reader: Source, source: str, path: Path, agent: str) -> ImportReport:
+def _new_report(reader: Source, source: str, path: Path, agent: str) -> ImportReport:
     """The report before the first line: it says which file is missed beside the one that is read."""
     report = ImportReport(source, str(path), agent)
     missing = reader.missing(path) if isinstance(reader, JsonLines) and reader.missing else None
-    report.warnings += [missing] if missing else []
+    if missing:
+        report.warnings.append(missing)
     return report
-
-
-def _is_case(line: Line) -> bool:
-    return any(isinstance(record, CaseRecord) for record in line.records)
 
 
 def scope_of(ws: Workspace, agent: str, source: str, reviewer: str | None = None) -> Scope:
@@ -222,7 +213,9 @@ def _demand_readable(report: ImportReport, readable: bool, path: Path) -> None:
             f"nothing in it is of the agent that was asked for ({reasons})",
             "Ask for another one",
         )
-    first = "; ".join(f"line {one['number']}: {one['reason']}" for one in report.refusals[:3])
+    first = "; ".join(
+        f"line {refusal['number']}: {refusal['reason']}" for refusal in report.refusals[:3]
+    )
     raise InputError(
         f"file {report.path!r}",
         f"none of its {report.refused} lines is of source {report.source!r} ({first})",
@@ -230,26 +223,15 @@ def _demand_readable(report: ImportReport, readable: bool, path: Path) -> None:
     )
 
 
-class _Sink:
-    """Where refused lines go, one JSON object each; nowhere without a file."""
-
-    def __init__(self, file: TextIO | None) -> None:
-        self._file = file
-
-    def __call__(self, one: Refused) -> None:
-        if self._file:
-            self._file.write(
-                json.dumps(
-                    {"number": one.number, "reason": one.reason, "text": one.text},
-                    ensure_ascii=False,
-                )
-                + "\n"
-            )
+Reject = Callable[[Refused], Any]
+"""Takes a refused line to the file of `--rejects`."""
 
 
-def _sink(stack: ExitStack, path: Path, rejects: Path | None) -> _Sink:
+def _reject_writer(stack: ExitStack, path: Path, rejects: Path | None) -> Reject:
+    """What writes refused lines into the file `rejects`, one JSON object each; nothing without such
+    a file."""
     if rejects is None:
-        return _Sink(None)
+        return lambda refusal: None
     try:
         if rejects.exists() and path.exists() and rejects.samefile(path):
             raise InputError(
@@ -257,13 +239,14 @@ def _sink(stack: ExitStack, path: Path, rejects: Path | None) -> _Sink:
                 "it is the file that is imported",
                 "Name another file",
             )
-        return _Sink(stack.enter_context(rejects.open("w", encoding="utf-8")))
+        file = stack.enter_context(rejects.open("w", encoding="utf-8"))
     except OSError as error:
         raise InputError(
             f"--rejects {str(rejects)!r}",
             error.strerror or str(error),
             "Name a file that can be written",
         ) from None
+    return lambda refusal: file.write(refusal.as_json() + "\n")
 
 
 def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelError | None]]:
@@ -285,38 +268,31 @@ def _batches(items: Iterator[Item]) -> Iterator[tuple[list[Item], ThumbwheelErro
         yield batch, None
 
 
-def _keep(
-    ws: Workspace, scope: Scope, batch: list[Item], report: ImportReport, sink: _Sink
-) -> None:
-    lines = [item for item in batch if isinstance(item, Line)]
-    kept = ws.db.write(lambda connection: store.keep(connection, scope, lines))
-    _account(batch, {one.line.number: one for one in kept}, report, sink)
-
-
 def _account(
-    batch: list[Item], kept: Mapping[int, store.Kept], report: ImportReport, sink: _Sink
+    batch: list[Item], results: Mapping[int, store.LineResult], report: ImportReport, reject: Reject
 ) -> None:
+    """Count what became of the items of a batch; `results` are those of its lines by number."""
     for item in batch:
         report.read += 1
-        refused = item if isinstance(item, Refused) else None
+        refusal = item if isinstance(item, Refused) else None
         if isinstance(item, LeftOut):
             report.left_out[item.reason] += 1
         if isinstance(item, Line):
-            report.cases += _is_case(item)
-            report.remark(item)
-            became = kept[item.number]
-            refused = Refused(item.number, became.reason, item.text) if became.reason else None
-            report.take(became.new)
-            report.stored += bool(became.new)
-            report.erased += became.erased
-            report.duplicates += not (became.new or became.erased or refused)
-        if refused:
-            report.refuse(refused)
-            sink(refused)
+            report.count_line(item)
+            result = results[item.number]
+            if result.reason:
+                refusal = Refused(item.number, result.reason, item.text)
+            report.count_records(result.new)
+            report.stored += bool(result.new)
+            report.erased += result.erased
+            report.duplicates += not (result.new or result.erased or refusal)
+        if refusal:
+            report.refuse(refusal)
+            reject(refusal)
 
 
 def link(ws: Workspace, scope: Scope) -> None:
     """Give feedback that still waits for its target the one of that name from another source."""
     after: str | None = ""
     while after is not None:
-        after = ws.db.write(partial(store.link_elsewhere, scope=scope, after=after))
+        after = ws.db.write(partial(store.link_across_sources, scope=scope, after=after))

@@ -24,7 +24,7 @@ class Completion(NamedTuple):
 
     decision_id: str
     user: str | None
-    at: datetime
+    time: datetime
     labels: tuple[str, ...]
 
 
@@ -37,18 +37,19 @@ class LeadingGoals:
         for completion in by_decision.values():
             for goal in (INCOME, AUTHORITY):
                 if goal in completion.labels:
-                    self._times[completion.user, goal].append(completion.at)
+                    self._times[completion.user, goal].append(completion.time)
         for times in self._times.values():
             times.sort()
 
-    def at(self, user: str | None, time: datetime) -> str | None:
+    def leading_goal(self, user: str | None, time: datetime) -> str | None:
         """The goal that leads for a user at a time; None where nothing was completed for either."""
-        income, authority = (self._count(user, goal, time) for goal in (INCOME, AUTHORITY))
+        income = self._completed(user, INCOME, time)
+        authority = self._completed(user, AUTHORITY, time)
         if not income and not authority:
             return None
         return AUTHORITY if authority > income else INCOME
 
-    def _count(self, user: str | None, goal: str, time: datetime) -> int:
+    def _completed(self, user: str | None, goal: str, time: datetime) -> int:
         times = self._times.get((user, goal), [])
         return bisect_right(times, time) - bisect_left(times, time - WINDOW)
 

@@ -21,20 +21,27 @@ from thumbwheel.capture.elements import Piece, elements
 from thumbwheel.capture.regular_file import open_regular
 from thumbwheel.core.errors import InputError
 
-Seen = Callable[[int], None]
-"""Is told how many bytes of the file were read so far."""
+OnPosition = Callable[[int], None]
+"""Called now and then with the number of bytes of the file that have been read."""
+
+
+def ignore_position(position: int) -> None:
+    """The callback of a reader whose progress nobody watches."""
+
 
 LONGEST = 16 * 2**20
 """Bytes of the longest line that is taken; a longer one is refused without being held."""
 
 SHOWN = 200
+"""Characters that are shown of a piece that is too long."""
 _PIECE = 2**20
 _HEAD = 2**16
 _EVERY = 200
 _GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
 
 
-def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
+def numbered(path: Path, on_position: OnPosition) -> Iterator[tuple[int, bytes, str | None]]:
     """(number from 1, text without its end, None or why it cannot be taken) of every line, or
     element of an array, that is not blank.
 
@@ -42,15 +49,16 @@ def numbered(path: Path, seen: Seen) -> Iterator[tuple[int, bytes, str | None]]:
     breaks off.
     """
     with opened(path) as (raw, stream):
-        number = found = 0
+        number = 0
+        has_content = False
         for number, (line, problem) in enumerate(_pieces(path, stream), start=1):
             if number % _EVERY == 0:
-                seen(raw.tell())
+                on_position(raw.tell())
             if line.strip():
-                found += 1
+                has_content = True
                 yield number, line, problem
-        seen(raw.tell())
-        if not found:
+        on_position(raw.tell())
+        if not has_content:
             raise InputError(
                 f"file {str(path)!r}",
                 "it is empty" if number == 0 else "it holds only blank lines",
@@ -63,12 +71,10 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
     """(the file, for its position; its unpacked bytes). Raises InputError where it is no file of
     text."""
     with open_regular(path) as raw:
-        packed = raw.peek(2)[:2] == _GZIP
-        stream = (
-            cast("io.BufferedReader", io.BufferedReader(gzip.GzipFile(fileobj=raw), _HEAD))
-            if packed
-            else raw
-        )
+        stream = raw
+        if raw.peek(2)[:2] == _GZIP:
+            unpacked = io.BufferedReader(gzip.GzipFile(fileobj=raw), _HEAD)
+            stream = cast("io.BufferedReader", unpacked)
         _check_head(path, stream)
         yield raw, stream
 
@@ -97,15 +103,15 @@ def _check_head(path: Path, stream: io.BufferedReader) -> None:
 def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
     """The lines; the elements where the file is one array; the whole objects where it is
     pretty-printed."""
-    head = stream.peek(_HEAD)[:_HEAD].removeprefix(b"\xef\xbb\xbf").lstrip()
-    first = head.partition(b"\n")[0].strip()
-    if not head.startswith(b"[") and first != b"{":
-        yield from _lines(path, stream)
-        return
+    head = stream.peek(_HEAD)[:_HEAD].removeprefix(_BOM).lstrip()
+    is_array = head.startswith(b"[")
+    is_pretty_printed = head.partition(b"\n")[0].strip() == b"{"
     try:
-        yield from elements(
-            partial(stream.read1, _PIECE), LONGEST, SHOWN, array=head.startswith(b"[")
-        )
+        if is_array or is_pretty_printed:
+            read = partial(stream.read1, _PIECE)
+            yield from elements(read, LONGEST, SHOWN, array=is_array)
+        else:
+            yield from _lines(stream)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(
             f"file {str(path)!r}",
@@ -114,31 +120,24 @@ def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
         ) from None
 
 
-def _lines(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
+def _lines(stream: io.BufferedReader) -> Iterator[Piece]:
     """(line, None), or the first SHOWN bytes and the reason for a line that is longer than LONGEST."""
-    first = True
-    try:
-        while line := stream.readline(LONGEST + 1):
-            if first:
-                line, first = line.removeprefix(b"\xef\xbb\xbf"), False
-            if len(line) > LONGEST and not line.endswith(b"\n"):
-                length = len(line) + _skip(stream)
-                reason = (
-                    f"it has {length:,} bytes, more than the {LONGEST:,} that one line may have; "
-                    "only its beginning is shown"
-                )
-                yield line[:SHOWN], reason
-            else:
-                yield line.rstrip(b"\r\n"), None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"file {str(path)!r}",
-            f"it breaks off ({error})",
-            "What was read before is kept; repair the file and import it again",
-        ) from None
+    is_first = True
+    while line := stream.readline(LONGEST + 1):
+        if is_first:
+            line, is_first = line.removeprefix(_BOM), False
+        if len(line) > LONGEST and not line.endswith(b"\n"):
+            length = len(line) + _skip_line(stream)
+            reason = (
+                f"it has {length:,} bytes, more than the {LONGEST:,} that one line may have; "
+                "only its beginning is shown"
+            )
+            yield line[:SHOWN], reason
+        else:
+            yield line.rstrip(b"\r\n"), None
 
 
-def _skip(stream: io.BufferedReader) -> int:
+def _skip_line(stream: io.BufferedReader) -> int:
     skipped = 0
     while piece := stream.readline(_PIECE):
         skipped += len(piece)

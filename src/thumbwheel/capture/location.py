@@ -42,12 +42,9 @@ class Address(PosixPath):
         for start, end in _secret_spans(self.url):
             secret = self.url[start:end]
             parts = [part for part in re.split(r"[@:/?#&=%\s]", secret) if len(part) >= 3]
-            for hidden in sorted(
-                {secret, unquote(secret), *parts, *map(unquote, parts)} - {""},
-                key=len,
-                reverse=True,
-            ):
-                text = text.replace(hidden, HIDDEN)
+            forms = {secret, unquote(secret), *parts, *map(unquote, parts)} - {""}
+            for form in sorted(forms, key=len, reverse=True):
+                text = text.replace(form, HIDDEN)
         return text
 
 
@@ -89,10 +86,10 @@ def _secret_spans(url: str) -> list[tuple[int, int]]:
     return spans
 
 
-def place_of(text: str) -> Path:
+def path_or_address(text: str) -> Path:
     """The path or the address that `text` is.
 
-    >>> str(place_of("postgresql://app:secret@localhost/desk"))
+    >>> str(path_or_address("postgresql://app:secret@localhost/desk"))
     'postgresql://app:***@localhost/desk'
     """
     return Address(text) if SCHEME.match(text) or SETTING.search(text) else Path(text)

@@ -1,10 +1,10 @@
-"""Tables of anybody's: which column is what, as it is told, or guessed from its name; the guess is
-shown and never silent.
+"""Tables with any columns: which column is what, as a person says, or guessed from its name; the
+guess is shown and never silent.
 
 Lives here: what a column can be, the guesses, and the records of a row. Two columns of which either
 could be the same thing are not guessed between: the one that is meant has to be named. Numbers are
 of the stated scale (`SCALES`, or `--scale rating=1:10`). To add something a column can be: a line
-in MEANINGS, and in `records`.
+in MEANINGS, and in `row_records`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from thumbwheel.capture.fields import moment, name_of, number_of, unpacked
-from thumbwheel.capture.pairs import messages_of, pair_records, split_pair
-from thumbwheel.capture.source import AnyRecord
+from thumbwheel.capture.pairs import Verdict, messages_of, pair_records, split_pair
 from thumbwheel.capture.types import (
     SCALES,
+    AnyRecord,
     CaseRecord,
     FeedbackRecord,
     Rater,
     Scale,
-    TargetRef,
     TraceRecord,
     Unreadable,
 )
@@ -135,7 +134,7 @@ Scales = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Mapped:
+class ColumnMapping:
     """Meaning -> column, and the scales of its numbers."""
 
     columns: Mapping[str, str]
@@ -148,18 +147,20 @@ class Mapped:
         for meaning, column in self.columns.items():
             how = "guessed from its name" if meaning in self.guessed else "as told"
             low, high = self.scales.get(meaning) or SCALES.get(meaning, (0.0, 0.0))
-            scale = (
-                f", from {low:g} to {high:g} (other: --scale {meaning}=LOW:HIGH)" if high else ""
-            )
-            lines.append(f"{meaning} <- {column} ({how}{scale})")
+            if high:
+                how += f", from {low:g} to {high:g} (other: --scale {meaning}=LOW:HIGH)"
+            lines.append(f"{meaning} <- {column} ({how})")
         return lines
 
 
-def mapped(keys: Iterable[str], told: Mapping[str, str], scales: Scales, where: str) -> Mapped:
-    """Which of the columns `keys` is what. Raises InputError for an unknown meaning or column, for
-    two that fit, and for a table without prompts."""
+def map_columns(
+    keys: Iterable[str], named: Mapping[str, str], scales: Scales, where: str
+) -> ColumnMapping:
+    """Which of the columns `keys` is what; `named`: meaning -> column, as a person says. Raises
+    InputError for an unknown meaning or column, for two that fit, and for a table without
+    prompts."""
     names = list(keys)
-    for meaning, column in told.items():
+    for meaning, column in named.items():
         if meaning not in MEANINGS:
             raise InputError(
                 f"--column {meaning}={column}",
@@ -172,14 +173,13 @@ def mapped(keys: Iterable[str], told: Mapping[str, str], scales: Scales, where: 
                 f"{where} has no such column",
                 f"It has: {', '.join(names)}.{nearest(column, names)}",
             )
-    columns = dict(told)
-    for meaning, known in MEANINGS.items():
-        fits = [
-            name
-            for name in names
-            if name.casefold().replace(" ", "_") in known and name not in told.values()
-        ]
-        if meaning in told or not fits:
+
+    # guess the others by name
+    columns = dict(named)
+    free = [name for name in names if name not in named.values()]
+    for meaning, usual_names in MEANINGS.items():
+        fits = [name for name in free if name.casefold().replace(" ", "_") in usual_names]
+        if meaning in named or not fits:
             continue
         exact = [name for name in fits if name.casefold() == meaning]
         if len(fits) > 1 and len(exact) != 1:
@@ -189,81 +189,85 @@ def mapped(keys: Iterable[str], told: Mapping[str, str], scales: Scales, where: 
                 f"Say which: --column {meaning}={fits[0]}",
             )
         columns[meaning] = (exact or fits)[0]
+
     if not any(needed <= columns.keys() for needed in ASKED):
-        why = f"none of its columns {', '.join(names[:20])} is known to hold the prompt"
         raise InputError(
             where,
-            why,
+            f"none of its columns {', '.join(names[:20])} is known to hold the prompt",
             "Name it, for example: --column prompt=COLUMN --column response=COLUMN --column "
             "rating=COLUMN",
         )
-    return Mapped(
-        {meaning: columns[meaning] for meaning in MEANINGS if meaning in columns},
-        frozenset(columns) - set(told),
-        scales,
-    )
+    in_order = {meaning: columns[meaning] for meaning in MEANINGS if meaning in columns}
+    return ColumnMapping(in_order, frozenset(columns) - set(named), scales)
 
 
-def records(row: Mapping[str, Any], as_: Mapped) -> list[AnyRecord]:
+def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecord]:
     """The records of a row: a pair, or a trace with its feedback, or a case where there is no
     answer. Raises Unreadable."""
-    of = {meaning: row.get(column) for meaning, column in as_.columns.items()}
-    of = {meaning: value for meaning, value in of.items() if value not in (None, "")}
-    rest = {
-        key: value
-        for key, value in row.items()
-        if key not in as_.columns.values() and value is not None
+    values = {}
+    for meaning, column in mapping.columns.items():
+        if row.get(column) not in (None, ""):
+            values[meaning] = row[column]
+    used = set(mapping.columns.values())
+    rest = {key: value for key, value in row.items() if key not in used and value is not None}
+    common = {
+        "session": name_of(values.get("session")),
+        "subject": name_of(values.get("subject")),
+        "occurred_at": moment(values.get("occurred_at")),
     }
-    more = {
-        "session": name_of(of.get("session")),
-        "subject": name_of(of.get("subject")),
-        "occurred_at": moment(of.get("occurred_at")),
-    }
-    rater = name_of(of.get("rater"))
-    who = Rater(id=rater) if rater else None
-    if "chosen" in of or "rejected" in of:
-        asked, *answers = split_pair(
-            _prompt(of) if "prompt" in of else None, of.get("chosen"), of.get("rejected")
-        )
-        return pair_records(asked, (answers[0], answers[1]), [(who, [[0], [1]])], rest, **more)
-    prompt = _prompt(of)
-    if "response" not in of and "reference" in of:
-        return [_case(of, prompt)]
-    if "response" not in of:
-        return [TraceRecord.model_validate({"input": prompt, "metadata": rest or None} | more)]
-    step = {"served_model": name_of(of.get("model"))}
+    rater_id = name_of(values.get("rater"))
+    rater = Rater(id=rater_id) if rater_id else None
+
+    # a pair
+    if "chosen" in values or "rejected" in values:
+        prompt = _prompt(values) if "prompt" in values else None
+        prompt, chosen, rejected = split_pair(prompt, values.get("chosen"), values.get("rejected"))
+        verdicts: list[Verdict] = [(rater, [[0], [1]])]
+        return pair_records(prompt, (chosen, rejected), verdicts, rest, **common)
+
+    # no answer: a case, or a prompt alone
+    prompt = _prompt(values)
+    case = None
+    if "reference" in values:
+        case = CaseRecord.model_validate({"input": prompt, "reference": values["reference"]})
+    if "response" not in values:
+        if case is not None:
+            return [case]
+        return [TraceRecord.model_validate({"input": prompt, "metadata": rest or None} | common)]
+
+    # an answer with its feedback
     fields = {
-        "id": name_of(of.get("id")),
+        "id": name_of(values.get("id")),
         "input": prompt,
-        "output": _text(of, "response"),
-        "steps": [step],
+        "output": _text(values, "response"),
+        "steps": [{"served_model": name_of(values.get("model"))}],
         "metadata": rest or None,
     }
-    trace = TraceRecord.model_validate(fields | more)
+    trace = TraceRecord.model_validate(fields | common)
     shared = {
-        "targets": [TargetRef(kind="trace", id=trace.identified()[0])],
-        "rater": who,
-        "occurred_at": more["occurred_at"],
+        "targets": [trace.as_target()],
+        "rater": rater,
+        "occurred_at": common["occurred_at"],
     }
-    given = [FeedbackRecord.model_validate(shared | one) for one in _signals(of, as_.scales)]
-    return [*([_case(of, prompt)] if "reference" in of else []), trace, *given]
+    signals = _signals(values, mapping.scales)
+    feedback = [FeedbackRecord.model_validate(shared | signal) for signal in signals]
+    return [trace, *feedback] if case is None else [case, trace, *feedback]
 
 
-def _prompt(of: Mapping[str, Any]) -> list[dict[str, Any]]:
-    value = of.get("prompt")
-    value = unpacked(value) if isinstance(value, str) and value.lstrip().startswith("[{") else value
-    if value is None:
+def _prompt(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    prompt = values.get("prompt")
+    if isinstance(prompt, str) and prompt.lstrip().startswith("[{"):
+        prompt = unpacked(prompt)
+    if prompt is None:
         raise Unreadable("its prompt is empty")
-    messages = messages_of(value if isinstance(value, str | list) else str(value))
-    return (
-        [{"role": "system", "content": _text(of, "system")}, *messages]
-        if "system" in of
-        else messages
-    )
+    messages = messages_of(prompt if isinstance(prompt, str | list) else str(prompt))
+    if "system" in values:
+        return [{"role": "system", "content": _text(values, "system")}, *messages]
+    return messages
 
 
-def _text(of: Mapping[str, Any], meaning: str) -> str:
-    value = of.get(meaning)
+def _text(values: Mapping[str, Any], meaning: str) -> str:
+    value = values.get(meaning)
     if value is None:
         raise Unreadable(f"its {meaning} is empty")
     if isinstance(value, dict | list):
@@ -271,34 +275,29 @@ def _text(of: Mapping[str, Any], meaning: str) -> str:
     return str(value)
 
 
-def _case(of: Mapping[str, Any], prompt: list[dict[str, Any]]) -> CaseRecord:
-    return CaseRecord.model_validate({"input": prompt, "reference": of["reference"]})
-
-
-def _signals(of: Mapping[str, Any], scales: Scales) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    if "thumb" in of:
-        found.append({"kind": "thumb", "value": thumb_of(of["thumb"])})
+def _signals(values: Mapping[str, Any], scales: Scales) -> list[dict[str, Any]]:
+    signals: list[dict[str, Any]] = []
+    if "thumb" in values:
+        signals.append({"kind": "thumb", "value": thumb_of(values["thumb"])})
     for kind in ("rating", "score"):
-        if kind in of:
-            low, high = scales.get(kind, SCALES[kind])
-            value = number_of(of[kind], kind)
-            if not low <= value <= high:
-                raise Unreadable(
-                    f"{kind} {value:g} is outside its scale, {low:g} to {high:g}; another one: "
-                    f"--scale {kind}=LOW:HIGH"
-                )
-            found.append({"kind": kind, "value": value, "scale": Scale(min=low, max=high)})
-    if "correction" in of:
-        found.append({"kind": "correction", "value": _text(of, "correction")})
-    if "comment" in of:
-        comment = _text(of, "comment")
-        return (
-            [found[0] | {"comment": comment}, *found[1:]]
-            if found
-            else [{"kind": "comment", "value": comment}]
-        )
-    return found
+        if kind not in values:
+            continue
+        low, high = scales.get(kind, SCALES[kind])
+        value = number_of(values[kind], kind)
+        if not low <= value <= high:
+            raise Unreadable(
+                f"{kind} {value:g} is outside its scale, {low:g} to {high:g}; another one: "
+                f"--scale {kind}=LOW:HIGH"
+            )
+        signals.append({"kind": kind, "value": value, "scale": Scale(min=low, max=high)})
+    if "correction" in values:
+        signals.append({"kind": "correction", "value": _text(values, "correction")})
+    if "comment" in values:
+        comment = _text(values, "comment")
+        if not signals:
+            return [{"kind": "comment", "value": comment}]
+        signals[0]["comment"] = comment
+    return signals
 
 
 def thumb_of(value: Any) -> bool:

@@ -40,19 +40,14 @@ def main(longest: int, memory: int) -> None:
             out.write(kind + content + b"\n")
         out.write(END + b"\n")
     except MemoryError:
-        out.write(
-            FAILED
-            + f"reading it takes more than the {memory / 2**30:.1f} GB of memory that one file "
-            "may take\n".encode()
-        )
+        limit = f"{memory / 2**30:.1f} GB of memory that one file may take"
+        out.write(FAILED + f"reading it takes more than the {limit}\n".encode())
     except BrokenPipeError:
         os._exit(0)  # nobody listens any more
     except Exception as error:  # noqa: BLE001 - whatever a library says about a strange file is the answer
         reason = " ".join(str(error).split())[:500]
-        out.write(
-            FAILED
-            + f"it is no readable Parquet file ({reason})\n".encode("utf-8", "backslashreplace")
-        )
+        answer = f"it is no readable Parquet file ({reason})\n"
+        out.write(FAILED + answer.encode("utf-8", "backslashreplace"))
     out.flush()
 
 
@@ -76,10 +71,9 @@ def _to_microseconds(batch: Any) -> Any:
 
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        is_time = pa.types.is_timestamp(field.type)
-        columns.append(
-            column.cast(pa.timestamp("us", field.type.tz), safe=False) if is_time else column
-        )
+        if pa.types.is_timestamp(field.type):
+            column = column.cast(pa.timestamp("us", field.type.tz), safe=False)
+        columns.append(column)
     return pa.table(columns, names=batch.schema.names)
 
 

@@ -26,15 +26,16 @@ class RatingFilter:
         """Why a rating does not count; None where it does, or where it is none."""
         if rating.get("rating") is None:
             return None
-        told = rating.get("tags")
-        tags = {tag for tag in told if isinstance(tag, str)} if isinstance(told, list) else set()
+        tags = set()
+        if isinstance(rating.get("tags"), list):
+            tags = {tag for tag in rating["tags"] if isinstance(tag, str)}
         unwanted = sorted(tags & self.without)
         if unwanted:
             return f"its rating has the tag {unwanted[0]!r}"
         if self.tags and not tags & self.tags:
             return f"its rating has none of the tags {', '.join(sorted(self.tags))}"
-        known = isinstance(confidence, int | float) and not isinstance(confidence, bool)
-        if self.min_confidence is not None and known and confidence < self.min_confidence:
+        has_confidence = isinstance(confidence, int | float) and not isinstance(confidence, bool)
+        if self.min_confidence is not None and has_confidence and confidence < self.min_confidence:
             return f"the confidence of what was rated is below {self.min_confidence:g}"
         return None
 

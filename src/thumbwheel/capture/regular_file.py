@@ -22,13 +22,13 @@ MOST_BYTES = 128 * 2**20
 def open_regular(path: Path) -> io.BufferedReader:
     """The file at `path`, opened for reading; raises InputError for what is no regular file, and
     never waits for one."""
-    what = f"file {str(path)!r}"
     if isinstance(path, Address):
         raise InputError(
-            what.replace("file", "address", 1),
+            f"address {str(path)!r}",
             "this source reads files",
             "The source decisions reads postgresql://...",
         )
+    what = f"file {str(path)!r}"
     try:
         _demand_regular(what, path.stat().st_mode)  # opening a device may already do something
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -45,15 +45,18 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def _demand_regular(what: str, mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
     if stat.S_ISDIR(mode):
         raise InputError(what, "it is a directory, not a regular file", "Name one file in it")
-    if not stat.S_ISREG(mode):
-        kind = (
-            "a FIFO" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        )
-        raise InputError(
-            what, f"it is {kind}, not a regular file", "Write its content into a file and name that"
-        )
+    kind = "a device"
+    if stat.S_ISFIFO(mode):
+        kind = "a FIFO"
+    elif stat.S_ISSOCK(mode):
+        kind = "a socket"
+    raise InputError(
+        what, f"it is {kind}, not a regular file", "Write its content into a file and name that"
+    )
 
 
 def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.capture.json_text import HasNul, has_nul, json_value
-from thumbwheel.capture.lines import Seen, numbered
+from thumbwheel.capture.lines import OnPosition, numbered
 from thumbwheel.capture.tables import csv_rows, is_csv, is_parquet, parquet_rows
 from thumbwheel.capture.types import Unreadable
 from thumbwheel.core.errors import InputError
@@ -24,8 +24,9 @@ HOPELESS = 1000
 
 
 @dataclass(frozen=True)
-class Found:
-    """A row with its number and text; where `row` is None, `reason` says why it cannot be taken."""
+class FileRow:
+    """A row of a file with its number and text; where `row` is None, `reason` says why it cannot be
+    taken."""
 
     number: int
     row: dict[str, Any] | None
@@ -33,44 +34,52 @@ class Found:
     reason: str = ""
 
 
-def rows(path: Path, seen: Seen) -> Iterator[Found]:
+def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
     """Every row of the file in order, in constant memory; raises InputError where the file as a
     whole cannot be read."""
     container = container_of(path)
-    return _json(path, seen) if container == "json" else table_rows(path, seen, container)
+    return (
+        _json(path, on_position)
+        if container == "json"
+        else table_rows(path, on_position, container)
+    )
 
 
-def table_rows(path: Path, seen: Seen, container: str) -> Iterator[Found]:
+def table_rows(path: Path, on_position: OnPosition, container: str) -> Iterator[FileRow]:
     """The rows of a table, "csv" or "parquet"."""
     read = csv_rows if container == "csv" else parquet_rows
-    for number, row, text, problem in read(path, seen):
-        reason = problem or (str(HasNul()) if has_nul(row) else "")
-        yield Found(number, None if reason else row, text, reason)
+    for number, row, text, problem in read(path, on_position):
+        if not problem and has_nul(row):
+            problem = str(HasNul())
+        yield FileRow(number, None if problem else row, text, problem)
 
 
 def container_of(path: Path) -> str:
     """json, csv or parquet: a Parquet file by its first bytes, CSV by its name (.csv, .tsv, also
     .gz)."""
-    return "parquet" if is_parquet(path) else "csv" if is_csv(path) else "json"
+    if is_parquet(path):
+        return "parquet"
+    return "csv" if is_csv(path) else "json"
 
 
-def _json(path: Path, seen: Seen) -> Iterator[Found]:
-    hopeless = 0
-    for number, raw, problem in numbered(path, seen):
+def _json(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
+    refused = 0
+    has_object = False
+    for number, raw, problem in numbered(path, on_position):
         try:
             row = row_of(raw, problem)
         except Unreadable as error:
-            hopeless += hopeless >= 0
-            if hopeless >= HOPELESS:
+            refused += 1
+            if refused >= HOPELESS and not has_object:
                 raise InputError(
                     f"file {str(path)!r}",
                     f"its first {HOPELESS} lines hold not one JSON object",
                     "Give a file with one object a line",
                 ) from None
-            yield Found(number, None, text_of(raw), str(error))
+            yield FileRow(number, None, text_of(raw), str(error))
             continue
-        hopeless = -1
-        yield Found(number, row, text_of(raw))
+        has_object = True
+        yield FileRow(number, row, text_of(raw))
 
 
 def row_of(raw: bytes, problem: str | None = None) -> dict[str, Any]:

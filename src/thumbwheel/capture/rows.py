@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from thumbwheel.capture.source import AnyRecord
 from thumbwheel.capture.types import (
+    AnyRecord,
     CaseRecord,
     FeedbackRecord,
     Rater,
@@ -71,7 +71,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedRecord:
     """A record with its row id, its name in its source and the hash of its content."""
 
     record: AnyRecord
@@ -81,13 +81,12 @@ class Named:
     fingerprint: str
 
 
-def named(scope: Scope, record: AnyRecord) -> Named:
+def named_record(scope: Scope, record: AnyRecord) -> NamedRecord:
     """`record` with its identity; raises Unreadable where its content is no JSON."""
-    name, fingerprint = record.identified()
+    name, fingerprint = record.name_and_fingerprint()
     source = record.source or scope.source
-    return Named(
-        record, row_id(PREFIXES[type(record)], scope.agent, source, name), source, name, fingerprint
-    )
+    record_id = row_id(PREFIXES[type(record)], scope.agent, source, name)
+    return NamedRecord(record, record_id, source, name, fingerprint)
 
 
 def case_objection(records: Iterable[AnyRecord], case_rule: CaseRule) -> str | None:
@@ -102,7 +101,7 @@ def case_objection(records: Iterable[AnyRecord], case_rule: CaseRule) -> str | N
 
 @dataclass
 class Rows:
-    """What a batch adds, by table; those that several records share are kept by id."""
+    """What a batch adds, by table; those that several records share are held by id."""
 
     scope: Scope
     versions: Mapping[str, str]
@@ -117,39 +116,41 @@ class Rows:
     feedback: list[Row] = field(default_factory=list)
     targets: list[Row] = field(default_factory=list)
 
-    def add(self, one: Named) -> None:
+    def add(self, named: NamedRecord) -> None:
         """The rows of a record that is new."""
-        if isinstance(one.record, TraceRecord):
-            self._trace(one, one.record)
-        elif isinstance(one.record, FeedbackRecord):
-            self._feedback(one, one.record)
+        if isinstance(named.record, TraceRecord):
+            self._trace(named, named.record)
+        elif isinstance(named.record, FeedbackRecord):
+            self._feedback(named, named.record)
         else:
-            self._case(one, one.record)
+            self._case(named, named.record)
 
-    def _origin(self, one: Named) -> Row:
+    def _origin(self, named: NamedRecord) -> Row:
         return {
-            "id": one.id,
+            "id": named.id,
             "agent_id": self.scope.agent_id,
-            "source": one.source,
-            "external_id": one.name,
-            "fingerprint": one.fingerprint,
+            "source": named.source,
+            "external_id": named.name,
+            "fingerprint": named.fingerprint,
             "recorded_at": self.scope.recorded_at,
         }
 
     def _owner(
-        self, into: dict[str, Row], prefix: str, source: str, name: str | None, **more: Any
+        self, into: dict[str, Row], prefix: str, source: str, name: str | None, **columns: Any
     ) -> str | None:
+        """The id of a session, subject or rater, whose row is noted."""
         if name is None:
             return None
         owner_id = row_id(prefix, self.scope.agent, source, name)
         if owner_id not in into:
-            origin = {
+            into[owner_id] = {
+                "id": owner_id,
                 "agent_id": self.scope.agent_id,
                 "source": source,
                 "external_id": name,
                 "recorded_at": self.scope.recorded_at,
+                **columns,
             }
-            into[owner_id] = {"id": owner_id, **origin, **more}
         return owner_id
 
     def _chain(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -168,17 +169,17 @@ class Rows:
             parent = message_id
         return parent
 
-    def _trace(self, one: Named, record: TraceRecord) -> None:
-        scope = self.scope
+    def _id_of(self, prefix: str, name: str | None, source: str) -> str | None:
+        return self.scope.id_of(prefix, name, source) if name else None
+
+    def _trace(self, named: NamedRecord, record: TraceRecord) -> None:
         self.traces.append(
             {
-                **self._origin(one),
-                "session_id": self._owner(self.sessions, "ses", one.source, record.session),
-                "subject_id": self._owner(self.subjects, "sub", one.source, record.subject),
-                "parent_id": scope.id_of("trc", record.parent, one.source)
-                if record.parent
-                else None,
-                "case_id": scope.id_of("cas", record.case, one.source) if record.case else None,
+                **self._origin(named),
+                "session_id": self._owner(self.sessions, "ses", named.source, record.session),
+                "subject_id": self._owner(self.subjects, "sub", named.source, record.subject),
+                "parent_id": self._id_of("trc", record.parent, named.source),
+                "case_id": self._id_of("cas", record.case, named.source),
                 "input_id": self._chain(record.input),
                 "output": record.output,
                 "status": record.status,
@@ -186,9 +187,8 @@ class Rows:
                 "occurred_at": record.occurred_at,
             }
         )
-        self.steps += [
-            self._step(one.id, position, step) for position, step in enumerate(record.steps)
-        ]
+        for position, step in enumerate(record.steps):
+            self.steps.append(self._step(named.id, position, step))
 
     def _step(self, trace_id: str, position: int, step: StepRecord) -> Row:
         return {
@@ -213,29 +213,24 @@ class Rows:
             "token_logprobs": step.token_logprobs,
         }
 
-    def _feedback(self, one: Named, record: FeedbackRecord) -> None:
+    def _feedback(self, named: NamedRecord, record: FeedbackRecord) -> None:
         self.feedback.append(
             {
-                **self._origin(one),
+                **self._origin(named),
                 "kind": record.kind,
                 "name": record.name,
                 "value": record.value,
                 "scale": record.scale.model_dump() if record.scale else None,
                 "comment": record.comment,
-                "rater_id": self.rater(record.rater, one.source),
+                "rater_id": self.rater(record.rater, named.source),
                 "occurred_at": record.occurred_at,
-                "supersedes": self.scope.id_of("fbk", record.supersedes, one.source)
-                if record.supersedes
-                else None,
-                "retracts": self.scope.id_of("fbk", record.retracts, one.source)
-                if record.retracts
-                else None,
+                "supersedes": self._id_of("fbk", record.supersedes, named.source),
+                "retracts": self._id_of("fbk", record.retracts, named.source),
                 "metadata": record.metadata,
             }
         )
-        self.targets += [
-            self._target(one, position, target) for position, target in enumerate(record.targets)
-        ]
+        for position, target in enumerate(record.targets):
+            self.targets.append(self._target(named, position, target))
 
     def rater(self, rater: Rater | None, source: str) -> str | None:
         """The id of the rater, whose row is noted."""
@@ -246,21 +241,21 @@ class Rows:
             self.raters, "rat", source, rater.id, kind=rater.kind or "person", weight=weight
         )
 
-    def _target(self, one: Named, position: int, target: TargetRef) -> Row:
+    def _target(self, named: NamedRecord, position: int, target: TargetRef) -> Row:
         return {
-            "feedback_id": one.id,
+            "feedback_id": named.id,
             "position": position,
             "kind": target.kind,
-            "source": target.source or one.source,
+            "source": target.source or named.source,
             "external_id": target.id,
             "step": target.step,
             "target_id": None,
         }
 
-    def _case(self, one: Named, record: CaseRecord) -> None:
+    def _case(self, named: NamedRecord, record: CaseRecord) -> None:
         self.cases.append(
             {
-                **self._origin(one),
+                **self._origin(named),
                 "input_id": self._chain(record.input),
                 "reference": record.reference,
                 "checker": record.checker,

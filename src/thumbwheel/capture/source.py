@@ -1,25 +1,29 @@
 """The contract of an import source: it reads a path as a stream and yields numbered items, one for
 every line that is not blank.
 
-Lives here: the items, the protocol, and what most sources are, a meaning of the keys of a row. Not
+Lives here: the items, the protocols, and what most sources are, a meaning of the keys of a row. Not
 here: the meanings (`sources/`), what holds the rows, be it JSON lines, an array, CSV or Parquet
 (`rowfile.py`), what is done with the items (`ingest.py`). To add a source: one file in `sources/`
 with a `Source`, usually `JsonLines(parse, claims, example)`, and a line in the table of that
-folder.
+folder. What else a source may offer is a protocol of its own below: it has the method, or it has
+not.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
-from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.rowfile import HOPELESS, Found, row_of, rows, text_of
-from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable, explain
+from thumbwheel.capture.lines import OnPosition
+from thumbwheel.capture.mapping import ColumnMapping, Scales
+from thumbwheel.capture.rating_filter import RatingFilter
+from thumbwheel.capture.rowfile import HOPELESS, FileRow, read_rows, row_of, text_of
+from thumbwheel.capture.types import AnyRecord, Unreadable, explain
 
 __all__ = [
     "HOPELESS",
@@ -37,7 +41,6 @@ __all__ = [
     "text_of",
 ]
 
-AnyRecord = TraceRecord | FeedbackRecord | CaseRecord
 Row = Mapping[str, Any]
 Parse = Callable[[dict[str, Any]], list[AnyRecord]]
 """The records of a row; raises Unreadable or ValidationError."""
@@ -62,6 +65,12 @@ class Refused:
     number: int
     reason: str
     text: str
+
+    def as_json(self) -> str:
+        """The line of a file of refused lines."""
+        return json.dumps(
+            {"number": self.number, "reason": self.reason, "text": self.text}, ensure_ascii=False
+        )
 
 
 @dataclass(frozen=True)
@@ -106,12 +115,69 @@ class Source(Protocol):
     def claims(self, row: Row) -> bool:
         """Whether an object with these keys is of this format."""
 
-    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
-        """Every item of the file in order, in constant memory; `seen` is told the position in bytes
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
+        """Every item of the file in order, in constant memory; `on_position` is told the position in bytes
         now and then.
 
         Raises InputError where the file as a whole cannot be read.
         """
+
+
+@runtime_checkable
+class ReadsLocations(Protocol):
+    """A source that reads folders, or the address of a database (`location.Address`), beside files
+    or in place of them. Its `read` gets that path."""
+
+    def claims_location(self, path: Path) -> bool:
+        """Whether the folder or the address is one that it reads."""
+
+
+@runtime_checkable
+class Addressed(Protocol):
+    """A source whose address may be in an environment variable."""
+
+    address_variable: str
+
+
+@runtime_checkable
+class Mappable(Protocol):
+    """A source that takes `--column` and `--scale`."""
+
+    def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Source:
+        """The same source with these columns (meaning -> column) and scales (name -> ends)."""
+
+
+@runtime_checkable
+class Tabular(Protocol):
+    """A source of tables with any columns."""
+
+    def mapping(self, path: Path) -> ColumnMapping:
+        """What the columns of the file are."""
+
+
+@runtime_checkable
+class OfAgents(Protocol):
+    """A source whose data is of several agents."""
+
+    def of_agent(self, name: str) -> Source:
+        """The same source for the rows of one of them; raises InputError for a name that none can
+        have."""
+
+
+@runtime_checkable
+class Reviewable(Protocol):
+    """A source whose lines are no cases until somebody reviewed them."""
+
+    def as_gold(self) -> Source:
+        """The same source, every line a case."""
+
+
+@runtime_checkable
+class Rated(Protocol):
+    """A source whose ratings have tags and confidences."""
+
+    def with_ratings(self, ratings: RatingFilter) -> Source:
+        """The same source with these ratings only."""
 
 
 @dataclass(frozen=True)
@@ -129,18 +195,17 @@ class JsonLines:
     beside: Callable[[Path], Parse] | None = None
     missing: Callable[[Path], str | None] | None = None
 
-    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
-        """See Source."""
-        yield from self.items(rows(path, seen), self.beside(path) if self.beside else self.parse)
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
+        parse = self.beside(path) if self.beside else self.parse
+        yield from self.items(read_rows(path, on_position), parse)
 
-    def items(self, found: Iterator[Found], parse: Parse) -> Iterator[Item]:
+    def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
         """The item of every row."""
-        for one in found:
-            yield (
-                Refused(one.number, one.reason, one.text)
-                if one.row is None
-                else self.item(one.number, one.row, one.text, parse)
-            )
+        for row in rows:
+            if row.row is None:
+                yield Refused(row.number, row.reason, row.text)
+            else:
+                yield self.item(row.number, row.row, row.text, parse)
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
         """The item of one row."""

@@ -71,7 +71,7 @@ def declared(action: Mapping[str, Any]) -> dict[str, Any]:
 
 def _declared_value(key: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [declared(one) if isinstance(one, dict) else one for one in value]
+        return [declared(part) if isinstance(part, dict) else part for part in value]
     return BACK[key].get(value, value) if isinstance(value, str) and key in BACK else value
 
 
@@ -85,9 +85,9 @@ def spelled_keys(agent: str, action: Mapping[str, Any]) -> list[str]:
 
 
 def spelled(fields: Sequence[str], action: Mapping[str, Any]) -> list[str]:
-    """Declared fields as this action has them; those that it has not, as they are declared."""
-    own = {FIELDS.get(key, key): key for key in action}
-    return [own.get(field, field) for field in fields]
+    """Declared fields as this action spells them; those that it has not, as they are declared."""
+    spellings = {FIELDS.get(key, key): key for key in action}
+    return [spellings.get(field, field) for field in fields]
 
 
 def spelled_value(field: str, value: str, action: Mapping[str, Any]) -> str:
@@ -100,15 +100,16 @@ def in_order(agent: str | None, action: Mapping[str, Any]) -> dict[str, Any]:
     database keeps no order.
 
     >>> list(in_order("FILER", {"confidence": 1, "aside": 2, "urgency": "To Do", "swimlane":
-    "HOME"})) ['swimlane', 'urgency', 'confidence', 'aside']
+    ...     "HOME"}))
+    ['swimlane', 'urgency', 'confidence', 'aside']
     """
-    asked = KEYS.get(agent or "", ())
+    answer_order = KEYS.get(agent or "", ())
 
-    def place(key: str) -> tuple[int, str]:
+    def position(key: str) -> tuple[int, str]:
         field = FIELDS.get(key, key)
-        return (asked.index(field) if field in asked else len(asked)), key
+        return (answer_order.index(field) if field in answer_order else len(answer_order)), key
 
-    return {key: _sorted(action[key]) for key in sorted(action, key=place)}
+    return {key: _sorted(action[key]) for key in sorted(action, key=position)}
 
 
 def _sorted(value: Any) -> Any:
@@ -117,41 +118,41 @@ def _sorted(value: Any) -> Any:
     return [_sorted(part) for part in value] if isinstance(value, list) else value
 
 
-def like(action: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """`action` with the fields of `change`, each spelled as `action` spells its own."""
-    own = {FIELDS.get(key, key): key for key in action}
+def apply_change(action: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """`action` with the fields of `change`, each spelled as `action` spells its fields."""
+    spellings = {FIELDS.get(key, key): key for key in action}
     live = _is_live(dict(action))
-    found = dict(action)
+    changed = dict(action)
     for key, value in declared(change).items():
-        name = own.get(key, key)
-        found[name] = _live_value(key, value) if live or name in FIELDS else value
-    return found
+        name = spellings.get(key, key)
+        changed[name] = _live_value(key, value) if live or name in FIELDS else value
+    return changed
 
 
 def _live_value(key: str, value: Any) -> Any:
     if isinstance(value, list):
-        return [
-            {name: _live_value(name, part) for name, part in one.items()}
-            if isinstance(one, dict)
-            else one
-            for one in value
-        ]
+        return [_live_object(part) if isinstance(part, dict) else part for part in value]
     return VALUES[key].get(value, value) if isinstance(value, str) and key in VALUES else value
 
 
-def _is_live(found: Any) -> bool:
+def _live_object(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _live_value(key, part) for key, part in value.items()}
+
+
+def _is_live(value: Any) -> bool:
     """Whether any value is spelled the live way."""
-    if isinstance(found, list):
-        return any(map(_is_live, found))
-    if not isinstance(found, dict):
+    if isinstance(value, list):
+        return any(map(_is_live, value))
+    if not isinstance(value, dict):
         return False
-    own = ((BACK.get(FIELDS.get(str(key), str(key)), {}), value) for key, value in found.items())
-    return any(
-        _is_live(value) or (isinstance(value, str) and value in words) for words, value in own
-    )
+    for key, part in value.items():
+        live_values = BACK.get(FIELDS.get(str(key), str(key)), {})
+        if _is_live(part) or (isinstance(part, str) and part in live_values):
+            return True
+    return False
 
 
 def agent_of(action: Mapping[str, Any]) -> str | None:
     """Whose action it is, by fields that no other agent has."""
-    own = {FIELDS.get(key, key) for key in action}
-    return next((agent for agent, fields in KINDS if own & fields), None)
+    action_fields = {FIELDS.get(key, key) for key in action}
+    return next((agent for agent, fields in KINDS if action_fields & fields), None)

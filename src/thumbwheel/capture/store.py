@@ -1,4 +1,4 @@
-"""All SQL of capture: keeping lines, linking feedback to what it is about (also when that arrives
+"""All SQL of capture: storing lines, linking feedback to what it is about (also when that arrives
 later), lists and counts.
 
 Statements are dialect-neutral: what is there is selected, what is not is inserted, and the one
@@ -9,25 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.erased import NAME, covered, marks
+from thumbwheel.capture.erased import NAME, Mark, any_erased, references
 from thumbwheel.capture.rows import (
     PREFIXES,
     TARGET_PREFIX,
-    Named,
+    NamedRecord,
     Row,
     Rows,
     Scope,
     case_objection,
-    named,
+    named_record,
     row_id,
 )
-from thumbwheel.capture.source import AnyRecord, Line
+from thumbwheel.capture.source import Line
 from thumbwheel.capture.types import (
     OWNER_MARKS,
+    AnyRecord,
     CaseRecord,
     FeedbackRecord,
     TraceRecord,
@@ -65,7 +68,7 @@ COMPLETED: Mapping[sa.Table, Sequence[str]] = {
     feedback: ("rater_id", "occurred_at"),
 }
 """Columns that a later record of the same identity may fill in."""
-WORDS: Mapping[type[AnyRecord], str] = {
+NOUNS: Mapping[type[AnyRecord], str] = {
     TraceRecord: "trace",
     FeedbackRecord: "feedback",
     CaseRecord: "case",
@@ -81,7 +84,7 @@ Giver = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
-class Kept:
+class LineResult:
     """What became of a line: the records that are new (none: a duplicate), or why it was refused."""
 
     line: Line
@@ -91,128 +94,166 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What the database holds of the things that a batch names."""
+class _Candidate:
+    """A line on its way into the database: its records with their ids, or why it is refused."""
+
+    line: Line
+    records: Sequence[NamedRecord] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What the database holds of the things that a batch names; new rows of the batch are added."""
 
     fingerprints: dict[str, str]
+    """Row id -> hash of the content."""
     raters: Mapping[str, tuple[str, float]]
+    """Row id -> kind and weight."""
     unreviewed: Collection[str]
+    """Cases that are not gold."""
     givers: dict[str, Giver]
     """Feedback that these lines would replace or take back -> who gave it."""
 
 
-def keep(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[Kept]:
+def save_lines(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[LineResult]:
     """Insert what is new in `lines`, each as a whole or not at all; a duplicate changes nothing, a
     contradiction is refused.
 
-    A record that is known by an identity of its own may complete its row, and is then among the new
-    ones.
+    A record that has an identity of its own may complete its row, and is then among the new ones.
 
     What was erased is not stored again. A case that is stored with basis feedback becomes gold when
     somebody vouches for it now.
     """
-    gone = _erased(connection, scope, lines)
-    if gone:
-        rest = iter(
-            keep(connection, scope, [line for at, line in enumerate(lines) if at not in gone])
-        )
-        return [
-            Kept(line, (), erased=True) if at in gone else next(rest)
-            for at, line in enumerate(lines)
-        ]
-    found = _restated(connection, scope, [_named(scope, line) for line in lines])
-    found = _dated(connection, scope, found)
-    everything = [one for names in found if not isinstance(names, str) for one in names]
-    known = _known(connection, scope, everything)
+    erased = _erased(connection, scope, lines)
+    rest = [line for position, line in enumerate(lines) if position not in erased]
+    saved = _save(connection, scope, rest)
+    saved.reverse()
+    results = []
+    for position, line in enumerate(lines):
+        if position in erased:
+            results.append(LineResult(line, (), erased=True))
+        else:
+            results.append(saved.pop())
+    return results
+
+
+def _save(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[LineResult]:
+    # ids, and times that depend on what is stored
+    candidates = [_candidate(scope, line) for line in lines]
+    candidates = _restated(connection, scope, candidates)
+    candidates = _dated(connection, scope, candidates)
+    everything = _all_records(candidates)
+    stored = _stored(connection, scope, everything)
     rows = Rows(scope, _versions(connection, scope, everything))
+
+    # what each line adds
     vouched: dict[str, None] = {}
-    repeated: list[Named] = []
-    kept = []
-    for line, names in zip(lines, found, strict=True):
-        reason = names if isinstance(names, str) else _objection(names, known, rows)
-        if reason is not None or isinstance(names, str):
-            kept.append(Kept(line, (), reason))
+    repeated: list[NamedRecord] = []
+    results = []
+    for candidate in candidates:
+        reason = candidate.reason or _objection(candidate.records, stored, rows)
+        if reason is not None:
+            results.append(LineResult(candidate.line, (), reason))
             continue
-        new = {one.id: one for one in names if one.id not in known.fingerprints}
-        repeated += [
-            one for one in names if one.id in known.fingerprints and one.record.identity is not None
+        new: dict[str, NamedRecord] = {}
+        for named in candidate.records:
+            if named.id not in stored.fingerprints:
+                new[named.id] = named
+            elif named.record.identity is not None:
+                repeated.append(named)
+        for named in new.values():
+            rows.add(named)
+            stored.fingerprints[named.id] = named.fingerprint
+            if isinstance(named.record, FeedbackRecord):
+                stored.givers[named.id] = (named.source, rows.feedback[-1]["rater_id"])
+        approved = [
+            named
+            for named in candidate.records
+            if named.id in stored.unreviewed and named.id not in vouched
         ]
-        for one in new.values():
-            rows.add(one)
-            known.fingerprints[one.id] = one.fingerprint
-            if isinstance(one.record, FeedbackRecord):
-                known.givers[one.id] = (one.source, rows.feedback[-1]["rater_id"])
-        approved = [one for one in names if one.id in known.unreviewed and one.id not in vouched]
-        vouched |= dict.fromkeys(one.id for one in approved)
-        kept.append(Kept(line, [one.record for one in (*new.values(), *approved)]))
+        vouched |= dict.fromkeys(named.id for named in approved)
+        new_records = [named.record for named in (*new.values(), *approved)]
+        results.append(LineResult(candidate.line, new_records))
+
+    # write
     _insert(connection, rows, list(vouched))
     completed = _complete(connection, scope, repeated, rows.versions)
-    return [
-        replace(
-            one, new=[*one.new, *(record for record in one.line.records if id(record) in completed)]
-        )
-        for one in kept
-    ]
+    return [_with_completed(result, completed) for result in results]
+
+
+def _candidate(scope: Scope, line: Line) -> _Candidate:
+    try:
+        return _Candidate(line, [named_record(scope, record) for record in line.records])
+    except Unreadable as error:
+        return _Candidate(line, reason=str(error))
+
+
+def _all_records(candidates: Iterable[_Candidate]) -> list[NamedRecord]:
+    return [named for candidate in candidates for named in candidate.records]
+
+
+def _with_completed(result: LineResult, completed: Collection[int]) -> LineResult:
+    """The result, with the records that completed a row among its new ones."""
+    completing = [record for record in result.line.records if id(record) in completed]
+    return replace(result, new=[*result.new, *completing])
 
 
 def _complete(
-    connection: sa.Connection, scope: Scope, repeated: Sequence[Named], versions: Mapping[str, str]
+    connection: sa.Connection,
+    scope: Scope,
+    repeated: Sequence[NamedRecord],
+    versions: Mapping[str, str],
 ) -> set[int]:
     """Fill in what these records, whose rows are there, say and their rows do not; which records
     (by `id()`) changed a row."""
     completed = set()
     for table, columns in COMPLETED.items():
-        again = {one.id: one for one in repeated if TABLES[type(one.record)] is table}
-        stored = {row["id"]: dict(row) for row in _rows(connection, table, again)}
-        for one in repeated:
-            if one.id not in stored:
+        of_table = {named.id for named in repeated if TABLES[type(named.record)] is table}
+        stored: dict[str, Row] = {}
+        for part in _in_parts(list(of_table)):
+            query = sa.select(table).where(table.c.id.in_(part))
+            for stored_row in connection.execute(query).mappings():
+                stored[stored_row["id"]] = dict(stored_row)
+        for named in repeated:
+            if named.id not in stored:
                 continue
-            told = Rows(scope, versions)
-            told.add(one)
-            (row,) = told.traces or told.feedback
-            change = _news(stored[one.id], row, columns)
+            rows = Rows(scope, versions)
+            rows.add(named)
+            (row,) = rows.traces or rows.feedback
+            change = _change(stored[named.id], row, columns)
             if not change:
                 continue
-            for owners, shared in (
-                (sessions, told.sessions),
-                (subjects, told.subjects),
-                (raters, told.raters),
-            ):
-                _insert_missing(connection, owners, shared)
-            connection.execute(table.update().where(table.c.id == one.id).values(change))
-            stored[one.id] |= change
-            completed.add(id(one.record))
+            _insert_missing(connection, sessions, rows.sessions)
+            _insert_missing(connection, subjects, rows.subjects)
+            _insert_missing(connection, raters, rows.raters)
+            connection.execute(table.update().where(table.c.id == named.id).values(change))
+            stored[named.id] |= change
+            completed.add(id(named.record))
     return completed
 
 
-def _rows(
-    connection: sa.Connection, table: sa.Table, wanted: Iterable[str]
-) -> Iterator[sa.RowMapping]:
-    for some in _pieces(list(wanted)):
-        yield from connection.execute(sa.select(table).where(table.c.id.in_(some))).mappings()
-
-
-def _news(stored: Row, told: Row, columns: Sequence[str]) -> Row:
-    """What `told` changes in a stored row: it fills in what is missing, its later time counts, and
+def _change(stored: Row, row: Row, columns: Sequence[str]) -> Row:
+    """What `row` changes in a stored row: it fills in what is missing, its later time counts, and
     so do its owner's marks."""
     change = {}
     for column in columns:
-        newer = (
-            column == "occurred_at"
-            and None not in (stored[column], told[column])
-            and told[column] > stored[column]
-        )
-        if newer or (stored[column] is None and told[column] is not None):
-            change[column] = told[column]
-    before, now = stored["metadata"] or {}, told["metadata"] or {}
-    marks = {key: now[key] for key in OWNER_MARKS if key in now}
-    metadata = now | before | marks
-    return change if metadata == before else change | {"metadata": metadata}
+        before, now = stored[column], row[column]
+        if now is None:
+            continue
+        if before is None or (column == "occurred_at" and now > before):
+            change[column] = now
+    stored_metadata, row_metadata = stored["metadata"] or {}, row["metadata"] or {}
+    marks = {key: row_metadata[key] for key in OWNER_MARKS if key in row_metadata}
+    metadata = row_metadata | stored_metadata | marks
+    if metadata != stored_metadata:
+        change["metadata"] = metadata
+    return change
 
 
 def _erased(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> set[int]:
-    """The places of the lines that would bring back what was erased; raises StorageError where that
-    can no longer be told."""
+    """The positions of the lines that would bring back what was erased; raises StorageError where
+    that can no longer be told."""
     of_agent = tombstones.c.agent_id == scope.agent_id
     if not connection.execute(sa.select(tombstones.c.id).where(of_agent).limit(1)).scalar():
         return set()
@@ -222,293 +263,277 @@ def _erased(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> s
             "it is missing, so erased data could come back unseen",
             "Restore it from a backup",
         )
-    found = [marks(scope, line) for line in lines]
-    keys = {key for several in found for (_, key), *_ in several}
-    rows = _select(
-        connection,
-        tombstones.c.key,
-        keys,
-        tombstones.c.kind,
-        tombstones.c.recorded_at,
-        tombstones.c.agent_id,
-    )
-    known = {(row.kind, row.key): row.recorded_at for row in rows if row.agent_id == scope.agent_id}
-    names = {
-        name for several in found for mark, _, name in several if mark[0] == NAME and mark in known
-    }
-    there = {
+    by_line = [references(scope, line) for line in lines]
+    all_references = list(chain.from_iterable(by_line))
+
+    keys = {key for _, key in (reference.mark for reference in all_references)}
+    columns = tombstones.c.kind, tombstones.c.recorded_at, tombstones.c.agent_id
+    erased: dict[Mark, datetime] = {}
+    for row in _select(connection, tombstones.c.key, keys, *columns):
+        if row.agent_id == scope.agent_id:
+            erased[row.kind, row.key] = row.recorded_at
+
+    # a name that a trace has today proves nothing
+    names: set[str] = set()
+    for reference in all_references:
+        kind, _ = reference.mark
+        if kind == NAME and reference.mark in erased:
+            names.add(reference.name)
+    trace_names = frozenset(
         row.external_id
         for row in _select(connection, traces.c.external_id, names, traces.c.agent_id)
         if row.agent_id == scope.agent_id
-    }
+    )
     return {
-        place for place, several in enumerate(found) if covered(several, known, frozenset(there))
+        position
+        for position, line_references in enumerate(by_line)
+        if any_erased(line_references, erased, trace_names)
     }
 
 
-def _named(scope: Scope, line: Line) -> list[Named] | str:
-    try:
-        return [named(scope, record) for record in line.records]
-    except Unreadable as error:
-        return str(error)
-
-
-def _known(connection: sa.Connection, scope: Scope, everything: Sequence[Named]) -> _Known:
+def _stored(connection: sa.Connection, scope: Scope, everything: Sequence[NamedRecord]) -> _Stored:
     fingerprints: dict[str, str] = {}
-    for kind, table in TABLES.items():
-        wanted = [one.id for one in everything if type(one.record) is kind]
-        fingerprints |= {
-            row.id: row.fingerprint
-            for row in _select(connection, table.c.id, wanted, table.c.fingerprint)
-        }
-    judges = {
-        row_id("rat", scope.agent, one.source, one.record.rater.id)
-        for one in everything
-        if isinstance(one.record, FeedbackRecord) and one.record.rater
-    }
-    stored = {
+    for record_type, table in TABLES.items():
+        wanted = [named.id for named in everything if type(named.record) is record_type]
+        for row in _select(connection, table.c.id, wanted, table.c.fingerprint):
+            fingerprints[row.id] = row.fingerprint
+
+    rater_ids: set[str] = set()
+    feedback_ids: set[str] = set()
+    case_ids: list[str] = []
+    for named in everything:
+        record = named.record
+        if isinstance(record, FeedbackRecord):
+            rater_id = _rater_id(scope, named, record)
+            if rater_id is not None:
+                rater_ids.add(rater_id)
+            feedback_ids.update(_replaced_ids(scope, named, record))
+        elif isinstance(record, CaseRecord) and scope.reviewer:
+            case_ids.append(named.id)
+
+    stored_raters = {
         row.id: (row.kind, row.weight)
-        for row in _select(connection, raters.c.id, judges, raters.c.kind, raters.c.weight)
+        for row in _select(connection, raters.c.id, rater_ids, raters.c.kind, raters.c.weight)
     }
-    doubtful = [
-        one.id for one in everything if scope.reviewer and isinstance(one.record, CaseRecord)
-    ]
     unreviewed = {
         row.id
-        for row in _select(connection, cases.c.id, doubtful, cases.c.basis)
+        for row in _select(connection, cases.c.id, case_ids, cases.c.basis)
         if row.basis != "gold"
     }
-    earlier = {
-        name
-        for one in everything
-        if isinstance(one.record, FeedbackRecord)
-        for name in _replaces(scope, one, one.record)
-    }
-    columns = (feedback.c.source, feedback.c.rater_id)
+    columns = feedback.c.source, feedback.c.rater_id
     givers: dict[str, Giver] = {
         row.id: (row.source, row.rater_id)
-        for row in _select(connection, feedback.c.id, earlier, *columns)
+        for row in _select(connection, feedback.c.id, feedback_ids, *columns)
     }
-    return _Known(fingerprints, stored, unreviewed, givers)
+    return _Stored(fingerprints, stored_raters, unreviewed, givers)
 
 
-def _replaces(scope: Scope, one: Named, record: FeedbackRecord) -> list[str]:
+def _rater_id(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> str | None:
+    """The row id of who gave this feedback; None where nobody is named."""
+    if record.rater is None:
+        return None
+    return row_id("rat", scope.agent, named.source, record.rater.id)
+
+
+def _replaced_ids(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> list[str]:
     """The row ids of what this feedback replaces or takes back."""
-    return [
-        scope.id_of("fbk", name, one.source)
-        for name in (record.supersedes, record.retracts)
-        if name is not None
-    ]
+    names = [name for name in (record.supersedes, record.retracts) if name is not None]
+    return [scope.id_of("fbk", name, named.source) for name in names]
 
 
 def _versions(
-    connection: sa.Connection, scope: Scope, everything: Sequence[Named]
+    connection: sa.Connection, scope: Scope, everything: Sequence[NamedRecord]
 ) -> dict[str, str]:
-    if not any(
-        step.model_version
-        for one in everything
-        if isinstance(one.record, TraceRecord)
-        for step in one.record.steps
-    ):
+    """Name or id of a model version of the agent -> its id; read only where a step names one."""
+    traces_in_batch = [
+        named.record for named in everything if isinstance(named.record, TraceRecord)
+    ]
+    steps_in_batch = chain.from_iterable(record.steps for record in traces_in_batch)
+    if not any(step.model_version for step in steps_in_batch):
         return {}
     query = sa.select(model_versions.c.id, model_versions.c.number).where(
         model_versions.c.agent_id == scope.agent_id
     )
-    found = list(connection.execute(query))
-    return {row.id: row.id for row in found} | {f"v{row.number}": row.id for row in found}
+    versions = {}
+    for row in connection.execute(query):
+        versions[row.id] = versions[f"v{row.number}"] = row.id
+    return versions
 
 
-def _objection(names: Sequence[Named], known: _Known, rows: Rows) -> str | None:
+def _objection(records: Sequence[NamedRecord], stored: _Stored, rows: Rows) -> str | None:
     """Why this line contradicts what is stored, or itself; None where it does not."""
-    if (reason := case_objection([one.record for one in names], rows.scope.case_rule)) is not None:
+    reason = case_objection([named.record for named in records], rows.scope.case_rule)
+    if reason is not None:
         return reason
-    own: dict[str, str] = {}
-    for one in names:
-        before = own.setdefault(one.id, known.fingerprints.get(one.id, one.fingerprint))
-        if before != one.fingerprint and one.record.identity is None:
-            return (
-                f"{WORDS[type(one.record)]} {one.name!r} differs from what is stored under that id"
-            )
-        if one.source == feedback_in_force.OWNER != rows.scope.source:
+    fingerprints: dict[str, str] = {}
+    for named in records:
+        record = named.record
+        before = stored.fingerprints.get(named.id, named.fingerprint)
+        before = fingerprints.setdefault(named.id, before)
+        if before != named.fingerprint and record.identity is None:
+            noun = NOUNS[type(record)]
+            return f"{noun} {named.name!r} differs from what is stored under that id"
+        if named.source == feedback_in_force.OWNER != rows.scope.source:
             return (
                 f"source {feedback_in_force.OWNER!r} is the owner's command line; a line of "
                 f"{rows.scope.source!r} cannot speak for it"
             )
-        if isinstance(one.record, FeedbackRecord):
-            reason = _rater_objection(one, one.record, known, rows) or _giver_objection(
-                one, one.record, known, rows
-            )
+        if isinstance(record, FeedbackRecord):
+            reason = _rater_objection(named, record, stored, rows)
+            reason = reason or _giver_objection(named, record, stored, rows)
             if reason:
                 return reason
-        for step in one.record.steps if isinstance(one.record, TraceRecord) else ():
-            if step.model_version and step.model_version not in rows.versions:
-                return (
-                    f"model_version {step.model_version!r} is no version of agent "
-                    f"{rows.scope.agent!r}"
-                )
+        if isinstance(record, TraceRecord):
+            for step in record.steps:
+                if step.model_version and step.model_version not in rows.versions:
+                    return (
+                        f"model_version {step.model_version!r} is no version of agent "
+                        f"{rows.scope.agent!r}"
+                    )
     return None
 
 
-def _rater_objection(one: Named, record: FeedbackRecord, known: _Known, rows: Rows) -> str | None:
-    if record.rater is None:
+def _rater_objection(
+    named: NamedRecord, record: FeedbackRecord, stored: _Stored, rows: Rows
+) -> str | None:
+    """Why this line contradicts what is stored of its rater, or what the batch says of them."""
+    rater = record.rater
+    rater_id = _rater_id(rows.scope, named, record)
+    if rater is None or rater_id is None:
         return None
-    rater_id = row_id("rat", rows.scope.agent, one.source, record.rater.id)
-    noted = rows.raters.get(rater_id)
-    kind, weight = (
-        (noted["kind"], noted["weight"])
-        if noted
-        else known.raters.get(rater_id, (record.rater.kind, record.rater.weight))
+    new_row = rows.raters.get(rater_id)
+    if new_row:
+        kind, weight = new_row["kind"], new_row["weight"]
+    elif rater_id in stored.raters:
+        kind, weight = stored.raters[rater_id]
+    else:
+        return None
+    if rater.kind in (None, kind) and rater.weight in (None, weight):
+        return None
+    line_weight = weight if rater.weight is None else rater.weight
+    return (
+        f"rater {rater.id!r} is stored as {kind}, weight {weight:g}; this line says "
+        f"{rater.kind or kind}, weight {line_weight:g}"
     )
-    if record.rater.kind not in (None, kind) or record.rater.weight not in (None, weight):
-        said = (
-            f"{record.rater.kind or kind}, weight "
-            f"{weight if record.rater.weight is None else record.rater.weight:g}"
-        )
-        return (
-            f"rater {record.rater.id!r} is stored as {kind}, weight {weight:g}; this line says "
-            f"{said}"
-        )
-    return None
 
 
-def _giver_objection(one: Named, record: FeedbackRecord, known: _Known, rows: Rows) -> str | None:
+def _giver_objection(
+    named: NamedRecord, record: FeedbackRecord, stored: _Stored, rows: Rows
+) -> str | None:
     """Why this line may not replace or take back what it names: it is neither its rater's nor the
     owner's.
 
-    What it names may come later; then it stands, and this line changes nothing
+    What it names may come later; then it stays in force, and this line changes nothing
     (`feedback_in_force.superseded_and_retracted`).
     """
     scope = rows.scope
     if scope.source == feedback_in_force.OWNER:
         return None
-    verb, name = (
-        ("retracts", record.retracts) if record.retracts else ("supersedes", record.supersedes)
-    )
-    own = (
-        one.source,
-        row_id("rat", scope.agent, one.source, record.rater.id) if record.rater else None,
-    )
-    for earlier in _replaces(scope, one, record):
-        if one.source == scope.source and known.givers.get(earlier, own) == own:
+    giver = named.source, _rater_id(scope, named, record)
+    for feedback_id in _replaced_ids(scope, named, record):
+        if named.source == scope.source and stored.givers.get(feedback_id, giver) == giver:
             continue
+        verb, name = "supersedes", record.supersedes
+        if record.retracts:
+            verb, name = "retracts", record.retracts
         who = f"rater {record.rater.id!r}" if record.rater else "nobody by name"
-        reason = (
+        return (
             f"it {verb} {name!r}, which is of another rater or source, and it comes from {who} of "
-            f"source {scope.source!r}"
+            f"source {scope.source!r}; the owner can: thumbwheel feedback add --{verb}"
         )
-        return f"{reason}; the owner can: thumbwheel feedback add --{verb}"
     return None
 
 
 def _dated(
-    connection: sa.Connection, scope: Scope, found: Sequence[list[Named] | str]
-) -> list[list[Named] | str]:
-    """The same, with the time of what it is about for feedback without a time, where it is the
-    first that its speaker says about it.
+    connection: sa.Connection, scope: Scope, candidates: Sequence[_Candidate]
+) -> list[_Candidate]:
+    """The same, but feedback without a time gets the time of what it is about, where it is the
+    first that its rater says about it.
 
     What another import says instead was said since, so it keeps the time of that import.
     """
-    undated = {
-        one.id: _slot_of(scope, one)
-        for names in found
-        if not isinstance(names, str)
-        for one in names
-        if isinstance(one.record, FeedbackRecord)
-        and one.record.since is not None
-        and one.record.occurred_at is None
-    }
-    if not undated:
-        return list(found)
-    stored = {row.id for row in _select(connection, feedback.c.id, undated)}
-    last = _last_words(
-        connection, scope, {slot for one_id, slot in undated.items() if one_id not in stored}
-    )
-    first = {
-        one_id for one_id, slot in undated.items() if one_id not in stored and slot not in last
-    }
+    slots = {}
+    for named in _all_records(candidates):
+        record = named.record
+        if isinstance(record, FeedbackRecord) and record.since and record.occurred_at is None:
+            slots[named.id] = _slot_of(scope, named, record)
+    if not slots:
+        return list(candidates)
+    for row in _select(connection, feedback.c.id, list(slots)):
+        del slots[row.id]
+    newest_values = _newest_values(connection, scope, set(slots.values()))
+    first = {feedback_id for feedback_id, slot in slots.items() if slot not in newest_values}
+
+    def dated(named: NamedRecord) -> NamedRecord:
+        if named.id not in first or not isinstance(named.record, FeedbackRecord):
+            return named
+        time = {"occurred_at": named.record.since}
+        return replace(named, record=named.record.model_copy(update=time))
+
     return [
-        names
-        if isinstance(names, str)
-        else [_at_its_start(one) if one.id in first else one for one in names]
-        for names in found
+        replace(candidate, records=list(map(dated, candidate.records))) for candidate in candidates
     ]
 
 
-def _at_its_start(one: Named) -> Named:
-    record = _feedback(one)
-    return replace(one, record=record.model_copy(update={"occurred_at": record.since}))
-
-
 Slot = tuple[Any, ...]
-"""What a statement is one of: whose word of which kind about which things."""
+"""Source, rater, kind and name of feedback, then its targets: the newest feedback of a slot is the
+one in force."""
 
 
 def _restated(
-    connection: sa.Connection, scope: Scope, found: Sequence[list[Named] | str]
-) -> list[list[Named] | str]:
+    connection: sa.Connection, scope: Scope, candidates: Sequence[_Candidate]
+) -> list[_Candidate]:
     """The same, with a name of its own for feedback that says again what its rater, or the row that
-    it stands in, had said before the last word: False, True, False ends with False, although the
-    first and the third line are the same."""
-    candidates = {
-        one.id: one
-        for names in found
-        if not isinstance(names, str)
-        for one in names
-        if isinstance(one.record, FeedbackRecord) and _may_be_restated(one.record)
-    }
-    stored = _select(connection, feedback.c.id, candidates, feedback.c.recorded_at)
-    there = [row.id for row in stored if row.recorded_at < scope.recorded_at]
-    if not there:
-        return list(found)
-    slots = {one_id: _slot_of(scope, candidates[one_id]) for one_id in there}
-    last = _last_words(connection, scope, set(slots.values()))
-    anew = {
-        one_id
-        for one_id, slot in slots.items()
-        if slot in last and _value_key(_feedback(candidates[one_id]).value) not in last[slot]
-    }
+    it is of, had said before the newest: False, True, False ends with False, although the first and
+    the third line are the same."""
+    restatable: dict[str, tuple[NamedRecord, FeedbackRecord]] = {}
+    for named in _all_records(candidates):
+        if isinstance(named.record, FeedbackRecord) and _may_be_restated(named.record):
+            restatable[named.id] = (named, named.record)
+    rows = _select(connection, feedback.c.id, restatable, feedback.c.recorded_at)
+    earlier = [row.id for row in rows if row.recorded_at < scope.recorded_at]
+    if not earlier:
+        return list(candidates)
+    slots = {row_id: _slot_of(scope, *restatable[row_id]) for row_id in earlier}
+    newest_values = _newest_values(connection, scope, set(slots.values()))
+    restated = set()
+    for feedback_id, slot in slots.items():
+        _, statement = restatable[feedback_id]
+        if slot in newest_values and _value_key(statement.value) not in newest_values[slot]:
+            restated.add(feedback_id)
+
+    def renamed(record: NamedRecord) -> NamedRecord:
+        if record.id not in restated:
+            return record
+        name = f"{record.name}@{scope.recorded_at.isoformat()}"
+        new_id = row_id(PREFIXES[FeedbackRecord], scope.agent, record.source, name)
+        return replace(record, id=new_id, name=name)
+
     return [
-        names
-        if isinstance(names, str)
-        else [_anew(scope, one) if one.id in anew else one for one in names]
-        for names in found
+        replace(candidate, records=list(map(renamed, candidate.records)))
+        for candidate in candidates
     ]
 
 
 def _may_be_restated(record: FeedbackRecord) -> bool:
-    """Whether it is known by what it says, has no time, and has a speaker: the newest import of it
+    """Whether its name is what it says, and it has a rater and no time: the newest import of it
     counts."""
-    speaks = record.rater is not None or not any(
+    if record.id is not None or record.occurred_at is not None:
+        return False
+    if record.retracts or record.supersedes:
+        return False
+    by_content = any(
         target.id.startswith(feedback_in_force.BY_CONTENT) for target in record.targets
     )
-    return (
-        record.id is None
-        and speaks
-        and record.occurred_at is None
-        and not (record.retracts or record.supersedes)
-    )
+    return record.rater is not None or not by_content
 
 
-def _anew(scope: Scope, one: Named) -> Named:
-    name = f"{one.name}@{scope.recorded_at.isoformat()}"
-    return replace(
-        one, id=row_id(PREFIXES[FeedbackRecord], scope.agent, one.source, name), name=name
-    )
-
-
-def _slot_of(scope: Scope, one: Named) -> Slot:
-    record = _feedback(one)
-    rater_id = row_id("rat", scope.agent, one.source, record.rater.id) if record.rater else None
+def _slot_of(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> Slot:
     targets = sorted(
-        (target.kind, target.source or one.source, target.id, target.step)
+        (target.kind, target.source or named.source, target.id, target.step)
         for target in record.targets
     )
-    return (one.source, rater_id, record.kind, record.name, *targets)
-
-
-def _feedback(one: Named) -> FeedbackRecord:
-    assert isinstance(one.record, FeedbackRecord)  # noqa: S101 - narrows the type; the caller has checked it
-    return one.record
+    return (named.source, _rater_id(scope, named, record), record.kind, record.name, *targets)
 
 
 def _value_key(value: Any) -> str:
@@ -519,61 +544,53 @@ def _value_key(value: Any) -> str:
     return ids.canonical(value)
 
 
-def _last_words(
+def _newest_values(
     connection: sa.Connection, scope: Scope, slots: Collection[Slot]
 ) -> dict[Slot, set[str]]:
-    """Slot -> the values of its newest statements (several of one import) before this import."""
-    names = {target[2] for slot in slots for target in slot[4:]}
-    about = _select(
-        connection, feedback_targets.c.external_id, names, feedback_targets.c.feedback_id
+    """Slot -> the values of its newest feedback (several of one import) before this import."""
+    # all feedback about the same targets, with its targets
+    names: set[str] = set()
+    for _source, _rater, _kind, _name, *slot_targets in slots:
+        names.update(name for _, _, name, _ in slot_targets)
+    target = feedback_targets.c
+    about = _select(connection, target.external_id, names, target.feedback_id)
+    feedback_ids = {row.feedback_id for row in about}
+    columns = target.kind, target.source, target.external_id, target.step
+    targets: dict[str, list[tuple[Any, ...]]] = {}
+    for row in _select(connection, target.feedback_id, feedback_ids, *columns):
+        key = (row.kind, row.source, row.external_id, row.step)
+        targets.setdefault(row.feedback_id, []).append(key)
+
+    # the newest of each slot
+    statement = feedback.c
+    statement_columns = (
+        statement.source,
+        statement.rater_id,
+        statement.kind,
+        statement.name,
+        statement.value,
+        statement.recorded_at,
+        feedback_in_force.STATED_AT.label("time"),
     )
-    stored_ids = {row.feedback_id for row in about}
-    aims: dict[str, list[tuple[Any, ...]]] = {}
-    targets = feedback_targets.c
-    for row in _select(
-        connection,
-        targets.feedback_id,
-        stored_ids,
-        targets.kind,
-        targets.source,
-        targets.external_id,
-        targets.step,
-    ):
-        aims.setdefault(row.feedback_id, []).append(
-            (row.kind, row.source, row.external_id, row.step)
-        )
-    columns = (
-        feedback.c.source,
-        feedback.c.rater_id,
-        feedback.c.kind,
-        feedback.c.name,
-        feedback.c.value,
-        feedback.c.recorded_at,
-    )
-    latest: dict[Slot, tuple[Any, set[str]]] = {}
-    for row in _select(
-        connection, feedback.c.id, stored_ids, *columns, feedback_in_force.STATED_AT.label("at")
-    ):
-        slot = (row.source, row.rater_id, row.kind, row.name, *sorted(aims[row.id]))
+    times: dict[Slot, Any] = {}
+    values: dict[Slot, set[str]] = {}
+    for row in _select(connection, statement.id, feedback_ids, *statement_columns):
+        slot = (row.source, row.rater_id, row.kind, row.name, *sorted(targets[row.id]))
         if slot not in slots or row.recorded_at >= scope.recorded_at:
             continue
-        at, values = latest.get(slot, (row.at, set()))
-        if row.at > at:
-            values = set()
-        if row.at >= at:
-            latest[slot] = (row.at, values | {_value_key(row.value)})
-    return {slot: values for slot, (_, values) in latest.items()}
+        if slot not in times or row.time > times[slot]:
+            times[slot], values[slot] = row.time, set()
+        if row.time == times[slot]:
+            values[slot].add(_value_key(row.value))
+    return values
 
 
 def _insert(connection: sa.Connection, rows: Rows, vouched: Sequence[str]) -> None:
     reviewer = rows.reviewer() if vouched else None
-    fresh = _insert_missing(connection, sessions, rows.sessions)
-    for table, shared in (
-        (subjects, rows.subjects),
-        (raters, rows.raters),
-        (messages, rows.messages),
-    ):
-        _insert_missing(connection, table, shared)
+    new_sessions = _insert_missing(connection, sessions, rows.sessions)
+    _insert_missing(connection, subjects, rows.subjects)
+    _insert_missing(connection, raters, rows.raters)
+    _insert_missing(connection, messages, rows.messages)
     _insert_all(connection, cases, rows.cases)
     _insert_all(connection, traces, rows.traces)
     _insert_all(connection, steps, rows.steps)
@@ -583,14 +600,18 @@ def _insert(connection: sa.Connection, rows: Rows, vouched: Sequence[str]) -> No
             .where(cases.c.id.in_(vouched))
             .values(basis=rows.scope.basis, reviewer_id=reviewer)
         )
-    arrived: dict[Target, str | None] = {
-        ("trace", row["id"], None): row["external_id"] for row in rows.traces
-    }
-    arrived |= {("session", row_id, None): rows.sessions[row_id]["external_id"] for row_id in fresh}
-    arrived |= {("step", row["trace_id"], row["position"]): None for row in rows.steps}
+
+    # feedback that waited for these, and the feedback of this batch
+    arrived: dict[Target, str | None] = {}
+    for row in rows.traces:
+        arrived["trace", row["id"], None] = row["external_id"]
+    for session_id in new_sessions:
+        arrived["session", session_id, None] = rows.sessions[session_id]["external_id"]
+    for row in rows.steps:
+        arrived["step", row["trace_id"], row["position"]] = None
     _link_waiting(connection, rows.scope, arrived)
     _insert_all(connection, feedback, rows.feedback)
-    _aim(connection, rows, arrived.keys())
+    _resolve_targets(connection, rows, arrived.keys())
     _insert_all(connection, feedback_targets, rows.targets)
 
 
@@ -603,8 +624,8 @@ def _insert_missing(
     connection: sa.Connection, table: sa.Table, rows: Mapping[str, Row]
 ) -> list[str]:
     """The ids of `rows` that were not there; they are now, in the given order."""
-    there = {row.id for row in _select(connection, table.c.id, rows)}
-    missing = [row_id for row_id in rows if row_id not in there]
+    existing = {row.id for row in _select(connection, table.c.id, rows)}
+    missing = [row_id for row_id in rows if row_id not in existing]
     _insert_all(connection, table, [rows[row_id] for row_id in missing])
     return missing
 
@@ -613,50 +634,51 @@ def _select(
     connection: sa.Connection,
     key: sa.Column[Any],
     wanted: Iterable[Any],
-    *columns: sa.ColumnElement[Any],
+    *columns: sa.ColumnElement[Any] | sa.Table,
 ) -> Iterator[Any]:
     """Rows (key, columns) whose key is among `wanted`, however many these are."""
-    for some in _pieces(list(wanted)):
-        yield from connection.execute(sa.select(key, *columns).where(key.in_(some)))
+    for part in _in_parts(list(wanted)):
+        yield from connection.execute(sa.select(key, *columns).where(key.in_(part)))
 
 
-def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def _in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The values in parts of at most MOST, for IN lists."""
     return (values[start : start + MOST] for start in range(0, len(values), MOST))
 
 
-def _aim(connection: sa.Connection, rows: Rows, arrived: Collection[Target]) -> None:
+def _resolve_targets(connection: sa.Connection, rows: Rows, arrived: Collection[Target]) -> None:
     """Give each new target row the id of what it names, where that exists."""
-    aims = [
-        _aimed(rows.scope, row["kind"], row["external_id"], row["source"], row["step"])
+    targets = [
+        _target(rows.scope, row["kind"], row["external_id"], row["source"], row["step"])
         for row in rows.targets
     ]
-    there = _existing(connection, rows.scope, [aim for aim in aims if aim not in arrived])
-    for row, aim in zip(rows.targets, aims, strict=True):
-        row["target_id"] = aim[1] if aim in arrived or aim in there else None
+    unsure = [target for target in targets if target not in arrived]
+    existing = _existing(connection, rows.scope, unsure)
+    for row, target in zip(rows.targets, targets, strict=True):
+        _, target_id, _ = target
+        row["target_id"] = target_id if target in arrived or target in existing else None
 
 
-def _aimed(scope: Scope, kind: str, name: str, source: str, step: int | None) -> Target:
+def _target(scope: Scope, kind: str, name: str, source: str, step: int | None) -> Target:
     return kind, scope.id_of(TARGET_PREFIX[kind], name, source), step
 
 
-def _existing(connection: sa.Connection, scope: Scope, aims: Sequence[Target]) -> set[Target]:
-    """Those of `aims` that exist for this agent."""
-    found: set[Target] = set()
+def _existing(connection: sa.Connection, scope: Scope, targets: Sequence[Target]) -> set[Target]:
+    """Those of `targets` that exist for this agent."""
+    existing: set[Target] = set()
     for kind, table in (("trace", traces), ("step", traces), ("session", sessions)):
-        wanted = {aim[1] for aim in aims if aim[0] == kind}
-        owned = [
+        wanted = {target_id for target_kind, target_id, _ in targets if target_kind == kind}
+        of_agent = [
             row.id
             for row in _select(connection, table.c.id, wanted, table.c.agent_id)
             if row.agent_id == scope.agent_id
         ]
         if kind == "step":
-            found |= {
-                (kind, row.trace_id, row.position)
-                for row in _select(connection, steps.c.trace_id, owned, steps.c.position)
-            }
+            for row in _select(connection, steps.c.trace_id, of_agent, steps.c.position):
+                existing.add((kind, row.trace_id, row.position))
         else:
-            found |= {(kind, row_id, None) for row_id in owned}
-    return found
+            existing.update((kind, row_id, None) for row_id in of_agent)
+    return existing
 
 
 _WAITING = (
@@ -670,41 +692,45 @@ def _link_waiting(
     connection: sa.Connection, scope: Scope, arrived: Mapping[Target, str | None]
 ) -> None:
     """Feedback of this agent that waited for what has just arrived gets its target."""
-    names = {name for name in arrived.values() if name is not None} | {
-        row_id for _, row_id, _ in arrived
-    }
-    found: list[tuple[Any, str]] = []
-    for some in _pieces(list(names)):
+    names = {name for name in arrived.values() if name is not None}
+    names.update(target_id for _, target_id, _ in arrived)
+    links: list[tuple[Any, str]] = []
+    for part in _in_parts(list(names)):
         query = _WAITING.where(
-            feedback.c.agent_id == scope.agent_id, feedback_targets.c.external_id.in_(some)
+            feedback.c.agent_id == scope.agent_id, feedback_targets.c.external_id.in_(part)
         )
         for row in connection.execute(query):
-            aim = _aimed(scope, row.kind, row.external_id, row.source, row.step)
-            if aim in arrived:
-                found.append((row, aim[1]))
-    _set_targets(connection, found)
+            target = _target(scope, row.kind, row.external_id, row.source, row.step)
+            if target in arrived:
+                _, target_id, _ = target
+                links.append((row, target_id))
+    _set_targets(connection, links)
 
 
-def _set_targets(connection: sa.Connection, found: Sequence[tuple[Any, str]]) -> None:
+def _set_targets(connection: sa.Connection, links: Sequence[tuple[Any, str]]) -> None:
+    """Write the target ids: (row of feedback_targets, id)."""
+    if not links:
+        return
     statement = (
         feedback_targets.update()
         .where(
-            feedback_targets.c.feedback_id == sa.bindparam("of"),
-            feedback_targets.c.position == sa.bindparam("at"),
+            feedback_targets.c.feedback_id == sa.bindparam("row_feedback_id"),
+            feedback_targets.c.position == sa.bindparam("row_position"),
         )
-        .values(target_id=sa.bindparam("to"))
+        .values(target_id=sa.bindparam("new_target_id"))
     )
-    if found:
-        connection.execute(
-            statement,
-            [
-                {"of": row.feedback_id, "at": row.position, "to": target_id}
-                for row, target_id in found
-            ],
-        )
+    parameters = [
+        {
+            "row_feedback_id": row.feedback_id,
+            "row_position": row.position,
+            "new_target_id": target_id,
+        }
+        for row, target_id in links
+    ]
+    connection.execute(statement, parameters)
 
 
-def link_elsewhere(connection: sa.Connection, scope: Scope, after: str) -> str | None:
+def link_across_sources(connection: sa.Connection, scope: Scope, after: str) -> str | None:
     """Link a page of targets (feedback ids above `after`) that their own source never delivered to
     the one trace or session of that name in another source; where several sources have one, the
     target stays open. Returns where the next page starts."""
@@ -715,41 +741,49 @@ def link_elsewhere(connection: sa.Connection, scope: Scope, after: str) -> str |
     )
     if len(sources) < 2:
         waiting = waiting.where(feedback_targets.c.source.not_in(sources))
+
+    # a page: the next feedback ids
     page = (
         waiting.with_only_columns(feedback_targets.c.feedback_id)
         .where(feedback_targets.c.feedback_id > after)
         .distinct()
+        .order_by(feedback_targets.c.feedback_id)
+        .limit(MOST)
     )
-    owners = list(
-        connection.execute(page.order_by(feedback_targets.c.feedback_id).limit(MOST)).scalars()
-    )
-    if not owners or not sources:
+    feedback_ids = list(connection.execute(page).scalars())
+    if not feedback_ids or not sources:
         return None
-    rows = list(connection.execute(waiting.where(feedback_targets.c.feedback_id.in_(owners))))
-    aims = {
-        row: [_aimed(scope, row.kind, row.external_id, source, row.step) for source in sources]
+
+    # what each of their targets could be
+    rows = list(connection.execute(waiting.where(feedback_targets.c.feedback_id.in_(feedback_ids))))
+    candidates = {
+        row: [_target(scope, row.kind, row.external_id, source, row.step) for source in sources]
         for row in rows
     }
-    there = _existing(connection, scope, [aim for several in aims.values() for aim in several])
-    matches = {row: {aim[1] for aim in several if aim in there} for row, several in aims.items()}
-    _set_targets(
-        connection, [(row, next(iter(match))) for row, match in matches.items() if len(match) == 1]
-    )
-    return str(owners[-1])
+    existing = _existing(connection, scope, list(chain.from_iterable(candidates.values())))
+    links = []
+    for row, targets in candidates.items():
+        matches = {
+            target_id for kind, target_id, step in targets if (kind, target_id, step) in existing
+        }
+        if len(matches) == 1:
+            links.append((row, matches.pop()))
+    _set_targets(connection, links)
+    return str(feedback_ids[-1])
 
 
 def named_targets(connection: sa.Connection, agent_id: str, name: str) -> list[sa.Row[Any]]:
     """(kind, id, source, external_id) of the traces and sessions that have this id, ours or their
     source's."""
-    found: list[sa.Row[Any]] = []
+    rows: list[sa.Row[Any]] = []
     for kind, table in (("trace", traces), ("session", sessions)):
         columns = sa.literal(kind).label("kind"), table.c.id, table.c.source, table.c.external_id
         query = sa.select(*columns).where(
             table.c.agent_id == agent_id,
             sa.or_(has_id(table.c.id, name), table.c.external_id == name),
         )
-        found += connection.execute(query)
-    return found
+        rows += connection.execute(query)
+    return rows
 
 
 def named_feedback(connection: sa.Connection, agent_id: str, name: str) -> list[str]:
@@ -777,51 +811,52 @@ def latest_feedback(
 
 def targets_of(connection: sa.Connection, feedback_ids: Sequence[str]) -> list[sa.RowMapping]:
     """All targets of these feedback rows, in order."""
-    found: list[sa.RowMapping] = []
-    for some in _pieces(feedback_ids):
-        query = sa.select(feedback_targets).where(feedback_targets.c.feedback_id.in_(some))
-        found += connection.execute(
-            query.order_by(feedback_targets.c.feedback_id, feedback_targets.c.position)
-        ).mappings()
-    return found
+    targets: list[sa.RowMapping] = []
+    for part in _in_parts(feedback_ids):
+        query = sa.select(feedback_targets).where(feedback_targets.c.feedback_id.in_(part))
+        in_order = query.order_by(feedback_targets.c.feedback_id, feedback_targets.c.position)
+        targets += connection.execute(in_order).mappings()
+    return targets
 
 
 def signals(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
-    """(id, kind, name, value, scale, rater, rater_kind, at, trace_id) of the newest words in force,
-    as a stream.
+    """(id, kind, name, value, scale, rater, rater_kind, at, trace_id) of the feedback in force, of
+    each rater the newest, as a stream.
 
     `trace_id` is the trace that the first target names, or whose step it is; None for sessions and
     for what has not arrived.
     """
-    one, target = feedback.c, feedback_targets.c
+    target = feedback_targets.c
     about_trace = sa.and_(
-        target.feedback_id == one.id, target.position == 0, target.kind.in_(("trace", "step"))
+        target.feedback_id == feedback.c.id,
+        target.position == 0,
+        target.kind.in_(("trace", "step")),
     )
     query = (
         sa.select(
-            one.id,
-            one.kind,
-            one.name,
-            one.value,
-            one.scale,
+            feedback.c.id,
+            feedback.c.kind,
+            feedback.c.name,
+            feedback.c.value,
+            feedback.c.scale,
             raters.c.external_id.label("rater"),
             raters.c.kind.label("rater_kind"),
             feedback_in_force.STATED_AT.label("at"),
             target.target_id.label("trace_id"),
         )
         .select_from(
-            feedback.outerjoin(raters, raters.c.id == one.rater_id).outerjoin(
+            feedback.outerjoin(raters, raters.c.id == feedback.c.rater_id).outerjoin(
                 feedback_targets, about_trace
             )
         )
-        .where(one.id.in_(feedback_in_force.newest_words(agent_id)))
+        .where(feedback.c.id.in_(feedback_in_force.newest_words(agent_id)))
     )
     yield from streamed(connection, query)
 
 
 def feedback_count(connection: sa.Connection, agent_id: str) -> int:
-    """How many statements there are, those that no longer stand among them; what only takes
-    something back is none."""
+    """How much feedback there is, also what is no longer in force; what only takes something back
+    does not count."""
     query = sa.select(sa.func.count()).where(
         feedback.c.agent_id == agent_id, feedback.c.retracts.is_(None)
     )
@@ -831,19 +866,17 @@ def feedback_count(connection: sa.Connection, agent_id: str) -> int:
 def answering_models(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
     """(trace_id, number of the version, served_model, requested_model) of the last model call of
     every trace, as a stream."""
-    place = (
-        sa.func.row_number()
-        .over(partition_by=steps.c.trace_id, order_by=steps.c.position.desc())
-        .label("place")
-    )
-    columns = (
-        steps.c.trace_id,
-        steps.c.model_version_id,
-        steps.c.served_model,
-        steps.c.requested_model,
+    from_last = sa.func.row_number().over(
+        partition_by=steps.c.trace_id, order_by=steps.c.position.desc()
     )
     calls = (
-        sa.select(*columns, place)
+        sa.select(
+            steps.c.trace_id,
+            steps.c.model_version_id,
+            steps.c.served_model,
+            steps.c.requested_model,
+            from_last.label("from_last"),
+        )
         .join(traces, traces.c.id == steps.c.trace_id)
         .where(traces.c.agent_id == agent_id, steps.c.kind == "llm")
         .subquery()
@@ -855,7 +888,7 @@ def answering_models(connection: sa.Connection, agent_id: str) -> Iterator[Any]:
         .select_from(
             calls.outerjoin(model_versions, model_versions.c.id == calls.c.model_version_id)
         )
-        .where(calls.c.place == 1)
+        .where(calls.c.from_last == 1)
     )
     yield from streamed(connection, query)
 

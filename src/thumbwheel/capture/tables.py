@@ -18,7 +18,7 @@ from subprocess import Popen
 from typing import Any
 
 from thumbwheel.capture.json_text import json_value
-from thumbwheel.capture.lines import LONGEST, SHOWN, Seen, opened
+from thumbwheel.capture.lines import LONGEST, SHOWN, OnPosition, opened
 from thumbwheel.capture.parquet_child import COLUMNS, END, FAILED, POSITION, PROBLEM
 from thumbwheel.capture.regular_file import open_regular
 from thumbwheel.capture.types import Unreadable
@@ -51,18 +51,14 @@ def columns_of(path: Path, container: str) -> list[str]:
     """The names of the columns of a table, "csv" or "parquet"; raises InputError where it is none."""
     if container == "csv":
         with opened(path) as (_, stream):
-            return [
-                name
-                for name in _header(
-                    path, io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
-                )[0]
-                if name
-            ]
+            text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
+            names, _separator = _header(path, text)
+            return [name for name in names if name]
     with _parquet(path) as (names, _):
         return names
 
 
-def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
+def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
     """Every record after the header that is not blank, numbered by the line on which it begins."""
     with opened(path) as (raw, stream):
         text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
@@ -70,7 +66,8 @@ def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
         csv.field_size_limit(LONGEST)
         lines = _RecordLines(text)
         reader = csv.reader(lines, delimiter=separator, strict=True)
-        count = found = 0
+        count = 0
+        has_rows = False
         while True:
             number = lines.begin_record()
             try:
@@ -78,7 +75,7 @@ def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
             except StopIteration:
                 break
             except csv.Error as error:
-                found += 1
+                has_rows = True
                 yield number, {}, lines.shown(), f"it is no CSV: {error}"
                 continue
             except (OSError, EOFError) as error:
@@ -89,30 +86,31 @@ def csv_rows(path: Path, seen: Seen) -> Iterator[Cells]:
                 ) from None
             count += 1
             if count % _EVERY == 0:
-                seen(raw.tell())
+                on_position(raw.tell())
             if any(cells):
-                found += 1
+                has_rows = True
                 yield number, *_record(header, cells, lines.shown())
-        seen(raw.tell())
-        if not found:
+        on_position(raw.tell())
+        if not has_rows:
             raise InputError(
                 f"file {str(path)!r}", "it has a header and no rows", "Give a file with rows"
             )
 
 
 def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str]:
+    """(names of the columns, separator)."""
     line = text.readline(LONGEST).removeprefix("\ufeff")
     separator = max(SEPARATORS, key=line.count)
     if line.count(separator) >= MOST_COLUMNS:  # more cells than that are not even taken apart
         _too_wide(path, line.count(separator) + 1)
     names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
-    why = "it is empty" if not any(names) else ""
-    why = "its header is not UTF-8" if not why and _escaped(line) else why
-    why = (
-        f"it begins with {line[:40].strip()!r}, not with the names of columns"
-        if not why and line.lstrip()[:1] in "{["
-        else why
-    )
+    why = ""
+    if not any(names):
+        why = "it is empty"
+    elif _escaped(line):
+        why = "its header is not UTF-8"
+    elif line.lstrip()[:1] in "{[":
+        why = f"it begins with {line[:40].strip()!r}, not with the names of columns"
     if why:
         raise InputError(
             f"file {str(path)!r}",
@@ -197,16 +195,17 @@ def _record(header: list[str], cells: list[str], text: str) -> tuple[dict[str, A
 
 
 def _escaped(text: str) -> bool:
-    return any("\ud800" <= letter <= "\udfff" for letter in text) if not text.isascii() else False
+    """Whether the text has bytes that were no UTF-8 ("surrogateescape")."""
+    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def parquet_rows(path: Path, seen: Seen) -> Iterator[Cells]:
+def parquet_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
     """Every row, numbered from 1; a row whose cells are no JSON values (binary data) is refused."""
     number = 0
     with _parquet(path) as (_, answers):
         for kind, content in answers:
             if kind == POSITION:
-                seen(int(content))
+                on_position(int(content))
                 continue
             number += 1
             text = content.decode("utf-8", "backslashreplace")

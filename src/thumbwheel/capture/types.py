@@ -1,10 +1,10 @@
 """Nouns of capture: traces, steps, feedback, targets, raters and cases as a source delivers them,
 checked on construction.
 
-Readers are tolerant (ISO times with T or space, naive means UTC, numbers as ids, a plain string as
-input), what is stored is strict. Lives here: what a record is and what it refuses. Not here: how a
-file format spells it (`sources/`), how it is kept (`store.py`). To add a kind of feedback, add its
-check to CHECKS.
+Reading is tolerant (ISO times with T or space, a time without a zone is UTC, numbers as ids, a
+plain string as input), what is stored is strict. Lives here: what a record is and what it refuses.
+Not here: how a file format spells it (`sources/`), how it is kept (`store.py`). To add a kind of
+feedback, add its check to CHECKS.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -87,19 +88,19 @@ def parse_time(value: Any) -> datetime:
     if not isinstance(value, str | datetime):
         raise Unreadable(f"{value!r} is no time; write it as '2026-01-05T08:30:00Z'")
     try:
-        at = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
-        if at.tzinfo is None:
+        time = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
+        if time.tzinfo is None:
             naive = _NAIVE.get(None) or NaiveTimes()
             naive.count += 1
-            at = at.replace(tzinfo=naive.zone)
-        at = at.astimezone(UTC)
+            time = time.replace(tzinfo=naive.zone)
+        time = time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise Unreadable(
             f"{value!r} is no possible time; write it as '2026-01-05T08:30:00Z'"
         ) from None
-    if not 1970 <= at.year <= 2100:
+    if not 1970 <= time.year <= 2100:
         raise Unreadable(f"{value!r} is no possible time: it lies outside the years 1970 to 2100")
-    return at
+    return time
 
 
 def _name(value: Any) -> Any:
@@ -214,24 +215,28 @@ class Record(Part):
 
     @property
     def identity(self) -> Any:
-        """What the record is known by instead of its content; None where it is known by its
-        content."""
+        """What identifies the record instead of its content; None where its content does."""
         return self._identity
 
-    def known_by(self, identity: Any) -> Self:
-        """The same record, known by this JSON value: one that differs in everything else is the
-        same row, which it may complete."""
+    def with_identity(self, identity: Any) -> Self:
+        """The same record, identified by this JSON value: one that differs in everything else is
+        the same row, which it may complete."""
         self._identity = identity
         return self
 
-    def identified(self) -> tuple[str, str]:
-        """(external id, sha256 of what it is known by: its identity, or its content without id and
-        source)."""
-        known_by = self._identity
-        if known_by is None:
-            known_by = self.model_dump(mode="json", exclude_none=True, exclude={"id", "source"})
+    @property
+    def external_id(self) -> str:
+        """Its id in its source; without one, the hash of what identifies it."""
+        name, _ = self.name_and_fingerprint()
+        return name
+
+    def name_and_fingerprint(self) -> tuple[str, str]:
+        """(external id, sha256 of its identity, or of its content without id and source)."""
+        identity = self._identity
+        if identity is None:
+            identity = self.model_dump(mode="json", exclude_none=True, exclude={"id", "source"})
         try:
-            digest = ids.fingerprint(known_by)
+            digest = ids.fingerprint(identity)
         except ValueError:
             raise Unreadable("it holds NaN or an infinite number") from None
         return self.id or f"sha256:{digest[:40]}", digest
@@ -264,13 +269,9 @@ class StepRecord(Part):
                 f"the step ends ({self.ended_at.isoformat()}) before it starts "
                 f"({self.started_at.isoformat()})"
             )
-        if self.token_logprobs is not None and len(self.token_logprobs) != len(
-            self.token_ids or []
-        ):
-            raise Unreadable(
-                f"{len(self.token_logprobs)} token_logprobs for {len(self.token_ids or [])} "
-                "token_ids"
-            )
+        tokens = len(self.token_ids or [])
+        if self.token_logprobs is not None and len(self.token_logprobs) != tokens:
+            raise Unreadable(f"{len(self.token_logprobs)} token_logprobs for {tokens} token_ids")
         return self
 
 
@@ -288,6 +289,10 @@ class TraceRecord(Record):
     status: Word = "ok"
     occurred_at: Time | None = None
     metadata: dict[str, Any] | None = None
+
+    def as_target(self) -> TargetRef:
+        """This trace as what feedback is about."""
+        return TargetRef(kind="trace", id=self.external_id)
 
 
 class FeedbackRecord(Record):
@@ -309,13 +314,13 @@ class FeedbackRecord(Record):
 
     @property
     def since(self) -> datetime | None:
-        """When what it is about happened, which is its time until its speaker says something else
-        about it; None where nobody knows."""
+        """When the trace or session that it judges happened. This is the time of the feedback until
+        its rater says something else about it; None where nobody knows."""
         return self._since
 
-    def not_before(self, at: datetime | None) -> FeedbackRecord:
-        """The same record, known to be no older than `at`."""
-        self._since = at
+    def not_before(self, time: datetime | None) -> FeedbackRecord:
+        """The same record, known to be no older than `time`."""
+        self._since = time
         return self
 
     @model_validator(mode="after")
@@ -344,74 +349,78 @@ class CaseRecord(Record):
         return self
 
 
-def _check_targets(one: FeedbackRecord) -> None:
-    count = len(one.targets)
-    if one.kind == "preference" and count < 2:
+AnyRecord = TraceRecord | FeedbackRecord | CaseRecord
+
+
+def _check_targets(record: FeedbackRecord) -> None:
+    count = len(record.targets)
+    if record.kind == "preference" and count < 2:
         raise Unreadable(f"a preference compares two or more targets; it has {count}")
-    if one.kind != "preference" and count != 1 and not (one.retracts and count == 0):
-        raise Unreadable(f"a {one.kind} has one target; it has {count}")
-    if len({(t.kind, t.source, t.id, t.step) for t in one.targets}) < count:
+    if record.kind != "preference" and count != 1 and not (record.retracts and count == 0):
+        raise Unreadable(f"a {record.kind} has one target; it has {count}")
+    distinct = {(target.kind, target.source, target.id, target.step) for target in record.targets}
+    if len(distinct) < count:
         raise Unreadable("the same target is named twice")
 
 
-def _check_thumb(one: FeedbackRecord) -> None:
-    if not isinstance(one.value, bool):
-        raise Unreadable(f"thumb {_short(one.value)} is neither true (up) nor false (down)")
+def _check_thumb(record: FeedbackRecord) -> None:
+    if not isinstance(record.value, bool):
+        raise Unreadable(f"thumb {_short(record.value)} is neither true (up) nor false (down)")
 
 
-def _check_number(one: FeedbackRecord) -> None:
-    if isinstance(one.value, bool) or not isinstance(one.value, int | float):
-        raise Unreadable(f"{one.kind} {_short(one.value)} is no number")
-    low, high = (one.scale.min, one.scale.max) if one.scale else SCALES[one.kind]
-    if not low <= one.value <= high:
-        raise Unreadable(
-            f"{one.kind} {_short(one.value)} is outside its scale, {low:g} to {high:g}"
-        )
+def _check_number(record: FeedbackRecord) -> None:
+    kind, value, scale = record.kind, record.value, record.scale
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable(f"{kind} {_short(value)} is no number")
+    low, high = (scale.min, scale.max) if scale else SCALES[kind]
+    if not low <= value <= high:
+        raise Unreadable(f"{kind} {_short(value)} is outside its scale, {low:g} to {high:g}")
 
 
-def _check_text(one: FeedbackRecord) -> None:
-    if not isinstance(one.value, str) or not (one.value.strip() or one.retracts):
-        raise Unreadable(f"{one.kind} {_short(one.value)} is no text")
+def _check_text(record: FeedbackRecord) -> None:
+    value = record.value
+    if not isinstance(value, str) or not (value.strip() or record.retracts):
+        raise Unreadable(f"{record.kind} {_short(value)} is no text")
 
 
-def _check_correction(one: FeedbackRecord) -> None:
-    _check_text(one)
-    if one.targets and one.targets[0].kind == "session":
+def _check_correction(record: FeedbackRecord) -> None:
+    _check_text(record)
+    if record.targets and record.targets[0].kind == "session":
         raise Unreadable("a correction replaces one answer; its target is a whole session")
 
 
-def _check_label(one: FeedbackRecord) -> None:
-    if not one.name or not isinstance(one.value, bool | str) or one.value == "":
+def _check_label(record: FeedbackRecord) -> None:
+    name, value = record.name, record.value
+    if not name or not isinstance(value, bool | str) or value == "":
         raise Unreadable(
-            f"a label has a name and true, false or a text as value; this one is {one.name!r}: "
-            f"{_short(one.value)}"
+            f"a label has a name and true, false or a text as value; this one is {name!r}: "
+            f"{_short(value)}"
         )
 
 
-def _check_outcome(one: FeedbackRecord) -> None:
-    if not one.name:
+def _check_outcome(record: FeedbackRecord) -> None:
+    if not record.name:
         raise Unreadable("an outcome has a name, for example 'resolved'")
-    if not isinstance(one.value, bool):
-        _check_number(one)
+    if not isinstance(record.value, bool):
+        _check_number(record)
 
 
-def _check_preference(one: FeedbackRecord) -> None:
-    ranking = (
-        one.value.get("ranking") if isinstance(one.value, dict) and len(one.value) == 1 else None
-    )
-    if not isinstance(ranking, list) or not all(
+def _check_preference(record: FeedbackRecord) -> None:
+    value = record.value
+    ranking = value.get("ranking") if isinstance(value, dict) and len(value) == 1 else None
+    is_ranking = isinstance(ranking, list) and all(
         isinstance(rank, list) and rank for rank in ranking
-    ):
+    )
+    if not isinstance(ranking, list) or not is_ranking:
         raise Unreadable(
-            f"preference {_short(one.value)} is no ranking such as {{'ranking': [[1], [0]]}}, "
+            f"preference {_short(value)} is no ranking such as {{'ranking': [[1], [0]]}}, "
             "best first, ties in one list"
         )
-    ranked = [position for rank in ranking for position in rank]
-    if any(type(position) is not int for position in ranked) or sorted(ranked) != list(
-        range(len(one.targets))
-    ):
+    positions = list(chain.from_iterable(ranking))
+    are_numbers = all(type(position) is int for position in positions)
+    if not are_numbers or sorted(positions) != list(range(len(record.targets))):
         raise Unreadable(
-            f"ranking {ranking!r} does not name each of the {len(one.targets)} targets once, by "
+            f"ranking {ranking!r} does not name each of the {len(record.targets)} targets once, by "
             "its position from 0"
         )
 
@@ -443,12 +452,14 @@ def explain(error: ValidationError) -> str:
     for an unknown one."""
     first = error.errors(include_url=False)[0]
     path = ".".join(str(part) for part in first["loc"])
-    if isinstance(found := first.get("ctx", {}).get("error"), ValueError):
-        return f"{path}: {found}" if path else str(found)
+    reason = first.get("ctx", {}).get("error")
+    if isinstance(reason, ValueError):
+        return f"{path}: {reason}" if path else str(reason)
     if first["type"] == "missing":
         return f"key {path!r} is missing"
     if first["type"] == "extra_forbidden":
-        owner = next((PARTS[part] for part in reversed(first["loc"][:-1]) if part in PARTS), Part)
-        return f"key {path!r} is unknown.{nearest(str(first['loc'][-1]), owner.model_fields)}"
+        *outer, unknown = first["loc"]
+        part = next((PARTS[key] for key in reversed(outer) if key in PARTS), Part)
+        return f"key {path!r} is unknown.{nearest(str(unknown), part.model_fields)}"
     message = first["msg"][:1].lower() + first["msg"][1:]
     return f"key {path!r} is {_short(first['input'])}: {message}"

@@ -16,19 +16,21 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
+from itertools import product
 from typing import Any
 
 from thumbwheel.capture.types import Unreadable
 
-MOST_BYTES, MOST_OPCODES, MOST_PARTS, MOST_TEXT, DEEPEST = (
-    128 * 2**20,
-    20_000_000,
-    2_000_000,
-    256 * 2**20,
-    100,
-)
-"""Limits: of the file, of the steps to read it, of the values and characters that come out, of
-their nesting."""
+MOST_BYTES = 128 * 2**20
+"""Of the file."""
+MOST_OPCODES = 20_000_000
+"""Steps to read it."""
+MOST_PARTS = 2_000_000
+"""Values that come out."""
+MOST_TEXT = 256 * 2**20
+"""Characters that come out."""
+DEEPEST = 100
+"""Levels of nesting."""
 SHORT = 24
 """Characters that a number in a key counts as."""
 LONGEST_NUMBER = 64
@@ -53,24 +55,24 @@ BROKEN = (
 
 
 @dataclass(frozen=True)
-class Named:
+class Global:
     """A class or function that the pickle names; it stays a name."""
 
     module: str
     name: str
 
     @property
-    def known(self) -> bool:
+    def is_listed(self) -> bool:
         """Whether objects of it become stand-ins."""
         return bool(CLASSES.match(self.module) and NAME.match(self.name))
 
 
 @dataclass(eq=False)
 class Standin:
-    """An object of a listed class: its name, what it was made from, its fields."""
+    """An object of a listed class: its name, the arguments that made it, its fields."""
 
     name: str
-    made_from: tuple[Any, ...] = ()
+    arguments: tuple[Any, ...] = ()
     fields: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -121,23 +123,22 @@ class _Machine:
 
     def pop(self) -> Any:
         """The value on top; raises IndexError for none, Unreadable for a mark."""
-        found = self.stack.pop()
-        if isinstance(found, _Mark):
+        value = self.stack.pop()
+        if isinstance(value, _Mark):
             raise Unreadable("the pickle is broken: a mark where a value belongs")
-        return found
+        return value
 
     def group(self) -> list[Any]:
-        """What stands above the last mark, which goes away."""
-        place = next(
-            at for at in reversed(range(len(self.stack))) if isinstance(self.stack[at], _Mark)
-        )
-        found = self.stack[place + 1 :]
-        del self.stack[place:]
-        return found
+        """The values above the last mark, which go away with it."""
+        positions = reversed(range(len(self.stack)))
+        mark = next(position for position in positions if isinstance(self.stack[position], _Mark))
+        values = self.stack[mark + 1 :]
+        del self.stack[mark:]
+        return values
 
-    def put(self, place: int) -> None:
+    def put(self, index: int) -> None:
         """Remember the top."""
-        self.memo[place] = self.stack[-1]
+        self.memo[index] = self.stack[-1]
 
     def extend(self, items: list[Any]) -> None:
         """Add to the list, or the set, which is a list here too, on top."""
@@ -150,60 +151,62 @@ class _Machine:
         if not isinstance(self.stack[-1], dict):
             raise Unreadable("the pickle is broken: it sets items of what is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            self.stack[-1][
-                key if isinstance(key, str | int | float | bool | type(None)) else self.key(key)
-            ] = value
+            if not isinstance(key, str | int | float | bool | type(None)):
+                key = self.key(key)
+            self.stack[-1][key] = value
 
-    def key(self, found: Any) -> str:
-        """A key that is no text or number, as a text: a new one each time, which is counted before
-        it is made."""
-        for part in (
-            found
-            if isinstance(found, tuple)
-            else found.made_from
-            if isinstance(found, Standin)
-            else ()
-        ):
+    def key(self, value: Any) -> str:
+        """A key that is no text or number, as a text: a new one each time, which is counted before it
+        is made."""
+        parts: tuple[Any, ...] = ()
+        if isinstance(value, tuple):
+            parts = value
+        elif isinstance(value, Standin):
+            parts = value.arguments
+        for part in parts:
             self.spend(len(repr(part)) if isinstance(part, str) else SHORT)
-        return _key(found)
+        return _key(value)
 
     def dictionary(self, items: list[Any]) -> None:
         """A new dict."""
         self.stack.append({})
         self.update(items)
 
-    def named(self, module: Any, name: Any) -> None:
+    def push_global(self, module: Any, name: Any) -> None:
         """A name, refused where no list has it."""
-        found = Named(str(module), str(name))
-        if not (
-            found.known
-            or (found.module, found.name) in READERS
-            or (found.module, found.name) in PLAIN
-        ):
-            raise Unreadable(f"the pickle names {found.module}.{found.name}, which is refused")
-        self.stack.append(found)
+        reference = Global(str(module), str(name))
+        key = reference.module, reference.name
+        if not (reference.is_listed or key in READERS or key in PLAIN):
+            raise Unreadable(
+                f"the pickle names {reference.module}.{reference.name}, which is refused"
+            )
+        self.stack.append(reference)
 
-    def make(self, kind: Any, arguments: Any) -> None:
-        """What calling `kind` with `arguments` stands for."""
-        if not isinstance(kind, Named) or not isinstance(arguments, tuple):
+    def make(self, function: Any, arguments: Any) -> None:
+        """What calling `function` with `arguments` stands for."""
+        if not isinstance(function, Global) or not isinstance(arguments, tuple):
             raise Unreadable("the pickle calls something that is no class")
-        reader = READERS.get((kind.module, kind.name))
-        if reader is None and not kind.known:
-            raise Unreadable(f"the pickle calls {kind.module}.{kind.name}, which is refused")
+        reader = READERS.get((function.module, function.name))
         if reader:
-            self.spend(sum(len(one) for one in arguments if isinstance(one, str)))
-        self.stack.append(reader(*arguments) if reader else Standin(kind.name, arguments))
+            self.spend(sum(len(text) for text in arguments if isinstance(text, str)))
+            self.stack.append(reader(*arguments))
+        elif function.is_listed:
+            self.stack.append(Standin(function.name, arguments))
+        else:
+            raise Unreadable(
+                f"the pickle calls {function.module}.{function.name}, which is refused"
+            )
 
     def build(self) -> None:
         """Give the stand-in on top its fields."""
-        state, found = self.pop(), self.stack[-1]
-        if not isinstance(found, Standin):
+        state, standin = self.pop(), self.stack[-1]
+        if not isinstance(standin, Standin):
             raise Unreadable("the pickle sets the state of what is no listed class")
         for part in state if isinstance(state, tuple) else (state,):
             if part is not None and not isinstance(part, dict):
                 raise Unreadable("the pickle sets a state that is no dict")
             self.spend(100 * len(part or ()))
-            found.fields |= part or {}
+            standin.fields |= part or {}
 
     def spend(self, size: int) -> None:
         """Count what is copied: a short pickle can ask for the same large copy again and again."""
@@ -218,17 +221,14 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def _key(found: Any) -> str:
-    if isinstance(found, tuple) and all(
-        isinstance(part, str | int | float | bool | type(None)) for part in found
-    ):
-        return repr(found)
-    if (
-        isinstance(found, Standin)
-        and len(found.made_from) == 1
-        and isinstance(found.made_from[0], str)
-    ):
-        return found.made_from[0]
+def _key(value: Any) -> str:
+    if isinstance(value, tuple):
+        if all(isinstance(part, str | int | float | bool | type(None)) for part in value):
+            return repr(value)
+    elif isinstance(value, Standin) and len(value.arguments) == 1:
+        (argument,) = value.arguments
+        if isinstance(argument, str):
+            return argument
     raise Unreadable("the pickle holds a dict with keys that are no texts or numbers")
 
 
@@ -268,12 +268,12 @@ _DOES: Mapping[str, Callable[[_Machine, Any], Any]] = {
     "POP": lambda m, _: m.stack.pop(),
     "POP_MARK": lambda m, _: m.group(),
     "DUP": lambda m, _: m.stack.append(m.stack[-1]),
-    "GET": lambda m, at: m.stack.append(m.memo[at]),
-    "BINGET": lambda m, at: m.stack.append(m.memo[at]),
-    "LONG_BINGET": lambda m, at: m.stack.append(m.memo[at]),
-    "PUT": lambda m, at: m.put(at),
-    "BINPUT": lambda m, at: m.put(at),
-    "LONG_BINPUT": lambda m, at: m.put(at),
+    "GET": lambda m, index: m.stack.append(m.memo[index]),
+    "BINGET": lambda m, index: m.stack.append(m.memo[index]),
+    "LONG_BINGET": lambda m, index: m.stack.append(m.memo[index]),
+    "PUT": lambda m, index: m.put(index),
+    "BINPUT": lambda m, index: m.put(index),
+    "LONG_BINPUT": lambda m, index: m.put(index),
     "MEMOIZE": lambda m, _: m.put(len(m.memo)),
     "TUPLE": lambda m, _: m.stack.append(tuple(m.group())),
     "TUPLE1": lambda m, _: m.stack.append((m.pop(),)),
@@ -287,8 +287,8 @@ _DOES: Mapping[str, Callable[[_Machine, Any], Any]] = {
     "DICT": lambda m, _: m.dictionary(m.group()),
     "SETITEM": lambda m, _: m.update([m.pop(), m.pop()][::-1]),
     "SETITEMS": lambda m, _: m.update(m.group()),
-    "GLOBAL": lambda m, names: m.named(*names.split(" ", 1)),
-    "STACK_GLOBAL": lambda m, _: m.named(*(m.pop(), m.pop())[::-1]),
+    "GLOBAL": lambda m, names: m.push_global(*names.split(" ", 1)),
+    "STACK_GLOBAL": lambda m, _: m.push_global(*(m.pop(), m.pop())[::-1]),
     "REDUCE": lambda m, _: m.make(*(m.pop(), m.pop())[::-1]),
     "NEWOBJ": lambda m, _: m.make(*(m.pop(), m.pop())[::-1]),
     "BUILD": lambda m, _: m.build(),
@@ -299,15 +299,12 @@ buffers, INST, OBJ and NEWOBJ_EX."""
 
 def _moment(kind: type[Any]) -> Callable[..., str]:
     def read(state: Any, *more: Any) -> str:
-        first = state.encode("latin-1") if isinstance(state, str) else state
-        zone = [one for one in more if isinstance(one, timezone)]
-        if (
-            isinstance(first, bytes)
-            and len(first) in (4, 6, 10)
-            and not any(one is not None and one not in zone for one in more)
-        ):
-            return str(kind(first, *zone).isoformat())
-        if all(type(one) is int for one in (state, *more)):
+        packed = state.encode("latin-1") if isinstance(state, str) else state
+        zones = [argument for argument in more if isinstance(argument, timezone)]
+        others = [argument for argument in more if argument is not None and argument not in zones]
+        if isinstance(packed, bytes) and len(packed) in (4, 6, 10) and not others:
+            return str(kind(packed, *zones).isoformat())
+        if all(type(argument) is int for argument in (state, *more)):
             return str(kind(state, *more).isoformat())
         raise Unreadable(f"the pickle holds an impossible {kind.__name__}")
 
@@ -315,7 +312,7 @@ def _moment(kind: type[Any]) -> Callable[..., str]:
 
 
 def _span(*numbers: Any) -> timedelta:
-    return timedelta(*(one for one in numbers if isinstance(one, int | float)))
+    return timedelta(*(number for number in numbers if isinstance(number, int | float)))
 
 
 def _zone(offset: Any, *name: Any) -> timezone:
@@ -329,7 +326,7 @@ def _list(items: Any = (), *length: Any) -> list[Any]:
 
 
 def _dict(*factory: Any) -> dict[Any, Any]:
-    if any(not isinstance(one, Named) for one in factory):
+    if not all(isinstance(argument, Global) for argument in factory):
         raise Unreadable("the pickle makes a dict of something")
     return {}
 
@@ -342,22 +339,19 @@ def _encoded(text: Any, encoding: Any) -> bytes:
 
 def _member(owner: Any, name: Any) -> Standin:
     """A member of an enum by its name; of nothing else."""
-    if not isinstance(owner, Named) or not owner.known or not isinstance(name, str):
+    if not isinstance(owner, Global) or not owner.is_listed or not isinstance(name, str):
         raise Unreadable("the pickle takes an attribute of what is no listed class")
     return Standin(owner.name, (name.lower(),))
 
 
 def _rebuilt(owner: Any, base: Any, state: Any) -> Standin:
-    if not isinstance(owner, Named) or not owner.known or state is not None:
+    if not isinstance(owner, Global) or not owner.is_listed or state is not None:
         raise Unreadable("the pickle rebuilds what is no listed class")
     return Standin(owner.name)
 
 
-PLAIN = {
-    (module, name)
-    for module in ("builtins", "__builtin__")
-    for name in ("list", "dict", "int", "str", "float", "object")
-}
+BUILTINS = ("builtins", "__builtin__")
+PLAIN = set(product(BUILTINS, ("list", "dict", "int", "str", "float", "object")))
 """Names that may be an argument (of a defaultdict, say); nothing is made of them, except by a
 reader."""
 READERS: Mapping[tuple[str, str], Callable[..., Any]] = {
@@ -370,12 +364,9 @@ READERS: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("collections", "defaultdict"): _dict,
     ("collections", "deque"): _list,
     ("_codecs", "encode"): _encoded,
-    **{
-        (module, name): _list
-        for module in ("builtins", "__builtin__")
-        for name in ("set", "frozenset")
-    },
-    **{(module, "getattr"): _member for module in ("builtins", "__builtin__")},
+    **{(module, "set"): _list for module in BUILTINS},
+    **{(module, "frozenset"): _list for module in BUILTINS},
+    **{(module, "getattr"): _member for module in BUILTINS},
     **{(module, "_reconstructor"): _rebuilt for module in ("copyreg", "copy_reg")},
 }
 """(module, name) -> what a call of it stands for."""
@@ -384,17 +375,17 @@ READERS: Mapping[tuple[str, str], Callable[..., Any]] = {
 def as_json(value: Any) -> Any:
     """`value` of `unpickle` as JSON values; raises Unreadable where it holds itself, is too deep,
     or grows beyond the limits."""
-    return _Flat().of(value, 0)
+    return _Flattener().value(value, 0)
 
 
-class _Flat:
+class _Flattener:
     """Counts what comes out, so that what stands in a pickle once and is used a billion times ends
     early."""
 
     def __init__(self) -> None:
         self.parts = self.text = 0
 
-    def of(self, value: Any, depth: int) -> Any:
+    def value(self, value: Any, depth: int) -> Any:
         """`value` as JSON values."""
         self.parts += 1
         self.text += len(value) if isinstance(value, str | bytes | bytearray) else 0
@@ -403,23 +394,24 @@ class _Flat:
                 "the pickle is nested too deep, or grows beyond all bounds when it is taken apart"
             )
         if isinstance(value, Standin):
-            single = value.made_from[0] if len(value.made_from) == 1 and not value.fields else None
-            return self.of(value.fields if single is None else single, depth + 1)
+            inner = value.fields
+            if len(value.arguments) == 1 and not value.fields and value.arguments[0] is not None:
+                inner = value.arguments[0]
+            return self.value(inner, depth + 1)
         if isinstance(value, dict):
-            return {self.key(key): self.of(one, depth + 1) for key, one in value.items()}
+            return {self.key(key): self.value(part, depth + 1) for key, part in value.items()}
         if isinstance(value, list | tuple):
-            return [self.of(one, depth + 1) for one in value]
+            return [self.value(part, depth + 1) for part in value]
         if isinstance(value, timedelta):
             return value.total_seconds()
         if isinstance(value, float) and not math.isfinite(value):
             return str(value)
-        return (
-            value
-            if value is None or isinstance(value, str | int | float)
-            else f"<{type(value).__name__}>"
-        )
+        if value is None or isinstance(value, str | int | float):
+            return value
+        return f"<{type(value).__name__}>"
 
     def key(self, key: Any) -> str:
-        """A key as text; `of` its value looks whether it is too much."""
-        self.text += len(found := str(key))
-        return found
+        """A key as text; `value` looks whether it is too much."""
+        text = str(key)
+        self.text += len(text)
+        return text

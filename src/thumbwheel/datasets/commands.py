@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thumbwheel.capture.location import place_of
+from thumbwheel.capture.location import path_or_address
 from thumbwheel.core.config import options as options_of
 from thumbwheel.datasets.types import DatasetConfig
 
@@ -35,7 +35,7 @@ def plan(
     file: Annotated[
         Path,
         typer.Argument(
-            parser=place_of,
+            parser=path_or_address,
             metavar="FILE",
             help="Any file, folder or address that a source reads: an export of ratings.",
         ),

@@ -14,7 +14,7 @@ import pytest
 from thumbwheel.app.open import opener
 from thumbwheel.capture.decision_prompts import prompt_of
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.location import place_of
+from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.decisions import SOURCE
 from thumbwheel.capture.types import TraceRecord
@@ -389,10 +389,10 @@ def test_the_order_of_keys_does_not_matter(agent: str, shape: int) -> None:
     plain = trace(row(agent, shape))
     for seed in range(5):
         other = trace(shuffled(row(agent, shape), seed))
-        assert (other.input, other.output, other.identified()) == (
+        assert (other.input, other.output, other.name_and_fingerprint()) == (
             plain.input,
             plain.output,
-            plain.identified(),
+            plain.name_and_fingerprint(),
         )
     guard = {
         "agentType": "GUARDRAIL",
@@ -489,7 +489,7 @@ def test_a_decision_from_a_file_and_from_the_database_is_one_trace(
     ):
         with opener(home, None, "warning")() as ws:
             for source in sources:
-                report = ingest(ws, "ocd", "decisions", place_of(source))
+                report = ingest(ws, "ocd", "decisions", path_or_address(source))
                 assert (report.read, report.refused) == (10, 0), report.refusals
         found.append(contents(home))
     for counted in found:

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from tests.command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.capture.location import Address, place_of
+from thumbwheel.capture.location import Address, path_or_address
 from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.capture.sources.decisions import EXAMPLE, SOURCE
-from thumbwheel.capture.spelling import BACK, VALUES, agent_of, declared, like
+from thumbwheel.capture.spelling import BACK, VALUES, agent_of, apply_change, declared
 from thumbwheel.capture.store import signals
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
 from thumbwheel.core.config import Sources
@@ -225,7 +225,7 @@ def test_defect_2c16_a_partial_correction_is_the_whole_corrected_action() -> Non
 def test_defect_2c4_values_are_mapped_both_ways(
     action: dict[str, Any], change: dict[str, Any], whole: dict[str, Any]
 ) -> None:
-    assert like(action, change) == whole
+    assert apply_change(action, change) == whole
     assert declared(declared(action)) == declared(action)
 
 
@@ -328,7 +328,7 @@ def statement(one: FeedbackRecord) -> Statement:
     rater, scale = one.rater, one.scale.model_dump() if one.scale else None
     weight = rater.weight if rater and rater.weight is not None else 1.0
     return Statement(
-        str(one.identified()[0]),
+        str(one.external_id),
         one.kind,
         one.name,
         one.value,
@@ -760,9 +760,9 @@ def test_a_database_that_cannot_be_read_says_so_without_its_password(
 
 def test_an_address_is_no_path_and_a_path_no_address() -> None:
     assert (
-        isinstance(place_of("postgresql:///db"), Address)
-        and place_of("postgresql:///db").url == "postgresql:///db"
+        isinstance(path_or_address("postgresql:///db"), Address)
+        and path_or_address("postgresql:///db").url == "postgresql:///db"
     )  # type: ignore[attr-defined]
-    assert not isinstance(place_of("a/b.jsonl"), Address)
+    assert not isinstance(path_or_address("a/b.jsonl"), Address)
     with pytest.raises(InputError):
-        list(SOURCE.read(place_of("ftp://x/y"), lambda position: None))
+        list(SOURCE.read(path_or_address("ftp://x/y"), lambda position: None))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.command_line import Run
 from tests.public_data import public_data
 from thumbwheel.capture.detect import Options, detect
-from thumbwheel.capture.location import Address, place_of
+from thumbwheel.capture.location import Address, path_or_address
 from thumbwheel.capture.source import Line, Refused
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
@@ -55,7 +55,7 @@ class TestSecrets:
             f"postgresql://app:{password}@localhost/desk",
             f"POSTGRES://app:{password}@db:5432/desk?schema=a",
         ):
-            address = place_of(url)
+            address = path_or_address(url)
             for shown in (
                 str(address),
                 repr(address),
@@ -101,13 +101,13 @@ class TestSecrets:
 
 class TestDetecting:
     def test_an_address_is_of_the_source_that_reads_databases(self) -> None:
-        assert detect(place_of("postgresql://app:x@localhost/desk")).source == "decisions"
+        assert detect(path_or_address("postgresql://app:x@localhost/desk")).source == "decisions"
         with pytest.raises(InputError, match=r"no source knows it.*postgresql://USER"):
-            detect(place_of("mysql://localhost/desk"))
+            detect(path_or_address("mysql://localhost/desk"))
         with pytest.raises(InputError, match="this source reads files"):
             list(
                 SOURCES.get("jsonl").read(
-                    place_of("postgresql://localhost/desk"), lambda position: None
+                    path_or_address("postgresql://localhost/desk"), lambda position: None
                 )
             )
 

@@ -209,7 +209,7 @@ class TestCollector:
     def signals(self, **more: Any) -> list[tuple[str, Any]]:
         traces, given, _ = split(feedback_jsonl.parse(self.LINE | more))
         assert [one.output for one in traces] == ["r"]
-        assert {one.targets[0].id for one in given} == {traces[0].identified()[0]}
+        assert {one.targets[0].id for one in given} == {traces[0].external_id}
         assert {one.occurred_at for one in given} == {traces[0].occurred_at}
         return [(one.kind, one.value) for one in given]
 
@@ -250,7 +250,7 @@ class TestPreference:
         chosen, rejected = traces
         assert chosen.input == rejected.input
         assert [target.id for target in judged[0].targets] == [
-            trace.identified()[0] for trace in traces
+            trace.external_id for trace in traces
         ]
         assert judged[0].value == {"ranking": [[0], [1]]}
         return chosen.input, chosen.output or "", rejected.output or ""
@@ -358,7 +358,7 @@ class TestPreference:
         assert traces[0].input == [{"role": "user", "content": "i\n\nx"}]
         found = {one.rater.id: one.value["ranking"] for one in judged if one.rater}
         assert found == {"annotator1": [[0], [1]], "annotator2": [[0, 1]], "annotator3": [[1], [0]]}
-        assert len({one.identified()[0] for one in judged}) == 3
+        assert len({one.external_id for one in judged}) == 3
 
 
 class TestGraded:
@@ -373,8 +373,8 @@ class TestGraded:
         traces, labels, cases = split(graded.parse(self.ROW))
         assert [(one.reference, one.checker) for one in cases] == [("1007", "exact_answer")]
         assert [(one.steps[0].served_model, one.steps[0].model, one.case) for one in traces] == [
-            ("m1", None, cases[0].identified()[0]),
-            ("m2", None, cases[0].identified()[0]),
+            ("m1", None, cases[0].external_id),
+            ("m2", None, cases[0].external_id),
         ]
         assert [(one.name, one.value, one.rater and one.rater.kind) for one in labels] == [
             ("correct", True, "reference"),

@@ -16,7 +16,7 @@ import pytest
 from tests.command_line import Run
 from thumbwheel.capture.detect import Options, detect, sample, source_of
 from thumbwheel.capture.elements import elements
-from thumbwheel.capture.rowfile import rows
+from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import Line, Refused
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord
@@ -254,7 +254,7 @@ class TestElements:
         path = tmp_path / "many.json"
         path.write_text("[" + ",\n".join([row] * 4_000) + "]")
         tracemalloc.start()
-        count = sum(one.row is not None for one in rows(path, lambda position: None))
+        count = sum(one.row is not None for one in read_rows(path, lambda position: None))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert count == 4_000

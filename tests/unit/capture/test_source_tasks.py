@@ -33,7 +33,7 @@ def kinds(found: list[AnyRecord]) -> Counter[str]:
     return Counter(
         noun
         for noun, _ in {
-            (type(one).__name__.removesuffix("Record"), one.identified()[0]) for one in found
+            (type(one).__name__.removesuffix("Record"), one.external_id) for one in found
         }
     )
 

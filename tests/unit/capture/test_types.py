@@ -242,11 +242,11 @@ def test_identity_is_the_content() -> None:
         TraceRecord(input=[{"content": "hi", "role": "user"}]),
         TraceRecord(input="hi", id="x", source="y"),
     )
-    assert one.identified() == same.identified()
-    assert named.identified() == ("x", one.identified()[1])
-    assert TraceRecord(input="hi", output="").identified() != one.identified()
+    assert one.name_and_fingerprint() == same.name_and_fingerprint()
+    assert named.name_and_fingerprint() == ("x", one.name_and_fingerprint()[1])
+    assert TraceRecord(input="hi", output="").name_and_fingerprint() != one.name_and_fingerprint()
     with pytest.raises(Unreadable, match="NaN"):
-        TraceRecord(input="hi", metadata={"deep": [float("inf")]}).identified()
+        TraceRecord(input="hi", metadata={"deep": [float("inf")]}).name_and_fingerprint()
 
 
 def test_the_hash_of_a_record_stays_what_it_was() -> None:
@@ -258,4 +258,4 @@ def test_the_hash_of_a_record_stays_what_it_was() -> None:
         '"output":"ho","status":"ok","steps":[{"kind":"llm","status":"ok"}]}'
     )
     digest = hashlib.sha256(content.encode()).hexdigest()
-    assert record.identified() == (f"sha256:{digest[:40]}", digest)
+    assert record.name_and_fingerprint() == (f"sha256:{digest[:40]}", digest)

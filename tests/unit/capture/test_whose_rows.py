@@ -12,7 +12,7 @@ import pytest
 
 from tests.command_line import Run
 from thumbwheel.capture.detect import Options, source_of
-from thumbwheel.capture.location import place_of
+from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.source import LeftOut, Line, Refused
 from thumbwheel.capture.sources.decisions import SOURCE
 from thumbwheel.core.errors import InputError
@@ -276,7 +276,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def count(url: str, agent: str | None = None) -> int:
     source = source_of("decisions", Options(agent=agent))
-    return sum(isinstance(item, Line) for item in source.read(place_of(url), lambda position: None))
+    return sum(
+        isinstance(item, Line) for item in source.read(path_or_address(url), lambda position: None)
+    )
 
 
 def test_prismas_parameters_are_no_business_of_the_driver(server: str) -> None:

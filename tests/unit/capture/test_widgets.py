@@ -264,7 +264,7 @@ def test_defect_4c6_ratings_of_an_older_run_do_not_stick_to_other_widgets(tmp_pa
     one, two = (
         read(run_file(tmp_path / name, [entry(1, "dial")], name))[0][0] for name in ("x", "y")
     )
-    assert one.identified()[0] != two.identified()[0]
+    assert one.external_id != two.external_id
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "ratings.json").write_text(json.dumps({"e00001": rate("up")}))
@@ -279,7 +279,7 @@ def test_without_a_run_id_the_content_is_the_name(tmp_path: Path) -> None:
     traces, thumbs, refused = read(path)
     assert (
         len(refused) == 2
-        and {one.targets[0].id for one in thumbs} == {traces[0].identified()[0]}
+        and {one.targets[0].id for one in thumbs} == {traces[0].external_id}
         and len(thumbs) == 2
     )
 
@@ -347,7 +347,7 @@ def test_widgets_that_people_disagree_about_are_in_no_answer_of_several(tmp_path
     (tmp_path / "ratings.json").write_text(json.dumps(rows))
     traces, said, _ = read(path)
     (preference,) = [one for one in said if one.kind == "preference"]
-    texts = {one.identified()[0]: one.output for one in traces}
+    texts = {one.external_id: one.output for one in traces}
     assert [texts[target.id] for target in preference.targets] == [
         "a (normal), b (normal)",
         "c (normal)",

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from thumbwheel.capture.fields import chat, clip, is_chat, list_at, objects_at, text_at
-from thumbwheel.capture.rowfile import rows
-from thumbwheel.capture.source import AnyRecord, JsonLines, Parse, Row
-from thumbwheel.capture.types import CaseRecord, StepRecord, TraceRecord, Unreadable
+from thumbwheel.capture.lines import ignore_position
+from thumbwheel.capture.rowfile import read_rows
+from thumbwheel.capture.source import JsonLines, Parse, Row
+from thumbwheel.capture.types import AnyRecord, CaseRecord, StepRecord, TraceRecord, Unreadable
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 """Python's names of types, as the file has them, in those of JSON Schema."""
@@ -46,21 +48,20 @@ def claims(row: Row) -> bool:
 
 def beside(path: Path) -> Parse:
     """`parse` that knows the expected calls of the file beside `path`."""
-    expected: dict[str, Any] = {}
     candidates = (
         path.with_name(f"{path.stem}-expected{path.suffix}"),
         path.parent / "possible_answer" / path.name,
     )
     companion = next((file for file in candidates if file.exists()), None)
-    if companion:
-        answers = (found.row for found in rows(companion, lambda position: None) if found.row)
-        expected = {str(row.get("id")): row.get("ground_truth") for row in answers}
-    looked_for = (
-        companion.name
-        if companion
-        else " or ".join(file.relative_to(path.parent).as_posix() for file in candidates)
-    )
-    return partial(parse, expected=expected, looked_for=looked_for)
+    if companion is None:
+        names = [file.relative_to(path.parent).as_posix() for file in candidates]
+        return partial(parse, expected={}, looked_for=" or ".join(names))
+    expected = {
+        str(answer.row.get("id")): answer.row.get("ground_truth")
+        for answer in read_rows(companion, ignore_position)
+        if answer.row
+    }
+    return partial(parse, expected=expected, looked_for=companion.name)
 
 
 def parse(
@@ -73,45 +74,48 @@ def parse(
     turns = list_at(row, "question")
     if not turns or not all(is_chat(turn) or turn == [] for turn in turns):
         raise Unreadable("question is no list of turns, each a list of messages")
-    calls = (
-        row["ground_truth"]
-        if "ground_truth" in row
-        else []
-        if "irrelevance" in name
-        else (expected or {}).get(name)
-    )
-    if not isinstance(calls, list):
+    if "ground_truth" in row:
+        expectations = row["ground_truth"]
+    elif "irrelevance" in name:
+        expectations = []
+    else:
+        expectations = (expected or {}).get(name)
+    if not isinstance(expectations, list):
         raise Unreadable(
             f"its expected calls are neither in the row (ground_truth) nor in {looked_for}: {name}"
         )
-    asked = chat([message for turn in turns for message in turn])
+    prompt = chat(chain.from_iterable(turns))
     case = CaseRecord.model_validate(
-        {"id": name, "input": asked, "reference": calls, "checker": "tool_match", "group": name}
+        {
+            "id": name,
+            "input": prompt,
+            "reference": expectations,
+            "checker": "tool_match",
+            "group": name,
+        }
     )
-    rest = {
-        key: value
-        for key, value in row.items()
-        if key not in ("id", "question", "function", "ground_truth")
-    }
-    tools = [_tool(one) for one in objects_at(row, "function")]
-    made = [call for one in calls for call in _made(one)]
-    steps = [
-        StepRecord(),
-        *(StepRecord(kind="tool", name=call["name"], input=call["arguments"]) for call in made),
+
+    metadata: dict[str, Any] = {"gold": True}
+    tools = [_tool(function) for function in objects_at(row, "function")]
+    if tools:
+        metadata["tools"] = tools
+    if len(turns) > 1:
+        metadata["turns"] = len(turns)
+    used = ("id", "question", "function", "ground_truth")
+    metadata |= {key: value for key, value in row.items() if key not in used}
+
+    calls = _calls(expectations)
+    tool_steps = [
+        StepRecord(kind="tool", name=call["name"], input=call["arguments"]) for call in calls
     ]
-    about = (
-        {"gold": True}
-        | ({"tools": tools} if tools else {})
-        | ({"turns": len(turns)} if len(turns) > 1 else {})
-        | rest
-    )
-    fields = {
+    trace = {
         "case": name,
-        "input": asked,
-        "output": json.dumps(made, ensure_ascii=False) if made else None,
-        "steps": steps,
+        "input": prompt,
+        "output": json.dumps(calls, ensure_ascii=False) if calls else None,
+        "steps": [StepRecord(), *tool_steps],
+        "metadata": metadata,
     }
-    return [case, TraceRecord.model_validate(fields | {"metadata": about})]
+    return [case, TraceRecord.model_validate(trace)]
 
 
 def _tool(function: Row) -> dict[str, Any]:
@@ -120,26 +124,29 @@ def _tool(function: Row) -> dict[str, Any]:
 
 
 def _typed(value: Any) -> Any:
+    """The same with the types of JSON Schema."""
     if isinstance(value, list):
-        return [_typed(one) for one in value]
+        return [_typed(part) for part in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: TYPES.get(one, one) if key == "type" and isinstance(one, str) else _typed(one)
-        for key, one in value.items()
-    }
+    typed = {}
+    for key, part in value.items():
+        is_type = key == "type" and isinstance(part, str)
+        typed[key] = TYPES.get(part, part) if is_type else _typed(part)
+    return typed
 
 
-def _made(expected: Any) -> list[dict[str, Any]]:
+def _calls(expected: Any) -> list[dict[str, Any]]:
     """Calls that fulfil an expectation: the first allowed value of each argument, without those
     that may be left out."""
     if isinstance(expected, list):
-        return [call for one in expected for call in _made(one)]
+        return list(chain.from_iterable(map(_calls, expected)))
     if isinstance(expected, str):
-        return [_written(expected)]
-    if not isinstance(expected, dict) or not all(
-        isinstance(one, dict) for one in expected.values()
-    ):
+        return [_parsed_call(expected)]
+    is_call = isinstance(expected, dict) and all(
+        isinstance(arguments, dict) for arguments in expected.values()
+    )
+    if not is_call:
         raise Unreadable(f"{clip(expected)} is no expected call")
     return [{"name": name, "arguments": _first(arguments)} for name, arguments in expected.items()]
 
@@ -148,25 +155,31 @@ def _first(allowed: Any) -> Any:
     """A value that is allowed: in an object each key lists its values, and "" among them means that
     it may be absent."""
     if isinstance(allowed, list):
-        return [_first(one) for one in allowed]
+        return [_first(part) for part in allowed]
     if not isinstance(allowed, dict):
         return allowed
-    some = {
-        key: values if isinstance(values, list) else [values] for key, values in allowed.items()
-    }
-    return {key: _first(values[0]) for key, values in some.items() if values and "" not in values}
+    chosen = {}
+    for key, values in allowed.items():
+        values = values if isinstance(values, list) else [values]
+        if values and "" not in values:
+            chosen[key] = _first(values[0])
+    return chosen
 
 
-def _written(text: str) -> dict[str, Any]:
+def _parsed_call(text: str) -> dict[str, Any]:
+    """The call that is written as a Python expression."""
     import ast
 
     try:
         call = ast.parse(text, mode="eval").body
         if not isinstance(call, ast.Call):
             raise ValueError("no call")
-        named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-        placed = {str(place): ast.literal_eval(one) for place, one in enumerate(call.args)}
-        return {"name": ast.unparse(call.func), "arguments": placed | named}
+        arguments = {
+            str(index): ast.literal_eval(argument) for index, argument in enumerate(call.args)
+        }
+        for keyword in call.keywords:
+            arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
+        return {"name": ast.unparse(call.func), "arguments": arguments}
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         raise Unreadable(f"expected call {clip(text)} is no call of a function") from None
 

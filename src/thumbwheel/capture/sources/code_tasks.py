@@ -16,8 +16,8 @@ import warnings
 from typing import Any
 
 from thumbwheel.capture.fields import clip, list_at, name_of, text_at
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
-from thumbwheel.capture.types import CaseRecord, TraceRecord, Unreadable
+from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord, Unreadable
 
 CHECKER = "code_execution"
 MBPP_EXAMPLE = (
@@ -46,32 +46,33 @@ def parse_mbpp(row: dict[str, Any]) -> list[AnyRecord]:
     setup = row.get("test_setup_code")
     if setup is not None and not isinstance(setup, str):
         raise Unreadable(f"test_setup_code {clip(setup)} is no text")
-    before = "\n".join(_lines(row, "test_imports") + ([setup] if setup else []))
-    asked = (
-        f"{text_at(row, 'text' if 'text' in row else 'prompt')}\n\nIt has to pass this "
-        f"test:\n\n```python\n{tests[0]}\n```"
-    )
+    setup_lines = _lines(row, "test_imports")
+    if setup:
+        setup_lines = [*setup_lines, setup]
+    task = text_at(row, "text" if "text" in row else "prompt")
+    prompt = f"{task}\n\nIt has to pass this test:\n\n```python\n{tests[0]}\n```"
     code = text_at(row, "code")
-    hidden = tests + _lines(row, "challenge_test_list")
+    all_tests = tests + _lines(row, "challenge_test_list")
     reference = {
-        "tests": hidden,
-        "setup": before,
-        "entry_point": entry_point(code, hidden),
+        "tests": all_tests,
+        "setup": "\n".join(setup_lines),
+        "entry_point": entry_point(code, all_tests),
         "check": None,
     }
-    return _records(f"mbpp/{_id(row)}", asked, reference, code)
+    return _records(f"mbpp/{_id(row)}", prompt, reference, code)
 
 
 def entry_point(solution: str, tests: list[str]) -> str | None:
-    r"""The function that the tests are about: the one of the solution's own that all of them call;
+    r"""The function that the tests are about: the one that the solution defines and all tests call;
     None where that is not clear.
 
     A class beside it only makes what it is called with. Of two functions the inner one is meant,
     because the outer one speaks about its answer: in `assert close(area(2), 4)` the program must
     not be asked for `close`.
 
-    >>> entry_point("def close(a, b): return a == b\ndef area(x): return x * x", ["assert
-    close(area(2), 4)"]) 'area'
+    >>> solution = "def close(a, b): return a == b\ndef area(x): return x * x"
+    >>> entry_point(solution, ["assert close(area(2), 4)"])
+    'area'
     """
     try:
         with warnings.catch_warnings():
@@ -80,6 +81,17 @@ def entry_point(solution: str, tests: list[str]) -> str | None:
             trees = [ast.parse(test) for test in tests]
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
+    functions, classes = _definitions(body)
+    called_by_all = set.intersection(*(set(_called(tree)) for tree in trees))
+    candidates = (called_by_all & functions) or (called_by_all & classes)
+    if len(candidates) > 1:
+        outer = set[str]().union(*(_outer(tree, candidates) for tree in trees))
+        candidates -= outer
+    return candidates.pop() if len(candidates) == 1 else None
+
+
+def _definitions(body: list[ast.stmt]) -> tuple[set[str], set[str]]:
+    """(names of functions, of imports and of what is assigned; names of classes)."""
     functions, classes = set[str](), set[str]()
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -89,14 +101,9 @@ def entry_point(solution: str, tests: list[str]) -> str | None:
         elif isinstance(statement, ast.Assign):
             functions |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
         elif isinstance(statement, ast.Import | ast.ImportFrom):
-            functions |= {
-                (alias.asname or alias.name).partition(".")[0] for alias in statement.names
-            }
-    in_all = set.intersection(*(set(_called(tree)) for tree in trees))
-    meant = (in_all & functions) or (in_all & classes)
-    if len(meant) > 1:
-        meant = {name for name in meant if not any(name in _outer(tree, meant) for tree in trees)}
-    return meant.pop() if len(meant) == 1 else None
+            names = [alias.asname or alias.name for alias in statement.names]
+            functions |= {name.partition(".")[0] for name in names}
+    return functions, classes
 
 
 def _called(tree: ast.AST) -> dict[str, list[ast.Call]]:
@@ -112,14 +119,16 @@ def _called(tree: ast.AST) -> dict[str, list[ast.Call]]:
     return calls
 
 
-def _outer(tree: ast.AST, among: set[str]) -> set[str]:
-    """Those of `among` that are called with what another of them gave."""
+def _outer(tree: ast.AST, names: set[str]) -> set[str]:
+    """Those of `names` that are called with what another of them returned."""
     outer = set[str]()
     for name, calls in _called(tree).items():
-        for call in calls if name in among else []:
+        if name not in names:
+            continue
+        for call in calls:
             arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-            inner = {found for argument in arguments for found in _called(argument)}
-            if inner & (among - {name}):
+            inner = set[str]().union(*map(_called, arguments))
+            if inner & (names - {name}):
                 outer.add(name)
     return outer
 
@@ -131,17 +140,16 @@ def claims_humaneval(row: Row) -> bool:
 
 def parse_humaneval(row: dict[str, Any]) -> list[AnyRecord]:
     """The case and its solution, which goes on where the prompt ends."""
-    prompt = text_at(row, "prompt")
-    asked = (
-        f"Complete this function; answer with the whole code.\n\n```python\n{prompt.strip()}\n```"
-    )
+    code = text_at(row, "prompt")
+    task = "Complete this function; answer with the whole code."
     reference = {
         "tests": [],
         "setup": "",
         "entry_point": text_at(row, "entry_point"),
         "check": text_at(row, "test"),
     }
-    return _records(_id(row), asked, reference, prompt + text_at(row, "canonical_solution"))
+    prompt = f"{task}\n\n```python\n{code.strip()}\n```"
+    return _records(_id(row), prompt, reference, code + text_at(row, "canonical_solution"))
 
 
 def _id(row: Row) -> str:
@@ -152,23 +160,28 @@ def _id(row: Row) -> str:
 
 
 def _lines(row: Row, key: str) -> list[str]:
-    found = list_at(row, key)
-    if bad := [one for one in found if not isinstance(one, str)]:
-        raise Unreadable(f"{key} holds {clip(bad[0])}, which is no code")
-    return found
+    lines = list_at(row, key)
+    for line in lines:
+        if not isinstance(line, str):
+            raise Unreadable(f"{key} holds {clip(line)}, which is no code")
+    return lines
 
 
-def _records(name: str, asked: str, reference: Row, solution: str) -> list[AnyRecord]:
-    case = CaseRecord.model_validate(
-        {"id": name, "input": asked, "reference": reference, "checker": CHECKER, "group": name}
-    )
-    answer = f"```python\n{solution.strip()}\n```"
-    return [
-        case,
-        TraceRecord.model_validate(
-            {"case": name, "input": asked, "output": answer, "metadata": {"gold": True}}
-        ),
-    ]
+def _records(name: str, prompt: str, reference: Row, solution: str) -> list[AnyRecord]:
+    case = {
+        "id": name,
+        "input": prompt,
+        "reference": reference,
+        "checker": CHECKER,
+        "group": name,
+    }
+    trace = {
+        "case": name,
+        "input": prompt,
+        "output": f"```python\n{solution.strip()}\n```",
+        "metadata": {"gold": True},
+    }
+    return [CaseRecord.model_validate(case), TraceRecord.model_validate(trace)]
 
 
 MBPP = JsonLines(parse_mbpp, claims_mbpp, MBPP_EXAMPLE)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.mapping import Mapped, Scales, mapped, records
+from thumbwheel.capture.lines import OnPosition
+from thumbwheel.capture.mapping import ColumnMapping, Scales, map_columns, row_records
 from thumbwheel.capture.rowfile import table_rows
 from thumbwheel.capture.source import Item, JsonLines, Row
 from thumbwheel.capture.tables import columns_of
@@ -36,17 +36,17 @@ class Columns:
         """The same with these columns and scales."""
         return replace(self, columns=columns, scales=scales)
 
-    def mapping(self, path: Path) -> Mapped:
+    def mapping(self, path: Path) -> ColumnMapping:
         """What the columns of the file are; raises InputError where that cannot be said."""
-        return mapped(
+        return map_columns(
             columns_of(path, self.container), self.columns, self.scales, f"file {str(path)!r}"
         )
 
-    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         """See Source."""
-        parse = partial(records, as_=self.mapping(path))
+        parse = partial(row_records, mapping=self.mapping(path))
         yield from JsonLines(parse, self.claims, self.example).items(
-            table_rows(path, seen, self.container), parse
+            table_rows(path, on_position, self.container), parse
         )
 
 

@@ -52,21 +52,22 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from thumbwheel.capture.decision_prompts import prompt_of, system_of
 from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.leading_goals import AUTHORITY, INCOME, Completion, LeadingGoals, instant
-from thumbwheel.capture.lines import Seen
+from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.location import Address
-from thumbwheel.capture.rowfile import rows
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row, Unwanted
+from thumbwheel.capture.rowfile import read_rows
+from thumbwheel.capture.source import Item, JsonLines, Parse, Row, Unwanted
 from thumbwheel.capture.spelling import (
     KEYS,
     STORED_COMPONENTS,
     STORED_REWARD,
     agent_of,
+    apply_change,
     declared,
     in_order,
-    like,
     spelled,
 )
 from thumbwheel.capture.types import (
+    AnyRecord,
     CaseRecord,
     FeedbackRecord,
     Rater,
@@ -151,7 +152,7 @@ def decision_of(row: Row) -> Decision:
 
 def _records(decision: Decision) -> list[AnyRecord]:
     trace = _trace(decision)
-    target = TargetRef(kind="trace", id=trace.identified()[0])
+    target = trace.as_target()
     statements = [
         *_person(decision, target),
         *_outcomes(decision, target),
@@ -314,7 +315,7 @@ def _trace(decision: Decision) -> TraceRecord:
     trace = TraceRecord.model_validate(
         plain({key: value for key, value in fields.items() if value is not None})
     )
-    return trace.known_by({"decision": trace.id}) if trace.id else trace
+    return trace.with_identity({"decision": trace.id}) if trace.id else trace
 
 
 def _person(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
@@ -332,7 +333,7 @@ def _person(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     if isinstance(change, dict) and change and decision.answer is not None and decision.action:
         partial = plain(change)
         text = json.dumps(
-            in_order(decision.agent, like(decision.action, partial)), ensure_ascii=False
+            in_order(decision.agent, apply_change(decision.action, partial)), ensure_ascii=False
         )
         if text != decision.answer:
             correction = shared | {
@@ -400,7 +401,7 @@ def _statement(
     if not decision_id:
         return record
     said = record.value if content is None else content
-    return record.known_by(
+    return record.with_identity(
         {"decision": str(decision_id), "kind": record.kind, "name": record.name, "value": said}
     )
 
@@ -419,7 +420,7 @@ def _case(decision: Decision) -> CaseRecord:
     columns, action = decision.columns, decision.action
     word, change = columns.get("userFeedback"), _parsed(columns.get("userCorrection"))
     if isinstance(change, dict) and change:
-        action = like(action, plain(change))
+        action = apply_change(action, plain(change))
     if word in WORDS and WORDS[word] is False and action == decision.action:
         raise Unreadable(f"a person said {word} and not what would be right, so it is no case")
     reference = {
@@ -484,9 +485,7 @@ class Decisions(JsonLines):
             return [_case(decision)]
         trace, *said = _records(decision)
         assert isinstance(trace, TraceRecord)  # noqa: S101 - narrows the type; the trace of a decision comes first
-        goal = _leading_goal(
-            decision, TargetRef(kind="trace", id=trace.identified()[0]), self.goals
-        )
+        goal = _leading_goal(decision, trace.as_target(), self.goals)
         return [trace, *said, *([goal] if goal else [])]
 
     def _knowing_goals(self, table: Iterable[Row]) -> Decisions:
@@ -496,13 +495,13 @@ class Decisions(JsonLines):
             goals=LeadingGoals(completion for row in table if (completion := _completion(row))),
         )
 
-    def claims_place(self, path: Path) -> bool:
-        """See detect.Gathering: a database of PostgreSQL."""
+    def claims_location(self, path: Path) -> bool:
+        """See detect.ReadsLocations: a database of PostgreSQL."""
         return isinstance(path, Address) and path.url.lower().startswith(
             ("postgresql://", "postgres://")
         )
 
-    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         """See Source; of a database nothing but its Decision table is read, as a stream.
 
         What was completed when is read first, so the whole is read twice where FILER's decisions
@@ -511,11 +510,13 @@ class Decisions(JsonLines):
         goals_matter = self.agent in (None, "FILER") and not self.gold
         if not isinstance(path, Address):
             known = (
-                self._knowing_goals(line.row for line in rows(path, lambda _: None) if line.row)
+                self._knowing_goals(
+                    line.row for line in read_rows(path, ignore_position) if line.row
+                )
                 if goals_matter
                 else self
             )
-            yield from known.items(rows(path, seen), known.parse)
+            yield from known.items(read_rows(path, on_position), known.parse)
             return
         known = (
             self._knowing_goals(_table(path, "FILER"))
@@ -563,7 +564,7 @@ def _leading_goal(
     if "leadingGoal" in metrics or not {INCOME, AUTHORITY} & set(map(str, labels)):
         return None
     user = columns.get("userId")
-    goal = goals.at(str(user) if user else None, at)
+    goal = goals.leading_goal(str(user) if user else None, at)
     if goal is None:
         return None
     fields = {

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.capture.fields import name_of, object_at
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
-from thumbwheel.capture.types import FeedbackRecord, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord, Unreadable
 
 KEYS = ("query", "response", "feedback_type", "rating", "correction", "timestamp", "metadata")
 TYPES = ("thumbs_up", "thumbs_down", "rating", "correction")
@@ -48,7 +48,7 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     if user:
         # the time is that of the feedback: somebody who thinks again means the same answer, and the
         # last word counts
-        trace.known_by(
+        trace.with_identity(
             {
                 "query": row.get("query"),
                 "response": row.get("response"),
@@ -57,7 +57,7 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
             }
         )
     shared = {
-        "targets": [TargetRef(kind="trace", id=trace.identified()[0])],
+        "targets": [trace.as_target()],
         "rater": {"id": user} if user else None,
         "occurred_at": row.get("timestamp"),
     }

@@ -30,22 +30,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from thumbwheel.capture.fields import said
+from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.json_text import value_in
-from thumbwheel.capture.lines import Seen
+from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.regular_file import files_below, read_regular
-from thumbwheel.capture.rowfile import rows
-from thumbwheel.capture.source import (
-    AnyRecord,
-    Item,
-    JsonLines,
-    Line,
-    Refused,
-    Row,
-    named,
-    numbered,
-)
+from thumbwheel.capture.rowfile import read_rows
+from thumbwheel.capture.source import Item, JsonLines, Line, Refused, Row, named, numbered
 from thumbwheel.capture.types import (
+    AnyRecord,
     FeedbackRecord,
     Rater,
     Scale,
@@ -101,7 +93,7 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     record = TraceRecord.model_validate(line | ({"source": "sdk"} if recorded else {}))
     return [
         record,
-        *_said(trace, TargetRef(kind="trace", id=record.identified()[0], source=record.source)),
+        *_said(trace, TargetRef(kind="trace", id=record.external_id, source=record.source)),
     ]
 
 
@@ -134,21 +126,21 @@ def _said(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackRecord]:
 class FlowAgent(JsonLines):
     """See the module: a file of rows, a checkpoint, or a folder of both."""
 
-    def claims_place(self, path: Path) -> bool:
-        """See detect.Gathering: a folder with a checkpoint, or with a trace file."""
+    def claims_location(self, path: Path) -> bool:
+        """See detect.ReadsLocations: a folder with a checkpoint, or with a trace file."""
         files = _run_files(path) if path.is_dir() else []
         return any(file.suffix == ".pkl" or _is_trace_file(file) for file in files)
 
-    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         """See Source. In a folder, whatever is neither a trace file nor a checkpoint is refused by
         its name and stops nothing."""
         if path.is_dir():
-            yield from self._folder(path, seen)
+            yield from self._folder(path, on_position)
         elif path.suffix == ".pkl" and path.is_file():
             yield from numbered(_checkpoint(path, {}))
-            seen(path.stat().st_size)
+            on_position(path.stat().st_size)
         else:
-            yield from super().read(path, seen)
+            yield from super().read(path, on_position)
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Any = None) -> Item:
         """The item of one row; its text is shown without secrets."""
@@ -160,7 +152,7 @@ class FlowAgent(JsonLines):
             else type(found)(**(vars(found) | {"text": json.dumps(clean, ensure_ascii=False)}))
         )
 
-    def _folder(self, path: Path, seen: Seen) -> Iterator[Item]:
+    def _folder(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         files = _run_files(path)
         if not files:
             raise InputError(
@@ -169,7 +161,7 @@ class FlowAgent(JsonLines):
                 "Name the folder of day folders",
             )
         readable = False
-        for item in numbered(self._files(path, files, seen)):
+        for item in numbered(self._files(path, files, on_position)):
             readable = readable or isinstance(item, Line)
             yield item
         if not readable:
@@ -179,7 +171,7 @@ class FlowAgent(JsonLines):
                 "See the reasons: --rejects FILE",
             )
 
-    def _files(self, folder: Path, files: list[Path], seen: Seen) -> Iterator[Item]:
+    def _files(self, folder: Path, files: list[Path], on_position: OnPosition) -> Iterator[Item]:
         known: dict[str, list[AnyRecord]] = {}
         newest_copies = _newest_copies(files)
         read = 0
@@ -189,11 +181,11 @@ class FlowAgent(JsonLines):
                 items = (_without_label(item, file.stem) for item in items)
             yield from named(items, file.relative_to(folder).as_posix())
             read += file.stat().st_size
-            seen(read)
+            on_position(read)
 
     def _file(self, file: Path) -> Iterator[Item]:
         try:
-            yield from super().read(file, lambda position: None)
+            yield from super().read(file, ignore_position)
         except InputError as error:
             yield Refused(0, error.why, file.name)
 
@@ -229,7 +221,7 @@ def _is_trace_file(file: Path) -> bool:
     try:
         return any(
             first.row is not None and claims(first.row)
-            for first in islice(rows(file, lambda position: None), 1)
+            for first in islice(read_rows(file, ignore_position), 1)
         )
     except InputError:
         return False
@@ -343,7 +335,7 @@ class _Turn:
         )
         # variables are overwritten by the next run, so a later checkpoint knows less of the same
         # turn
-        return record.known_by({"turn": self.name})
+        return record.with_identity({"turn": self.name})
 
 
 def _time(given: Any) -> datetime | None:
@@ -449,7 +441,7 @@ def _paired(session: str, history: list[Row], second: bool, agent: str | None) -
 def _text(message: Row) -> str | None:
     """What a message says, also in parts; None where it says nothing."""
     try:
-        text = said(message.get("content"))
+        text = content_text(message.get("content"))
     except Unreadable:
         return None
     return text if text and text.strip() else None

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Line, Parse, Row
+from thumbwheel.capture.source import Item, JsonLines, Line, Parse, Row
 from thumbwheel.capture.types import (
+    AnyRecord,
     CaseRecord,
     FeedbackRecord,
     Rater,
     StepRecord,
-    TargetRef,
     TraceRecord,
     Unreadable,
 )
@@ -59,7 +59,7 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     records: list[AnyRecord] = [case]
     for model, graded in rest.items():
         if model not in extra:
-            records += _solution(question, case.identified()[0], model, graded, extra)
+            records += _solution(question, case.external_id, model, graded, extra)
     return records
 
 
@@ -103,7 +103,7 @@ def _solution(
             "metadata": extra or None,
         }
     )
-    target = TargetRef(kind="trace", id=trace.identified()[0])
+    target = trace.as_target()
     return [
         trace,
         FeedbackRecord(kind="label", name="correct", value=correct, targets=[target], rater=GRADER),

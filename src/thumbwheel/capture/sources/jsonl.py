@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.source import JsonLines, Row
 from thumbwheel.capture.types import (
     LLM_FIELDS,
+    AnyRecord,
     CaseRecord,
     FeedbackRecord,
     TargetRef,

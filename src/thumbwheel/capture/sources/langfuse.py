@@ -19,20 +19,21 @@ from typing import Any
 
 from thumbwheel.capture.fields import (
     chat,
+    content_text,
     is_chat,
     moment,
     name_of,
     number_of,
     object_at,
     objects_at,
-    said,
     unpacked,
 )
 from thumbwheel.capture.mapping import Scales
-from thumbwheel.capture.rowfile import Found
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row
+from thumbwheel.capture.rowfile import FileRow
+from thumbwheel.capture.source import Item, JsonLines, Parse, Row
 from thumbwheel.capture.types import (
     SCALES,
+    AnyRecord,
     FeedbackRecord,
     Scale,
     StepRecord,
@@ -98,7 +99,7 @@ class Langfuse(JsonLines):
         own = replace(self, opinions={**self.opinions, **told}, scales=scales)
         return replace(own, parse=own.records)
 
-    def items(self, found: Iterator[Found], parse: Parse) -> Iterator[Item]:
+    def items(self, found: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
         """The elements of a page are rows of their own, so that one that cannot be taken costs no
         other."""
         return super().items(_unpaged(found), parse)
@@ -210,7 +211,7 @@ class Langfuse(JsonLines):
         return {"kind": kind, "value": value, "scale": Scale(min=low, max=high)}
 
 
-def _unpaged(found: Iterator[Found]) -> Iterator[Found]:
+def _unpaged(found: Iterator[FileRow]) -> Iterator[FileRow]:
     """Rows, and what stands in pages of them, numbered on."""
     more = 0
     for one in found:
@@ -224,7 +225,7 @@ def _unpaged(found: Iterator[Found]) -> Iterator[Found]:
             continue
         for place, row in enumerate(page):
             known = row if isinstance(row, dict) else None
-            yield Found(
+            yield FileRow(
                 one.number + more + place,
                 known,
                 json.dumps(row, ensure_ascii=False),
@@ -304,13 +305,13 @@ def _answer(value: Any) -> str:
         answers = [
             text
             for one in value
-            if one.get("role") in ("assistant", "model") and (text := said(one))
+            if one.get("role") in ("assistant", "model") and (text := content_text(one))
         ]
         value = answers[-1] if answers else value
     elif isinstance(value, dict):
         for key in ("choices", "candidates"):
             if isinstance(value.get(key), list) and value[key]:
-                value = said(value[key][0]) or value
+                value = content_text(value[key][0]) or value
                 break
         else:
             value = next(
@@ -319,7 +320,7 @@ def _answer(value: Any) -> str:
                     for key in ("output", "response", "answer", "raw")
                     if isinstance(value.get(key), str)
                 ),
-                said(value) or value,
+                content_text(value) or value,
             )
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

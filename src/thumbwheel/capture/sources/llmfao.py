@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.capture.fields import clip, name_of
-from thumbwheel.capture.rowfile import rows
-from thumbwheel.capture.source import AnyRecord, JsonLines, Parse, Row
+from thumbwheel.capture.lines import ignore_position
+from thumbwheel.capture.rowfile import read_rows
+from thumbwheel.capture.source import JsonLines, Parse, Row
 from thumbwheel.capture.types import (
+    AnyRecord,
     FeedbackRecord,
     Rater,
     StepRecord,
@@ -53,7 +55,7 @@ def beside(path: Path) -> Parse:
 def _beside(path: Path, ending: str) -> list[dict[str, Any]]:
     companion = _companion(path, ending)
     return (
-        [found.row for found in rows(companion, lambda position: None) if found.row]
+        [found.row for found in read_rows(companion, ignore_position) if found.row]
         if companion
         else []
     )

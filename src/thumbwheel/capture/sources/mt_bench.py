@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.capture.fields import clip, list_at, name_of
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
-from thumbwheel.capture.types import CaseRecord, Unreadable
+from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.types import AnyRecord, CaseRecord, Unreadable
 
 EXAMPLE = (
     '{"question_id": 900, "category": "math", "turns": ["2 + 2?", "And twice that?"], "reference": '

@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.capture.fields import answer_at, moment, name_of, number_of, objects_at, text_at
-from thumbwheel.capture.lines import Seen
-from thumbwheel.capture.rowfile import rows
-from thumbwheel.capture.source import AnyRecord, Item, JsonLines, Parse, Row, Unwanted
-from thumbwheel.capture.types import FeedbackRecord, Scale, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.lines import OnPosition, ignore_position
+from thumbwheel.capture.rowfile import read_rows
+from thumbwheel.capture.source import Item, JsonLines, Parse, Row, Unwanted
+from thumbwheel.capture.types import (
+    AnyRecord,
+    FeedbackRecord,
+    Scale,
+    TraceRecord,
+    Unreadable,
+)
 from thumbwheel.core.errors import InputError
 
 KNOWN = ("prompt", "response", "score", "runId", "run_id", "notes", "id", "created_at", "createdAt")
@@ -67,7 +73,7 @@ def _scored(row: Row, scale: Scale) -> list[AnyRecord]:
         "metadata": rest or None,
     }
     trace = TraceRecord.model_validate(fields)
-    target = TargetRef(kind="trace", id=trace.identified()[0])
+    target = trace.as_target()
     notes = row.get("notes") or None
     said = {
         "kind": "score",
@@ -105,17 +111,17 @@ class N3(JsonLines):
             raise Unwanted(f"it is of agent {owner!r}" if owner else "it does not say whose it is")
         return self.parse(row)
 
-    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         """See Source. Raises InputError where the rows are of several agents and nobody said which
         is meant."""
         if self.agent is None:
             _demand_one_agent(path)
-        yield from super().read(path, seen)
+        yield from super().read(path, on_position)
 
 
 def _demand_one_agent(path: Path) -> None:
     owners: Counter[str] = Counter()
-    for found in rows(path, lambda position: None):
+    for found in read_rows(path, ignore_position):
         try:
             owner = agent_of(found.row) if found.row else None
         except Unreadable:

@@ -12,8 +12,8 @@ from typing import Any
 
 from thumbwheel.capture.fields import chat, list_at, object_at, objects_at, split_answer
 from thumbwheel.capture.pairs import pair_records
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
-from thumbwheel.capture.types import FeedbackRecord, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord, Unreadable
 
 CHAT = frozenset({"messages"})
 PAIR = frozenset({"input", "preferred_output", "non_preferred_output"})
@@ -54,7 +54,7 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     )
     if messages[-1].get("weight") == 0:
         return [trace]
-    target = TargetRef(kind="trace", id=trace.identified()[0])
+    target = trace.as_target()
     return [trace, FeedbackRecord(kind="label", name="good", value=True, targets=[target])]
 
 

@@ -16,15 +16,16 @@ from typing import Any
 from thumbwheel.capture.fields import (
     Messages,
     clip,
+    content_text,
     list_at,
     moment,
     name_of,
     number_of,
     object_at,
-    said,
 )
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.source import JsonLines, Row
 from thumbwheel.capture.types import (
+    AnyRecord,
     FeedbackRecord,
     Rater,
     Scale,
@@ -119,7 +120,7 @@ def _chat(row: Row) -> list[AnyRecord]:
                 refused.append(str(error))
     if not found:
         raise Unreadable(refused[0] if refused else "none of its messages was rated")
-    return list({one.identified(): one for one in found}.values())
+    return list({one.name_and_fingerprint(): one for one in found}.values())
 
 
 def _history(stored: Row) -> dict[str, dict[str, Any]]:
@@ -158,7 +159,7 @@ def _rated(
 
 def _signals(target: TargetRef, given: _Given, message: Row) -> list[FeedbackRecord]:
     data = given.data
-    comment = (said(data.get("comment")) or "").strip() or None
+    comment = (content_text(data.get("comment")) or "").strip() or None
     about = {
         "metadata": {key: data[key] for key in ("reason", "tags") if data.get(key)} or None,
         "comment": comment,
@@ -178,7 +179,10 @@ def _signals(target: TargetRef, given: _Given, message: Row) -> list[FeedbackRec
                 **about,
             )
         )
-    original, content = said(message.get("originalContent")), said(message.get("content"))
+    original, content = (
+        content_text(message.get("originalContent")),
+        content_text(message.get("content")),
+    )
     if original and content and original != content:
         found.append(given.record("correction", [target], kind="correction", value=content))
     if not found and comment:
@@ -219,7 +223,7 @@ def _trace(
     history: Mapping[str, Row], message_id: str, session: str | None, user: str | None
 ) -> TraceRecord:
     message = history[message_id]
-    answer = said(message.get("originalContent")) or said(message.get("content"))
+    answer = content_text(message.get("originalContent")) or content_text(message.get("content"))
     if message.get("role") != "assistant" or not answer:
         raise Unreadable(f"message {message_id!r} is no answer of the assistant")
     prompt = _before(history, message_id)
@@ -241,7 +245,7 @@ def _before(history: Mapping[str, Row], message_id: str) -> Messages:
     parent = history[message_id].get("parentId")
     while isinstance(parent, str) and parent in history and parent not in met:
         met.add(parent)
-        text = said(history[parent].get("content"))
+        text = content_text(history[parent].get("content"))
         if text:
             found.append({"role": history[parent].get("role"), "content": text})
         parent = history[parent].get("parentId")

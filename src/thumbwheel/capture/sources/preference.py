@@ -12,8 +12,8 @@ import re
 from typing import Any
 
 from thumbwheel.capture.pairs import Verdict, pair_records, split_pair
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
-from thumbwheel.capture.types import Rater, Unreadable
+from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.types import AnyRecord, Rater, Unreadable
 
 ANNOTATOR = re.compile(r"annotator_?\d+")
 PANDALM = ("instruction", "input", "response1", "response2")

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.capture.fields import chat, clip, name_of, object_at, objects_at, unpacked
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
+from thumbwheel.capture.source import JsonLines, Row
 from thumbwheel.capture.types import (
+    AnyRecord,
     CaseRecord,
     FeedbackRecord,
     Rater,
     StepRecord,
-    TargetRef,
     TraceRecord,
     Unreadable,
 )
@@ -56,7 +56,7 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     case = _case(messages[0], object_at(object_at(row, "info"), "task"), task_id)
     answers = [one["content"] for one in messages if one["role"] == "assistant" and one["content"]]
     fields = {
-        "case": case.identified()[0],
+        "case": case.external_id,
         "subject": name_of(object_at(object_at(row, "info"), "task").get("user_id")),
         "input": messages[:start],
         "output": answers[-1] if answers else None,
@@ -64,7 +64,7 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         "metadata": {"task": task_id, "trial": trial},
     }
     trace = TraceRecord.model_validate(fields)
-    target = TargetRef(kind="trace", id=trace.identified()[0])
+    target = trace.as_target()
     said = {
         "kind": "outcome",
         "name": "reward",

@@ -14,8 +14,15 @@ from typing import Any
 from thumbwheel.capture.fields import chat, is_chat, list_at, split_answer
 from thumbwheel.capture.mapping import thumb_of
 from thumbwheel.capture.pairs import messages_of, pair_records, split_pair
-from thumbwheel.capture.source import AnyRecord, JsonLines, Row
-from thumbwheel.capture.types import FeedbackRecord, StepRecord, TargetRef, TraceRecord, Unreadable
+from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.types import (
+    AnyRecord,
+    FeedbackRecord,
+    StepRecord,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+)
 
 USED = frozenset(
     {
@@ -91,9 +98,7 @@ def _answered(
     trace = TraceRecord.model_validate({"input": prompt, "output": answer} | about)
     return [
         trace,
-        FeedbackRecord.model_validate(
-            said | {"targets": [TargetRef(kind="trace", id=trace.identified()[0])]}
-        ),
+        FeedbackRecord.model_validate(said | {"targets": [trace.as_target()]}),
     ]
 
 
@@ -123,7 +128,7 @@ def _stepwise(row: Row, about: dict[str, Any]) -> list[AnyRecord]:
         "steps": [*steps, StepRecord()],
     }
     trace = TraceRecord.model_validate(fields | about)
-    name = trace.identified()[0]
+    name = trace.external_id
     return [
         trace,
         *(

@@ -34,12 +34,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from thumbwheel.capture.json_text import HasNul, has_nul, json_value
-from thumbwheel.capture.lines import Seen
+from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
 from thumbwheel.capture.regular_file import files_below, read_regular
-from thumbwheel.capture.rowfile import Found
+from thumbwheel.capture.rowfile import FileRow
 from thumbwheel.capture.source import (
-    AnyRecord,
     Item,
     JsonLines,
     LeftOut,
@@ -51,6 +50,7 @@ from thumbwheel.capture.source import (
     numbered,
 )
 from thumbwheel.capture.types import (
+    AnyRecord,
     FeedbackRecord,
     TargetRef,
     TraceRecord,
@@ -143,10 +143,10 @@ def _entry(row: Row, run: _Run, ratings: RatingFilter) -> list[AnyRecord]:
             {key: value for key, value in fields.items() if value is not None}
         )
         if trace.id:
-            trace.known_by({"widget": trace.id})
+            trace.with_identity({"widget": trace.id})
         found.append(trace)
         if ratings.objection(row, _intent(row).get("confidence")) is None:
-            found += _rating(row, trace.identified()[0], run.made_at)
+            found += _rating(row, trace.external_id, run.made_at)
     return found
 
 
@@ -269,7 +269,7 @@ class Widgets(JsonLines):
         """See detect.Rated."""
         return replace(self, ratings=ratings)
 
-    def items(self, found: Iterator[Found], parse: Parse) -> Iterator[Item]:
+    def items(self, found: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
         """The item of every entry that stands alone, and of its rating where that does not count."""
         for entry in found:
             yield from super().items(
@@ -280,11 +280,11 @@ class Widgets(JsonLines):
                     entry.row, _intent(entry.row).get("confidence"), self.ratings, entry.number
                 )
 
-    def claims_place(self, path: Path) -> bool:
-        """See detect.Gathering: a folder with the file of a run."""
+    def claims_location(self, path: Path) -> bool:
+        """See detect.ReadsLocations: a folder with the file of a run."""
         return path.is_dir() and any(_is_run(_object(file)) for file in files_below(path, ".json"))
 
-    def read(self, path: Path, seen: Seen) -> Iterator[Item]:
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         """See Source. The file of a run is one JSON object and is held in memory."""
         if path.is_dir():
             files = list(files_below(path, ".json"))
@@ -305,9 +305,9 @@ class Widgets(JsonLines):
         elif found is not None and (ratings := _ratings(found)):
             yield from numbered(_rated(path, ratings, _beside(path), self.ratings))
         else:
-            yield from super().read(path, seen)
+            yield from super().read(path, on_position)
             return
-        seen(sum(file.stat().st_size for file in ([path] if path.is_file() else files)))
+        on_position(sum(file.stat().st_size for file in ([path] if path.is_file() else files)))
 
 
 def _object(path: Path, *, allow_nul: bool = True) -> Any:
@@ -362,7 +362,7 @@ def _run_of(path: Path) -> _Run:
         try:
             made = _entry(one, run, ALL_COUNT)
             names[str(one.get("entry_id"))] = [
-                trace.identified()[0] for trace in made if isinstance(trace, TraceRecord)
+                trace.external_id for trace in made if isinstance(trace, TraceRecord)
             ]
         except (Unreadable, ValidationError):
             continue  # it is refused where it is read
@@ -491,7 +491,7 @@ def _preferred(
         {
             "kind": "preference",
             "value": {"ranking": [[0], [1]]},
-            "targets": [TargetRef(kind="trace", id=trace.identified()[0]) for trace in traces],
+            "targets": [trace.as_target() for trace in traces],
             "rater": {"id": device} if device else None,
             "occurred_at": last,
         }

@@ -120,7 +120,7 @@ class CheckpointLoader:
 
 def _trace(record: TraceRecord) -> ExecutionTrace:
     trace = ExecutionTrace(
-        trace_id=record.identified()[0],
+        trace_id=record.external_id,
         session_id=record.session or "default",
         timestamp=record.occurred_at.isoformat() if record.occurred_at else "",
         user_query=_last_question(record),

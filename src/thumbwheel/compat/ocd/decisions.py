@@ -17,7 +17,7 @@ from typing import Any
 
 from thumbwheel.capture.detect import address_of
 from thumbwheel.capture.leading_goals import instant
-from thumbwheel.capture.location import place_of
+from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.source import AnyRecord, Line, Refused
 from thumbwheel.capture.sources.decisions import SOURCE, Decision, decision_of
 from thumbwheel.capture.types import FeedbackRecord
@@ -145,7 +145,7 @@ def _time(text: str | None) -> datetime:
 
 
 def _read(agent_type: str, source: str | Path | None) -> Iterator[DecisionRecord]:
-    location = place_of(str(source)) if source else address_of("decisions")
+    location = path_or_address(str(source)) if source else address_of("decisions")
     reader = SOURCE.of_agent(agent_type)
     refused: list[Refused] = []
     for item in reader.read(location, lambda position: None):
