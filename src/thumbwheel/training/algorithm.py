@@ -262,19 +262,19 @@ class Algorithm(Method[C]):
 
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
         """The examples of `rows`, with drops and boundary mismatches counted."""
-        made = Prepared()
+        prepared = Prepared()
         for number, row in enumerate(rows):
             try:
-                one = self.example(row, builder, made.notes)
+                example = self.example(row, builder, prepared.notes)
             except DropRow as reason:
-                made.dropped[str(reason)] += 1
+                prepared.dropped[str(reason)] += 1
                 continue
-            made.items.append(one)
-            made.rows.append(number)
-            made.tokens += len(one.prompt) + sum(len(branch.ids) for branch in one.branches)
-            made.scored += sum(targets(branch) for branch in one.branches)
-        made.notes = +made.notes  # without zeros
-        return made
+            prepared.items.append(example)
+            prepared.rows.append(number)
+            prepared.tokens += len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
+            prepared.scored += sum(targets(branch) for branch in example.branches)
+        prepared.notes = +prepared.notes  # without zeros
+        return prepared
 
     def blocks(self, examples: Sequence[Example]) -> list[Sequence[Example]]:
         """Parts of an optimiser batch that share one baseline."""
@@ -286,13 +286,13 @@ class Algorithm(Method[C]):
 
     def totals(self, examples: Sequence[Example]) -> Totals:
         """The denominators of an optimiser batch, never 0."""
-        good = sum(
-            one.weight * targets(branch)
-            for one in examples
-            for branch in one.branches
+        good_tokens = sum(
+            example.weight * targets(branch)
+            for example in examples
+            for branch in example.branches
             if branch.role in self.good_roles
         )
-        return Totals(max(sum(one.weight for one in examples), 1e-12), max(float(good), 1e-12))
+        return Totals(max(sum(example.weight for example in examples), 1e-12), max(float(good_tokens), 1e-12))
 
     @abstractmethod
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
@@ -325,19 +325,19 @@ def fitted(
 ) -> tuple[TokenRow, ...]:
     """The tokens of `answers` after the row's one prompt, with what was noticed counted; raises
     DropRow with the reason."""
-    found = builder.fit(row["prompt"], answers, max_length, row.get("tools"))
-    if found.refused:
-        too_long = f"exceed {max_length}" in found.refused
+    fit = builder.fit(row["prompt"], answers, max_length, row.get("tools"))
+    if fit.refused:
+        too_long = f"exceed {max_length}" in fit.refused
         raise DropRow(
             f"longer than max_length {max_length} even without its older turns"
             if too_long
-            else found.refused
+            else fit.refused
         )
-    notes["rows that lost older turns"] += found.dropped_turns > 0
+    notes["rows that lost older turns"] += fit.dropped_turns > 0
     notes["completions whose first token merges with the prompt"] += sum(
-        made.boundary_mismatch for made in found.rows
+        token_row.boundary_mismatch for token_row in fit.rows
     )
-    return found.rows
+    return fit.rows
 
 
 def likelihood(scored: Scored, good: torch.Tensor) -> Metrics:

@@ -51,8 +51,8 @@ class Assembly:
         """Tokens of all steps, prompts that answers share counted once; answers that the run writes
         itself are taken at full length."""
         order, kind = Order.of(len(self.train.items), self.config), self.engine.layout.kind
-        an_epoch = sum(one.rows(kind) for one in self.runner.examples(self.train.items))
-        return an_epoch * order.steps / max(1, order.steps_an_epoch)
+        epoch_tokens = sum(example.rows(kind) for example in self.runner.examples(self.train.items))
+        return epoch_tokens * order.steps / max(1, order.steps_an_epoch)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Assembly:
             "matched_modules": len(self.matched),
             "not_adapted": expert_weights_without_adapter(self.model),
             "trainable_parameters": sum(
-                one.numel() for one in self.model.parameters() if one.requires_grad
+                parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad
             ),
             "dtype": self.dtype,
             "learning_rate": self.config.learning_rate,
@@ -129,9 +129,9 @@ def assemble(
         adapted if config.quantization != "none" else adapted.to(where),
         checkpointing=config.gradient_checkpointing,
     )
-    if left := expert_weights_without_adapter(adapted):
+    if unadapted := expert_weights_without_adapter(adapted):
         log.say(
-            f"no adapter is on the experts' weights {', '.join(left)}; name them in lora_targets "
+            f"no adapter is on the experts' weights {', '.join(unadapted)}; name them in lora_targets "
             "to train them too"
         )
     if method.produces_reward_model:
@@ -159,15 +159,15 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.reward_model import scorer_prompt_builder
 
-    given: dict[str, Any] = {
+    load_options: dict[str, Any] = {
         "local_only": True,
         "quantization": method.config.quantization,
         "device": where,
     }
     if not method.produces_reward_model:
-        model, tokenizer = load_base(str(folder), dtype, **given)
+        model, tokenizer = load_base(str(folder), dtype, **load_options)
         return model, PromptBuilder(tokenizer)
-    model, tokenizer = load_scorer(str(folder), dtype, seed=method.config.seed, **given)
+    model, tokenizer = load_scorer(str(folder), dtype, seed=method.config.seed, **load_options)
     return model, scorer_prompt_builder(model, tokenizer)
 
 
@@ -202,9 +202,9 @@ def _adapted(
     else:
         adapted = load_adapter(model, start, trainable=True)
         matched = adapted_modules(adapted)
-    for one in adapted.peft_config.values():
-        one.base_model_name_or_path = base
-        one.target_modules = sorted(
-            one.target_modules
+    for adapter_config in adapted.peft_config.values():
+        adapter_config.base_model_name_or_path = base
+        adapter_config.target_modules = sorted(
+            adapter_config.target_modules
         )  # a set's order would give equal runs different files
     return adapted, matched

@@ -43,15 +43,15 @@ def locate(base: str) -> tuple[str, Path]:
     return base, _from_hub(base)
 
 
-def locate_unchanged(one: ModelVersion) -> tuple[str, Path]:
+def locate_unchanged(version: ModelVersion) -> tuple[str, Path]:
     """As `locate`, of a version's base; raises ModelError where its weights are no longer those
     that the version was made with."""
     from thumbwheel.engine.load import base_fingerprint
 
-    name, folder = locate(one.base)
-    if one.base_fingerprint is not None and base_fingerprint(folder) != one.base_fingerprint:
+    name, folder = locate(version.base)
+    if version.base_fingerprint is not None and base_fingerprint(folder) != version.base_fingerprint:
         raise ModelError(
-            f"base {one.base!r} of version {one.name!r}",
+            f"base {version.base!r} of version {version.name!r}",
             "its weights are not those that the version was made with",
             "Restore that base, or register the new one by training on it",
         )

@@ -94,8 +94,8 @@ class Checkpoints:
 
         Raises StorageError when all that exist are damaged.
         """
-        found = self.steps()
-        for step in reversed(found):
+        steps = self.steps()
+        for step in reversed(steps):
             damage = check(self.folder_of(step))
             if damage is None:
                 return step
@@ -103,7 +103,7 @@ class Checkpoints:
                 f"checkpoint {self.folder_of(step).name} is damaged ({damage}); going back to the one "
                 "before"
             )
-        if found:
+        if steps:
             raise StorageError(
                 f"run folder {str(self._folder.parent)!r}",
                 "every checkpoint in it is damaged",
@@ -133,7 +133,7 @@ class Checkpoints:
         trained.scheduler.load_state_dict(read("scheduler.pt"))
         set_random_state(read("rng_state.pth"))
         state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
-        found = state, read("method.pt")
+        loaded = state, read("method.pt")
         for later in (self.folder_of(one) for one in self.steps() if one > step):
             try:
                 os.replace(
@@ -141,7 +141,7 @@ class Checkpoints:
                 )  # the next save removes it, where it can be
             except OSError as error:
                 raise unwritable(later, error) from error
-        return found
+        return loaded
 
 
 def check(folder: Path) -> str | None:

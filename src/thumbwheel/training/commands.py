@@ -16,7 +16,7 @@ rejected what it gave."""
 
 def method_help(name: str) -> str:
     """What `train NAME --help` opens with."""
-    made = (
+    product = (
         "a reward model: rm1, rm2, ..."
         if ALGORITHMS.get(name).name == "reward"
         else "a candidate version"
@@ -24,7 +24,7 @@ def method_help(name: str) -> str:
     example = f"thumbwheel train {name} --agent support --base ./my-base"
     return (
         f"Train by {name}, on the {ALGORITHMS.get(name).needs} that the feedback gives, and keep "
-        f"the result as {made}.\n\n"
+        f"the result as {product}.\n\n"
         f"Example: {example}\n\nSay what it would take first: {example} --dry-run"
     )
 
@@ -79,20 +79,20 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float | int) else "-"
 
 
-def show_dry_run(found: dict[str, Any], as_json: bool) -> None:
+def show_dry_run(dry_run: dict[str, Any], as_json: bool) -> None:
     """What a run would take."""
     from thumbwheel.core import log
     from thumbwheel.datasets.row_stats import Scores
 
     if as_json:
-        log.answer(found)
+        log.answer(dry_run)
         return
     counted = {"dropped": "", "notes": "", "memory_gb": " GB"}
-    told_below = {"held_out_rows", "detectable_gain", "detectable_gain_of", "scores"}
+    shown_below = {"held_out_rows", "detectable_gain", "detectable_gain_of", "scores"}
     plain = {
         name: value
-        for name, value in found.items()
-        if name not in counted and name not in told_below
+        for name, value in dry_run.items()
+        if name not in counted and name not in shown_below
     }
     rows = [
         (name.replace("_", " "), "; ".join(value) if isinstance(value, list) else value)
@@ -101,25 +101,25 @@ def show_dry_run(found: dict[str, Any], as_json: bool) -> None:
     for name, unit in counted.items():
         rows += [
             (f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}", f"{count}{unit}")
-            for part, count in found[name].items()
+            for part, count in dry_run[name].items()
         ]
     log.table("dry run: nothing was trained", ("", ""), rows)
-    if scores := found["scores"]:
+    if scores := dry_run["scores"]:
         log.say(f"scores: {Scores(**scores)}")
     log.say(
-        f"time and memory: {found['probed_steps']} real steps on this machine as it is now, and "
-        f"{found['past_runs']} past runs like it"
+        f"time and memory: {dry_run['probed_steps']} real steps on this machine as it is now, and "
+        f"{dry_run['past_runs']} past runs like it"
     )
     gain, about = (
-        found["detectable_gain"],
+        dry_run["detectable_gain"],
         {"answers": "at 30 % discordance", "AUC": "of AUC (good answers ranked above bad ones)"},
     )
     shows = (
         "too few to decide on"
         if gain is None
-        else f"about {100 * gain:.0f} points {about[found['detectable_gain_of']]}"
+        else f"about {100 * gain:.0f} points {about[dry_run['detectable_gain_of']]}"
     )
-    log.say(f"held-out rows of the later evaluation: {found['held_out_rows']}, {shows}")
+    log.say(f"held-out rows of the later evaluation: {dry_run['held_out_rows']}, {shows}")
 
 
 def hardware(
@@ -137,22 +137,22 @@ def hardware(
     from thumbwheel.training.hardware import disk_free_gb, machine
     from thumbwheel.training.presets import PRESETS, choose, preset_settings, tier
 
-    found = machine()
+    this_machine = machine()
     free = disk_free_gb(ctx.obj.folder)
-    chosen = {name: preset_settings(name, found)[1] for name in ("auto", *PRESETS)}
+    chosen = {name: preset_settings(name, this_machine)[1] for name in ("auto", *PRESETS)}
     if as_json:
-        facts = asdict(found) | {"disk_free_gb": free, "comfortable_base": tier(found).model}
-        log.answer({"machine": facts, "auto": choose(found), "presets": chosen})
+        fields = asdict(this_machine) | {"disk_free_gb": free, "comfortable_base": tier(this_machine).model}
+        log.answer({"machine": fields, "auto": choose(this_machine), "presets": chosen})
         return
     log.table(
-        "this machine", ("", ""), [*_machine_lines(asdict(found)), ("disk free", _size(free))]
+        "this machine", ("", ""), [*_machine_lines(asdict(this_machine)), ("disk free", _size(free))]
     )
     rows = [
         (
             name,
             PRESETS[name].what
             if name in PRESETS
-            else f"{choose(found)}, as far as it changes no result",
+            else f"{choose(this_machine)}, as far as it changes no result",
             _listed(values),
         )
         for name, values in chosen.items()
@@ -163,25 +163,25 @@ def hardware(
         rows,
     )
     log.say(
-        f"comfortable here: base models of about {tier(found).model} parameters; --dry-run "
+        f"comfortable here: base models of about {tier(this_machine).model} parameters; --dry-run "
         "measures a real one"
     )
 
 
-def _machine_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    able = {"avx2": "AVX2", "avx512": "AVX-512", "bf16": "bfloat16"}
+def _machine_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    features = {"avx2": "AVX2", "avx512": "AVX-512", "bf16": "bfloat16"}
     lines = [
-        ("processor", found["cpu"]),
-        ("cores", f"{found['cores'] or 'unknown'} physical, {found['threads']} logical"),
-        ("arithmetic", ", ".join(f"{name} {_known(found[key])}" for key, name in able.items())),
-        ("memory", f"{_size(found['ram_gb'])}, {_size(found['available_gb'])} available"),
+        ("processor", fields["cpu"]),
+        ("cores", f"{fields['cores'] or 'unknown'} physical, {fields['threads']} logical"),
+        ("arithmetic", ", ".join(f"{name} {_known(fields[key])}" for key, name in features.items())),
+        ("memory", f"{_size(fields['ram_gb'])}, {_size(fields['available_gb'])} available"),
     ]
-    if found["gpus"] is None:
+    if fields["gpus"] is None:
         return [
             *lines,
             ("GPU", "unknown: torch is not installed (pip install 'thumbwheel[train]')"),
         ]
-    shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}" for gpu in found["gpus"]]
+    shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}" for gpu in fields["gpus"]]
     return [*lines, *(("GPU", line) for line in shown or ["none"])]
 
 

@@ -36,19 +36,19 @@ def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleM
     return RoleModel(NAME, head)
 
 
-def rescale(voice: RoleModel, own: Moments, wanted: Moments) -> None:
+def rescale(role_model: RoleModel, current: Moments, target: Moments) -> None:
     """Let a head whose scores have the moments `own` give them with those that are `wanted`."""
-    factor = wanted.deviation / own.deviation
-    voice.head.weight.data.mul_(factor)
-    voice.head.bias.data.sub_(own.mean).mul_(factor).add_(wanted.mean)
+    factor = target.deviation / current.deviation
+    role_model.head.weight.data.mul_(factor)
+    role_model.head.bias.data.sub_(current.mean).mul_(factor).add_(target.mean)
 
 
 def train(parameters: list[torch.nn.Parameter]) -> None:
     """Let these train, as fp32 masters whatever the base."""
-    for one in parameters:
-        if one.dtype.itemsize < 4:
-            one.data = one.data.float()
-        one.requires_grad_(True)
+    for parameter in parameters:
+        if parameter.dtype.itemsize < 4:
+            parameter.data = parameter.data.float()
+        parameter.requires_grad_(True)
 
 
 def _mounted(engine: ScoreEngine, reward_model: Path | None) -> RoleModel | None:
@@ -56,10 +56,10 @@ def _mounted(engine: ScoreEngine, reward_model: Path | None) -> RoleModel | None
         return None
     from thumbwheel.engine.reward_model import mount
 
-    found = mount(engine, reward_model, NAME)
-    if found is None:
+    role_model = mount(engine, reward_model, NAME)
+    if role_model is None:
         say("the critic starts from the base: the reward model is no decoder over the same base")
-    return found
+    return role_model
 
 
 def _attach(model: Any, like: str | None, seed: int) -> None:
@@ -90,6 +90,6 @@ def _head(engine: ScoreEngine) -> torch.nn.Linear:
         dtype=wide(next(engine.language_model.parameters())),
         device=engine.device,
     )
-    for one in head.parameters():
-        torch.nn.init.zeros_(one)
+    for parameter in head.parameters():
+        torch.nn.init.zeros_(parameter)
     return head

@@ -59,9 +59,9 @@ def trial(run: RunDir) -> Status:
             umask=UMASK,
             check=False,
         )
-    found = run.status()
-    if found is not None:
-        return found
+    status = run.status()
+    if status is not None:
+        return status
     how = (
         f"killed by signal {-done.returncode}"
         if done.returncode < 0
@@ -79,34 +79,34 @@ def estimate(
     config: TrainConfig,
     preset: str,
     data: tuple[Dataset, Sequence[Row]],
-    found: Mapping[str, Any],
+    figures: Mapping[str, Any],
     past: Sequence[Run],
 ) -> DryRun:
     """What the run is, from its `data`, the figures `found` by its trial and the `past` runs of the
     agent over the same base."""
-    steps, tokens, dataset = found["steps"], found["planned_tokens"], data[0]
-    seconds, memory = _seconds(config, found, steps), found["memory"]
-    rates = _rates(algorithm, found, past, tokens)
+    steps, tokens, dataset = figures["steps"], figures["planned_tokens"], data[0]
+    seconds, memory = _seconds(config, figures, steps), figures["memory"]
+    rates = _rates(algorithm, figures, past, tokens)
     if rates:
         seconds = statistics.geometric_mean([seconds, statistics.median(rates) * tokens])
     return DryRun(
         algorithm=algorithm,
         dataset_id=dataset.id,
         preset=preset,
-        rows=found["train_rows"],
-        scored_tokens=found["scored"],
+        rows=figures["train_rows"],
+        scored_tokens=figures["scored"],
         minutes=round(seconds / 60, 2),
         past_runs=len(rates),
         memory_gb={name: round(size, 6) for name, size in memory.items()},
         disk_gb=round(
-            found["checkpoint_gb"] * (min(config.save_total_limit, _saves(config, steps)) + 3), 6
+            figures["checkpoint_gb"] * (min(config.save_total_limit, _saves(config, steps)) + 3), 6
         ),
         held_out_rows=dataset.counts.get("gate", 0),
         detectable_gain=_detectable(*data),
         detectable_gain_of="AUC" if dataset.shape == "labels" else "answers",
-        probed_steps=found["times"]["steps"],
+        probed_steps=figures["times"]["steps"],
         scores=dataset.manifest.get("scores"),
-        **{name: found[name] for name in SAME},
+        **{name: figures[name] for name in SAME},
     )
 
 
@@ -122,14 +122,14 @@ def _detectable(dataset: Dataset, rows: Sequence[Row]) -> float | None:
     )
 
 
-def _seconds(config: TrainConfig, found: Mapping[str, Any], steps: int) -> float:
+def _seconds(config: TrainConfig, figures: Mapping[str, Any], steps: int) -> float:
     """Of the whole run, by the trial alone; checkpoints come with the evaluations."""
-    times, a_epoch = found["times"], max(1, found["steps_an_epoch"])
+    times, a_epoch = figures["times"], max(1, figures["steps_an_epoch"])
     first = min(steps, a_epoch)
     every = config.eval_steps or max(1, steps // 10)
-    evaluations = 1 + steps // every + bool(steps % every) if found["dev_rows"] else 0
+    evaluations = 1 + steps // every + bool(steps % every) if figures["dev_rows"] else 0
     learning = (
-        found["planned_tokens"]
+        figures["planned_tokens"]
         / max(1, steps)
         * (first * times["first"] + (steps - first) * times["later"])
     )
@@ -146,22 +146,22 @@ def _saves(config: TrainConfig, steps: int) -> int:
 
 
 def _rates(
-    algorithm: str, found: Mapping[str, Any], past: Sequence[Run], tokens: float
+    algorithm: str, figures: Mapping[str, Any], past: Sequence[Run], tokens: float
 ) -> list[float]:
     """Seconds a planned token of comparable past runs, all that happens in a run included."""
     rates = []
     for run in past:
         metrics = run.metrics or {}
-        seen = (
+        trained_tokens = (
             metrics.get("planned_tokens", 0.0)
             * metrics.get("steps", 0)
             / max(1, metrics.get("planned_steps", 1))
         )
-        same = (
+        comparable = (
             run.algorithm == algorithm
             and run.state in ENDED
-            and metrics.get("dtype") == found["dtype"]
+            and metrics.get("dtype") == figures["dtype"]
         )
-        if same and seen and not metrics.get("resumed") and 1 / ALIKE < seen / tokens < ALIKE:
-            rates.append(metrics["seconds"] / seen)
+        if comparable and trained_tokens and not metrics.get("resumed") and 1 / ALIKE < trained_tokens / tokens < ALIKE:
+            rates.append(metrics["seconds"] / trained_tokens)
     return rates

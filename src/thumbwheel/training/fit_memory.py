@@ -73,16 +73,16 @@ def fitted(
     """
     changes: list[str] = []
     while True:
-        made = make(config)
-        made.runner.budget.changes[:0] = changes
+        assembly = make(config)
+        assembly.runner.budget.changes[:0] = changes
         try:
-            fit(made)
-            return made
-        except OutOfMemoryBudget as short:
-            shorter = _shorter(made, short.tokens)
-        divisible = made.runner.budget.divisible
-        made.runner.close()
-        del made
+            fit(assembly)
+            return assembly
+        except OutOfMemoryBudget as shortage:
+            shorter = _shorter(assembly, shortage.tokens)
+        divisible = assembly.runner.budget.divisible
+        assembly.runner.close()
+        del assembly
         gc.collect()
         if not shorten:
             why = (
@@ -118,25 +118,25 @@ def fitted(
         config = config.model_copy(update={"max_length": shorter})
 
 
-def _shorter(made: Assembly, tokens: int) -> int:
+def _shorter(assembly: Assembly, tokens: int) -> int:
     """A max_length under which the largest row is about `tokens`, to the next lower multiple of 16."""
-    examples = made.runner.examples(made.train.items)
-    largest = max(examples, key=lambda one: one.rows(made.engine.layout.kind))
-    share = tokens / largest.rows(made.engine.layout.kind)
-    return int(min(largest.longest, made.config.max_length) * share) // 16 * 16
+    examples = assembly.runner.examples(assembly.train.items)
+    largest = max(examples, key=lambda example: example.rows(assembly.engine.layout.kind))
+    share = tokens / largest.rows(assembly.engine.layout.kind)
+    return int(min(largest.longest, assembly.config.max_length) * share) // 16 * 16
 
 
-def fit(made: Assembly) -> None:
+def fit(assembly: Assembly) -> None:
     """Lower the budget, or turn checkpointing on, as far as the memory demands; raises OutOfMemoryBudget."""
-    budget, device = made.runner.budget, str(made.engine.device.type)
-    room, gauge = room_gb(device, made.config.memory_limit_gb), meter(device)
+    budget, device = assembly.runner.budget, str(assembly.engine.device.type)
+    room, gauge = room_gb(device, assembly.config.memory_limit_gb), meter(device)
     if room is None or gauge is None:
         log.say("memory cannot be measured on this system; the settings are taken as they are")
         return
-    examples = made.runner.examples(made.train.items)
+    examples = assembly.runner.examples(assembly.train.items)
     while True:
         largest = budget.largest(examples)
-        need = measure(made, gauge, room)
+        need = measure(assembly, gauge, room)
         tokens, why = (
             need.fits(room),
             f"{need.of(max(budget.tokens, largest)):.2f} GB are needed, {room:.2f} GB are there",
@@ -150,25 +150,25 @@ def fit(made: Assembly) -> None:
             return
         if budget.divisible and not budget.divided:
             budget.divide(why)
-        elif made.engine.checkpointing:
+        elif assembly.engine.checkpointing:
             raise OutOfMemoryBudget(tokens)
         else:
             budget.recompute(why)
 
 
-def measure(made: Assembly, gauge: Meter, room: float) -> Need:
+def measure(assembly: Assembly, gauge: Meter, room: float) -> Need:
     """What this run takes, from rehearsals of growing parts of a step, as far as they are foretold
     to fit into `room`; nothing is left."""
     states = (
         ADAM
         * sum(
-            one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad
+            parameter.numel() * parameter.element_size() for parameter in assembly.model.parameters() if parameter.requires_grad
         )
         / GB
     )
-    parts, points = _parts(made), list[tuple[int, float]]()
+    parts, points = _parts(assembly), list[tuple[int, float]]()
     try:
-        made.runner.rehearse(parts[0])  # what is allocated once, on first use
+        assembly.runner.rehearse(parts[0])  # what is allocated once, on first use
         gc.collect()
         gauge.reset()
         points.append((0, gauge.now()))
@@ -176,17 +176,17 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
             if (
                 _apart(points)
                 and (need := _line(points, states)).of(
-                    made.engine.peak_rows(units, made.runner.budget.tokens)
+                    assembly.engine.peak_rows(units, assembly.runner.budget.tokens)
                 )
                 > room
             ):
                 return need
-            points.append(_peak(made, gauge, units))
+            points.append(_peak(assembly, gauge, units))
         return _line(points, states)
     except Exception as error:
         if not out_of_memory(error):
             raise
-    made.runner.budget.free()  # here, where the traceback no longer holds the tensors
+    assembly.runner.budget.free()  # here, where the traceback no longer holds the tensors
     return (
         replace(_line(points, states), most=points[-1][0])
         if len(points) > 1
@@ -196,7 +196,7 @@ def measure(made: Assembly, gauge: Meter, room: float) -> Need:
 
 def _apart(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """The measured points that are far enough below the last one to tell a slope from noise."""
-    return [one for one in points[1:] if 2 * one[0] <= points[-1][0]]
+    return [point for point in points[1:] if 2 * point[0] <= points[-1][0]]
 
 
 def _line(points: Sequence[tuple[int, float]], states: float) -> Need:
@@ -207,22 +207,22 @@ def _line(points: Sequence[tuple[int, float]], states: float) -> Need:
     return Need(high[1] - token * high[0] + states, token)
 
 
-def _peak(made: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, float]:
+def _peak(assembly: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, float]:
     gc.collect()
     gauge.reset()
-    made.runner.rehearse(units)
-    return made.engine.peak_rows(units, made.runner.budget.tokens), gauge.peak()
+    assembly.runner.rehearse(units)
+    return assembly.engine.peak_rows(units, assembly.runner.budget.tokens), gauge.peak()
 
 
-def _parts(made: Assembly) -> list[list[Example]]:
+def _parts(assembly: Assembly) -> list[list[Example]]:
     """The smallest unit, ones that are twice as large each, the largest, and units that fill the
     budget: those are computed side by side.
 
     Where branches may be computed apart, the ones between are 1, 2, 4, ... branches of the largest.
     """
-    budget, kind = made.runner.budget, made.engine.layout.kind
+    budget, kind = assembly.runner.budget, assembly.engine.layout.kind
     units = sorted(
-        budget.units(made.runner.examples(made.train.items)), key=lambda one: one.rows(kind)
+        budget.units(assembly.runner.examples(assembly.train.items)), key=lambda unit: unit.rows(kind)
     )
     small, largest, between = units[0], units[-1], units
     if budget.divisible:
@@ -232,16 +232,16 @@ def _parts(made: Assembly) -> list[list[Example]]:
             for power in range(len(largest.branches).bit_length())
         ]
     rungs = [small]
-    for one in between:
-        if one.rows(kind) >= 2 * rungs[-1].rows(kind):
-            rungs.append(one)
+    for unit in between:
+        if unit.rows(kind) >= 2 * rungs[-1].rows(kind):
+            rungs.append(unit)
     if largest.rows(kind) > rungs[-1].rows(kind):
         rungs.append(largest)
-    share = budget.tokens // parallel_batches([one.rows(kind) for one in units], budget.tokens)
+    share = budget.tokens // parallel_batches([unit.rows(kind) for unit in units], budget.tokens)
     chosen: list[Example] = []
     total = 0
-    for one in reversed(units):
-        if one.rows(kind) <= share and total + one.rows(kind) <= budget.tokens:
-            chosen.append(one)
-            total += one.rows(kind)
-    return [[one] for one in rungs] + ([chosen] if len(chosen) > 1 else [])
+    for unit in reversed(units):
+        if unit.rows(kind) <= share and total + unit.rows(kind) <= budget.tokens:
+            chosen.append(unit)
+            total += unit.rows(kind)
+    return [[unit] for unit in rungs] + ([chosen] if len(chosen) > 1 else [])

@@ -189,12 +189,12 @@ class Guard:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        seen = [asdict(one) for one in self._seen]
-        return {"seen": seen, "kl": self._kl, "rewards": self._rewards, "entropy": self._entropy}
+        records = [asdict(record) for record in self._seen]
+        return {"seen": records, "kl": self._kl, "rewards": self._rewards, "entropy": self._entropy}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
-        self._seen = [EvaluationRecord(**one) for one in state["seen"]]
+        self._seen = [EvaluationRecord(**record) for record in state["seen"]]
         self._kl, self._rewards, self._entropy = (
             list(state["kl"]),
             list(state["rewards"]),
@@ -217,5 +217,5 @@ def paired(before: Values, after: Values, level: float = LEVEL) -> Comparison | 
 
 
 def _mean(values: Values) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else float("-inf")
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else float("-inf")

@@ -152,11 +152,11 @@ def memory_gb() -> tuple[float | None, float | None]:
         total = _sysctl("hw.memsize")
         return (int(total) / GB, _darwin_available() / GB) if total else (None, None)
     try:
-        found = dict(
+        fields = dict(
             _pair(line) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         )
         total, available = (
-            int(found[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")
+            int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")
         )
     except (OSError, KeyError, ValueError):
         return None, None
@@ -179,7 +179,7 @@ def group_limits(root: Path) -> list[tuple[int, int]]:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    found = []
+    limits = []
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0":
@@ -195,12 +195,12 @@ def group_limits(root: Path) -> list[tuple[int, int]]:
         groups = (
             (here, *here.parents) if here.exists() else (mount,)
         )  # inside a container the path may be the host's
-        found += [
+        limits += [
             pair
             for group in groups
             if group.is_relative_to(mount) and (pair := _limit(group, *names))
         ]
-    return found
+    return limits
 
 
 def _limit(group: Path, limit: str, used: str, idle: str) -> tuple[int, int] | None:
@@ -220,11 +220,11 @@ def _gpus() -> tuple[Gpu, ...]:
 
     if torch.cuda.is_available():
         kind: Literal["cuda", "rocm"] = "rocm" if torch.version.hip else "cuda"
-        found = [
+        devices = [
             torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())
         ]
         return tuple(
-            Gpu(kind, one.name, one.total_memory / GB) for one in found
+            Gpu(kind, device.name, device.total_memory / GB) for device in devices
         )  # what is free would need a context on each
     if torch.backends.mps.is_available():
         return (

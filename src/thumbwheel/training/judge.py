@@ -105,18 +105,18 @@ class Judge:
         self._functions, self._model, self._timeout = list(functions), model, timeout
         self._said: set[tuple[str, str]] = set()
         self._idle: SimpleQueue[_Process] = SimpleQueue()
-        given = {name: dict((settings or {}).get(name, {})) for name in self._functions}
-        _check_settings(given, settings or {})
-        if CHECKER in given:
-            given[CHECKER] = dict(checkers or {})
-        self._processes = [_Process(given) for _ in range(workers if functions else 0)]
+        function_settings = {name: dict((settings or {}).get(name, {})) for name in self._functions}
+        _check_settings(function_settings, settings or {})
+        if CHECKER in function_settings:
+            function_settings[CHECKER] = dict(checkers or {})
+        self._processes = [_Process(function_settings) for _ in range(workers if functions else 0)]
         self._pool = ThreadPoolExecutor(max(workers, 1), "judge")
         for refused in list(self._pool.map(_Process.start, self._processes)):
-            for name, found in refused.items():
+            for name, failure in refused.items():
                 self.close()
                 raise ConfigError(
                     f"reward function {name!r}",
-                    f"it cannot be used ({found['failure']}: {found['reason']})",
+                    f"it cannot be used ({failure['failure']}: {failure['reason']})",
                     "Name checker, one of the table (with its reward_settings), or a "
                     "module:function that can be imported from here",
                 )
@@ -125,13 +125,13 @@ class Judge:
 
     def judge(self, asks: Sequence[JudgeRequest]) -> list[Reward]:
         """The rewards of `asks`, in their order."""
-        return self.finish([self.start(one) for one in asks])
+        return self.finish([self.start(request) for request in asks])
 
     def start(self, ask: JudgeRequest) -> PendingJudgement:
         """Let the functions judge `ask` in their processes while the caller goes on."""
-        given = {"row": dict(ask.row), "text": ask.text, "finish": ask.finish, "prompt": ask.prompt}
+        fields = {"row": dict(ask.row), "text": ask.text, "finish": ask.finish, "prompt": ask.prompt}
         return PendingJudgement(
-            ask, {name: self._pool.submit(self._reply, name, given) for name in self._functions}
+            ask, {name: self._pool.submit(self._reply, name, fields) for name in self._functions}
         )
 
     def finish(self, started: Sequence[PendingJudgement]) -> list[Reward]:
@@ -280,9 +280,9 @@ class _Process:
         try:
             self._child.stdin.write(line)
             self._child.stdin.flush()
-            found: Reply = json.loads(self._line(START))
-            if found == READY:
-                found = json.loads(self._line(timeout))
+            reply: Reply = json.loads(self._line(START))
+            if reply == READY:
+                reply = json.loads(self._line(timeout))
         except TimeoutError:
             self._end()
             return _failure(
@@ -291,7 +291,7 @@ class _Process:
             )
         except (OSError, EOFError, ValueError):
             return _failure("process died", f"exit status {self._end()}")
-        return found
+        return reply
 
     def _line(self, timeout: float) -> bytes:
         """The next line; raises TimeoutError, and EOFError where the process ended or says too

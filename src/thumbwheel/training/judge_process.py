@@ -49,7 +49,7 @@ def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
     SETTINGS.update(functions)
-    _say(replies, {name: found for name in functions if (found := guarded(partial(known, name)))})
+    _say(replies, {name: failure for name in functions if (failure := guarded(partial(check_function, name)))})
     for line in requests:
         request = json.loads(line)
         _say(replies, guarded(partial(judged, **request, begin=partial(_say, replies, READY))))
@@ -71,7 +71,7 @@ def guarded(step: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return failed(f"raised {type(error).__name__}", str(error))
 
 
-def known(name: str) -> dict[str, Any]:
+def check_function(name: str) -> dict[str, Any]:
     """Nothing; raises what hinders the function of this name."""
     if ":" in name:
         imported(name)
@@ -104,14 +104,14 @@ def judged(
     )
     if name == "checker":
         where = f"row {row.get('row_id', '')!r}"
-        found = checker(
+        reward_function = checker(
             row.get("checker"), row.get("checker_config"), reference, where, SETTINGS.get(name, {})
         )
     else:
-        found = of_table(name)
-    found = found.ready(seconds)
+        reward_function = of_table(name)
+    reward_function = reward_function.ready(seconds)
     begin()
-    return scored(found.score([case])[0])
+    return scored(reward_function.score([case])[0])
 
 
 @cache
@@ -143,11 +143,11 @@ def number(value: Any) -> dict[str, Any]:
         return {"value": None}
     if not isinstance(value, Real) and type(value).__name__ not in ("bool_", "bool"):
         return failed(f"returned {type(value).__name__}", repr(value))
-    found = float(value)
+    reward = float(value)
     return (
-        {"value": found}
-        if math.isfinite(found)
-        else failed(f"returned {found}", "a reward is a finite number")
+        {"value": reward}
+        if math.isfinite(reward)
+        else failed(f"returned {reward}", "a reward is a finite number")
     )
 
 

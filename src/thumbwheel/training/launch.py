@@ -81,7 +81,7 @@ def launch(run: RunDir, lock: int) -> Status:
     return _ended(run, child.returncode, asked)
 
 
-def environment(given: Mapping[str, str]) -> dict[str, str]:
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Of a child: `given`, offline and quiet."""
     quiet = {
         "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -89,7 +89,7 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    return PRIMITIVE_CACHES | dict(given) | quiet | {"PYTHONUNBUFFERED": "1"}
+    return PRIMITIVE_CACHES | dict(inherited) | quiet | {"PYTHONUNBUFFERED": "1"}
 
 
 def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> int:
@@ -135,12 +135,12 @@ def _planned(run: RunDir) -> int | None:
 
 def _note(line: Mapping[str, Any]) -> str:
     prefix = "eval_" if "eval_loss" in line else ""
-    found = [
+    figures = [
         f"{short} {line[prefix + name]:.3f}"
         for name, short in SHOWN.items()
         if line.get(prefix + name) is not None
     ]
-    return ("dev: " if prefix else "") + "  ".join(found)
+    return ("dev: " if prefix else "") + "  ".join(figures)
 
 
 def _ended(run: RunDir, code: int, asked: int) -> Status:

@@ -121,22 +121,22 @@ class Loop:
     def _first_evaluation(self) -> dict[str, float]:
         """Of the base; raises ConfigError when the metric that was asked to decide is none of this
         method's."""
-        found, name = self._evaluate(), self._deciding
+        metrics, name = self._evaluate(), self._deciding
         usual = type(self.config).model_fields["metric_for_best_model"]
-        if name not in found and name == usual.default:
+        if name not in metrics and name == usual.default:
             log.say(
                 f"the dev rows give no {name} (one kind of answer only?): the dev loss decides "
                 "which checkpoint is best"
             )
             self._deciding = "loss"
-        elif name not in found:
-            known = ", ".join(key for key in found if key in get_args(usual.annotation))
+        elif name not in metrics:
+            choices = ", ".join(key for key in metrics if key in get_args(usual.annotation))
             raise ConfigError(
                 f"metric_for_best_model {name!r}",
                 "the dev rows give no such metric",
-                f"Take one of: {known}",
+                f"Take one of: {choices}",
             )
-        return found
+        return metrics
 
     def _gain(self) -> Gain | None:
         """What the dev rows say of the checkpoint that is kept."""
@@ -163,9 +163,9 @@ class Loop:
             saved["best_rows"],
             saved["rows"],
         )
-        kept = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
-        self._watch.restore(kept["watch"])
-        self._worse, self._deciding, self._unfit = kept["worse"], kept["deciding"], kept["unfit"]
+        extra = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
+        self._watch.restore(extra["watch"])
+        self._worse, self._deciding, self._unfit = extra["worse"], extra["deciding"], extra["unfit"]
         self.state.max_steps = self.order.steps
 
     def _steps(self) -> Ending:
@@ -228,7 +228,7 @@ class Loop:
         """With the best adapter from before, or the last one that was saved; without any there is
         nothing to keep."""
         step = self.state.global_step
-        earlier = [] if self._unfit else [one for one in self._checkpoints.steps() if one < step]
+        earlier = [] if self._unfit else [saved for saved in self._checkpoints.steps() if saved < step]
         best = self.state.best_global_step or max(earlier, default=None)
         return Ending(step, best, reason=reason) if best else Ending(step, None, wrong=reason)
 
@@ -308,13 +308,13 @@ class Loop:
         outcome: StepResult = self._method.evaluate(self._dev)
         self._stop, self._unfit = self._stop or outcome.stop, outcome.unfit
         self._rows = outcome.rows
-        found = (
+        metrics = (
             {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
         )
-        named = {f"eval_{name}": value for name, value in found.items()}
+        named = {f"eval_{name}": value for name, value in metrics.items()}
         self._log(named, {})
         self._fire("on_evaluate", metrics=named)
-        return found
+        return metrics
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         value, sign = metrics[self._deciding], 1.0 if self._deciding in RISING else -1.0
@@ -373,7 +373,7 @@ class Loop:
         self._fire("on_log", logs=dict(values))
 
     def _fire(self, event: str, **more: Any) -> None:
-        known = {
+        context = {
             "model": self._trained.model,
             "processing_class": self._tokenizer,
             "optimizer": self._trained.optimizer,
@@ -383,7 +383,7 @@ class Loop:
         }
         for callback in self._callbacks:
             answer = getattr(callback, event)(
-                self._arguments, self.state, self.control, **known, **more
+                self._arguments, self.state, self.control, **context, **more
             )
             self.control = answer or self.control
 

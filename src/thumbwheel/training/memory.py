@@ -35,7 +35,7 @@ SMALLER = (
 
 def branch_by_branch(examples: Sequence[Example]) -> list[Example]:
     """An example a branch, in their order."""
-    return [replace(one, branches=(branch,)) for one in examples for branch in one.branches]
+    return [replace(example, branches=(branch,)) for example in examples for branch in example.branches]
 
 
 class Budget:
@@ -57,7 +57,7 @@ class Budget:
 
     def largest(self, examples: Sequence[Example]) -> int:
         """Rows of the largest unit, alone in a batch."""
-        return max(one.rows(self.engine.layout.kind) for one in self.units(examples))
+        return max(unit.rows(self.engine.layout.kind) for unit in self.units(examples))
 
     def run(self, examples: Sequence[Example], attempt: Callable[[], T]) -> T:
         """`attempt()`, which scores `examples` under this budget; out of memory it is repeated
@@ -229,14 +229,14 @@ def meter(device: str) -> Meter | None:
     """The meter of `device`; None where nothing can be measured (macOS)."""
     if device == "cuda":
         return CudaMeter()
-    found = ProcessMeter() if device == "cpu" and sys.platform == "linux" else None
-    return found if found is not None and found.able else None
+    process_meter = ProcessMeter() if device == "cpu" and sys.platform == "linux" else None
+    return process_meter if process_meter is not None and process_meter.able else None
 
 
 def peak_memory_gb(device: str) -> float | None:
     """The most memory of `device` that this process has held; None is unknown."""
-    found = meter(device)
-    return round(found.most(), 3) if found else None
+    gauge = meter(device)
+    return round(gauge.most(), 3) if gauge else None
 
 
 def _status() -> dict[str, int]:
@@ -292,8 +292,8 @@ def hold_to(device: str, room: float | None) -> None:
     elif device == "cpu" and sys.platform == "linux":
         import resource
 
-        found = _status()
-        most = found["VmData"] + max(0, int(room * GB) - found["VmRSS"])
+        sizes = _status()
+        most = sizes["VmData"] + max(0, int(room * GB) - sizes["VmRSS"])
         resource.setrlimit(
             resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1])
         )

@@ -111,11 +111,11 @@ class OnlineConfig(TrainConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_the_judge(cls, given: Any) -> Any:
+    def _by_the_judge(cls, values: Any) -> Any:
         return (
-            {**cls.reward_model_defaults, **given}
-            if isinstance(given, dict) and given.get("reward_model")
-            else given
+            {**cls.reward_model_defaults, **values}
+            if isinstance(values, dict) and values.get("reward_model")
+            else values
         )
 
     @model_validator(mode="after")
@@ -171,15 +171,15 @@ class Collected:
     @property
     def values(self) -> list[list[float | None]]:
         """[task][answer] the rewards as numbers; None where no judge had one."""
-        return [[one.value for one in several] for several in self.rewards]
+        return [[reward.value for reward in several] for several in self.rewards]
 
-    def replaced(self, places: Sequence[int], others: Collected) -> Collected:
+    def replaced(self, indices: Sequence[int], others: Collected) -> Collected:
         """With the answers to the tasks at `places` exchanged for those of `others`, where any of
         these has a reward."""
         rollouts, rewards = list(self.rollouts), list(self.rewards)
-        for place, new, earned in zip(places, others.rollouts, others.rewards, strict=True):
-            if any(one.value is not None for one in earned):
-                rollouts[place], rewards[place] = new, earned
+        for index, new, earned in zip(indices, others.rollouts, others.rewards, strict=True):
+            if any(reward.value is not None for reward in earned):
+                rollouts[index], rewards[index] = new, earned
         return replace(self, rollouts=rollouts, rewards=rewards)
 
 
@@ -202,14 +202,14 @@ class Experience:
 
         device = batch.input_ids.device
         return {
-            name: torch.cat([values[at] for at in batch.example_ids]).to(device)
+            name: torch.cat([values[number] for number in batch.example_ids]).to(device)
             for name, values in self.tokens.items()
         }
 
     def only(self, members: Sequence[int]) -> Experience:
         """That of some of the examples."""
-        tokens = {name: [values[at] for at in members] for name, values in self.tokens.items()}
-        return Experience([self.examples[at] for at in members], tokens)
+        tokens = {name: [values[number] for number in members] for name, values in self.tokens.items()}
+        return Experience([self.examples[number] for number in members], tokens)
 
     def divided(self) -> Experience:
         """The same with an example a branch."""
@@ -243,26 +243,26 @@ class OnlineAlgorithm(Method[C]):
 
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
         """A task a row that something can judge."""
-        made = Prepared()
+        prepared = Prepared()
         room = self.config.max_length - self.config.max_completion_length
         for number, row in enumerate(rows):
             if not self._judged(row):
-                made.dropped["neither a checker nor a reference, and nothing else judges"] += 1
+                prepared.dropped["neither a checker nor a reference, and nothing else judges"] += 1
                 continue
             try:
                 ids = tuple(builder.prompt(row["prompt"], row.get("tools")))
             except DataError as error:
-                made.dropped[f"{error.what}: {error.why}"] += 1
+                prepared.dropped[f"{error.what}: {error.why}"] += 1
                 continue
             if len(ids) > room:
-                made.dropped[
+                prepared.dropped[
                     f"prompt longer than max_length less max_completion_length ({room} tokens)"
                 ] += 1
                 continue
-            made.items.append(RolloutPrompt(ids, row, str(row["group"]), len(made.items)))
-            made.rows.append(number)
-            made.tokens += len(ids)
-        return made
+            prepared.items.append(RolloutPrompt(ids, row, str(row["group"]), len(prepared.items)))
+            prepared.rows.append(number)
+            prepared.tokens += len(ids)
+        return prepared
 
     def _judged(self, row: Row) -> bool:
         alone = self.config.reward_model is None and all(
@@ -320,7 +320,7 @@ class OnlineAlgorithm(Method[C]):
 
 def branches(rollouts: Sequence[Rollout]) -> tuple[Branch, ...]:
     """Answers as branches: every sampled token is a target, the ending one included."""
-    return tuple(Branch(one.ids) for one in rollouts)
+    return tuple(Branch(rollout.ids) for rollout in rollouts)
 
 
 def importance(
@@ -331,7 +331,7 @@ def importance(
 
     Truncated importance sampling as TRL 1.16's token_truncate: an advantage is multiplied by it.
     """
-    sampled = logp.new_tensor([one for answer in answers for one in answer.logps or ()])
+    sampled = logp.new_tensor([logp_of_token for answer in answers for logp_of_token in answer.logps or ()])
     ratio = (logp - sampled).exp().clamp(max=cap)
     figures = {"min": ratio.min(), "mean": ratio.mean(), "max": ratio.max()}
     return ratio, {

@@ -100,8 +100,8 @@ class OnlineRunner:
         self._guard = Guard(self.config.kl_budget, self.config.length_creep)
         self._curriculum: Curriculum | None = None
 
-    def _answer_by(self, own: GroupSampler) -> None:
-        self._own, self.source = own, source_of(self.config, own)
+    def _answer_by(self, policy_sampler: GroupSampler) -> None:
+        self._own, self.source = policy_sampler, source_of(self.config, policy_sampler)
 
     def groups(self) -> list[dict[str, Any]]:
         """The method's parameter groups."""
@@ -127,7 +127,7 @@ class OnlineRunner:
             if not again:
                 break
             others = self.collect(
-                [items[at] for at in again],
+                [items[number] for number in again],
                 self.config.num_generations,
                 self._sampling(step + turn * PASS),
             )
@@ -153,8 +153,8 @@ class OnlineRunner:
             tuple[int, int], tuple[Rollout, PendingJudgement]
         ] = {}  # holds the answers, so that no other one gets the name of one
 
-        def ended(place: int, one: Rollout) -> None:
-            started[place, id(one)] = one, self._judge.start(_ask(tasks[place], one))
+        def ended(task_index: int, rollout: Rollout) -> None:
+            started[task_index, id(rollout)] = rollout, self._judge.start(_ask(tasks[task_index], rollout))
 
         rollouts = source.sample([task.prompt for task in tasks], n, sampling, ended)
         return Collected(
@@ -195,26 +195,26 @@ class OnlineRunner:
         """Row -> how well recorded answers to the prompt did; where some prompts have none, what a
         few answers of the base earn."""
         logged = {
-            at: item.row["success"]
-            for at, item in enumerate(items)
+            start: item.row["success"]
+            for start, item in enumerate(items)
             if item.row.get("success") is not None
         }
         if len(logged) == len(items):
             return logged
         size = max(1, self.config.batch_size * self.config.num_generations // MEASURED)
-        found: dict[int, float] = {}
-        for at in range(0, len(items), size):
-            found |= success(
-                self.collect(items[at : at + size], MEASURED, self._sampling(PASS - 1 - at // size))
+        rates: dict[int, float] = {}
+        for start in range(0, len(items), size):
+            rates |= success(
+                self.collect(items[start : start + size], MEASURED, self._sampling(PASS - 1 - start // size))
             )
-        return found
+        return rates
 
     def _updates(
         self, experience: Experience, step: int, apply: Apply
     ) -> tuple[float, dict[str, float], int]:
         """(mean loss, mean metrics, computed tokens) of all updates on one batch."""
         losses: list[float] = []
-        found: list[dict[str, float]] = []
+        update_metrics: list[dict[str, float]] = []
         tokens = 0
         for members in self._minibatches(len(experience.examples), step):
             loss, metrics, computed = self._update(experience, members)
@@ -225,11 +225,11 @@ class OnlineRunner:
                 metrics = {"grad_norm": apply(loss)} | metrics
             else:
                 self.engine.zero_grad()
-            found.append(metrics)
+            update_metrics.append(metrics)
             if verdict == "leave":
                 break
-        names = dict.fromkeys(name for one in found for name in one)
-        averaged = {name: _mean([one[name] for one in found if name in one]) for name in names}
+        names = dict.fromkeys(name for one in update_metrics for name in one)
+        averaged = {name: _mean([one[name] for one in update_metrics if name in one]) for name in names}
         return _mean(losses), averaged | {"updates": float(len(losses))}, tokens
 
     def _minibatches(self, examples: int, step: int) -> Iterator[list[int]]:
@@ -238,7 +238,7 @@ class OnlineRunner:
             order = list(range(examples))
             if size < examples:
                 random.Random(f"{self.config.seed}:{step}:{turn}").shuffle(order)
-            yield from (sorted(order[at : at + size]) for at in range(0, examples, size))
+            yield from (sorted(order[start : start + size]) for start in range(0, examples, size))
 
     def _update(
         self, experience: Experience, members: Sequence[int]
@@ -252,7 +252,7 @@ class OnlineRunner:
         whole = {name: torch.cat(values) for name, values in experience.tokens.items()}
         experience = experience.divided() if self.budget.divided else experience
         losses: list[torch.Tensor] = []
-        found: list[Metrics] = []
+        batch_metrics: list[Metrics] = []
         tokens = 0
 
         def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, Metrics]:
@@ -263,9 +263,9 @@ class OnlineRunner:
             experience.examples, self.budget.tokens, work
         ):
             losses.append(loss)
-            found.append(metrics)
+            batch_metrics.append(metrics)
             tokens += batch.n_rows
-        return float(sum(losses)), means(found), tokens
+        return float(sum(losses)), means(batch_metrics), tokens
 
     def evaluate(self, items: Sequence[RolloutPrompt]) -> StepResult:
         """Greedy answers to dev prompts; the loss is the reward turned round, so that less is
@@ -320,13 +320,13 @@ class OnlineRunner:
 
     def state(self) -> dict[str, Any]:
         """The method's, the guard's, the token budget and the curriculum's."""
-        found = {
+        state = {
             "method": self.method.state(),
             "guard": self._guard.state(),
             "budget": self.budget.state(),
             "exact": self._own.exact,
         }
-        return found | ({"curriculum": self._curriculum.state()} if self._curriculum else {})
+        return state | ({"curriculum": self._curriculum.state()} if self._curriculum else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put them back."""
@@ -368,9 +368,9 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
         )
     watched = dict.fromkeys(config.held_out, 1.0)
     settings = config.reward_settings
-    watching = {name: own for name, own in settings.items() if name in watched}
+    watching = {name: values for name, values in settings.items() if name in watched}
     judging = {
-        name: own for name, own in settings.items() if name in functions or name not in watched
+        name: values for name, values in settings.items() if name in functions or name not in watched
     }
     rewards = Judge(
         functions,
@@ -389,36 +389,36 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
     return rewards, watcher
 
 
-def weighted(given: str) -> tuple[str, float]:
+def weighted(text: str) -> tuple[str, float]:
     """A function's name with its weight, 1 where none is given; raises ConfigError.
 
     >>> weighted("mine:polite=0.5"), weighted("checker")
     (('mine:polite', 0.5), ('checker', 1.0))
     """
-    name, _, weight = given.partition("=")
+    name, _, weight = text.partition("=")
     try:
         value = float(weight or 1)
     except ValueError:
         value = 0.0
     if not value > 0:
         raise ConfigError(
-            f"reward function {given!r}",
+            f"reward function {text!r}",
             f"{weight!r} is no weight",
             'Write it as "checker=2", with a number above 0',
         )
     return name, value
 
 
-def _ask(task: RolloutPrompt, one: Rollout) -> JudgeRequest:
-    return JudgeRequest(task.row, one.text, one.finish, task.row["prompt"])
+def _ask(task: RolloutPrompt, rollout: Rollout) -> JudgeRequest:
+    return JudgeRequest(task.row, rollout.text, rollout.finish, task.row["prompt"])
 
 
 def rewarded(collected: Collected) -> Collected:
     """The same; raises DataError when not one answer has a reward."""
-    rewards = [one for several in collected.rewards for one in several]
-    if all(one.value is None for one in rewards):
+    rewards = [reward for several in collected.rewards for reward in several]
+    if all(reward.value is None for reward in rewards):
         why = "; ".join(
-            sorted({f"{name}: {kind}" for one in rewards for name, kind in one.failures.items()})
+            sorted({f"{name}: {kind}" for reward in rewards for name, kind in reward.failures.items()})
         )
         raise DataError(
             f"{len(rewards)} answers to {len(collected.tasks)} prompts",
@@ -430,11 +430,11 @@ def rewarded(collected: Collected) -> Collected:
 
 def success(collected: Collected) -> list[tuple[int, float]]:
     """(row, mean reward) of every task that has one."""
-    known = [
+    rewards_of_rows = [
         (task.number, [value for value in values if value is not None])
         for task, values in zip(collected.tasks, collected.values, strict=True)
     ]
-    return [(row, _mean(values)) for row, values in known if values]
+    return [(row, _mean(values)) for row, values in rewards_of_rows if values]
 
 
 def collected_metrics(collected: Collected) -> dict[str, float]:
@@ -485,8 +485,8 @@ def _kept(collected: Collected) -> dict[str, list[float | None]]:
 
 def _known(name: str, values: Sequence[float | None]) -> dict[str, float]:
     """The mean of those that there are; nothing without any."""
-    known = [value for value in values if value is not None]
-    return {name: _mean(known)} if known else {}
+    present = [value for value in values if value is not None]
+    return {name: _mean(present)} if present else {}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -23,18 +23,18 @@ def prepare(
     from transformers import get_scheduler
 
     optimizer = torch.optim.AdamW(
-        list(groups) or [one for one in model.parameters() if one.requires_grad],
+        list(groups) or [parameter for parameter in model.parameters() if parameter.requires_grad],
         lr=config.peak_rate,
         weight_decay=config.weight_decay,
     )
     name = SCHEDULES.get(config.lr_scheduler_type, config.lr_scheduler_type)
     warm = math.ceil(steps * config.warmup_ratio)
-    found: Any = get_scheduler(
+    scheduler: Any = get_scheduler(
         name, optimizer, num_warmup_steps=warm, num_training_steps=steps + bool(warm)
     )
-    factor = found.lr_lambdas[0]
+    factor = scheduler.lr_lambdas[0]
     if not warm:
-        return Trained(model, optimizer, found)
+        return Trained(model, optimizer, scheduler)
     return Trained(
         model, optimizer, LambdaLR(optimizer, lambda step: factor(step + 1))
     )  # a first step at rate 0 would teach nothing

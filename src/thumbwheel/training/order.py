@@ -39,8 +39,8 @@ class Order:
     def batches(self, done: int = 0) -> Iterator[list[int]]:
         """Row numbers of every step after the first `done` ones."""
         for step in range(done, self.steps):
-            epoch, at = divmod(step, self.steps_an_epoch)
-            if at == 0 or step == done:
+            epoch, position = divmod(step, self.steps_an_epoch)
+            if position == 0 or step == done:
                 order = list(range(self.rows))
                 random.Random(f"{self.seed}:{epoch}").shuffle(order)
-            yield order[at * self.batch_size : (at + 1) * self.batch_size]
+            yield order[position * self.batch_size : (position + 1) * self.batch_size]

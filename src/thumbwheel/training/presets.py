@@ -153,14 +153,14 @@ def with_preset(config: C, machine: Machine) -> tuple[C, str]:
     """(`config` with its preset's values where nothing else was given, one line that says so);
     raises ConfigError for values that clash."""
     chosen, values = preset_settings(config.preset, machine)
-    taken = {
+    added = {
         key: value
         for key, value in values.items()
         if key in type(config).model_fields and key not in config.model_fields_set
     }
-    merged = build(type(config), config.model_dump(exclude_unset=True) | taken, f"preset {chosen}")
+    merged = build(type(config), config.model_dump(exclude_unset=True) | added, f"preset {chosen}")
     how = f"{chosen} (chosen by auto)" if config.preset == "auto" else chosen
-    return merged, f"preset {how}: {_listed(taken) or 'nothing to set'}"
+    return merged, f"preset {how}: {_listed(added) or 'nothing to set'}"
 
 
 def _listed(settings: Mapping[str, Any]) -> str:

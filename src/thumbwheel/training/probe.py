@@ -75,15 +75,15 @@ class Probe:
     def run(self) -> dict[str, float]:
         """Rates between 0 and 1."""
         answers = [answer for (answer,) in self._sampler.sample(self.prompts, 1, self._sampling)]
-        found = {"eos_rate": _rate(one.finish == "stop" for one in answers)}
+        rates = {"eos_rate": _rate(one.finish == "stop" for one in answers)}
         if self._as_json:
-            found["format_rate"] = _rate(_is_json(one.text.strip()) for one in answers)
-        return found
+            rates["format_rate"] = _rate(_is_json(one.text.strip()) for one in answers)
+        return rates
 
 
 def _rate(flags: Iterable[bool]) -> float:
-    found = list(flags)
-    return sum(found) / len(found)
+    values = list(flags)
+    return sum(values) / len(values)
 
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:

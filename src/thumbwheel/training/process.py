@@ -59,14 +59,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--lock-fd", type=int)
     parser.add_argument("--parent", type=int)
-    given = parser.parse_args(arguments)
-    run = RunDir(given.run_dir)
+    options = parser.parse_args(arguments)
+    run = RunDir(options.run_dir)
     interrupt = Interrupt()
     log.configure()
     try:
-        if given.parent is not None:
-            die_with(given.parent)
-        _ = run.lock() if given.lock_fd is None else given.lock_fd  # held until this process ends
+        if options.parent is not None:
+            die_with(options.parent)
+        _ = run.lock() if options.lock_fd is None else options.lock_fd  # held until this process ends
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         return error.exit_code
@@ -134,19 +134,19 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     run.write_status(Status(RunState.RUNNING))
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
     rows = run.read_rows()
-    made = made_to_fit(run, spec, rows)
-    hold_to(made.engine.device.type, room_gb(made.engine.device.type, made.config.memory_limit_gb))
-    run.write_status(Status(RunState.RUNNING, result={"planned_steps": made.steps}))
-    noise = weigh(made, rows)
-    ending = _loop(run, made, interrupt)
+    assembly = made_to_fit(run, spec, rows)
+    hold_to(assembly.engine.device.type, room_gb(assembly.engine.device.type, assembly.config.memory_limit_gb))
+    run.write_status(Status(RunState.RUNNING, result={"planned_steps": assembly.steps}))
+    noise = weigh(assembly, rows)
+    ending = _loop(run, assembly, interrupt)
     raters = {"rater_error_rates": noise.error_rates if noise else None}
     result = (
-        made.facts
+        assembly.facts
         | raters
-        | _result(run, made, ending)
+        | _result(run, assembly, ending)
         | {"seconds": round(time.monotonic() - started, 1), "resumed": resumed}
     )
-    return _finish(run, spec, made, ending, result)
+    return _finish(run, spec, assembly, ending, result)
 
 
 def made_to_fit(run: RunDir, spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -> Assembly:
@@ -170,61 +170,61 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -
 
     config = settings(spec.algorithm, spec.config)
     begun = run.fitted() if any(run.checkpoints.iterdir()) else {}
-    made = fitted(make, config.model_copy(update=begun), shorten=not begun)
-    run.write_fitted({"max_length": made.config.max_length})
-    return made
+    assembly = fitted(make, config.model_copy(update=begun), shorten=not begun)
+    run.write_fitted({"max_length": assembly.config.max_length})
+    return assembly
 
 
-def _loop(run: RunDir, made: Assembly, interrupt: Interrupt) -> Ending:
+def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
     from thumbwheel.training.checkpoint import Checkpoints
     from thumbwheel.training.loop import Loop
     from thumbwheel.training.metrics import MetricsFile
     from thumbwheel.training.optimizer import prepare
     from thumbwheel.training.reporting import reporters
 
-    config = made.config
+    config = assembly.config
     checkpoints = Checkpoints(run.checkpoints, config.save_total_limit)
     resume_from = checkpoints.newest_sound()
     run.forget_metrics_after(-1 if resume_from is None else resume_from)
     log.say("starting" if resume_from is None else f"going on after step {resume_from}")
-    trained = prepare(made.model, config, made.steps, made.runner.groups())
+    trained = prepare(assembly.model, config, assembly.steps, assembly.runner.groups())
     metrics = MetricsFile(run.metrics)
     loop = Loop(
-        made.runner,
+        assembly.runner,
         trained,
         config,
-        made.train.items,
-        made.dev.items,
+        assembly.train.items,
+        assembly.dev.items,
         metrics,
         checkpoints,
-        probe=probe_of(made),
+        probe=probe_of(assembly),
         callbacks=[
             *reporters(config.report_to, run.path),
             *(_callback(name) for name in config.callbacks),
         ],
         name=run.path.name,
         interrupted=interrupt,
-        tokenizer=made.builder.tokenizer,
+        tokenizer=assembly.builder.tokenizer,
     )
     try:
         return loop.run(resume_from)
     finally:
-        made.runner.close()
+        assembly.runner.close()
         metrics.close()
 
 
-def probe_of(made: Assembly) -> Probe | None:
+def probe_of(assembly: Assembly) -> Probe | None:
     """The generation probe of a run; None where there is nothing to look at."""
     from thumbwheel.training.probe import Probe
 
-    config = made.config
-    if not config.probe_prompts or not made.method.good_roles:
+    config = assembly.config
+    if not config.probe_prompts or not assembly.method.good_roles:
         return None
     return Probe.of(
-        made.model,
-        made.builder,
-        made.dev.items,
-        made.method.good_roles,
+        assembly.model,
+        assembly.builder,
+        assembly.dev.items,
+        assembly.method.good_roles,
         config.probe_prompts,
         config.probe_tokens,
     )
@@ -240,7 +240,7 @@ def _callback(location: str) -> Any:
         ) from None
 
 
-def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
+def _result(run: RunDir, assembly: Assembly, ending: Ending) -> dict[str, Any]:
     """The figures of the run: the base's evaluation, the best one, the last training step, and what
     memory it took."""
     from thumbwheel.training.memory import peak_memory_gb
@@ -255,44 +255,44 @@ def _result(run: RunDir, made: Assembly, ending: Ending) -> dict[str, Any]:
         "dev_best": evaluations.get(ending.best) if ending.best else None,
         "gain": ending.gain.to_json() if ending.gain else None,
         "last_step": steps[-1] if steps else None,
-        "token_budget": made.runner.budget.tokens,
-        "changes": made.runner.budget.changes,
-        "peak_memory_gb": peak_memory_gb(made.engine.device.type),
-        "planned_steps": made.steps,
-        "planned_tokens": made.planned_tokens,
+        "token_budget": assembly.runner.budget.tokens,
+        "changes": assembly.runner.budget.changes,
+        "peak_memory_gb": peak_memory_gb(assembly.engine.device.type),
+        "planned_steps": assembly.steps,
+        "planned_tokens": assembly.planned_tokens,
     }
 
 
 def _finish(
-    run: RunDir, spec: RunSpec, made: Assembly, ending: Ending, result: dict[str, Any]
+    run: RunDir, spec: RunSpec, assembly: Assembly, ending: Ending, result: dict[str, Any]
 ) -> int:
     if ending.interrupted:
         run.write_status(Status(RunState.STOPPED, ending.step, "interrupted", result=result))
         return INTERRUPTED
     if ending.wrong:
-        kept = (
+        checkpoint_note = (
             f"the checkpoint of step {ending.best} was the best one"
             if ending.best
             else "no checkpoint was better than the base"
         )
         hold = (
-            f" or raise {made.method.regularizer_setting}"
-            if made.method.regularizer_setting
+            f" or raise {assembly.method.regularizer_setting}"
+            if assembly.method.regularizer_setting
             else ""
         )
         error = {
             "class": "TrainingError",
             "what": f"run {spec.run_id!r}",
-            "why": f"it stopped itself: {ending.wrong}; {kept}",
-            "fix": f"Lower learning_rate (now {made.config.peak_rate:g}){hold}, and train again",
+            "why": f"it stopped itself: {ending.wrong}; {checkpoint_note}",
+            "fix": f"Lower learning_rate (now {assembly.config.peak_rate:g}){hold}, and train again",
         }
         run.write_status(Status(RunState.FAILED, ending.step, ending.wrong, error, result))
         return 6
     gain = ending.gain
-    if gain is not None and gain.nothing and made.config.require_gain:
+    if gain is not None and gain.nothing and assembly.config.require_gain:
         run.write_status(Status(RunState.NOTHING_LEARNED, ending.step, gain.nothing, result=result))
         return 0
-    write_adapter(run, spec, made, ending.best or ending.step, result["dev_best"] or {})
+    write_adapter(run, spec, assembly, ending.best or ending.step, result["dev_best"] or {})
     reasons = [
         reason for reason in (ending.reason, gain and (gain.nothing or gain.unsure)) if reason
     ]
@@ -303,7 +303,7 @@ def _finish(
 
 
 def write_adapter(
-    run: RunDir, spec: RunSpec, made: Assembly, step: int, dev: Mapping[str, float]
+    run: RunDir, spec: RunSpec, assembly: Assembly, step: int, dev: Mapping[str, float]
 ) -> None:
     """Copy the adapter of `step`, with the tokenizer files, to the run's result folder; whole or
     not at all.
@@ -319,29 +319,29 @@ def write_adapter(
         temporary.mkdir()
         for name in ADAPTER_FILES:
             shutil.copyfile(source / name, temporary / name)
-        made.builder.tokenizer.save_pretrained(temporary)
-        if made.method.produces_reward_model:
-            _card(spec, made, dev).write(temporary)
+        assembly.builder.tokenizer.save_pretrained(temporary)
+        if assembly.method.produces_reward_model:
+            _card(spec, assembly, dev).write(temporary)
         shutil.rmtree(run.adapter, ignore_errors=True)
         temporary.rename(run.adapter)
     except OSError as error:
         raise unwritable(run.adapter, error) from error
 
 
-def _card(spec: RunSpec, made: Assembly, dev: Mapping[str, float]) -> RewardModelCard:
+def _card(spec: RunSpec, assembly: Assembly, dev: Mapping[str, float]) -> RewardModelCard:
     from thumbwheel.engine.load import base_fingerprint
     from thumbwheel.engine.reward_model import RewardModelCard, Scale
 
-    known = made.config.model_dump()
+    settings = assembly.config.model_dump()
     figures = {
         name.removeprefix("eval_"): value for name, value in dev.items() if name.startswith("eval_")
     }
-    scale = Scale(*known["scale"]) if known["scale"] else None
+    scale = Scale(*settings["scale"]) if settings["scale"] else None
     return RewardModelCard(
-        known["loss_type"],
+        settings["loss_type"],
         spec.base,
         base_fingerprint(spec.folder),
-        made.config.max_length,
+        assembly.config.max_length,
         scale,
         figures,
     )

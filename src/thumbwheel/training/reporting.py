@@ -31,15 +31,15 @@ def reporters(names: Sequence[str], run: Path) -> list[TrainerCallback]:
 
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run / "tensorboard"))
     os.environ.setdefault("WANDB_PROJECT", PROJECT)
-    found = []
+    callbacks = []
     for name in names:
         (reporter,) = get_reporting_integration_callbacks([name])
         try:
-            found.append(reporter())
+            callbacks.append(reporter())
         except (RuntimeError, ImportError) as error:
             raise ConfigError(
                 f"report_to {name!r}",
                 " ".join(str(error).split()),
                 f"Install it: pip install {name}",
             ) from None
-    return found
+    return callbacks

@@ -31,13 +31,13 @@ def gae(
     >>> gae([0.0, 1.0], [0.5, 0.25], 0.0, 1.0, 0.5)
     [0.125, 0.75]
     """
-    found = [0.0] * len(rewards)
-    ahead = 0.0
-    for at in reversed(range(len(rewards))):
-        following = values[at + 1] if at + 1 < len(values) else after
-        ahead = rewards[at] + gamma * following - values[at] + gamma * lam * ahead
-        found[at] = ahead
-    return found
+    advantages = [0.0] * len(rewards)
+    advantage = 0.0
+    for t in reversed(range(len(rewards))):
+        following = values[t + 1] if t + 1 < len(values) else after
+        advantage = rewards[t] + gamma * following - values[t] + gamma * lam * advantage
+        advantages[t] = advantage
+    return advantages
 
 
 def whiten(values: torch.Tensor) -> torch.Tensor:
@@ -67,7 +67,7 @@ class Moments:
             return
         n, total = len(scores), self.count + len(scores)
         mean = sum(scores) / n
-        variance = sum((one - mean) ** 2 for one in scores) / n
+        variance = sum((score - mean) ** 2 for score in scores) / n
         apart = (mean - self.mean) ** 2 * self.count * n / total
         self.variance = (self.variance * self.count + variance * n + apart) / total
         self.mean += (mean - self.mean) * n / total

@@ -27,19 +27,19 @@ def list_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
     from thumbwheel.models import reward_models
 
     with ctx.obj() as ws:
-        found = reward_models.reward_models(ws, agent)
+        records = reward_models.reward_models(ws, agent)
     if as_json:
-        log.answer([_as_json(one) for one in found])
+        log.answer([_as_json(record) for record in records])
         return
     rows = [
         (
-            one.name,
-            one.metrics["loss_type"],
-            _held_out(one.metrics["held_out"]),
-            one.base,
-            f"{one.recorded_at:%Y-%m-%d}",
+            record.name,
+            record.metrics["loss_type"],
+            _held_out(record.metrics["held_out"]),
+            record.base,
+            f"{record.recorded_at:%Y-%m-%d}",
         )
-        for one in found
+        for record in records
     ]
     log.table(
         f"reward models of {agent}", ("name", "learned by", "on dev rows", "base", "recorded"), rows
@@ -57,20 +57,20 @@ def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) 
     from thumbwheel.models import reward_models
 
     with ctx.obj() as ws:
-        one = reward_models.find(ws, agent, name)
+        record = reward_models.find(ws, agent, name)
     if as_json:
-        log.answer(_as_json(one))
+        log.answer(_as_json(record))
         return
     rows = [
-        ("learned by", one.metrics["loss_type"]),
-        ("on dev rows", _held_out(one.metrics["held_out"])),
+        ("learned by", record.metrics["loss_type"]),
+        ("on dev rows", _held_out(record.metrics["held_out"])),
     ]
-    rows += [(f"dev {key}", f"{value:.4g}") for key, value in one.metrics["dev"].items()]
-    rows += [("base", one.base), ("fingerprint", one.base_fingerprint), ("run", one.run_id)]
+    rows += [(f"dev {key}", f"{value:.4g}") for key, value in record.metrics["dev"].items()]
+    rows += [("base", record.base), ("fingerprint", record.base_fingerprint), ("run", record.run_id)]
     log.table(
-        f"{agent} {one.name}",
+        f"{agent} {record.name}",
         ("", ""),
-        rows + [(f"file {file}", sha256) for file, sha256 in one.files.items()],
+        rows + [(f"file {file}", sha256) for file, sha256 in record.files.items()],
     )
 
 
@@ -115,7 +115,7 @@ def score(
         [[RewardInput(messages, text) for _, messages, text in answers] for answers in by_line]
     )
     scores = [score for line_scores in compared for score in line_scores]
-    found = [
+    results = [
         {
             "line": line,
             "answer": text,
@@ -125,9 +125,9 @@ def score(
         for (line, _, text), value in zip(asked, scores, strict=True)
     ]
     if as_json:
-        log.answer(found)
+        log.answer(results)
         return
-    rows = [(one["line"], _short(str(one["answer"])), *_shown(one)) for one in found]
+    rows = [(result["line"], _short(str(result["answer"])), *_shown(result)) for result in results]
     log.table(f"scores by {name}", ("line", "answer", "score", ""), rows)
 
 
@@ -178,11 +178,11 @@ def _meaning(model: Any, score: float) -> dict[str, float]:
     return {"chance": 1 / (1 + exp(-score))} if model.card.loss_type == "classification" else {}
 
 
-def _shown(one: dict[str, Any]) -> tuple[str, str]:
-    if one["score"] is None:
+def _shown(result: dict[str, Any]) -> tuple[str, str]:
+    if result["score"] is None:
         return "-", "longer than the reward model reads"
-    return f"{one['score']:.3f}", "".join(
-        f"{key} {one[key]:.3f}" for key in ("raw", "chance") if key in one
+    return f"{result['score']:.3f}", "".join(
+        f"{key} {result[key]:.3f}" for key in ("raw", "chance") if key in result
     )
 
 
@@ -207,7 +207,7 @@ def _held_out(figures: dict[str, Any]) -> str:
     return f"mean absolute error {figures['mae']:.3g} on {figures['n']}, {squared}"
 
 
-def _as_json(one: Any) -> dict[str, Any]:
+def _as_json(record: Any) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return asdict(one) | {"name": one.name}
+    return asdict(record) | {"name": record.name}

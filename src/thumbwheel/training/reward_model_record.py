@@ -43,27 +43,27 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     too long for it, `majority` is the accuracy of calling every answer what most of them are."""
     from thumbwheel.engine.reward_model import RewardInput
 
-    kept = list(rows)
+    dev_rows = list(rows)
     if model.card.loss_type == "bradley_terry":
-        compared = model.score_together([_both_sides(row) for row in kept])
+        compared = model.score_together([_both_sides(row) for row in dev_rows])
         ranked = [
             (chosen > rejected, row)
-            for (chosen, rejected), row in zip(compared, kept, strict=True)
+            for (chosen, rejected), row in zip(compared, dev_rows, strict=True)
             if not math.isnan(chosen + rejected)
         ]
         return of_answers(
-            [right for right, _ in ranked], len(kept), [row.group for _, row in ranked]
+            [right for right, _ in ranked], len(dev_rows), [row.group for _, row in ranked]
         )
     scores = model.score(
-        [RewardInput(row.prompt, row.completion, row.finish_reason, row.tools) for row in kept]
+        [RewardInput(row.prompt, row.completion, row.finish_reason, row.tools) for row in dev_rows]
     )
-    read = [(score, row) for score, row in zip(scores, kept, strict=True) if not math.isnan(score)]
+    read = [(score, row) for score, row in zip(scores, dev_rows, strict=True) if not math.isnan(score)]
     if model.scale is not None:
         return of_numbers(
-            model.scale, [score for score, _ in read], [row.value for _, row in read], len(kept)
+            model.scale, [score for score, _ in read], [row.value for _, row in read], len(dev_rows)
         )
     right = of_answers(
-        [(score > 0) == row.label for score, row in read], len(kept), [row.group for _, row in read]
+        [(score > 0) == row.label for score, row in read], len(dev_rows), [row.group for _, row in read]
     )
     good = sum(row.label for _, row in read)
     return right | ({"majority": max(good, len(read) - good) / len(read)} if read else {})
@@ -88,12 +88,12 @@ def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict
     n, hits = len(right), sum(right)
     if not n:
         return {"n": 0, "unreadable": asked}
-    found = {"n": n, "unreadable": asked - n, "accuracy": hits / n, "groups": len(set(groups))}
+    figures = {"n": n, "unreadable": asked - n, "accuracy": hits / n, "groups": len(set(groups))}
     if len(set(groups)) < n:
-        lead = compare([float(not one) for one in right], [float(one) for one in right], groups)
-        return found | {"low": (1 + lead.low) / 2, "high": (1 + lead.high) / 2}
+        lead = compare([float(not is_right) for is_right in right], [float(is_right) for is_right in right], groups)
+        return figures | {"low": (1 + lead.low) / 2, "high": (1 + lead.high) / 2}
     score, exact = wilson(hits, n), clopper_pearson(hits, n)
-    return found | {
+    return figures | {
         "low": score.low,
         "high": score.high,
         "exact_low": exact.low,

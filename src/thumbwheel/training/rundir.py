@@ -59,11 +59,11 @@ class RunDir:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             with self.rows.open("w", encoding="utf-8") as out:
                 out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            made = RunSpec(**spec, rows_sha256=ids.file_hash(self.rows))
-            replace(self.path / "spec.json", json.dumps(asdict(made), indent=2))
+            run_spec = RunSpec(**spec, rows_sha256=ids.file_hash(self.rows))
+            replace(self.path / "spec.json", json.dumps(asdict(run_spec), indent=2))
         except OSError as error:
             raise unwritable(self.path, error) from error
-        return made
+        return run_spec
 
     def fitted(self) -> dict[str, Any]:
         """Settings that the run came down to when it began, so that it goes on with the same rows;
@@ -73,10 +73,10 @@ class RunDir:
         except (OSError, ValueError):
             return {}
 
-    def write_fitted(self, found: Mapping[str, Any]) -> None:
+    def write_fitted(self, settings: Mapping[str, Any]) -> None:
         """Keep them; raises StorageError for a full disk."""
         try:
-            replace(self.path / "fitted.json", json.dumps(found))
+            replace(self.path / "fitted.json", json.dumps(settings))
         except OSError as error:
             raise unwritable(self.path, error) from error
 
@@ -115,10 +115,10 @@ class RunDir:
     def status(self) -> Status | None:
         """The last status; None before the first."""
         try:
-            found = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
+            fields = json.loads((self.path / "status.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return Status(**found | {"state": RunState(found["state"])})
+        return Status(**fields | {"state": RunState(fields["state"])})
 
     def lock(self) -> int:
         """Take the run for this process; the returned handle holds it until every copy is closed.
@@ -142,8 +142,8 @@ class RunDir:
     def forget_metrics_after(self, step: int) -> None:
         """Drop the lines of steps that a resumed run will do again, and half a line that a kill
         left."""
-        kept = [line for line in _lines(self.metrics) if line["step"] <= step]
-        replace(self.metrics, "".join(json.dumps(line) + "\n" for line in kept))
+        lines = [line for line in _lines(self.metrics) if line["step"] <= step]
+        replace(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -33,12 +33,12 @@ def policy(parts: Parts, limit: float | None) -> GroupSampler:
     return GroupSampler(model, parts.builder.tokenizer, merge=merge)
 
 
-def source_of(config: OnlineConfig, own: GroupSampler) -> RolloutSource:
+def source_of(config: OnlineConfig, policy_sampler: GroupSampler) -> RolloutSource:
     """Where the answers come from that are learned from."""
     if config.top_k or config.top_p < 1:
         log.say(
             "top_k and top_p cut the distribution that answers are drawn from; it is learned from "
             "as if they did not."
         )
-    found: RolloutSource = SOURCES.get(config.rollouts).of(config, own)
-    return found
+    source: RolloutSource = SOURCES.get(config.rollouts).of(config, policy_sampler)
+    return source

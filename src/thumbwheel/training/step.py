@@ -19,7 +19,7 @@ from thumbwheel.training.order import Order
 if TYPE_CHECKING:
     import torch
 
-Known: TypeAlias = "dict[bytes, torch.Tensor]"
+ReferenceLogps: TypeAlias = "dict[bytes, torch.Tensor]"
 
 
 class RecordedRunner:
@@ -76,10 +76,10 @@ class RecordedRunner:
 
     def base_logps(self, examples: Sequence[Example]) -> list[float]:
         """The base's log-probability of each example's one answer, in nats."""
-        known = self._references(examples)
+        references = self._references(examples)
         identity = self.engine.reference_identity
         return [
-            float(known[branch_key(identity, example.prompt, example.branches[0])].double().sum())
+            float(references[branch_key(identity, example.prompt, example.branches[0])].double().sum())
             for example in examples
         ]
 
@@ -98,38 +98,38 @@ class RecordedRunner:
 
         totals = self.algorithm.totals(examples)
         losses: list[torch.Tensor] = []
-        found: list[Metrics] = []
-        places: list[int] = []
+        batch_metrics: list[Metrics] = []
+        example_numbers: list[int] = []
         tokens = done = 0
         each = self.engine.backward if grad else self.engine.map_batches
         for block in self.algorithm.blocks(examples):
             baseline = self.algorithm.baseline(block, partial(self._sums, block, unchanged))
             compared = self.algorithm.reference if grad else self.algorithm.dev_reference
-            known = self._references(block) if compared else None
-            work = partial(self._lost, totals, baseline, known, grad, unchanged)
+            references = self._references(block) if compared else None
+            work = partial(self._lost, totals, baseline, references, grad, unchanged)
             for batch, (_, (loss, metrics)) in each(block, self.budget.tokens, work):
                 losses.append(loss)
-                found.append(metrics)
-                places += [done + number for number in batch.example_ids]
+                batch_metrics.append(metrics)
+                example_numbers += [done + number for number in batch.example_ids]
                 tokens += batch.n_rows
             done += len(block)
         total = float(sum(loss.sum() for loss in losses))
-        rows = {} if grad else self._rows(losses, found, places)
-        return StepResult(total, self.algorithm.derived(means(found)), tokens, rows=rows)
+        rows = {} if grad else self._rows(losses, batch_metrics, example_numbers)
+        return StepResult(total, self.algorithm.derived(means(batch_metrics)), tokens, rows=rows)
 
     def _rows(
-        self, losses: Sequence[torch.Tensor], found: Sequence[Metrics], places: Sequence[int]
+        self, losses: Sequence[torch.Tensor], batch_metrics: Sequence[Metrics], example_numbers: Sequence[int]
     ) -> dict[str, list[float | None]]:
         """metric -> the value of each example; `places` says which one each row of the
         micro-batches is."""
         import torch
 
-        count = len(places)
+        count = len(example_numbers)
         by_name: dict[str, list[float]] = {}
         if all(loss.dim() for loss in losses):
             by_name["loss"] = (torch.cat(list(losses)).detach().double() * count).tolist()
-        for name in found[0]:
-            parts = [metrics[name] for metrics in found]
+        for name in batch_metrics[0]:
+            parts = [metrics[name] for metrics in batch_metrics]
             if not all(sums.dim() for sums, _ in parts):
                 continue
             counted = float(sum(float(torch.as_tensor(counts).sum()) for _, counts in parts))
@@ -141,7 +141,7 @@ class RecordedRunner:
             self.algorithm.derived(dict(zip(by_name, values, strict=True)))
             for values in zip(*by_name.values(), strict=True)
         ]
-        order = sorted(range(count), key=lambda row: places[row])
+        order = sorted(range(count), key=lambda row: example_numbers[row])
         return (
             {name: [derived[row][name] for row in order] for name in derived[0]} if derived else {}
         )
@@ -150,7 +150,7 @@ class RecordedRunner:
         self,
         totals: Totals,
         baseline: Any,
-        known: Known | None,
+        references: ReferenceLogps | None,
         grad: bool,
         unchanged: bool,
         engine: ScoreEngine,
@@ -162,14 +162,14 @@ class RecordedRunner:
         role, want = (
             (Role.REWARD, LAST) if self.algorithm.produces_reward_model else (Role.POLICY, LOGP)
         )
-        found = engine.score(batch, role, want, grad)
+        scores = engine.score(batch, role, want, grad)
         reference = None
-        if known is not None:
+        if references is not None:
             reference = (
-                found.logp.detach() if unchanged else batch_reference_logp(engine, batch, known)
+                scores.logp.detach() if unchanged else batch_reference_logp(engine, batch, references)
             )
         out = self.algorithm.loss(
-            Scored(batch, found.logp, reference, found.last), totals, baseline
+            Scored(batch, scores.logp, reference, scores.last), totals, baseline
         )
         return out.loss.sum(), (out.loss.detach(), out.metrics)
 
@@ -181,25 +181,25 @@ class RecordedRunner:
         of the same seed pair up alike."""
         import torch
 
-        known = self._references([*beside, *examples])
+        references = self._references([*beside, *examples])
         sums = [
-            found
-            for _, found in self.engine.map_batches(
-                examples, self.budget.tokens, partial(_both, known)
+            branch_sums
+            for _, branch_sums in self.engine.map_batches(
+                examples, self.budget.tokens, partial(_both, references)
             )
         ]
         policy = torch.cat([policy for policy, _ in sums])
         return policy, policy if unchanged else torch.cat([reference for _, reference in sums])
 
-    def _references(self, examples: Sequence[Example]) -> Known:
+    def _references(self, examples: Sequence[Example]) -> ReferenceLogps:
         return reference_logps(self.engine, examples, self.budget.tokens, self._cache)
 
 
-def _both(known: Known, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+def _both(references: ReferenceLogps, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Sums a branch of policy and reference."""
     batch = batch.to(engine.device)
     return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(
-        batch_reference_logp(engine, batch, known)
+        batch_reference_logp(engine, batch, references)
     )
 
 
@@ -207,10 +207,10 @@ def _total(count: torch.Tensor | float) -> float:
     return float(count) if isinstance(count, float | int) else float(count.sum())
 
 
-def means(found: Sequence[Metrics]) -> dict[str, float]:
+def means(batch_metrics: Sequence[Metrics]) -> dict[str, float]:
     """The metrics of several micro-batches as one."""
-    names = dict.fromkeys(name for metrics in found for name in metrics)
-    sums = {name: [metrics[name] for metrics in found if name in metrics] for name in names}
+    names = dict.fromkeys(name for metrics in batch_metrics for name in metrics)
+    sums = {name: [metrics[name] for metrics in batch_metrics if name in metrics] for name in names}
     counts = {name: sum(_total(count) for _, count in parts) for name, parts in sums.items()}
     return {
         name: sum(float(total.sum()) for total, _ in parts) / counts[name]

@@ -162,20 +162,20 @@ def dry_run(
         status = trial(run)
         if status.state is RunState.FAILED:
             raise _error(run, "dry-run", status)
-    past = [one for one in runs(ws, agent) if one.base_fingerprint == plan.fingerprint]
-    found = estimate(
+    past = [run for run in runs(ws, agent) if run.base_fingerprint == plan.fingerprint]
+    estimated = estimate(
         algorithm, plan.config, plan.preset, (plan.dataset, plan.rows), status.result, past
     )
     free = disk_free_gb(ws.home.runs)
-    if found.disk_gb > free:
+    if estimated.disk_gb > free:
         raise TrainingError(
             f"a run of {algorithm}",
-            f"its checkpoints and adapter take about {found.disk_gb:.3g} GB, and {free:.3g} GB "
+            f"its checkpoints and adapter take about {estimated.disk_gb:.3g} GB, and {free:.3g} GB "
             f"are free in {ws.home.runs}",
             "Free some, or keep fewer checkpoints (save_total_limit, now "
             f"{plan.config.save_total_limit})",
         )
-    return found
+    return estimated
 
 
 def runs(ws: Workspace, agent: str) -> list[Run]:
@@ -271,26 +271,26 @@ def _start(
     Conflict for one that cannot be."""
     if config.continue_from is None:
         return None, config
-    found = find_version(ws, agent, config.continue_from)
-    what, adapter = f"continue_from {config.continue_from!r}", adapter_folder(ws, found)
+    start_version = find_version(ws, agent, config.continue_from)
+    what, adapter = f"continue_from {config.continue_from!r}", adapter_folder(ws, start_version)
     if adapter is None:
         raise Conflict(
             what,
             "it is a base without an adapter",
             "Leave it out: every run starts from its base by default",
         )
-    if found.tainted:
+    if start_version.tainted:
         raise Conflict(
             what,
             "it is tainted: data that it was trained on was erased",
             "Train anew from the base",
         )
-    if found.base_fingerprint != fingerprint:
+    if start_version.base_fingerprint != fingerprint:
         raise Conflict(
-            what, f"it was trained over other weights ({found.base})", "Name that base with --base"
+            what, f"it was trained over other weights ({start_version.base})", "Name that base with --base"
         )
-    return found, config.model_copy(
-        update=_adapter_settings(adapter) | {"continue_from": found.name}
+    return start_version, config.model_copy(
+        update=_adapter_settings(adapter) | {"continue_from": start_version.name}
     )
 
 
@@ -392,18 +392,18 @@ def _record(plan: Plan, run_id: str) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """What a rerun has to have in order to give the same numbers."""
-    found = {
+    versions = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
     }
-    found["thumbwheel"] = thumbwheel.__version__
+    versions["thumbwheel"] = thumbwheel.__version__
     for package in LOCKED:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            versions[package] = None
+    return versions
 
 
 def _resume(
@@ -415,27 +415,27 @@ def _resume(
     dataset: str | None,
     options: Mapping[str, Any] | None,
 ) -> RunResult:
-    known = runs(ws, agent)
-    matches = [run for run in known if ids.stands_for(run_id, run.id)]
+    recorded = runs(ws, agent)
+    matches = [run for run in recorded if ids.stands_for(run_id, run.id)]
     ids.require_single(run_id, [run.id for run in matches])
     if not matches:
-        names = [run.id for run in known]
+        names = [run.id for run in recorded]
         fix = f"Known: {', '.join(names) or 'none'}.{nearest(run_id, names)}"
         raise NotFound(f"run {run_id!r} of agent {agent!r}", "there is no such run", fix)
-    found = matches[0]
-    run_id = found.id
-    _same(found, algorithm, base, dataset, options)
-    if found.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
+    recorded_run = matches[0]
+    run_id = recorded_run.id
+    _same(recorded_run, algorithm, base, dataset, options)
+    if recorded_run.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
         raise Conflict(f"run {run_id!r}", "it is finished", "Start a new run, without --resume")
-    run = run_dir(ws, found)
+    run = run_dir(ws, recorded_run)
     handle = run.lock()
     try:
         spec = run.spec()
         check_base(ws, Path(spec.folder))
-        if _fingerprint(Path(spec.folder)) != found.base_fingerprint:
+        if _fingerprint(Path(spec.folder)) != recorded_run.base_fingerprint:
             raise Conflict(
                 f"run {run_id!r}",
-                f"the weights of its base {found.base!r} have changed since",
+                f"the weights of its base {recorded_run.base!r} have changed since",
                 "Start a new run",
             )
         start = spec.config.get("continue_from")
@@ -444,7 +444,7 @@ def _resume(
             parent = (
                 find_version(ws, agent, start)
                 if start
-                else ensure_base(ws, agent, found.base, str(found.base_fingerprint))
+                else ensure_base(ws, agent, recorded_run.base, str(recorded_run.base_fingerprint))
             )
             adapter_folder(ws, parent)  # in the cache again, should somebody have emptied it
             _reward_model(ws, agent, spec.config)
@@ -468,16 +468,16 @@ def _same(
         if base and Path(base).expanduser().is_dir()
         else base
     )
-    given: dict[str, tuple[Any, Any]] = {
+    asked_and_stored: dict[str, tuple[Any, Any]] = {
         "algorithm": (algorithm, run.algorithm),
         "base": (name, run.base),
     }
-    given["dataset"] = (dataset, run.dataset_id)
-    given |= {
+    asked_and_stored["dataset"] = (dataset, run.dataset_id)
+    asked_and_stored |= {
         key: (list(value) if isinstance(value, tuple) else value, run.config.get(key))
         for key, value in (options or {}).items()
     }
-    for key, (asked, was) in given.items():
+    for key, (asked, was) in asked_and_stored.items():
         if asked is not None and asked != was:
             why = f"it was started with {was!r} and resumes as it was"
             raise InputError(
@@ -498,8 +498,8 @@ def _supervise(
     if status.state in (RunState.STOPPED, RunState.NOTHING_LEARNED):
         return RunResult(run_id, status.state, status.reason, metrics)
     if parent is None:
-        made = register(ws, agent, run_id, find_run(ws, run_id).dataset_id, run.adapter)
-        return RunResult(run_id, status.state, status.reason, metrics, reward_model=made.name)
+        reward_model = register(ws, agent, run_id, find_run(ws, run_id).dataset_id, run.adapter)
+        return RunResult(run_id, status.state, status.reason, metrics, reward_model=reward_model.name)
     candidate = add_candidate(ws, parent, run_id, run.adapter)
     return RunResult(run_id, status.state, status.reason, metrics, candidate.id, candidate.name)
 
@@ -532,12 +532,12 @@ def _error(run: RunDir, run_id: str, status: Status) -> ThumbwheelError:
 def find_run(ws: Workspace, run_id: str) -> Run:
     """The run with this id; raises NotFound."""
     with ws.db.read() as connection:
-        found = store.by_id(connection, run_id)
-    ids.require_single(run_id, [run.id for run in found])
-    if not found:
+        matches = store.by_id(connection, run_id)
+    ids.require_single(run_id, [run.id for run in matches])
+    if not matches:
         raise NotFound(
             f"run {run_id!r}",
             "there is no such run",
             "Runs are named in the lineage: thumbwheel models show",
         )
-    return found[0]
+    return matches[0]

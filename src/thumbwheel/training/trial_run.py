@@ -49,32 +49,32 @@ def _work(run: RunDir) -> int:
     started = time.monotonic()
     gauge = meter("cpu")
     process = gauge.now() if gauge and not torch.cuda.is_available() else 0.0
-    made = made_to_fit(run, run.spec(), run.read_rows())
+    assembly = made_to_fit(run, run.spec(), run.read_rows())
     times = {"start": time.monotonic() - started}
-    result = made.facts | {
-        "changes": made.runner.budget.changes,
-        "token_budget": made.runner.budget.tokens,
+    result = assembly.facts | {
+        "changes": assembly.runner.budget.changes,
+        "token_budget": assembly.runner.budget.tokens,
     }
     result |= {
-        "steps": made.steps,
-        "steps_an_epoch": Order.of(len(made.train.items), made.config).steps_an_epoch,
+        "steps": assembly.steps,
+        "steps_an_epoch": Order.of(len(assembly.train.items), assembly.config).steps_an_epoch,
     }
     with tempfile.TemporaryDirectory(dir=run.path) as scratch:
-        times |= _times(made, Path(scratch))
+        times |= _times(assembly, Path(scratch))
         disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file()) / GB
-    made.runner.close()
+    assembly.runner.close()
     sizes = {
-        "planned_tokens": made.planned_tokens,
-        "tokens": made.train.tokens,
-        "scored": made.train.scored,
+        "planned_tokens": assembly.planned_tokens,
+        "tokens": assembly.train.tokens,
+        "scored": assembly.train.scored,
     }
     figures = sizes | {"times": times, "checkpoint_gb": disk}
-    memory = _memory(made, process, meter(made.engine.device.type))
+    memory = _memory(assembly, process, meter(assembly.engine.device.type))
     run.write_status(Status(RunState.FINISHED, result=result | figures | {"memory": memory}))
     return 0
 
 
-def _times(made: Assembly, scratch: Path) -> dict[str, float]:
+def _times(assembly: Assembly, scratch: Path) -> dict[str, float]:
     """Seconds: `first` and `later` a row of a step in the first and in a later epoch, of an
     evaluation likewise, of probe and checkpoint.
 
@@ -85,30 +85,30 @@ def _times(made: Assembly, scratch: Path) -> dict[str, float]:
     from thumbwheel.training.checkpoint import Checkpoints
     from thumbwheel.training.optimizer import prepare
 
-    trained = prepare(made.model, made.config, made.steps, made.runner.groups())
-    batches = list(islice(Order.of(len(made.train.items), made.config).batches(), MEASURED + 1))
-    steps = [[made.train.items[at] for at in batch] for batch in batches]
-    step = _step(made, trained)
+    trained = prepare(assembly.model, assembly.config, assembly.steps, assembly.runner.groups())
+    batches = list(islice(Order.of(len(assembly.train.items), assembly.config).batches(), MEASURED + 1))
+    steps = [[assembly.train.items[number] for number in batch] for batch in batches]
+    step = _step(assembly, trained)
     step(steps[0])
     measured = steps[1:] or steps
     work = sum(
-        one.rows(made.engine.layout.kind)
+        example.rows(assembly.engine.layout.kind)
         for items in measured
-        for one in made.runner.examples(items)
+        for example in assembly.runner.examples(items)
     )
     first, later = (_seconds(lambda: _each(step, measured)) / work for _ in range(2))
-    probe, dev = probe_of(made), made.dev.items[:DEV]
+    probe, dev = probe_of(assembly), assembly.dev.items[:DEV]
     evaluations = (
-        [_seconds(lambda: made.runner.evaluate(dev)) * _share(made, len(dev)) for _ in range(2)]
+        [_seconds(lambda: assembly.runner.evaluate(dev)) * _share(assembly, len(dev)) for _ in range(2)]
         if dev
         else [0.0, 0.0]
     )
     saved = _seconds(
         lambda: Checkpoints(scratch, 1).save(
-            trained, TrainerState(global_step=1), made.runner.state()
+            trained, TrainerState(global_step=1), assembly.runner.state()
         )
     )
-    _heaviest(made)
+    _heaviest(assembly)
     return {
         "first": first,
         "later": later,
@@ -120,18 +120,18 @@ def _times(made: Assembly, scratch: Path) -> dict[str, float]:
     }
 
 
-def _step(made: Assembly, trained: Trained) -> Callable[[Sequence[Any]], Any]:
+def _step(assembly: Assembly, trained: Trained) -> Callable[[Sequence[Any]], Any]:
     def apply(loss: float) -> float:
         trained.optimizer.step()
         trained.optimizer.zero_grad(set_to_none=True)
         return loss
 
-    return lambda items: made.runner.train(items, 0, apply)
+    return lambda items: assembly.runner.train(items, 0, apply)
 
 
 def _each(step: Callable[[Any], Any], several: Iterable[Any]) -> None:
-    for one in several:
-        step(one)
+    for items in several:
+        step(items)
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -140,42 +140,42 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.monotonic() - started
 
 
-def _share(made: Assembly, sample: int) -> float:
+def _share(assembly: Assembly, sample: int) -> float:
     """How many times the sample an evaluation of the run is; methods that answer have a limit of
     their own."""
     return (
-        min(len(made.dev.items), getattr(made.config, "eval_prompts", len(made.dev.items))) / sample
+        min(len(assembly.dev.items), getattr(assembly.config, "eval_prompts", len(assembly.dev.items))) / sample
     )
 
 
-def _heaviest(made: Assembly) -> None:
+def _heaviest(assembly: Assembly) -> None:
     """Rehearse the largest items as one step: what a run will meet sooner or later."""
-    kind = made.engine.layout.kind
-    largest = sorted(made.runner.examples(made.train.items), key=lambda one: -one.rows(kind))
+    kind = assembly.engine.layout.kind
+    largest = sorted(assembly.runner.examples(assembly.train.items), key=lambda example: -example.rows(kind))
     chosen, total = largest[:1], largest[0].rows(kind)
-    for one in largest[1 : made.config.batch_size]:
-        if total + one.rows(kind) > 2 * made.runner.budget.tokens:
+    for example in largest[1 : assembly.config.batch_size]:
+        if total + example.rows(kind) > 2 * assembly.runner.budget.tokens:
             break
-        chosen.append(one)
-        total += one.rows(kind)
-    made.runner.rehearse(made.runner.budget.units(chosen))
+        chosen.append(example)
+        total += example.rows(kind)
+    assembly.runner.rehearse(assembly.runner.budget.units(chosen))
 
 
-def _memory(made: Assembly, process: float, gauge: Meter | None) -> dict[str, float]:
+def _memory(assembly: Assembly, process: float, gauge: Meter | None) -> dict[str, float]:
     """GB by what holds them; empty where nothing can be measured."""
     if gauge is None:
         return {}
     trained = (
         sum(
-            one.numel() * one.element_size() for one in made.model.parameters() if one.requires_grad
+            parameter.numel() * parameter.element_size() for parameter in assembly.model.parameters() if parameter.requires_grad
         )
         / GB
     )
     frozen = (
         sum(
-            one.numel() * one.element_size()
-            for one in made.model.parameters()
-            if not one.requires_grad
+            parameter.numel() * parameter.element_size()
+            for parameter in assembly.model.parameters()
+            if not parameter.requires_grad
         )
         / GB
     )
@@ -184,7 +184,7 @@ def _memory(made: Assembly, process: float, gauge: Meter | None) -> dict[str, fl
         "weights": frozen,
         "adapters": trained,
         "optimizer": 3 * trained,
-        "head_tile": _head_tile(made) / GB,
+        "head_tile": _head_tile(assembly) / GB,
     }
     return parts | {
         "activations": max(0.0, gauge.most() - sum(parts.values())),
@@ -192,20 +192,20 @@ def _memory(made: Assembly, process: float, gauge: Meter | None) -> dict[str, fl
     }
 
 
-def _head_tile(made: Assembly) -> float:
+def _head_tile(assembly: Assembly) -> float:
     """Bytes of the pass over the vocabulary, as engine/head.py sizes it; 0 for what has none."""
     from thumbwheel.engine.head import ROWS, TILE_BYTES, TILE_BYTES_ELSEWHERE
 
     module = (
-        made.model.get_output_embeddings() if hasattr(made.model, "get_output_embeddings") else None
+        assembly.model.get_output_embeddings() if hasattr(assembly.model, "get_output_embeddings") else None
     )
     if module is None or not hasattr(module, "weight"):
         return 0.0
     vocabulary, width = module.weight.shape
-    at_once = min(ROWS, made.runner.budget.tokens)
+    at_once = min(ROWS, assembly.runner.budget.tokens)
     columns = min(
         vocabulary,
-        max(256, TILE_BYTES.get(made.engine.device.type, TILE_BYTES_ELSEWHERE) // (4 * width)),
+        max(256, TILE_BYTES.get(assembly.engine.device.type, TILE_BYTES_ELSEWHERE) // (4 * width)),
     )
     widened = columns * width if module.weight.element_size() < 4 else 0
     return float(4 * (widened + at_once * (columns + 2 * width)))

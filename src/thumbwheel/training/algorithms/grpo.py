@@ -97,9 +97,9 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         if turn > self.config.resample_zero_variance:
             return []
         return [
-            place
-            for place in _flat_groups(collected)
-            if any(value is not None for value in collected.values[place])
+            index
+            for index in _flat_groups(collected)
+            if any(value is not None for value in collected.values[index])
         ]
 
     def passes(self, step: int) -> int:
@@ -207,7 +207,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
 def _flat_groups(collected: Collected) -> list[int]:
     """Places of the tasks whose answers all earned the same."""
     return [
-        place
-        for place, values in enumerate(collected.values)
+        index
+        for index, values in enumerate(collected.values)
         if flat([value for value in values if value is not None])
     ]

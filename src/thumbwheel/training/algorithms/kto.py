@@ -86,31 +86,31 @@ class Kto(Algorithm[KtoConfig]):
         """One branch, whose role is the label."""
         from thumbwheel.engine.prompt import Target
 
-        (made,) = fitted(
+        (tokens,) = fitted(
             row,
             [Target(row["completion"], row.get("finish_reason"))],
             builder,
             self.config.max_length,
             notes,
         )
-        one = Branch(made.completion_ids, role=GOOD if row["label"] else BAD)
-        return Example(made.prompt_ids, (one,), str(row["group"]), float(row["weight"]))
+        branch = Branch(tokens.completion_ids, role=GOOD if row["label"] else BAD)
+        return Example(tokens.prompt_ids, (branch,), str(row["group"]), float(row["weight"]))
 
     def blocks(self, examples: Sequence[Example]) -> list[Sequence[Example]]:
         """The whole batch, or blocks of `kl_rows`."""
         size = len(examples) if self.config.kl_scope == "optimizer" else self.config.kl_rows
-        return [examples[at : at + size] for at in range(0, len(examples), max(size, 1))]
+        return [examples[start : start + size] for start in range(0, len(examples), max(size, 1))]
 
     def baseline(self, block: Sequence[Example], score: Score) -> torch.Tensor | None:
         """The KL estimate of a block, a scalar in nats; None for a single row, which has no
         neighbour."""
         if len(block) < 2:
             return None
-        answers = [one.branches[0].ids for one in block]
+        answers = [example.branches[0].ids for example in block]
         policy, reference = score(
             [
-                Example(one.prompt, (Branch(ids, role="kl"),), one.group)
-                for one, ids in zip(block, answers[-1:] + answers[:-1], strict=True)
+                Example(example.prompt, (Branch(ids, role="kl"),), example.group)
+                for example, ids in zip(block, answers[-1:] + answers[:-1], strict=True)
             ]
         )
         return (policy - reference).mean().clamp(min=0)

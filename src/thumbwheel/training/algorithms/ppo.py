@@ -143,17 +143,17 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     def begin(self, parts: Parts) -> None:
         """Give the engine its critic."""
         engine = parts.engine
-        voice = (
+        critic_model = (
             critic.shared(engine)
             if self.config.critic == "shared"
             else critic.separate(engine, parts.reward_model, self.config.seed)
         )
-        self._from_reward_model = bool(voice.head.weight.any())
-        engine.add(Role.CRITIC, voice)
+        self._from_reward_model = bool(critic_model.head.weight.any())
+        engine.add(Role.CRITIC, critic_model)
         self._voice: RoleModel = engine.role_model(Role.CRITIC)
         self._policy = engine.parameters_of(Role.POLICY)
-        own = {id(one) for one in self._policy}
-        self._critic = [one for one in engine.parameters_of(Role.CRITIC) if id(one) not in own]
+        policy_ids = {id(parameter) for parameter in self._policy}
+        self._critic = [parameter for parameter in engine.parameters_of(Role.CRITIC) if id(parameter) not in policy_ids]
         critic.train(self._critic)
 
     def groups(self, engine: ScoreEngine) -> list[dict[str, Any]]:
@@ -247,19 +247,19 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         """Give a critic that began as the reward model, and has these opinions of the first
         answers, the unit of what answers earn: a reward model may speak in logits and pay in
         chances, or be one judge of several."""
-        own = Moments()
-        own.add(opinions)
+        opinion_moments = Moments()
+        opinion_moments.add(opinions)
         critic.rescale(
             self._voice,
-            own,
+            opinion_moments,
             Moments(variance=1.0) if self.config.normalize_reward else self._moments,
         )
 
     def _begin_batch(self) -> None:
         self._batches += 1
         if self.config.critic == "shared":
-            for one in self._policy:  # the head's gradient reaches the trunk, which is the policy's
-                one.requires_grad_(not self._warming)
+            for parameter in self._policy:  # the head's gradient reaches the trunk, which is the policy's
+                parameter.requires_grad_(not self._warming)
 
     def _opinions(
         self, examples: Sequence[Example], score: Sweep
@@ -269,13 +269,13 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         import torch
 
         if self.config.critic == "shared":
-            found = score.several(examples, Role.CRITIC, *POLICY_WANTS, *CRITIC_WANTS)
+            scores = score.several(examples, Role.CRITIC, *POLICY_WANTS, *CRITIC_WANTS)
         else:
-            found = score.several(examples, Role.POLICY, *POLICY_WANTS) | score.several(
+            scores = score.several(examples, Role.POLICY, *POLICY_WANTS) | score.several(
                 examples, Role.CRITIC, *CRITIC_WANTS
             )
         logp, entropy, value, last = (
-            torch.cat(found[name]) for name in (*POLICY_WANTS, *CRITIC_WANTS)
+            torch.cat(scores[name]) for name in (*POLICY_WANTS, *CRITIC_WANTS)
         )
         return logp, entropy, value, last
 
@@ -329,7 +329,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         """The share of one micro-batch; of the critic alone while it warms up."""
         logp, value = self._scores(engine, batch)
         values = {
-            name: one.to(value) for name, one in values.items()
+            name: value.to(value) for name, value in values.items()
         }  # what was sampled is kept on the CPU
         loss, metrics = self._value_loss(value, values, len(whole["old"]))
         if logp is not None:
@@ -342,8 +342,8 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
         wants = frozenset({"value"}) if self._warming else frozenset({"logp", "value"})
         if self.config.critic == "shared":
-            found = engine.score(batch, Role.CRITIC, outputs=wants, grad=True)
-            return found.logp, found.value
+            scores = engine.score(batch, Role.CRITIC, outputs=wants, grad=True)
+            return scores.logp, scores.value
         logp = None if self._warming else engine.score(batch, Role.POLICY, grad=True).logp
         return logp, engine.score(batch, Role.CRITIC, outputs=frozenset({"value"}), grad=True).value
 
@@ -378,7 +378,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     def state(self) -> dict[str, Any]:
         """The critic's weights, the reward's moments, the weight of the KL and the count of
         batches."""
-        weights = [one.detach().cpu().clone() for one in self._critic]
+        weights = [parameter.detach().cpu().clone() for parameter in self._critic]
         return {
             "critic": weights,
             "moments": self._moments.state(),
@@ -388,8 +388,8 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put them back."""
-        for one, weights in zip(self._critic, state["critic"], strict=True):
-            one.data.copy_(weights)
+        for parameter, weights in zip(self._critic, state["critic"], strict=True):
+            parameter.data.copy_(weights)
         self._moments.restore(state["moments"])
         self._kl.coefficient, self._batches = state["kl_coef"], state["batches"]
 

@@ -122,11 +122,11 @@ class Reward(Algorithm[RewardConfig]):
             }
         else:
             answers = {str(self._target(row)): Target(row["completion"], row.get("finish_reason"))}
-        made = fitted(row, list(answers.values()), builder, self.config.max_length, notes)
+        token_rows = fitted(row, list(answers.values()), builder, self.config.max_length, notes)
         branches = tuple(
-            Branch(one.completion_ids, role=role) for role, one in zip(answers, made, strict=True)
+            Branch(token_row.completion_ids, role=role) for role, token_row in zip(answers, token_rows, strict=True)
         )
-        return Example(made[0].prompt_ids, branches, str(row["group"]), float(row["weight"]))
+        return Example(token_rows[0].prompt_ids, branches, str(row["group"]), float(row["weight"]))
 
     def _target(self, row: Row) -> float:
         from thumbwheel.engine.reward_model import Scale
@@ -171,10 +171,10 @@ class Reward(Algorithm[RewardConfig]):
         assert self.config.scale is not None  # noqa: S101 - settled before any row is read
         unit = (self.config.scale[1] - self.config.scale[0]) / 2
         gaps = scores - goals
-        found = gaps.detach() * unit
+        errors = gaps.detach() * unit
         metrics: Metrics = {
-            "mse": mean(found**2),
-            "mae": (found.abs(), found.new_ones(found.shape)),
+            "mse": mean(errors**2),
+            "mae": (errors.abs(), errors.new_ones(errors.shape)),
             "mean_reward": mean(scores),
         }
         return LossOut(weights * gaps**2 / totals.weight, metrics)
@@ -205,8 +205,8 @@ class Reward(Algorithm[RewardConfig]):
 def calibration(chances: torch.Tensor, outcomes: torch.Tensor, weights: torch.Tensor) -> Metrics:
     """For each of the equal bins of `chances`: what they lie above the outcomes, as its share of
     all weight; their sizes sum to the ECE."""
-    places = (chances * BINS).long().clamp(max=BINS - 1)
-    gaps = weights.new_zeros(BINS).index_add(0, places, weights * (chances - outcomes))
+    bins = (chances * BINS).long().clamp(max=BINS - 1)
+    gaps = weights.new_zeros(BINS).index_add(0, bins, weights * (chances - outcomes))
     total = float(weights.sum())
     return {f"bin/{number}": (gap, total) for number, gap in enumerate(gaps)}
 

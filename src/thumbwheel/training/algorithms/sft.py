@@ -107,10 +107,10 @@ class Sft(Algorithm[SftConfig]):
             row.get("finish_reason"),
             None if captured is None else tuple(captured),
         )
-        (made,) = fitted(row, [answer], builder, self.config.max_length, notes)
+        (tokens,) = fitted(row, [answer], builder, self.config.max_length, notes)
         weight = 1.0 if self.config.weighting == "none" else self._weight(float(row["value"]))
-        branch = Branch(made.completion_ids, role=GOOD if weight >= 1 else REST)
-        return Example(made.prompt_ids, (branch,), str(row["group"]), float(row["weight"]) * weight)
+        branch = Branch(tokens.completion_ids, role=GOOD if weight >= 1 else REST)
+        return Example(tokens.prompt_ids, (branch,), str(row["group"]), float(row["weight"]) * weight)
 
     def _weight(self, value: float) -> float:
         centre, temperature = self.config.weight_centre, self.config.weight_temperature
@@ -120,8 +120,8 @@ class Sft(Algorithm[SftConfig]):
 
     def totals(self, examples: Sequence[Example]) -> Totals:
         """Weighted tokens of all answers."""
-        tokens = sum(one.weight * targets(branch) for one in examples for branch in one.branches)
-        return Totals(max(sum(one.weight for one in examples), 1e-12), max(float(tokens), 1e-12))
+        tokens = sum(example.weight * targets(branch) for example in examples for branch in example.branches)
+        return Totals(max(sum(example.weight for example in examples), 1e-12), max(float(tokens), 1e-12))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
         """This micro-batch's share of the mean.
