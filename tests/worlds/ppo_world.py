@@ -55,7 +55,7 @@ class World:
         whole = {name: torch.cat(values) for name, values in found.tokens.items()}
         total, metrics = 0.0, list[Metrics]()
         for batch in plan(found.examples, budget or self.config.token_budget, self.engine.layout):
-            out = self.method.loss(self.engine, batch, found.of(batch), whole)
+            out = self.method.loss(self.engine, batch, found.for_batch(batch), whole)
             if backward:
                 out.loss.backward()
             total += float(out.loss.detach())

@@ -196,17 +196,17 @@ class Scored:
     def sums(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(policy, reference, count) summed per branch, each [branches] in the order of `branches`."""
         policy = self.batch.branch_sum(self.logp)
-        reference = (
-            policy.detach() * 0 if self.reference is None else self.batch.branch_sum(self.reference)
-        )
+        if self.reference is None:
+            reference = policy.detach() * 0
+        else:
+            reference = self.batch.branch_sum(self.reference)
         return policy, reference, self.batch.branch_count().to(policy)
 
     def weights(self) -> torch.Tensor:
         """Row weight of every branch, [branches]."""
+        weights = [example.weight for example in self.batch.examples for _ in example.branches]
         like = self.logp if self.last is None else self.last
-        return like.new_tensor(
-            [example.weight for example in self.batch.examples for _ in example.branches]
-        )
+        return like.new_tensor(weights)
 
     def by_row(self, values: torch.Tensor) -> torch.Tensor:
         """[branches] -> [examples], summed; differentiable."""
@@ -219,8 +219,8 @@ class Scored:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`values` [branches] as a metric by row: (sums, counts), detached; of those branches only
         that are `having`."""
-        counted = values.new_ones(values.shape) if having is None else having.to(values)
-        return self.by_row(values.detach() * counted), self.by_row(counted)
+        counts = values.new_ones(values.shape) if having is None else having.to(values)
+        return self.by_row(values.detach() * counts), self.by_row(counts)
 
     def having(self, *roles: str) -> torch.Tensor:
         """Which branches have one of these roles, bool [branches]."""
@@ -271,8 +271,10 @@ class Algorithm(Method[C]):
                 continue
             prepared.items.append(example)
             prepared.rows.append(number)
-            prepared.tokens += len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
-            prepared.scored += sum(targets(branch) for branch in example.branches)
+            prepared.tokens += len(example.prompt)
+            for branch in example.branches:
+                prepared.tokens += len(branch.ids)
+                prepared.scored += targets(branch)
         prepared.notes = +prepared.notes  # without zeros
         return prepared
 
@@ -286,13 +288,13 @@ class Algorithm(Method[C]):
 
     def totals(self, examples: Sequence[Example]) -> Totals:
         """The denominators of an optimiser batch, never 0."""
-        good_tokens = sum(
-            example.weight * targets(branch)
-            for example in examples
-            for branch in example.branches
-            if branch.role in self.good_roles
-        )
-        return Totals(max(sum(example.weight for example in examples), 1e-12), max(float(good_tokens), 1e-12))
+        weight, good_tokens = 0.0, 0.0
+        for example in examples:
+            weight += example.weight
+            for branch in example.branches:
+                if branch.role in self.good_roles:
+                    good_tokens += example.weight * targets(branch)
+        return Totals(max(weight, 1e-12), max(good_tokens, 1e-12))
 
     @abstractmethod
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
@@ -326,17 +328,13 @@ def fitted(
     """The tokens of `answers` after the row's one prompt, with what was noticed counted; raises
     DropRow with the reason."""
     fit = builder.fit(row["prompt"], answers, max_length, row.get("tools"))
+    if fit.refused and f"exceed {max_length}" in fit.refused:
+        raise DropRow(f"longer than max_length {max_length} even without its older turns")
     if fit.refused:
-        too_long = f"exceed {max_length}" in fit.refused
-        raise DropRow(
-            f"longer than max_length {max_length} even without its older turns"
-            if too_long
-            else fit.refused
-        )
+        raise DropRow(fit.refused)
     notes["rows that lost older turns"] += fit.dropped_turns > 0
-    notes["completions whose first token merges with the prompt"] += sum(
-        token_row.boundary_mismatch for token_row in fit.rows
-    )
+    mismatches = sum(token_row.boundary_mismatch for token_row in fit.rows)
+    notes["completions whose first token merges with the prompt"] += mismatches
     return fit.rows
 
 
@@ -350,3 +348,12 @@ def likelihood(scored: Scored, good: torch.Tensor) -> Metrics:
 def mean(values: torch.Tensor) -> tuple[torch.Tensor, float]:
     """`values` as a metric: (sum, count), detached."""
     return values.detach().sum(), float(values.numel())
+
+
+def with_margin(metrics: dict[str, float]) -> dict[str, float]:
+    """`metrics` with `rewards/margins`, the mean of the chosen less that of the rejected, where
+    there are both."""
+    chosen, rejected = metrics.get("rewards/chosen"), metrics.get("rewards/rejected")
+    if chosen is None or rejected is None:
+        return metrics
+    return metrics | {"rewards/margins": chosen - rejected}

@@ -65,7 +65,9 @@ class Assembly:
             "matched_modules": len(self.matched),
             "not_adapted": expert_weights_without_adapter(self.model),
             "trainable_parameters": sum(
-                parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad
+                parameter.numel()
+                for parameter in self.model.parameters()
+                if parameter.requires_grad
             ),
             "dtype": self.dtype,
             "learning_rate": self.config.learning_rate,

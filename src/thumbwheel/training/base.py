@@ -49,7 +49,10 @@ def locate_unchanged(version: ModelVersion) -> tuple[str, Path]:
     from thumbwheel.engine.load import base_fingerprint
 
     name, folder = locate(version.base)
-    if version.base_fingerprint is not None and base_fingerprint(folder) != version.base_fingerprint:
+    if (
+        version.base_fingerprint is not None
+        and base_fingerprint(folder) != version.base_fingerprint
+    ):
         raise ModelError(
             f"base {version.base!r} of version {version.name!r}",
             "its weights are not those that the version was made with",

@@ -141,11 +141,16 @@ def hardware(
     free = disk_free_gb(ctx.obj.folder)
     chosen = {name: preset_settings(name, this_machine)[1] for name in ("auto", *PRESETS)}
     if as_json:
-        fields = asdict(this_machine) | {"disk_free_gb": free, "comfortable_base": tier(this_machine).model}
+        fields = asdict(this_machine) | {
+            "disk_free_gb": free,
+            "comfortable_base": tier(this_machine).model,
+        }
         log.answer({"machine": fields, "auto": choose(this_machine), "presets": chosen})
         return
     log.table(
-        "this machine", ("", ""), [*_machine_lines(asdict(this_machine)), ("disk free", _size(free))]
+        "this machine",
+        ("", ""),
+        [*_machine_lines(asdict(this_machine)), ("disk free", _size(free))],
     )
     rows = [
         (
@@ -173,7 +178,10 @@ def _machine_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         ("processor", fields["cpu"]),
         ("cores", f"{fields['cores'] or 'unknown'} physical, {fields['threads']} logical"),
-        ("arithmetic", ", ".join(f"{name} {_known(fields[key])}" for key, name in features.items())),
+        (
+            "arithmetic",
+            ", ".join(f"{name} {_known(fields[key])}" for key, name in features.items()),
+        ),
         ("memory", f"{_size(fields['ram_gb'])}, {_size(fields['available_gb'])} available"),
     ]
     if fields["gpus"] is None:

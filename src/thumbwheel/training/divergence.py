@@ -37,11 +37,8 @@ class DivergenceMonitor:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
-        self._first, self._last, self._base = (
-            list(state["first"]),
-            list(state["last"]),
-            dict(state["base"]),
-        )
+        self._first, self._last = list(state["first"]), list(state["last"])
+        self._base = dict(state["base"])
 
     def step(self, loss: float, grad_norm: float) -> str | None:
         """The reason to stop after this step's loss and gradient, before they change the adapter;
@@ -84,11 +81,11 @@ class DivergenceMonitor:
 def collapse(base: Mapping[str, float], now: Mapping[str, float]) -> str | None:
     """Whether fresh greedy answers still end, have the format that good ones have and are what
     people liked, by two evaluations' rates."""
-    for name, what in GUARDED_RATES.items():
+    for name, meaning in GUARDED_RATES.items():
         before, after = base.get(name), now.get(name)
         if before is not None and after is not None and before >= 0.25 and after <= before / 2:
             return (
                 f"the answers collapsed: {after:.0%} of fresh greedy answers to dev prompts "
-                f"{what}, {before:.0%} under the base"
+                f"{meaning}, {before:.0%} under the base"
             )
     return None

@@ -162,6 +162,11 @@ def _rates(
             and run.state in ENDED
             and metrics.get("dtype") == figures["dtype"]
         )
-        if comparable and trained_tokens and not metrics.get("resumed") and 1 / ALIKE < trained_tokens / tokens < ALIKE:
+        if (
+            comparable
+            and trained_tokens
+            and not metrics.get("resumed")
+            and 1 / ALIKE < trained_tokens / tokens < ALIKE
+        ):
             rates.append(metrics["seconds"] / trained_tokens)
     return rates

@@ -162,7 +162,9 @@ def measure(assembly: Assembly, gauge: Meter, room: float) -> Need:
     states = (
         ADAM
         * sum(
-            parameter.numel() * parameter.element_size() for parameter in assembly.model.parameters() if parameter.requires_grad
+            parameter.numel() * parameter.element_size()
+            for parameter in assembly.model.parameters()
+            if parameter.requires_grad
         )
         / GB
     )
@@ -222,7 +224,8 @@ def _parts(assembly: Assembly) -> list[list[Example]]:
     """
     budget, kind = assembly.runner.budget, assembly.engine.layout.kind
     units = sorted(
-        budget.units(assembly.runner.examples(assembly.train.items)), key=lambda unit: unit.rows(kind)
+        budget.units(assembly.runner.examples(assembly.train.items)),
+        key=lambda unit: unit.rows(kind),
     )
     small, largest, between = units[0], units[-1], units
     if budget.divisible:

@@ -73,25 +73,28 @@ def gain_of(
     More of it is better if `rising`; `low` and `high` are the ends of the interval of the change
     for the better. None where no row has a value in both evaluations.
     """
-    befores, afters = _values(metric, base), _values(metric, best)
-    pairs = [
-        (before, after, group)
-        for before, after, group in zip(befores, afters, groups, strict=True)
-        if before is not None and after is not None and isfinite(before) and isfinite(after)
-    ]
-    if not pairs:
-        return None
+    # The rows that have a finite value on both sides, turned so that more is better.
     sign = 1.0 if rising else -1.0
-    change = compare(
-        [sign * before for before, _, _ in pairs],
-        [sign * after for _, after, _ in pairs],
-        [group for _, _, group in pairs],
-        level=LEVEL,
-        span=1.0 if metric in SHARES else None,
-    )
+    before: list[float] = []
+    after: list[float] = []
+    paired_groups: list[str] = []
+    rows = zip(_values(metric, base), _values(metric, best), groups, strict=True)
+    for base_value, best_value, group in rows:
+        if base_value is None or best_value is None:
+            continue
+        if isfinite(base_value) and isfinite(best_value):
+            before.append(sign * base_value)
+            after.append(sign * best_value)
+            paired_groups.append(group)
+    if not before:
+        return None
+    span = 1.0 if metric in SHARES else None
+    change = compare(before, after, paired_groups, level=LEVEL, span=span)
     gain = Gain(
         metric, sign * change.before, sign * change.after, change.clusters, change.low, change.high
     )
+
+    # What that means.
     interval = f"gained {change.gain:.3g}, 95 % interval {change.low:.3g} to {change.high:.3g}"
     figures = (
         f"dev {metric} {gain.best:.3g}, {gain.base:.3g} under {over} ({interval}, "
@@ -99,16 +102,14 @@ def gain_of(
     )
     helped = change.gain > 0 or (metric in SHARES and _loss_fell(base, best))
     if gain.is_worse or (change.clusters >= TELLING and not helped):
-        return replace(
-            gain, nothing=f"nothing learned: the result is no better than {over}: {figures}"
-        )
+        nothing = f"nothing learned: the result is no better than {over}: {figures}"
+        return replace(gain, nothing=nothing)
     if change.low > 0:
         return gain
+    unsure = f"the gain on the dev rows is within noise: {figures}"
     if change.clusters < TELLING:
-        return replace(
-            gain, unsure=f"too few dev rows to tell whether it learned anything: {figures}"
-        )
-    return replace(gain, unsure=f"the gain on the dev rows is within noise: {figures}")
+        unsure = f"too few dev rows to tell whether it learned anything: {figures}"
+    return replace(gain, unsure=unsure)
 
 
 def _values(metric: str, rows: Mapping[str, Rows]) -> Rows:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:
     import torch
 
@@ -42,36 +44,41 @@ def flat(values: Sequence[float]) -> bool:
     return math.isclose(spread(values), 0.0, abs_tol=1e-8)
 
 
-def advantages(groups: Sequence[Sequence[float | None]], scale: Scale) -> list[list[float | None]]:
+def group_advantages(
+    groups: Sequence[Sequence[float | None]], scale: Scale
+) -> list[list[float | None]]:
     """Every reward less the mean of its group, over a standard deviation: the group's, that of all
     rewards, or 1.
 
     A missing reward (None) has no advantage, and the others are compared without it; where all
     rewards of a group are alike the advantage is 0.
 
-    >>> advantages([[1.0, 0.0, None], [1.0, 1.0, 1.0]], "none")
+    >>> group_advantages([[1.0, 0.0, None], [1.0, 1.0, 1.0]], "none")
     [[0.5, -0.5, None], [0.0, 0.0, 0.0]]
     """
-    known = [[value for value in group if value is not None] for group in groups]
-    whole = spread([value for group in known for value in group])
-    found: list[list[float | None]] = []
-    for group, values in zip(groups, known, strict=True):
-        mean = sum(values) / len(values) if values else 0.0
-        divisor = (
-            1.0
-            if scale == "none"
-            else SCALE_FLOOR + (whole if scale == "batch" else spread(values))
-        )
-        found.append(
+    batch_std = spread([reward for group in groups for reward in group if reward is not None])
+    result: list[list[float | None]] = []
+    for group in groups:
+        rewards = np.array(group, dtype=float)  # NaN where a reward is missing
+        present = [reward for reward in group if reward is not None]
+        if flat(present):
+            advantages = np.zeros(len(group))
+        else:
+            advantages = rewards - np.nanmean(rewards)
+            if scale == "group":
+                advantages /= spread(present) + SCALE_FLOOR
+            elif scale == "batch":
+                advantages /= batch_std + SCALE_FLOOR
+        result.append(
             [
-                None if value is None else 0.0 if flat(values) else (value - mean) / divisor
-                for value in group
+                None if reward is None else float(advantage)
+                for reward, advantage in zip(group, advantages, strict=True)
             ]
         )
-    return found
+    return result
 
 
-def shares(
+def token_weights(
     lengths: Sequence[int], counted: Sequence[bool], normaliser: Normaliser, longest: int
 ) -> list[float]:
     """Weight in the loss of each token of an answer, for answers of these `lengths`; those that are
@@ -81,13 +88,19 @@ def shares(
     alike, over answers x `longest`, which does not depend on how long they are. An answer that is
     not counted stays among the answers of grpo and dr_grpo.
     """
-    tokens = max(1, sum(length for length, counts in zip(lengths, counted, strict=True) if counts))
-    of: dict[Normaliser, list[float]] = {
-        "dapo": [1 / tokens] * len(lengths),
-        "grpo": [1 / (len(lengths) * max(1, length)) for length in lengths],
-        "dr_grpo": [1 / (len(lengths) * longest)] * len(lengths),
-    }
-    return [share if counts else 0.0 for share, counts in zip(of[normaliser], counted, strict=True)]
+    n_answers = len(lengths)
+    n_tokens = sum(length for length, counts in zip(lengths, counted, strict=True) if counts)
+    weights: list[float] = []
+    for length, counts in zip(lengths, counted, strict=True):
+        if not counts:
+            weights.append(0.0)
+        elif normaliser == "dapo":
+            weights.append(1 / max(1, n_tokens))
+        elif normaliser == "grpo":
+            weights.append(1 / (n_answers * max(1, length)))
+        else:
+            weights.append(1 / (n_answers * longest))
+    return weights
 
 
 def ratios(logp: torch.Tensor, old: torch.Tensor, batch: TreeBatch, level: Level) -> torch.Tensor:

@@ -57,7 +57,7 @@ class Guard:
 
     def __init__(self, kl_budget: float | None, length_creep: float | None) -> None:
         self._kl_budget, self._length_creep = kl_budget, length_creep
-        self._seen: list[EvaluationRecord] = []
+        self._evaluations: list[EvaluationRecord] = []
         self._kl: list[float] = []
         self._rewards: list[float] = []
         self._entropy: float | None = None
@@ -90,27 +90,27 @@ class Guard:
             )
             self._entropy = 0.0
 
-    def evaluation(self, seen: EvaluationRecord) -> str | None:
+    def evaluation(self, evaluation: EvaluationRecord) -> str | None:
         """The reason to end the run after an evaluation; None when all is well, and for the first
         one, which is the base."""
-        seen.trained = sum(self._rewards) / len(self._rewards) if self._rewards else None
+        if self._rewards:
+            evaluation.trained = sum(self._rewards) / len(self._rewards)
         self._rewards = []
-        self._seen.append(seen)
-        if len(self._seen) == 1:
+        self._evaluations.append(evaluation)
+        if len(self._evaluations) == 1:
             return None
-        gamed = next(
-            filter(None, (self._fallen(name) or self._flat(name) for name in seen.held_out)), None
-        )
-        return (
-            gamed
-            or self._longer_for_nothing(self._seen[0], seen)
-            or collapse(self._seen[0].metrics, seen.metrics)
-        )
+        base = self._evaluations[0]
+        for name in evaluation.held_out:
+            gamed = self._fallen(name) or self._flat(name)
+            if gamed:
+                return gamed
+        longer = self._longer_for_nothing(base, evaluation)
+        return longer or collapse(base.metrics, evaluation.metrics)
 
     def unfit(self) -> str | None:
         """Why the model of the newest evaluation must not be chosen: it lost, by more than noise,
         what the base's answers have."""
-        base, now = self._seen[0], self._seen[-1]
+        base, now = self._evaluations[0], self._evaluations[-1]
         for name, values in now.kept.items():
             change = paired(base.kept[name], values, DOUBT)
             if change and change.n >= PROVING and change.high < 0:
@@ -123,15 +123,14 @@ class Guard:
     def _longer_for_nothing(self, base: EvaluationRecord, now: EvaluationRecord) -> str | None:
         if self._length_creep is None:
             return None
-        before, after = (sum(one.lengths) / len(one.lengths) for one in (base, now))
-        gained = paired(base.rewards, now.rewards)
-        if after <= self._length_creep * before or (gained and gained.low > 0):
+        before = sum(base.lengths) / len(base.lengths)
+        after = sum(now.lengths) / len(now.lengths)
+        change = paired(base.rewards, now.rewards)
+        if after <= self._length_creep * before or (change and change.low > 0):
             return None
-        reward = (
-            f"the dev reward is no better ({gained.before:.3g} to {gained.after:.3g})"
-            if gained
-            else "without any dev reward"
-        )
+        reward = "without any dev reward"
+        if change:
+            reward = f"the dev reward is no better ({change.before:.3g} to {change.after:.3g})"
         return (
             f"answers grew from {before:.0f} to {after:.0f} tokens on the dev prompts, and {reward}"
         )
@@ -139,16 +138,17 @@ class Guard:
     def _fallen(self, name: str) -> str | None:
         """Whether `name` is worse than at its best by more than noise, while the reward, there or
         in training, is better."""
-        *earlier, now = self._seen
-        best = max(earlier, key=lambda one: _mean(one.held_out[name]))
-        change, reward = (
-            paired(best.held_out[name], now.held_out[name]),
-            paired(best.rewards, now.rewards),
-        )
-        better = bool(reward and reward.gain > 0) or (
+        *earlier, now = self._evaluations
+        best = max(earlier, key=lambda evaluation: _mean(evaluation.held_out[name]))
+        change = paired(best.held_out[name], now.held_out[name])
+        reward = paired(best.rewards, now.rewards)
+        dev_reward_rose = reward is not None and reward.gain > 0
+        training_reward_rose = (
             best.trained is not None and now.trained is not None and now.trained > best.trained
         )
-        if change is None or change.n < PROVING or change.high >= 0 or not better:
+        if not dev_reward_rose and not training_reward_rose:
+            return None
+        if change is None or change.n < PROVING or change.high >= 0:
             return None
         fell = (
             f"{name}, which is not optimised, fell from {change.before:.3g} to {change.after:.3g} "
@@ -159,24 +159,27 @@ class Guard:
     def _flat(self, name: str) -> str | None:
         """Whether `name`, which had room, was at none of the last evaluations better, while the dev
         reward rose by more than noise."""
-        *earlier, now = self._seen[-PATIENCE - 1 :]
-        top = max(
-            (value for one in self._seen for value in one.held_out[name] if value is not None),
-            default=None,
-        )
-        known = [value for value in now.held_out[name] if value is not None]
-        if (
-            len(earlier) < PATIENCE
-            or top is None
-            or sum(top - value <= (1 - AS_GOOD) * abs(top) for value in known)
-            > NO_ROOM * len(known)
-        ):
+        recent = self._evaluations[-PATIENCE - 1 :]
+        if len(recent) <= PATIENCE:
             return None
-        reward, first, *since = (
-            paired(earlier[0].rewards, now.rewards),
-            *(_mean(one.held_out[name]) for one in (*earlier, now)),
-        )
-        if reward is None or reward.n < PROVING or reward.low <= 0 or max(since) > first:
+
+        # Where nearly all answers have the highest value that was seen, nothing can be gained.
+        all_values: list[float] = []
+        for evaluation in self._evaluations:
+            all_values += _present(evaluation.held_out[name])
+        if not all_values:
+            return None
+        top = max(all_values)
+        values = _present(recent[-1].held_out[name])
+        near_top = sum(top - value <= (1 - AS_GOOD) * abs(top) for value in values)
+        if near_top > NO_ROOM * len(values):
+            return None
+
+        reward = paired(recent[0].rewards, recent[-1].rewards)
+        if reward is None or reward.n < PROVING or reward.low <= 0:
+            return None
+        first, *later = (_mean(evaluation.held_out[name]) for evaluation in recent)
+        if max(later) > first:
             return None
         rose = (
             f"rose from {reward.before:.3g} to {reward.after:.3g} on the dev prompts in {PATIENCE} "
@@ -184,38 +187,42 @@ class Guard:
         )
         return (
             f"the reward is being gamed: it {rose}, and {name}, which is not optimised, gained "
-            f"nothing ({first:.3g} to {since[-1]:.3g})"
+            f"nothing ({first:.3g} to {later[-1]:.3g})"
         )
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        records = [asdict(record) for record in self._seen]
-        return {"seen": records, "kl": self._kl, "rewards": self._rewards, "entropy": self._entropy}
+        return {
+            "seen": [asdict(evaluation) for evaluation in self._evaluations],
+            "kl": self._kl,
+            "rewards": self._rewards,
+            "entropy": self._entropy,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint."""
-        self._seen = [EvaluationRecord(**record) for record in state["seen"]]
-        self._kl, self._rewards, self._entropy = (
-            list(state["kl"]),
-            list(state["rewards"]),
-            state["entropy"],
-        )
+        self._evaluations = [EvaluationRecord(**record) for record in state["seen"]]
+        self._kl, self._rewards = list(state["kl"]), list(state["rewards"])
+        self._entropy = state["entropy"]
 
 
 def paired(before: Values, after: Values, level: float = LEVEL) -> Comparison | None:
     """The answers that have a value on both sides; None where there are none."""
-    both = [
-        (old, new)
-        for old, new in zip(before, after, strict=True)
-        if old is not None and new is not None
-    ]
-    return (
-        compare([old for old, _ in both], [new for _, new in both], level=level, span=None)
-        if both
-        else None
-    )
+    old_values: list[float] = []
+    new_values: list[float] = []
+    for old, new in zip(before, after, strict=True):
+        if old is not None and new is not None:
+            old_values.append(old)
+            new_values.append(new)
+    if not old_values:
+        return None
+    return compare(old_values, new_values, level=level, span=None)
+
+
+def _present(values: Values) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _mean(values: Values) -> float:
-    present = [value for value in values if value is not None]
+    present = _present(values)
     return sum(present) / len(present) if present else float("-inf")

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class JudgeRequest:
 class PendingJudgement:
     """An answer whose functions are at work: name -> what it will say."""
 
-    ask: JudgeRequest
+    request: JudgeRequest
     replies: Mapping[str, Future[Reply]]
 
 
@@ -100,15 +100,20 @@ class Judge:
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         checkers: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self._weights = dict(functions) | ({} if model is None else {MODEL: model_weight})
-        _check(self._weights)
+        self._weights = dict(functions)
+        if model is not None:
+            self._weights[MODEL] = model_weight
+        _check_weights(self._weights)
+        settings = settings or {}
         self._functions, self._model, self._timeout = list(functions), model, timeout
-        self._said: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._idle: SimpleQueue[_Process] = SimpleQueue()
-        function_settings = {name: dict((settings or {}).get(name, {})) for name in self._functions}
-        _check_settings(function_settings, settings or {})
+        function_settings = {name: dict(settings.get(name, {})) for name in self._functions}
+        _check_settings(function_settings, settings)
         if CHECKER in function_settings:
             function_settings[CHECKER] = dict(checkers or {})
+
+        # All processes load the functions before anything is judged.
         self._processes = [_Process(function_settings) for _ in range(workers if functions else 0)]
         self._pool = ThreadPoolExecutor(max(workers, 1), "judge")
         for refused in list(self._pool.map(_Process.start, self._processes)):
@@ -123,45 +128,52 @@ class Judge:
         for process in self._processes:
             self._idle.put(process)
 
-    def judge(self, asks: Sequence[JudgeRequest]) -> list[Reward]:
-        """The rewards of `asks`, in their order."""
-        return self.finish([self.start(request) for request in asks])
+    def judge(self, requests: Sequence[JudgeRequest]) -> list[Reward]:
+        """The rewards, in the order of `requests`."""
+        return self.finish([self.start(request) for request in requests])
 
-    def start(self, ask: JudgeRequest) -> PendingJudgement:
-        """Let the functions judge `ask` in their processes while the caller goes on."""
-        fields = {"row": dict(ask.row), "text": ask.text, "finish": ask.finish, "prompt": ask.prompt}
-        return PendingJudgement(
-            ask, {name: self._pool.submit(self._reply, name, fields) for name in self._functions}
-        )
+    def start(self, request: JudgeRequest) -> PendingJudgement:
+        """Let the functions judge in their processes while the caller goes on."""
+        fields = {
+            "row": dict(request.row),
+            "text": request.text,
+            "finish": request.finish,
+            "prompt": request.prompt,
+        }
+        replies = {name: self._pool.submit(self._reply, name, fields) for name in self._functions}
+        return PendingJudgement(request, replies)
 
-    def finish(self, started: Sequence[PendingJudgement]) -> list[Reward]:
+    def finish(self, pending: Sequence[PendingJudgement]) -> list[Reward]:
         """Their rewards, in this order. The reward model judges now, all together, on the caller's
         thread: it shares the policy's base."""
-        modelled: list[Reply] = [{} for _ in started]
-        if self._model is not None and started:
-            modelled = [
-                {MODEL: _finite(value)}
-                for value in self._opinions(self._model, [judging.ask for judging in started])
-            ]
-        waited = [{name: reply.result() for name, reply in one.replies.items()} for one in started]
-        return [self._reward(own | more) for own, more in zip(waited, modelled, strict=True)]
+        model_rewards: list[float] = []
+        if self._model is not None and pending:
+            requests = [judgement.request for judgement in pending]
+            model_rewards = self._model_rewards(self._model, requests)
+        rewards: list[Reward] = []
+        for number, judgement in enumerate(pending):
+            replies = {name: reply.result() for name, reply in judgement.replies.items()}
+            if model_rewards:
+                replies[MODEL] = _finite(model_rewards[number])
+            rewards.append(self._reward(replies))
+        return rewards
 
-    def _opinions(self, model: RewardModel, asks: Sequence[JudgeRequest]) -> list[float]:
-        """What the reward model pays for each; answers to one row stand side by side in `asks` and
+    def _model_rewards(self, model: RewardModel, requests: Sequence[JudgeRequest]) -> list[float]:
+        """What the reward model gives each; answers to one row stand side by side in `requests` and
         are read after one prompt."""
         from thumbwheel.engine.reward_model import RewardInput
 
-        by_row = [list(asked) for _, asked in groupby(asks, key=lambda ask: id(ask.row))]
-        paid = model.training_rewards(
-            [
+        groups: list[list[RewardInput]] = []
+        for _, requests_of_row in groupby(requests, key=lambda request: id(request.row)):
+            groups.append(
                 [
-                    RewardInput(ask.prompt, ask.text, ask.finish, ask.row.get("tools"))
-                    for ask in asked
+                    RewardInput(
+                        request.prompt, request.text, request.finish, request.row.get("tools")
+                    )
+                    for request in requests_of_row
                 ]
-                for asked in by_row
-            ]
-        )
-        return [value for group in paid for value in group]
+            )
+        return list(chain.from_iterable(model.training_rewards(groups)))
 
     def close(self) -> None:
         """End the processes; what was submitted is given up."""
@@ -169,10 +181,10 @@ class Judge:
         for process in self._processes:
             process.close()
 
-    def _reply(self, name: str, ask: Mapping[str, Any]) -> Reply:
+    def _reply(self, name: str, fields: Mapping[str, Any]) -> Reply:
         process = self._idle.get()
         try:
-            return process.ask({"name": name, "ask": ask}, self._timeout)
+            return process.ask({"name": name, "answer": fields}, self._timeout)
         finally:
             self._idle.put(process)
 
@@ -182,28 +194,21 @@ class Judge:
             name: str(reply["failure"]) for name, reply in replies.items() if "failure" in reply
         }
         for name, kind in failures.items():
-            if (name, kind) not in self._said:
-                self._said.add((name, kind))
+            if (name, kind) not in self._reported:
+                self._reported.add((name, kind))
                 say(
                     f"Reward function {name!r}: {kind} ({replies[name]['reason']}). No reward "
                     "from it; further ones are only counted."
                 )
-        forms = [
-            reply["well_formed"]
-            for reply in replies.values()
-            if reply.get("well_formed") is not None
-        ]
-        return Reward(
-            weighted_mean(parts, self._weights), parts, failures, all(forms) if forms else None
-        )
+        forms = [reply.get("well_formed") for reply in replies.values()]
+        known_forms = [form for form in forms if form is not None]
+        well_formed = all(known_forms) if known_forms else None
+        return Reward(weighted_mean(parts, self._weights), parts, failures, well_formed)
 
 
-def _check(weights: Mapping[str, float]) -> None:
-    if (
-        not weights
-        or not any(weights.values())
-        or any(not (math.isfinite(weight) and weight >= 0) for weight in weights.values())
-    ):
+def _check_weights(weights: Mapping[str, float]) -> None:
+    valid = all(math.isfinite(weight) and weight >= 0 for weight in weights.values())
+    if not valid or not any(weights.values()):
         raise ConfigError(
             f"rewards with the weights {dict(weights)!r}",
             "a mean needs at least one weight above zero, and none below",
@@ -224,11 +229,9 @@ def _check_settings(functions: Mapping[str, Any], settings: Mapping[str, Any]) -
 
 
 def _finite(value: float) -> Reply:
-    return (
-        {"value": value}
-        if math.isfinite(value)
-        else _failure(f"returned {value}", "a reward is a finite number")
-    )
+    if math.isfinite(value):
+        return {"value": value}
+    return _failure(f"returned {value}", "a reward is a finite number")
 
 
 def _failure(kind: str, reason: str) -> Reply:
@@ -247,22 +250,20 @@ class _Process:
     def start(self) -> dict[str, Reply]:
         """Start it, until it has loaded the functions; the ones that it cannot use."""
         self._read = b""
+        module = "thumbwheel.training.judge_process"
+        functions = json.dumps(self._functions)
         self._child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "thumbwheel.training.judge_process",
-                str(os.getpid()),
-                json.dumps(self._functions),
-            ],
+            [sys.executable, "-m", module, str(os.getpid()), functions],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             umask=UMASK,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         )
-        refused = self._answered(b"")
-        return dict.fromkeys(self._functions, refused) if "failure" in refused else refused
+        refused = self._reply_to(b"")
+        if "failure" in refused:  # of the process itself
+            return dict.fromkeys(self._functions, refused)
+        return refused
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> Reply:
         """The reply to `request`, or the failure that none came."""
@@ -270,11 +271,10 @@ class _Process:
             return _failure("closed", "the judge was closed")
         if self._child is None and (refused := self.start()):
             return next(iter(refused.values()))
-        return self._answered(
-            json.dumps({**request, "seconds": timeout}, default=str).encode() + b"\n", timeout
-        )
+        line = json.dumps({**request, "seconds": timeout}, default=str).encode() + b"\n"
+        return self._reply_to(line, timeout)
 
-    def _answered(self, line: bytes, timeout: float = START) -> Reply:
+    def _reply_to(self, line: bytes, timeout: float = START) -> Reply:
         assert self._child is not None  # noqa: S101 - narrows the type
         assert self._child.stdin is not None  # noqa: S101 - narrows the type
         try:
@@ -298,15 +298,15 @@ class _Process:
         much."""
         assert self._child is not None  # noqa: S101 - narrows the type
         assert self._child.stdout is not None  # noqa: S101 - narrows the type
-        until = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
             selector.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._read:
-                if not selector.select(max(until - time.monotonic(), 0)):
+                if not selector.select(max(deadline - time.monotonic(), 0)):
                     raise TimeoutError
-                more = os.read(self._child.stdout.fileno(), LONGEST_REPLY)
-                self._read += more
-                if not more or len(self._read) > LONGEST_REPLY:
+                chunk = os.read(self._child.stdout.fileno(), LONGEST_REPLY)
+                self._read += chunk
+                if not chunk or len(self._read) > LONGEST_REPLY:
                     raise EOFError
         line, _, self._read = self._read.partition(b"\n")
         return line

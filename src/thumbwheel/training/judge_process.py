@@ -37,22 +37,29 @@ that rows name."""
 
 
 def main(parent: int, functions: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say which of the functions cannot be had, then judge until the pipe is closed."""
+    """Say which of the functions cannot be used, then judge until the pipe is closed."""
     die_with(parent)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    requests, replies = (
-        os.fdopen(os.dup(0), encoding="utf-8"),
-        os.fdopen(os.dup(1), "w", encoding="utf-8"),
-    )
-    nowhere = os.open(os.devnull, os.O_RDWR)
+
+    # The pipe is taken away from the standard streams, to which functions may print.
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    devnull = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(nowhere, standard)
+        os.dup2(devnull, standard)
+
     SETTINGS.update(functions)
-    _say(replies, {name: failure for name in functions if (failure := guarded(partial(check_function, name)))})
+    failures: dict[str, Any] = {}
+    for name in functions:
+        failure = guarded(partial(check_function, name))
+        if failure:
+            failures[name] = failure
+    _say(replies, failures)
     for line in requests:
         request = json.loads(line)
-        _say(replies, guarded(partial(judged, **request, begin=partial(_say, replies, READY))))
+        begin = partial(_say, replies, READY)
+        _say(replies, guarded(partial(judged, **request, begin=begin)))
 
 
 def _say(replies: TextIO, value: Mapping[str, Any]) -> None:
@@ -81,37 +88,31 @@ def check_function(name: str) -> dict[str, Any]:
 
 
 def judged(
-    name: str, ask: Mapping[str, Any], seconds: float, begin: Callable[[], None]
+    name: str, answer: Mapping[str, Any], seconds: float, begin: Callable[[], None]
 ) -> dict[str, Any]:
     """One answer by one function, which has `seconds` from `begin` on."""
-    row, reference = ask["row"], ask["row"].get("reference")
+    row, prompt, text, finish = answer["row"], answer["prompt"], answer["text"], answer["finish"]
+    reference = row.get("reference")
     if ":" in name:
         function = imported(name)
         begin()
-        rest = {key: value for key, value in row.items() if key not in ("prompt", "reference")} | {
-            "finish": ask["finish"]
-        }
-        return number(
-            function(prompt=ask["prompt"], answer=ask["text"], reference=reference, **rest)
-        )
-    case = Case(
-        ask["text"],
-        reference,
-        ask["prompt"],
-        tools=row.get("tools"),
-        finish=ask["finish"],
-        metadata=row,
-    )
+        fields = {key: value for key, value in row.items() if key not in ("prompt", "reference")}
+        fields["finish"] = finish
+        return number(function(prompt=prompt, answer=text, reference=reference, **fields))
+    case = Case(text, reference, prompt, tools=row.get("tools"), finish=finish, metadata=row)
     if name == "checker":
-        where = f"row {row.get('row_id', '')!r}"
         reward_function = checker(
-            row.get("checker"), row.get("checker_config"), reference, where, SETTINGS.get(name, {})
+            row.get("checker"),
+            row.get("checker_config"),
+            reference,
+            f"row {row.get('row_id', '')!r}",
+            SETTINGS.get(name, {}),
         )
     else:
         reward_function = of_table(name)
-    reward_function = reward_function.ready(seconds)
+    ready = reward_function.ready(seconds)
     begin()
-    return scored(reward_function.score([case])[0])
+    return scored(ready.score([case])[0])
 
 
 @cache
@@ -131,9 +132,8 @@ def scored(score: Score) -> dict[str, Any]:
     """A score as a reply; what does not apply is no failure."""
     if score.status in (Status.OK, Status.NOT_APPLICABLE):
         return {"value": score.value, "well_formed": score.well_formed}
-    return failed(str(score.status), str(score.evidence.get("reason", ""))) | {
-        "well_formed": score.well_formed
-    }
+    reply = failed(str(score.status), str(score.evidence.get("reason", "")))
+    return reply | {"well_formed": score.well_formed}
 
 
 def number(value: Any) -> dict[str, Any]:
@@ -144,11 +144,9 @@ def number(value: Any) -> dict[str, Any]:
     if not isinstance(value, Real) and type(value).__name__ not in ("bool_", "bool"):
         return failed(f"returned {type(value).__name__}", repr(value))
     reward = float(value)
-    return (
-        {"value": reward}
-        if math.isfinite(reward)
-        else failed(f"returned {reward}", "a reward is a finite number")
-    )
+    if not math.isfinite(reward):
+        return failed(f"returned {reward}", "a reward is a finite number")
+    return {"value": reward}
 
 
 def failed(kind: str, reason: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Loop:
 
     def __init__(
         self,
-        steps: MethodRunner,
+        runner: MethodRunner,
         trained: Trained,
         config: TrainConfig,
         train: Sequence[Any],
@@ -67,16 +67,13 @@ class Loop:
     ) -> None:
         from transformers import TrainerControl, TrainerState
 
-        self.config, self.order = config, steps.order(train)
-        self._method, self._trained, self._train, self._dev = steps, trained, train, dev
-        self._metrics, self._checkpoints, self._probe, self._interrupted = (
-            metrics,
-            checkpoints,
-            probe,
-            interrupted,
-        )
-        self._watch = DivergenceMonitor(config.collapse_nll)
-        self._deciding: str = config.metric_for_best_model
+        self.config, self.order = config, runner.order(train)
+        self._runner, self._trained = runner, trained
+        self._train, self._dev = train, dev
+        self._metrics, self._checkpoints, self._probe = metrics, checkpoints, probe
+        self._interrupted = interrupted
+        self._monitor = DivergenceMonitor(config.collapse_nll)
+        self._decisive_metric: str = config.metric_for_best_model
         self.eval_steps = config.eval_steps or max(1, self.order.steps // 10)
         self.save_steps = config.save_steps or self.eval_steps
         self.state = TrainerState(
@@ -90,7 +87,7 @@ class Loop:
         self._callbacks, self._tokenizer = callbacks, tokenizer
         self._arguments = _arguments(config, self.order.steps, name)
         self._saved_at = time.monotonic()
-        self._worse = 0
+        self._evaluations_without_best = 0
         self._stop: str | None = None
         self._unfit: str | None = None
         self._base_rows: Mapping[str, Rows] = {}
@@ -110,38 +107,34 @@ class Loop:
                 "dev rows can end the run early"
             )
         elif resume_from is None:
-            self._watch.start(self._first_evaluation())
+            self._monitor.start(self._first_evaluation())
             self._base_rows = self._rows
-        ending = self._steps()
+        ending = self._all_steps()
         if ending.best is not None and not ending.interrupted and not ending.wrong:
-            ending = replace(ending, gain=self._gain())
+            over = self.config.continue_from or "the base"
+            ending = replace(ending, gain=self._change(self._base_rows, self._best_rows, over))
         self._fire("on_train_end")
         return ending
 
     def _first_evaluation(self) -> dict[str, float]:
         """Of the base; raises ConfigError when the metric that was asked to decide is none of this
         method's."""
-        metrics, name = self._evaluate(), self._deciding
-        usual = type(self.config).model_fields["metric_for_best_model"]
-        if name not in metrics and name == usual.default:
+        metrics, name = self._evaluate(), self._decisive_metric
+        if name in metrics:
+            return metrics
+        field = type(self.config).model_fields["metric_for_best_model"]
+        if name == field.default:
             log.say(
                 f"the dev rows give no {name} (one kind of answer only?): the dev loss decides "
                 "which checkpoint is best"
             )
-            self._deciding = "loss"
-        elif name not in metrics:
-            choices = ", ".join(key for key in metrics if key in get_args(usual.annotation))
-            raise ConfigError(
-                f"metric_for_best_model {name!r}",
-                "the dev rows give no such metric",
-                f"Take one of: {choices}",
-            )
-        return metrics
-
-    def _gain(self) -> Gain | None:
-        """What the dev rows say of the checkpoint that is kept."""
-        return self._change(
-            self._base_rows, self._best_rows, self.config.continue_from or "the base"
+            self._decisive_metric = "loss"
+            return metrics
+        choices = ", ".join(key for key in metrics if key in get_args(field.annotation))
+        raise ConfigError(
+            f"metric_for_best_model {name!r}",
+            "the dev rows give no such metric",
+            f"Take one of: {choices}",
         )
 
     def _change(
@@ -150,25 +143,25 @@ class Loop:
         """From one evaluation to another; None where one of them was not made."""
         if not before or not after:
             return None
-        groups = [item.group for item in self._dev][
-            : len(before["loss"])
-        ]  # methods that answer take the first ones only
-        return gain_of(self._deciding, self._deciding in RISING, before, after, groups, over)
+        # Methods that answer take the first dev rows only.
+        groups = [item.group for item in self._dev][: len(before["loss"])]
+        name = self._decisive_metric
+        return gain_of(name, name in RISING, before, after, groups, over)
 
     def _resume(self, step: int) -> None:
         self.state, saved = self._checkpoints.load(step, self._trained)
-        self._method.restore(saved["method"])
-        self._base_rows, self._best_rows, self._rows = (
-            saved["base_rows"],
-            saved["best_rows"],
-            saved["rows"],
-        )
+        self._runner.restore(saved["method"])
+        self._base_rows = saved["base_rows"]
+        self._best_rows = saved["best_rows"]
+        self._rows = saved["rows"]
         extra = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
-        self._watch.restore(extra["watch"])
-        self._worse, self._deciding, self._unfit = extra["worse"], extra["deciding"], extra["unfit"]
+        self._monitor.restore(extra["watch"])
+        self._evaluations_without_best = extra["worse"]
+        self._decisive_metric = extra["deciding"]
+        self._unfit = extra["unfit"]
         self.state.max_steps = self.order.steps
 
-    def _steps(self) -> Ending:
+    def _all_steps(self) -> Ending:
         for rows in self.order.batches(self.state.global_step):
             if self.state.global_step % self.order.steps_an_epoch == 0:
                 self._fire("on_epoch_begin")
@@ -177,11 +170,13 @@ class Loop:
                 return self._ending(wrong=wrong)
             if self.state.global_step % self.order.steps_an_epoch == 0:
                 self._fire("on_epoch_end")
+
+            # Reasons to end before the last step.
             if self._stale():
-                steps = self.state.global_step - self._better_at
+                steps = self.state.global_step - self._best_step
                 return self._ending(
-                    reason=f"early stopping: no better dev {self._deciding} in {self._worse} "
-                    f"evaluations, {steps} steps"
+                    reason=f"early stopping: no better dev {self._decisive_metric} in "
+                    f"{self._evaluations_without_best} evaluations, {steps} steps"
                 )
             if self._stop:
                 return self._stopped(self._stop)
@@ -215,31 +210,38 @@ class Loop:
             return
         self.state.best_global_step, self._best_rows = last, self._rows
 
-    def _ending(self, **how: Any) -> Ending:
+    def _ending(
+        self, *, wrong: str | None = None, reason: str | None = None, interrupted: bool = False
+    ) -> Ending:
         """The last state is saved too, unless something is wrong with it."""
         best, step = self.state.best_global_step, self.state.global_step
-        if best is None and self._unfit and not how.get("interrupted"):
-            how = {"wrong": how.get("wrong") or self._unfit}
-        if not how.get("wrong") and step not in self._checkpoints.steps():
+        if best is None and self._unfit and not interrupted:
+            wrong, reason = wrong or self._unfit, None
+        if wrong:
+            return Ending(step, best or None, wrong=wrong, reason=reason, interrupted=interrupted)
+        if step not in self._checkpoints.steps():
             self._save()
-        return Ending(step, best or (None if how.get("wrong") else step), **how)
+        return Ending(step, best or step, reason=reason, interrupted=interrupted)
 
     def _stopped(self, reason: str) -> Ending:
         """With the best adapter from before, or the last one that was saved; without any there is
         nothing to keep."""
         step = self.state.global_step
-        earlier = [] if self._unfit else [saved for saved in self._checkpoints.steps() if saved < step]
-        best = self.state.best_global_step or max(earlier, default=None)
-        return Ending(step, best, reason=reason) if best else Ending(step, None, wrong=reason)
+        best = self.state.best_global_step
+        if not best and not self._unfit:
+            best = max((saved for saved in self._checkpoints.steps() if saved < step), default=None)
+        if not best:
+            return Ending(step, None, wrong=reason)
+        return Ending(step, best, reason=reason)
 
     def _step(self, items: Sequence[Any]) -> str | None:
         """One step; the reason when it must not be taken."""
         self._fire("on_step_begin")
         started = time.monotonic()
         rate = self._trained.scheduler.get_last_lr()[0]
-        budget = self._method.budget.tokens
+        budget = self._runner.budget.tokens
         try:
-            outcome = self._method.train(items, self.state.global_step, self._apply)
+            outcome = self._runner.train(items, self.state.global_step, self._apply)
         except DivergedError as wrong:
             return f"{wrong} at step {self.state.global_step + 1}"
         self._trained.scheduler.step()
@@ -247,33 +249,30 @@ class Loop:
         self.state.epoch = self.order.epoch(self.state.global_step)
         self.state.num_input_tokens_seen += outcome.tokens
         self._stop = outcome.stop
-        self._flow()
+        self._set_control()
         self._fire("on_step_end")
         if self.control.should_log:
-            seconds = {"step_seconds": round(time.monotonic() - started, 4)}
-            seen = {"learning_rate": rate, "num_tokens": float(self.state.num_input_tokens_seen)}
-            lowered = (
-                {"token_budget": float(self._method.budget.tokens)}
-                if self._method.budget.tokens != budget
-                else {}
-            )
-            self._log({"loss": outcome.loss} | seen | outcome.metrics | lowered, seconds)
+            line = {
+                "loss": outcome.loss,
+                "learning_rate": rate,
+                "num_tokens": float(self.state.num_input_tokens_seen),
+                **outcome.metrics,
+            }
+            if self._runner.budget.tokens != budget:
+                line["token_budget"] = float(self._runner.budget.tokens)
+            self._log(line, {"step_seconds": round(time.monotonic() - started, 4)})
         return None
 
     def _apply(self, loss: float) -> float:
         """One update with the gradients that are in place; every group of parameters is clipped by
-        itself. Raises Wrong."""
-        import torch
+        itself. Raises DivergedError."""
+        from torch.nn.utils import clip_grad_norm_
 
         optimizer = self._trained.optimizer
-        clip = torch.nn.utils.clip_grad_norm_
-        norm = math.hypot(
-            *(
-                float(clip(group["params"], self.config.max_grad_norm))
-                for group in optimizer.param_groups
-            )
-        )
-        wrong = self._watch.step(loss, norm)
+        limit = self.config.max_grad_norm
+        norms = [clip_grad_norm_(group["params"], limit) for group in optimizer.param_groups]
+        norm = math.hypot(*map(float, norms))
+        wrong = self._monitor.step(loss, norm)
         if wrong:
             raise DivergedError(wrong)
         self._fire("on_pre_optimizer_step")
@@ -282,82 +281,89 @@ class Loop:
         optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _flow(self) -> None:
-        """What this step asks for; callbacks may change it."""
-        step, last = self.state.global_step, self.state.global_step == self.order.steps
-        self.control.should_log = step % self.config.logging_steps == 0 or last
-        self.control.should_evaluate = bool(self._dev) and (step % self.eval_steps == 0 or last)
+    def _set_control(self) -> None:
+        """What is due after this step; callbacks may change it."""
+        step = self.state.global_step
+        is_last = step == self.order.steps
+        self.control.should_log = step % self.config.logging_steps == 0 or is_last
+        self.control.should_evaluate = bool(self._dev) and (step % self.eval_steps == 0 or is_last)
         overdue = time.monotonic() - self._saved_at > 60 * self.config.save_minutes
         self.control.should_save = step % self.save_steps == 0 or overdue
 
     def _after_step(self) -> str | None:
+        """Evaluate and save where it is due; the reason when something is wrong."""
         if self.control.should_evaluate:
             metrics = self._evaluate()
             if self._stop:
                 return None
-            wrong = self._watch.evaluation(metrics)
+            wrong = self._monitor.evaluation(metrics)
             if wrong:
                 return f"{wrong} at step {self.state.global_step}"
-            self._judge(metrics)
+            self._compare_with_best(metrics)
         if self.control.should_save:
             self._save()
         return None
 
     def _evaluate(self) -> dict[str, float]:
         """Loss and metrics of the dev rows, and the probe's rates."""
-        outcome: StepResult = self._method.evaluate(self._dev)
+        outcome: StepResult = self._runner.evaluate(self._dev)
         self._stop, self._unfit = self._stop or outcome.stop, outcome.unfit
         self._rows = outcome.rows
-        metrics = (
-            {"loss": outcome.loss} | outcome.metrics | (self._probe.run() if self._probe else {})
-        )
+        metrics = {"loss": outcome.loss} | outcome.metrics
+        if self._probe:
+            metrics |= self._probe.run()
         named = {f"eval_{name}": value for name, value in metrics.items()}
         self._log(named, {})
         self._fire("on_evaluate", metrics=named)
         return metrics
 
-    def _judge(self, metrics: Mapping[str, float]) -> None:
-        value, sign = metrics[self._deciding], 1.0 if self._deciding in RISING else -1.0
+    def _compare_with_best(self, metrics: Mapping[str, float]) -> None:
+        """Make this evaluation the best one where it is better than all before it."""
+        step = self.state.global_step
+        value, best = metrics[self._decisive_metric], self.state.best_metric
+        sign = 1.0 if self._decisive_metric in RISING else -1.0
         if self._unfit:
-            log.say(f"step {self.state.global_step} cannot be the best: {self._unfit}")
-            self._worse += 1
-        elif self.state.best_metric is None or sign * value > sign * self.state.best_metric:
-            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
-            self.state.best_model_checkpoint = self._checkpoints.folder_of(
-                self.state.global_step
-            ).name
-            self._worse, self.control.should_save = 0, True
+            log.say(f"step {step} cannot be the best: {self._unfit}")
+            self._evaluations_without_best += 1
+        elif best is None or sign * value > sign * best:
+            self.state.best_metric, self.state.best_global_step = value, step
+            self.state.best_model_checkpoint = self._checkpoints.folder_of(step).name
+            self.control.should_save = True
+            self._evaluations_without_best = 0
             self._best_rows = self._rows
         else:
-            self._worse += 1
+            self._evaluations_without_best += 1
 
     @property
-    def _better_at(self) -> int:
+    def _best_step(self) -> int:
         """The step of the newest evaluation that was better than those before it; 0 before there is
         one."""
         return self.state.best_global_step or 0
 
     def _stale(self) -> bool:
-        """A short run is evaluated after every step, and single steps are noise: patience is a part
-        of the epochs asked for besides."""
+        """Whether the run has gone on for too long without a better evaluation.
+
+        A short run is evaluated after every step, and single steps are noise: patience is a part
+        of the epochs asked for besides.
+        """
         patience = self.config.early_stopping_patience
-        if patience is None or self._worse < patience:
+        if patience is None or self._evaluations_without_best < patience:
             return False
-        return 10 * (self.state.global_step - self._better_at) >= patience * self.order.steps
+        return 10 * (self.state.global_step - self._best_step) >= patience * self.order.steps
 
     def _save(self) -> None:
         cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {
-            "watch": self._watch.state(),
-            "worse": self._worse,
-            "deciding": self._deciding,
+            "watch": self._monitor.state(),
+            "worse": self._evaluations_without_best,
+            "deciding": self._decisive_metric,
             "unfit": self._unfit,
         }
-        rows = {
+        saved = {
+            "method": self._runner.state(),
             "base_rows": dict(self._base_rows),
             "best_rows": dict(self._best_rows),
             "rows": dict(self._rows),
         }
-        saved = {"method": self._method.state()} | rows
         self._checkpoints.save(self._trained, self.state, saved)
         self._saved_at = time.monotonic()
         self._fire("on_save")

@@ -35,7 +35,9 @@ SMALLER = (
 
 def branch_by_branch(examples: Sequence[Example]) -> list[Example]:
     """An example a branch, in their order."""
-    return [replace(example, branches=(branch,)) for example in examples for branch in example.branches]
+    return [
+        replace(example, branches=(branch,)) for example in examples for branch in example.branches
+    ]
 
 
 class Budget:

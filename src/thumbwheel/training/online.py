@@ -111,12 +111,10 @@ class OnlineConfig(TrainConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _by_the_judge(cls, values: Any) -> Any:
-        return (
-            {**cls.reward_model_defaults, **values}
-            if isinstance(values, dict) and values.get("reward_model")
-            else values
-        )
+    def _defaults_with_reward_model(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("reward_model"):
+            return {**cls.reward_model_defaults, **values}
+        return values
 
     @model_validator(mode="after")
     def _room_for_a_prompt(self) -> Self:
@@ -128,7 +126,7 @@ class OnlineConfig(TrainConfig):
         return self
 
     @model_validator(mode="after")
-    def _an_endpoint_that_is_asked(self) -> Self:
+    def _endpoint_is_used(self) -> Self:
         if self.endpoint_url is not None and self.rollouts != "endpoint":
             raise ValueError(
                 f"endpoint_url is given and rollouts is {self.rollouts}, so it would not be "
@@ -138,7 +136,7 @@ class OnlineConfig(TrainConfig):
 
     @field_validator("rollouts")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _source_exists(cls, name: str) -> str:
         if name not in SOURCES.names():
             raise ValueError(f"known are {', '.join(SOURCES.names())}")
         return name
@@ -150,7 +148,7 @@ Verdict = Literal["update", "skip", "leave"]
 
 @dataclass(frozen=True, eq=False)
 class RolloutPrompt:
-    """A prompt to answer; `row` is what judges need, `number` its place among the prepared rows."""
+    """A prompt to answer; `row` is what judges need, `number` its index among the prepared rows."""
 
     prompt: tuple[int, ...]
     row: Row
@@ -171,15 +169,17 @@ class Collected:
     @property
     def values(self) -> list[list[float | None]]:
         """[task][answer] the rewards as numbers; None where no judge had one."""
-        return [[reward.value for reward in several] for several in self.rewards]
+        return [[reward.value for reward in group] for group in self.rewards]
 
-    def replaced(self, indices: Sequence[int], others: Collected) -> Collected:
-        """With the answers to the tasks at `places` exchanged for those of `others`, where any of
-        these has a reward."""
+    def replaced(self, task_numbers: Sequence[int], others: Collected) -> Collected:
+        """With the answers to these tasks exchanged for those of `others`, where any of these has
+        a reward."""
         rollouts, rewards = list(self.rollouts), list(self.rewards)
-        for index, new, earned in zip(indices, others.rollouts, others.rewards, strict=True):
-            if any(reward.value is not None for reward in earned):
-                rollouts[index], rewards[index] = new, earned
+        for number, new_rollouts, new_rewards in zip(
+            task_numbers, others.rollouts, others.rewards, strict=True
+        ):
+            if any(reward.value is not None for reward in new_rewards):
+                rollouts[number], rewards[number] = new_rollouts, new_rewards
         return replace(self, rollouts=rollouts, rewards=rewards)
 
 
@@ -195,7 +195,7 @@ class Experience:
     tokens: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def of(self, batch: TreeBatch) -> dict[str, torch.Tensor]:
+    def for_batch(self, batch: TreeBatch) -> dict[str, torch.Tensor]:
         """name -> [M] in the order of the targets of `batch`, which was planned from these
         examples."""
         import torch
@@ -206,20 +206,20 @@ class Experience:
             for name, values in self.tokens.items()
         }
 
-    def only(self, members: Sequence[int]) -> Experience:
+    def select(self, numbers: Sequence[int]) -> Experience:
         """That of some of the examples."""
-        tokens = {name: [values[number] for number in members] for name, values in self.tokens.items()}
-        return Experience([self.examples[number] for number in members], tokens)
+        tokens = {
+            name: [values[number] for number in numbers] for name, values in self.tokens.items()
+        }
+        return Experience([self.examples[number] for number in numbers], tokens)
 
     def divided(self) -> Experience:
         """The same with an example a branch."""
-        sizes = [[len(branch.ids) for branch in one.branches] for one in self.examples]
-        tokens = {
-            name: [
-                part for flat, own in zip(values, sizes, strict=True) for part in flat.split(own)
-            ]
-            for name, values in self.tokens.items()
-        }
+        tokens: dict[str, list[torch.Tensor]] = {name: [] for name in self.tokens}
+        for number, example in enumerate(self.examples):
+            lengths = [len(branch.ids) for branch in example.branches]
+            for name, values in self.tokens.items():
+                tokens[name] += values[number].split(lengths)
         return Experience(branch_by_branch(self.examples), tokens)
 
 
@@ -246,8 +246,9 @@ class OnlineAlgorithm(Method[C]):
         prepared = Prepared()
         room = self.config.max_length - self.config.max_completion_length
         for number, row in enumerate(rows):
-            if not self._judged(row):
-                prepared.dropped["neither a checker nor a reference, and nothing else judges"] += 1
+            if not self._can_be_judged(row):
+                reason = "neither a checker nor a reference, and nothing else judges"
+                prepared.dropped[reason] += 1
                 continue
             try:
                 ids = tuple(builder.prompt(row["prompt"], row.get("tools")))
@@ -255,20 +256,22 @@ class OnlineAlgorithm(Method[C]):
                 prepared.dropped[f"{error.what}: {error.why}"] += 1
                 continue
             if len(ids) > room:
-                prepared.dropped[
-                    f"prompt longer than max_length less max_completion_length ({room} tokens)"
-                ] += 1
+                reason = f"prompt longer than max_length less max_completion_length ({room} tokens)"
+                prepared.dropped[reason] += 1
                 continue
-            prepared.items.append(RolloutPrompt(ids, row, str(row["group"]), len(prepared.items)))
+            task = RolloutPrompt(ids, row, str(row["group"]), len(prepared.items))
+            prepared.items.append(task)
             prepared.rows.append(number)
             prepared.tokens += len(ids)
         return prepared
 
-    def _judged(self, row: Row) -> bool:
-        alone = self.config.reward_model is None and all(
-            name.partition("=")[0] == "checker" for name in self.config.reward_functions
-        )
-        return not alone or row.get("checker") is not None or row.get("reference") is not None
+    def _can_be_judged(self, row: Row) -> bool:
+        if self.config.reward_model is not None:
+            return True
+        names = [name.partition("=")[0] for name in self.config.reward_functions]
+        if any(name != "checker" for name in names):
+            return True
+        return row.get("checker") is not None or row.get("reference") is not None
 
     @abstractmethod
     def experience(self, collected: Collected, score: Sweep) -> Experience:
@@ -285,9 +288,9 @@ class OnlineAlgorithm(Method[C]):
         """The share of one micro-batch: `values` are its tokens', `whole` those of all tokens of
         the update, for denominators."""
 
-    def again(self, collected: Collected, turn: int) -> list[int]:
-        """Places of the tasks that have to be answered anew, asked for `turn` 1, 2, ... until there
-        are none."""
+    def tasks_to_resample(self, collected: Collected, attempt: int) -> list[int]:
+        """Numbers of the tasks that have to be answered anew; asked for `attempt` 1, 2, ... until
+        there are none."""
         return []
 
     def passes(self, step: int) -> int:
@@ -324,17 +327,20 @@ def branches(rollouts: Sequence[Rollout]) -> tuple[Branch, ...]:
 
 
 def importance(
-    logp: torch.Tensor, answers: Sequence[Rollout], cap: float
+    logp: torch.Tensor, rollouts: Sequence[Rollout], cap: float
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """([targets] how much likelier each token is by `logp` than where it was sampled, at most
     `cap`; metrics of that).
 
     Truncated importance sampling as TRL 1.16's token_truncate: an advantage is multiplied by it.
     """
-    sampled = logp.new_tensor([logp_of_token for answer in answers for logp_of_token in answer.logps or ()])
-    ratio = (logp - sampled).exp().clamp(max=cap)
-    figures = {"min": ratio.min(), "mean": ratio.mean(), "max": ratio.max()}
+    sampled: list[float] = []
+    for rollout in rollouts:
+        sampled += rollout.logps or ()
+    ratio = (logp - logp.new_tensor(sampled)).exp().clamp(max=cap)
+    prefix = "sampling/importance_sampling_ratio"
     return ratio, {
-        f"sampling/importance_sampling_ratio/{name}": float(value)
-        for name, value in figures.items()
+        f"{prefix}/min": float(ratio.min()),
+        f"{prefix}/mean": float(ratio.mean()),
+        f"{prefix}/max": float(ratio.max()),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from thumbwheel.training.step import means
 
 if TYPE_CHECKING:
     import torch
+
+    from thumbwheel.engine.score import Scores
 
 MEASURED = 4
 """Answers to each training prompt before the first step of a curriculum."""
@@ -58,25 +61,30 @@ class EngineSweep:
     ) -> dict[str, list[torch.Tensor]]:
         import torch
 
-        found: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
+        def score(engine: ScoreEngine, batch: TreeBatch) -> Scores:
+            return engine.score(batch, role, outputs=frozenset(wants))
+
+        # The batches come in any order: values are kept by the number of their unit.
+        by_unit: dict[str, dict[int, torch.Tensor]] = {want: {} for want in wants}
         units = self._budget.units(examples)
-        score = lambda engine, batch: engine.score(batch, role, outputs=frozenset(wants))  # noqa: E731 - for the batches of this call
         for batch, scores in self.engine.map_batches(units, self._budget.tokens, score):
+            n_branches = [len(unit.branches) for unit in batch.examples]
+            n_targets = [
+                sum(len(branch.targets) for branch in unit.branches) for unit in batch.examples
+            ]
             for want in wants:
-                sizes = [
-                    len(one.branches)
-                    if want == "last"
-                    else sum(len(part.targets) for part in one.branches)
-                    for one in batch.examples
-                ]
+                sizes = n_branches if want == "last" else n_targets
                 parts = torch.split(getattr(scores, want).detach().cpu(), sizes)
-                found[want] |= dict(zip(batch.example_ids, parts, strict=True))
-        counts = [len(one.branches) if self._budget.divided else 1 for one in examples]
-        ends = list(accumulate(counts, initial=0))
-        return {
-            want: [torch.cat([values[at] for at in range(*span)]) for span in pairwise(ends)]
-            for want, values in found.items()
-        }
+                by_unit[want] |= dict(zip(batch.example_ids, parts, strict=True))
+
+        # An example is one unit, or as many as it has branches.
+        counts = [len(example.branches) if self._budget.divided else 1 for example in examples]
+        by_example: dict[str, list[torch.Tensor]] = {want: [] for want in wants}
+        for start, end in pairwise(accumulate(counts, initial=0)):
+            for want, values in by_unit.items():
+                parts_of_example = [values[number] for number in range(start, end)]
+                by_example[want].append(torch.cat(parts_of_example))
+        return by_example
 
 
 class OnlineRunner:
@@ -84,24 +92,21 @@ class OnlineRunner:
     from."""
 
     def __init__(self, method: OnlineAlgorithm[Any], parts: Parts) -> None:
-        self.method, self.engine, self._builder, self.config = (
-            method,
-            parts.engine,
-            parts.builder,
-            method.config,
-        )
+        self.method, self.config = method, method.config
+        self.engine, self._builder = parts.engine, parts.builder
         self.engine.temperature = self.config.temperature
         method.begin(parts)
         self.budget = Budget(self.engine, self.config.token_budget, divisible=True)
         self._sweep = EngineSweep(self.engine, self.budget)
-        self._answer_by(policy(parts, self.config.memory_limit_gb))
+        self._sample_from(policy(parts, self.config.memory_limit_gb))
         self._judge, self._watchers = judges(self.config, parts)
         self._learned_judge = parts.reward_model is not None
         self._guard = Guard(self.config.kl_budget, self.config.length_creep)
         self._curriculum: Curriculum | None = None
 
-    def _answer_by(self, policy_sampler: GroupSampler) -> None:
-        self._own, self.source = policy_sampler, source_of(self.config, policy_sampler)
+    def _sample_from(self, policy_sampler: GroupSampler) -> None:
+        self._policy_sampler = policy_sampler
+        self.source = source_of(self.config, policy_sampler)
 
     def groups(self) -> list[dict[str, Any]]:
         """The method's parameter groups."""
@@ -112,29 +117,34 @@ class OnlineRunner:
         plain = Order.of(len(items), self.config)
         if not self.config.curriculum:
             return plain
-        measure = lambda: self._measured(items)  # noqa: E731 - the first pass waits until the run begins
         self._curriculum = Curriculum(
-            plain.rows, plain.batch_size, plain.steps, plain.seed, measure
+            plain.rows,
+            plain.batch_size,
+            plain.steps,
+            plain.seed,
+            lambda: self._success_rates(items),  # the first pass waits until the run begins
         )
         return self._curriculum
 
     def train(self, items: Sequence[RolloutPrompt], step: int, apply: Apply) -> StepResult:
         """Collect a batch and learn from it."""
+        n_answers = self.config.num_generations
+
+        # Sample and judge; some methods have prompts answered anew that taught nothing.
         self.source.sync()
-        collected = rewarded(self.collect(items, self.config.num_generations, self._sampling(step)))
-        for turn in count(1):
-            again = self.method.again(collected, turn)
-            if not again:
+        collected = rewarded(self.collect(items, n_answers, self._sampling(step)))
+        for attempt in count(1):
+            numbers = self.method.tasks_to_resample(collected, attempt)
+            if not numbers:
                 break
-            others = self.collect(
-                [items[number] for number in again],
-                self.config.num_generations,
-                self._sampling(step + turn * PASS),
-            )
-            collected = collected.replaced(again, others)
+            tasks = [items[number] for number in numbers]
+            sampling = self._sampling(step + attempt * PASS)
+            collected = collected.replaced(numbers, self.collect(tasks, n_answers, sampling))
         if self._curriculum:
-            for task, rate in success(collected):
-                self._curriculum.record(task, rate)
+            for row, rate in success(collected):
+                self._curriculum.record(row, rate)
+
+        # Advantages, then the updates.
         experience = self.method.experience(collected, self._sweep)
         loss, metrics, tokens = self._updates(experience, step, apply)
         metrics = collected_metrics(collected) | experience.metrics | metrics
@@ -149,35 +159,36 @@ class OnlineRunner:
     ) -> Collected:
         """`n` answers of `source` (by default the one that is learned from) to every task, judged."""
         source = source or self.source
-        started: dict[
-            tuple[int, int], tuple[Rollout, PendingJudgement]
-        ] = {}  # holds the answers, so that no other one gets the name of one
+        # Judging begins as soon as an answer ends. Answers are told apart by their id(); that they
+        # are held here keeps an id from being given to another one.
+        pending: dict[tuple[int, int], tuple[Rollout, PendingJudgement]] = {}
 
-        def ended(task_index: int, rollout: Rollout) -> None:
-            started[task_index, id(rollout)] = rollout, self._judge.start(_ask(tasks[task_index], rollout))
+        def start_judging(task_number: int, rollout: Rollout) -> None:
+            judgement = self._judge.start(_judge_request(tasks[task_number], rollout))
+            pending[task_number, id(rollout)] = rollout, judgement
 
-        rollouts = source.sample([task.prompt for task in tasks], n, sampling, ended)
-        return Collected(
-            tasks, rollouts, self._judged(self._judge, tasks, rollouts, started), source.off_policy
-        )
+        rollouts = source.sample([task.prompt for task in tasks], n, sampling, start_judging)
+        rewards = self._rewards(self._judge, tasks, rollouts, pending)
+        return Collected(tasks, rollouts, rewards, source.off_policy)
 
-    def _judged(
+    def _rewards(
         self,
         judge: Judge,
         tasks: Sequence[RolloutPrompt],
         rollouts: Sequence[Sequence[Rollout]],
-        started: Mapping[tuple[int, int], tuple[Rollout, PendingJudgement]],
+        pending: Mapping[tuple[int, int], tuple[Rollout, PendingJudgement]],
     ) -> list[list[Reward]]:
-        """The rewards; what a source did not tell of while it sampled is judged now."""
-        judging = [
-            started[place, id(one)][1]
-            if (place, id(one)) in started
-            else judge.start(_ask(tasks[place], one))
-            for place, several in enumerate(rollouts)
-            for one in several
-        ]
-        rewards = iter(judge.finish(judging))
-        return [[next(rewards) for _ in several] for several in rollouts]
+        """[task][answer]; what a source did not announce while it sampled is judged now."""
+        judgements: list[PendingJudgement] = []
+        for number, (task, group) in enumerate(zip(tasks, rollouts, strict=True)):
+            for rollout in group:
+                if (number, id(rollout)) in pending:
+                    judgements.append(pending[number, id(rollout)][1])
+                else:
+                    judgements.append(judge.start(_judge_request(task, rollout)))
+        rewards = judge.finish(judgements)
+        ends = accumulate((len(group) for group in rollouts), initial=0)
+        return [rewards[start:end] for start, end in pairwise(ends)]
 
     def _sampling(self, step: int, greedy: bool = False) -> Sampling:
         config = self.config
@@ -191,22 +202,22 @@ class OnlineRunner:
             seed=config.seed * 1_000_003 + step,
         )
 
-    def _measured(self, items: Sequence[RolloutPrompt]) -> dict[int, float]:
+    def _success_rates(self, items: Sequence[RolloutPrompt]) -> dict[int, float]:
         """Row -> how well recorded answers to the prompt did; where some prompts have none, what a
         few answers of the base earn."""
-        logged = {
-            start: item.row["success"]
-            for start, item in enumerate(items)
+        recorded = {
+            number: item.row["success"]
+            for number, item in enumerate(items)
             if item.row.get("success") is not None
         }
-        if len(logged) == len(items):
-            return logged
+        if len(recorded) == len(items):
+            return recorded
         size = max(1, self.config.batch_size * self.config.num_generations // MEASURED)
         rates: dict[int, float] = {}
         for start in range(0, len(items), size):
-            rates |= success(
-                self.collect(items[start : start + size], MEASURED, self._sampling(PASS - 1 - start // size))
-            )
+            sampling = self._sampling(PASS - 1 - start // size)
+            collected = self.collect(items[start : start + size], MEASURED, sampling)
+            rates |= success(collected)
         return rates
 
     def _updates(
@@ -214,10 +225,13 @@ class OnlineRunner:
     ) -> tuple[float, dict[str, float], int]:
         """(mean loss, mean metrics, computed tokens) of all updates on one batch."""
         losses: list[float] = []
-        update_metrics: list[dict[str, float]] = []
+        by_update: list[dict[str, float]] = []
         tokens = 0
-        for members in self._minibatches(len(experience.examples), step):
-            loss, metrics, computed = self._update(experience, members)
+        for numbers in self._minibatches(len(experience.examples), step):
+            minibatch = experience.select(numbers)
+            loss, metrics, computed = self.budget.run(
+                minibatch.examples, partial(self._gradients, minibatch)
+            )
             tokens += computed
             verdict = self.method.verdict(metrics)
             if verdict == "update":
@@ -225,75 +239,81 @@ class OnlineRunner:
                 metrics = {"grad_norm": apply(loss)} | metrics
             else:
                 self.engine.zero_grad()
-            update_metrics.append(metrics)
+            by_update.append(metrics)
             if verdict == "leave":
                 break
-        names = dict.fromkeys(name for one in update_metrics for name in one)
-        averaged = {name: _mean([one[name] for one in update_metrics if name in one]) for name in names}
-        return _mean(losses), averaged | {"updates": float(len(losses))}, tokens
+        averaged: dict[str, float] = {}
+        for name in dict.fromkeys(name for metrics in by_update for name in metrics):
+            averaged[name] = _mean([metrics[name] for metrics in by_update if name in metrics])
+        averaged["updates"] = float(len(losses))
+        return _mean(losses), averaged, tokens
 
     def _minibatches(self, examples: int, step: int) -> Iterator[list[int]]:
         size = max(1, self.method.minibatch(examples))
-        for turn in range(self.method.passes(step)):
+        for epoch in range(self.method.passes(step)):
             order = list(range(examples))
             if size < examples:
-                random.Random(f"{self.config.seed}:{step}:{turn}").shuffle(order)
-            yield from (sorted(order[start : start + size]) for start in range(0, examples, size))
-
-    def _update(
-        self, experience: Experience, members: Sequence[int]
-    ) -> tuple[float, dict[str, float], int]:
-        chosen = experience.only(members)
-        return self.budget.run(chosen.examples, lambda: self._gradients(chosen))
+                random.Random(f"{self.config.seed}:{step}:{epoch}").shuffle(order)
+            for start in range(0, examples, size):
+                yield sorted(order[start : start + size])
 
     def _gradients(self, experience: Experience) -> tuple[float, dict[str, float], int]:
+        """(loss, metrics, computed tokens) of one update, whose gradients are then in place."""
         import torch
 
         whole = {name: torch.cat(values) for name, values in experience.tokens.items()}
-        experience = experience.divided() if self.budget.divided else experience
+        if self.budget.divided:
+            experience = experience.divided()
         losses: list[torch.Tensor] = []
-        batch_metrics: list[Metrics] = []
+        by_batch: list[Metrics] = []
         tokens = 0
 
         def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, Metrics]:
-            out = self.method.loss(engine, batch.to(engine.device), experience.of(batch), whole)
+            values = experience.for_batch(batch)
+            out = self.method.loss(engine, batch.to(engine.device), values, whole)
             return out.loss, out.metrics
 
-        for batch, (loss, metrics) in self.engine.backward(
-            experience.examples, self.budget.tokens, work
-        ):
+        batches = self.engine.backward(experience.examples, self.budget.tokens, work)
+        for batch, (loss, metrics) in batches:
             losses.append(loss)
-            batch_metrics.append(metrics)
+            by_batch.append(metrics)
             tokens += batch.n_rows
-        return float(sum(losses)), means(batch_metrics), tokens
+        return float(sum(losses)), means(by_batch), tokens
 
     def evaluate(self, items: Sequence[RolloutPrompt]) -> StepResult:
         """Greedy answers to dev prompts; the loss is the reward turned round, so that less is
         better there too."""
         tasks = items[: self.config.eval_prompts]
-        self._own.sync()
-        collected = rewarded(self.collect(tasks, 1, self._sampling(0, greedy=True), self._own))
+        self._policy_sampler.sync()
+        sampling = self._sampling(0, greedy=True)
+        collected = rewarded(self.collect(tasks, 1, sampling, self._policy_sampler))
+        rollouts = [rollout for (rollout,) in collected.rollouts]
+        rewards = [reward.value for (reward,) in collected.rewards]
         metrics = collected_metrics(collected)
-        seen = EvaluationRecord(
-            [one.value for (one,) in collected.rewards],
-            [len(one.ids) for (one,) in collected.rollouts],
-            metrics,
-        )
+        evaluation = EvaluationRecord(rewards, [len(rollout.ids) for rollout in rollouts], metrics)
+
+        # What a reward model might let pass, and what is only watched.
         if self._learned_judge:
-            seen.kept = _kept(collected)
-            for name in GUARDED_RATES:
-                metrics |= _known(name, seen.kept[name])
+            evaluation.kept = guarded_values(collected)
+            for name, values in evaluation.kept.items():
+                metrics |= _mean_metric(name, values)
         if self._watchers:
-            watched = self._judged(self._watchers, tasks, collected.rollouts, {})
-            seen.held_out = {
-                name: [one.parts.get(name) for (one,) in watched] for name in self.config.held_out
+            watched = self._rewards(self._watchers, tasks, collected.rollouts, {})
+            evaluation.held_out = {
+                name: [reward.parts.get(name) for (reward,) in watched]
+                for name in self.config.held_out
             }
-            for name, values in seen.held_out.items():
-                metrics |= _known(f"held_out/{name}", values)
-        losses = [None if value is None else -value for value in seen.rewards]
-        rows = {"reward": seen.rewards, "loss": losses}
+            for name, watched_values in evaluation.held_out.items():
+                metrics |= _mean_metric(f"held_out/{name}", watched_values)
+
+        losses = [None if reward is None else -reward for reward in rewards]
         return StepResult(
-            -metrics["reward"], metrics, 0, self._guard.evaluation(seen), self._guard.unfit(), rows
+            -metrics["reward"],
+            metrics,
+            0,
+            stop=self._guard.evaluation(evaluation),
+            unfit=self._guard.unfit(),
+            rows={"reward": rewards, "loss": losses},
         )
 
     def examples(self, items: Sequence[RolloutPrompt]) -> Sequence[Example]:
@@ -304,14 +324,12 @@ class OnlineRunner:
 
     def rehearse(self, units: Sequence[Example]) -> None:
         """The policy's log-probs of such answers, a critic's values, and their gradients."""
+        values = frozenset({"value"})
 
         def work(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, None]:
             total = engine.score(batch, Role.POLICY, grad=True).logp.sum()
             if Role.CRITIC in engine.roles:
-                total = (
-                    total
-                    + engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value.sum()
-                )
+                total = total + engine.score(batch, Role.CRITIC, values, grad=True).value.sum()
             return total, None
 
         for _ in self.engine.backward(units, self.budget.tokens, work):
@@ -324,21 +342,21 @@ class OnlineRunner:
             "method": self.method.state(),
             "guard": self._guard.state(),
             "budget": self.budget.state(),
-            "exact": self._own.exact,
+            "exact": self._policy_sampler.exact,
         }
-        return state | ({"curriculum": self._curriculum.state()} if self._curriculum else {})
+        if self._curriculum:
+            state["curriculum"] = self._curriculum.state()
+        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Put them back."""
         self.method.restore(state["method"])
         self._guard.restore(state["guard"])
         self.budget.restore(state["budget"])
-        if (
-            state["exact"] != self._own.exact
-        ):  # a copy is the policy up to rounding, which can decide a token
-            self._answer_by(
-                GroupSampler(self.engine.model, self._builder.tokenizer, merge=not state["exact"])
-            )
+        # A merged copy is the policy up to rounding, which can decide a token.
+        if state["exact"] != self._policy_sampler.exact:
+            merge = not state["exact"]
+            self._sample_from(GroupSampler(self.engine.model, self._builder.tokenizer, merge=merge))
         if self._curriculum:
             self._curriculum.restore(state["curriculum"])
 
@@ -358,35 +376,40 @@ def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
     if parts.reward_model is not None:
         from thumbwheel.engine.reward_model import RewardModel
 
-        beside = RewardModel.on_engine(parts.engine, parts.builder.tokenizer, parts.reward_model)
-        model = beside or RewardModel.load(parts.reward_model, device=str(parts.engine.device))
+        # On the policy's own base where it fits there, else loaded by itself.
+        model = RewardModel.on_engine(parts.engine, parts.builder.tokenizer, parts.reward_model)
+        if model is None:
+            device = str(parts.engine.device)
+            model = RewardModel.load(parts.reward_model, device=device)
     if not functions and model is None:
         raise ConfigError(
             "reward_functions and reward_model",
             "nothing is left that judges",
             "Name a function or a reward model",
         )
+
+    # Settings of a function that does neither go to the judge, which refuses them.
     watched = dict.fromkeys(config.held_out, 1.0)
-    settings = config.reward_settings
-    watching = {name: values for name, values in settings.items() if name in watched}
-    judging = {
-        name: values for name, values in settings.items() if name in functions or name not in watched
-    }
-    rewards = Judge(
+    judge_settings: dict[str, Any] = {}
+    watcher_settings: dict[str, Any] = {}
+    for name, settings in config.reward_settings.items():
+        if name in watched:
+            watcher_settings[name] = settings
+        if name in functions or name not in watched:
+            judge_settings[name] = settings
+    judge = Judge(
         functions,
         model,
         config.reward_model_weight,
         config.reward_timeout,
         config.reward_workers,
-        judging,
+        judge_settings,
         parts.checkers,
     )
-    watcher = (
-        Judge(watched, None, 0.0, config.reward_timeout, 1, watching, parts.checkers)
-        if watched
-        else None
-    )
-    return rewards, watcher
+    if not watched:
+        return judge, None
+    timeout = config.reward_timeout
+    return judge, Judge(watched, None, 0.0, timeout, 1, watcher_settings, parts.checkers)
 
 
 def weighted(text: str) -> tuple[str, float]:
@@ -409,83 +432,85 @@ def weighted(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _ask(task: RolloutPrompt, rollout: Rollout) -> JudgeRequest:
+def _judge_request(task: RolloutPrompt, rollout: Rollout) -> JudgeRequest:
     return JudgeRequest(task.row, rollout.text, rollout.finish, task.row["prompt"])
 
 
 def rewarded(collected: Collected) -> Collected:
     """The same; raises DataError when not one answer has a reward."""
-    rewards = [reward for several in collected.rewards for reward in several]
-    if all(reward.value is None for reward in rewards):
-        why = "; ".join(
-            sorted({f"{name}: {kind}" for reward in rewards for name, kind in reward.failures.items()})
-        )
-        raise DataError(
-            f"{len(rewards)} answers to {len(collected.tasks)} prompts",
-            f"none of them has a reward ({why or 'nothing that judges applies to these rows'})",
-            "Give the rows a checker and a reference, or set reward_functions or reward_model",
-        )
-    return collected
+    rewards = [reward for group in collected.rewards for reward in group]
+    if any(reward.value is not None for reward in rewards):
+        return collected
+    failures: set[str] = set()
+    for reward in rewards:
+        failures |= {f"{name}: {kind}" for name, kind in reward.failures.items()}
+    why = "; ".join(sorted(failures)) or "nothing that judges applies to these rows"
+    raise DataError(
+        f"{len(rewards)} answers to {len(collected.tasks)} prompts",
+        f"none of them has a reward ({why})",
+        "Give the rows a checker and a reference, or set reward_functions or reward_model",
+    )
 
 
 def success(collected: Collected) -> list[tuple[int, float]]:
     """(row, mean reward) of every task that has one."""
-    rewards_of_rows = [
-        (task.number, [value for value in values if value is not None])
-        for task, values in zip(collected.tasks, collected.values, strict=True)
-    ]
-    return [(row, _mean(values)) for row, values in rewards_of_rows if values]
+    rates: list[tuple[int, float]] = []
+    for task, rewards in zip(collected.tasks, collected.values, strict=True):
+        present = [reward for reward in rewards if reward is not None]
+        if present:
+            rates.append((task.number, _mean(present)))
+    return rates
 
 
 def collected_metrics(collected: Collected) -> dict[str, float]:
     """Mean reward and its parts, failures, and the shape of the answers; a reward that is missing
     leaves its mean."""
-    rewards = [one for several in collected.rewards for one in several]
-    rollouts = [one for several in collected.rollouts for one in several]
-    lengths = [float(len(one.ids)) for one in rollouts]
-    ended = _mean([float(one.finish == "stop") for one in rollouts])
-    found = {
-        "reward": _mean([one.value for one in rewards if one.value is not None]),
-        "reward_std": spread([one.value for one in rewards if one.value is not None]),
-        "reward_failures": _mean([float(one.value is None) for one in rewards]),
-        "eos_rate": ended,
-        "completions/clipped_ratio": 1 - ended,
+    rewards = [reward for group in collected.rewards for reward in group]
+    rollouts = [rollout for group in collected.rollouts for rollout in group]
+    values = [reward.value for reward in rewards if reward.value is not None]
+    lengths = [float(len(rollout.ids)) for rollout in rollouts]
+    eos_rate = _mean([float(rollout.finish == "stop") for rollout in rollouts])
+    metrics = {
+        "reward": _mean(values),
+        "reward_std": spread(values),
+        "reward_failures": _mean([float(reward.value is None) for reward in rewards]),
+        "eos_rate": eos_rate,
+        "completions/clipped_ratio": 1 - eos_rate,
         "completions/mean_length": _mean(lengths),
         "completions/min_length": min(lengths),
         "completions/max_length": max(lengths),
     }
-    found |= _known(
-        "format_rate",
-        [None if one.well_formed is None else float(one.well_formed) for one in rewards],
-    )
-    for name in dict.fromkeys(name for one in rewards for name in one.parts):
-        found |= _known(f"rewards/{name}/mean", [one.parts.get(name) for one in rewards])
-    return found
+    metrics |= _mean_metric("format_rate", [reward.well_formed for reward in rewards])
+    for name in dict.fromkeys(name for reward in rewards for name in reward.parts):
+        parts = [reward.parts.get(name) for reward in rewards]
+        metrics |= _mean_metric(f"rewards/{name}/mean", parts)
+    return metrics
 
 
-def _kept(collected: Collected) -> dict[str, list[float | None]]:
-    """By the metrics of divergence.GUARDED_RATES, whether each answer, one a task, has what training must not
-    take from it; None where nobody knows."""
-    found: dict[str, list[float | None]] = {name: [] for name in GUARDED_RATES}
-    for task, (answer,), (reward,) in zip(
+def guarded_values(collected: Collected) -> dict[str, list[float | None]]:
+    """By the metrics of divergence.GUARDED_RATES, whether each answer, one a task, has what
+    training must not take from it; None where nobody knows."""
+    values: dict[str, list[float | None]] = {name: [] for name in GUARDED_RATES}
+    for task, (rollout,), (reward,) in zip(
         collected.tasks, collected.rollouts, collected.rewards, strict=True
     ):
+        well_formed, liked_value = reward.well_formed, None
         liked = task.row.get("liked")
-        same = (
-            checker(None, None, liked, "what people liked", {}).score([Case(answer.text, liked)])[0]
-            if liked
-            else None
-        )
-        formed = same.well_formed if same and reward.well_formed is None else reward.well_formed
-        found["format_rate"].append(None if formed is None else float(formed))
-        found["eos_rate"].append(float(answer.finish == "stop"))
-        found["liked_rate"].append(same.value if same else None)
-    return found
+        if liked:
+            like_checker = checker(None, None, liked, "what people liked", {})
+            (score,) = like_checker.score([Case(rollout.text, liked)])
+            liked_value = score.value
+            if well_formed is None:
+                well_formed = score.well_formed
+        values["format_rate"].append(None if well_formed is None else float(well_formed))
+        values["eos_rate"].append(float(rollout.finish == "stop"))
+        values["liked_rate"].append(liked_value)
+    return values
 
 
-def _known(name: str, values: Sequence[float | None]) -> dict[str, float]:
+def _mean_metric(name: str, values: Sequence[float | None]) -> dict[str, float]:
     """The mean of those that there are; nothing without any."""
-    present = [value for value in values if value is not None]
+    present = [float(value) for value in values if value is not None]
     return {name: _mean(present)} if present else {}
 
 

@@ -66,7 +66,9 @@ def main(arguments: list[str]) -> int:
     try:
         if options.parent is not None:
             die_with(options.parent)
-        _ = run.lock() if options.lock_fd is None else options.lock_fd  # held until this process ends
+        _ = (
+            run.lock() if options.lock_fd is None else options.lock_fd
+        )  # held until this process ends
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         return error.exit_code
@@ -135,7 +137,10 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
     rows = run.read_rows()
     assembly = made_to_fit(run, spec, rows)
-    hold_to(assembly.engine.device.type, room_gb(assembly.engine.device.type, assembly.config.memory_limit_gb))
+    hold_to(
+        assembly.engine.device.type,
+        room_gb(assembly.engine.device.type, assembly.config.memory_limit_gb),
+    )
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": assembly.steps}))
     noise = weigh(assembly, rows)
     ending = _loop(run, assembly, interrupt)

@@ -25,6 +25,9 @@ def gae(
 ) -> list[float]:
     """Generalised advantage estimates (Schulman et al. 2015, arXiv 1506.02438), one a token.
 
+        delta_t = r_t + gamma V_{t+1} - V_t
+        A_t     = delta_t + gamma lam A_{t+1}
+
     `values[t]` is the critic's opinion before token t, `after` the one behind the last token: 0
     where the episode is over.
 
@@ -33,11 +36,31 @@ def gae(
     """
     advantages = [0.0] * len(rewards)
     advantage = 0.0
+    next_values = [*values[1:], after]
     for t in reversed(range(len(rewards))):
-        following = values[t + 1] if t + 1 < len(values) else after
-        advantage = rewards[t] + gamma * following - values[t] + gamma * lam * advantage
+        delta = rewards[t] + gamma * next_values[t] - values[t]
+        advantage = delta + gamma * lam * advantage
         advantages[t] = advantage
     return advantages
+
+
+def batch_gae(
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    after: Sequence[float],
+    ends: Sequence[int],
+    gamma: float,
+    lam: float,
+) -> torch.Tensor:
+    """`gae` of several answers in a row, [n] as `rewards` and `values`; answer i ends before token
+    `ends[i]`, and `after[i]` is the critic's opinion there."""
+    flat_rewards, flat_values = rewards.tolist(), values.tolist()
+    advantages: list[float] = []
+    start = 0
+    for end, value_after in zip(ends, after, strict=True):
+        advantages += gae(flat_rewards[start:end], flat_values[start:end], value_after, gamma, lam)
+        start = end
+    return values.new_tensor(advantages)
 
 
 def whiten(values: torch.Tensor) -> torch.Tensor:
@@ -68,8 +91,8 @@ class Moments:
         n, total = len(scores), self.count + len(scores)
         mean = sum(scores) / n
         variance = sum((score - mean) ** 2 for score in scores) / n
-        apart = (mean - self.mean) ** 2 * self.count * n / total
-        self.variance = (self.variance * self.count + variance * n + apart) / total
+        between = (mean - self.mean) ** 2 * self.count * n / total
+        self.variance = (self.variance * self.count + variance * n + between) / total
         self.mean += (mean - self.mean) * n / total
         self.count = total
 

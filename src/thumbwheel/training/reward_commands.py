@@ -66,7 +66,11 @@ def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) 
         ("on dev rows", _held_out(record.metrics["held_out"])),
     ]
     rows += [(f"dev {key}", f"{value:.4g}") for key, value in record.metrics["dev"].items()]
-    rows += [("base", record.base), ("fingerprint", record.base_fingerprint), ("run", record.run_id)]
+    rows += [
+        ("base", record.base),
+        ("fingerprint", record.base_fingerprint),
+        ("run", record.run_id),
+    ]
     log.table(
         f"{agent} {record.name}",
         ("", ""),

@@ -57,13 +57,17 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     scores = model.score(
         [RewardInput(row.prompt, row.completion, row.finish_reason, row.tools) for row in dev_rows]
     )
-    read = [(score, row) for score, row in zip(scores, dev_rows, strict=True) if not math.isnan(score)]
+    read = [
+        (score, row) for score, row in zip(scores, dev_rows, strict=True) if not math.isnan(score)
+    ]
     if model.scale is not None:
         return of_numbers(
             model.scale, [score for score, _ in read], [row.value for _, row in read], len(dev_rows)
         )
     right = of_answers(
-        [(score > 0) == row.label for score, row in read], len(dev_rows), [row.group for _, row in read]
+        [(score > 0) == row.label for score, row in read],
+        len(dev_rows),
+        [row.group for _, row in read],
     )
     good = sum(row.label for _, row in read)
     return right | ({"majority": max(good, len(read) - good) / len(read)} if read else {})
@@ -90,7 +94,11 @@ def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict
         return {"n": 0, "unreadable": asked}
     figures = {"n": n, "unreadable": asked - n, "accuracy": hits / n, "groups": len(set(groups))}
     if len(set(groups)) < n:
-        lead = compare([float(not is_right) for is_right in right], [float(is_right) for is_right in right], groups)
+        lead = compare(
+            [float(not is_right) for is_right in right],
+            [float(is_right) for is_right in right],
+            groups,
+        )
         return figures | {"low": (1 + lead.low) / 2, "high": (1 + lead.high) / 2}
     score, exact = wilson(hits, n), clopper_pearson(hits, n)
     return figures | {

@@ -28,12 +28,8 @@ class RecordedRunner:
     def __init__(
         self, engine: ScoreEngine, algorithm: Algorithm[Any], cache: RefCache, token_budget: int
     ) -> None:
-        self.engine, self.algorithm, self._cache, self.budget = (
-            engine,
-            algorithm,
-            cache,
-            Budget(engine, token_budget),
-        )
+        self.engine, self.algorithm, self._cache = engine, algorithm, cache
+        self.budget = Budget(engine, token_budget)
 
     def groups(self) -> list[dict[str, Any]]:
         """One for all."""
@@ -79,7 +75,9 @@ class RecordedRunner:
         references = self._references(examples)
         identity = self.engine.reference_identity
         return [
-            float(references[branch_key(identity, example.prompt, example.branches[0])].double().sum())
+            float(
+                references[branch_key(identity, example.prompt, example.branches[0])].double().sum()
+            )
             for example in examples
         ]
 
@@ -95,58 +93,63 @@ class RecordedRunner:
         nothing yet, so the policy's own log-probs are the reference. Those of another pass differ
         by rounding, and rounding would decide which of two equal rewards is larger.
         """
-
         totals = self.algorithm.totals(examples)
+        each_batch = self.engine.backward if grad else self.engine.map_batches
+        compared = self.algorithm.reference if grad else self.algorithm.dev_reference
         losses: list[torch.Tensor] = []
-        batch_metrics: list[Metrics] = []
+        by_batch: list[Metrics] = []
         example_numbers: list[int] = []
-        tokens = done = 0
-        each = self.engine.backward if grad else self.engine.map_batches
+        tokens = block_start = 0
         for block in self.algorithm.blocks(examples):
             baseline = self.algorithm.baseline(block, partial(self._sums, block, unchanged))
-            compared = self.algorithm.reference if grad else self.algorithm.dev_reference
             references = self._references(block) if compared else None
-            work = partial(self._lost, totals, baseline, references, grad, unchanged)
-            for batch, (_, (loss, metrics)) in each(block, self.budget.tokens, work):
+            work = partial(self._loss, totals, baseline, references, grad, unchanged)
+            for batch, (_, (loss, metrics)) in each_batch(block, self.budget.tokens, work):
                 losses.append(loss)
-                batch_metrics.append(metrics)
-                example_numbers += [done + number for number in batch.example_ids]
+                by_batch.append(metrics)
+                example_numbers += [block_start + number for number in batch.example_ids]
                 tokens += batch.n_rows
-            done += len(block)
+            block_start += len(block)
         total = float(sum(loss.sum() for loss in losses))
-        rows = {} if grad else self._rows(losses, batch_metrics, example_numbers)
-        return StepResult(total, self.algorithm.derived(means(batch_metrics)), tokens, rows=rows)
+        metrics_of_all = self.algorithm.derived(means(by_batch))
+        rows = {} if grad else self._rows(losses, by_batch, example_numbers)
+        return StepResult(total, metrics_of_all, tokens, rows=rows)
 
     def _rows(
-        self, losses: Sequence[torch.Tensor], batch_metrics: Sequence[Metrics], example_numbers: Sequence[int]
+        self,
+        losses: Sequence[torch.Tensor],
+        by_batch: Sequence[Metrics],
+        example_numbers: Sequence[int],
     ) -> dict[str, list[float | None]]:
-        """metric -> the value of each example; `places` says which one each row of the
+        """metric -> the value of each example; `example_numbers` says which one each row of the
         micro-batches is."""
         import torch
 
+        # A row's value is its share of the metric times the count of rows, so that their mean is
+        # the metric.
         count = len(example_numbers)
         by_name: dict[str, list[float]] = {}
         if all(loss.dim() for loss in losses):
             by_name["loss"] = (torch.cat(list(losses)).detach().double() * count).tolist()
-        for name in batch_metrics[0]:
-            parts = [metrics[name] for metrics in batch_metrics]
+        for name in by_batch[0]:
+            parts = [metrics[name] for metrics in by_batch]
             if not all(sums.dim() for sums, _ in parts):
                 continue
             counted = float(sum(float(torch.as_tensor(counts).sum()) for _, counts in parts))
             if counted:
-                by_name[name] = (
-                    torch.cat([sums for sums, _ in parts]).double() * count / counted
-                ).tolist()
-        derived = [
+                sums = torch.cat([sums for sums, _ in parts]).double()
+                by_name[name] = (sums * count / counted).tolist()
+
+        by_row = [
             self.algorithm.derived(dict(zip(by_name, values, strict=True)))
             for values in zip(*by_name.values(), strict=True)
         ]
+        if not by_row:
+            return {}
         order = sorted(range(count), key=lambda row: example_numbers[row])
-        return (
-            {name: [derived[row][name] for row in order] for name in derived[0]} if derived else {}
-        )
+        return {name: [by_row[row][name] for row in order] for name in by_row[0]}
 
-    def _lost(
+    def _loss(
         self,
         totals: Totals,
         baseline: Any,
@@ -156,21 +159,19 @@ class RecordedRunner:
         engine: ScoreEngine,
         batch: TreeBatch,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, Metrics]]:
-        """(loss, (the loss by row where the method gives that, metrics)) of one micro-batch, whose
-        references are `known`."""
+        """(loss, (the loss by row where the method gives that, metrics)) of one micro-batch."""
         batch = batch.to(engine.device)
-        role, want = (
-            (Role.REWARD, LAST) if self.algorithm.produces_reward_model else (Role.POLICY, LOGP)
-        )
-        scores = engine.score(batch, role, want, grad)
+        if self.algorithm.produces_reward_model:
+            scores = engine.score(batch, Role.REWARD, LAST, grad)
+        else:
+            scores = engine.score(batch, Role.POLICY, LOGP, grad)
         reference = None
-        if references is not None:
-            reference = (
-                scores.logp.detach() if unchanged else batch_reference_logp(engine, batch, references)
-            )
-        out = self.algorithm.loss(
-            Scored(batch, scores.logp, reference, scores.last), totals, baseline
-        )
+        if references is not None and unchanged:
+            reference = scores.logp.detach()
+        elif references is not None:
+            reference = batch_reference_logp(engine, batch, references)
+        scored = Scored(batch, scores.logp, reference, scores.last)
+        out = self.algorithm.loss(scored, totals, baseline)
         return out.loss.sum(), (out.loss.detach(), out.metrics)
 
     def _sums(
@@ -182,38 +183,32 @@ class RecordedRunner:
         import torch
 
         references = self._references([*beside, *examples])
-        sums = [
-            branch_sums
-            for _, branch_sums in self.engine.map_batches(
-                examples, self.budget.tokens, partial(_both, references)
-            )
-        ]
-        policy = torch.cat([policy for policy, _ in sums])
-        return policy, policy if unchanged else torch.cat([reference for _, reference in sums])
+
+        def sums(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+            batch = batch.to(engine.device)
+            policy = batch.branch_sum(engine.score(batch, Role.POLICY).logp)
+            return policy, batch.branch_sum(batch_reference_logp(engine, batch, references))
+
+        policy_sums: list[torch.Tensor] = []
+        reference_sums: list[torch.Tensor] = []
+        for _, (policy, reference) in self.engine.map_batches(examples, self.budget.tokens, sums):
+            policy_sums.append(policy)
+            reference_sums.append(reference)
+        policy = torch.cat(policy_sums)
+        return policy, policy if unchanged else torch.cat(reference_sums)
 
     def _references(self, examples: Sequence[Example]) -> ReferenceLogps:
         return reference_logps(self.engine, examples, self.budget.tokens, self._cache)
 
 
-def _both(references: ReferenceLogps, engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums a branch of policy and reference."""
-    batch = batch.to(engine.device)
-    return batch.branch_sum(engine.score(batch, Role.POLICY).logp), batch.branch_sum(
-        batch_reference_logp(engine, batch, references)
-    )
-
-
-def _total(count: torch.Tensor | float) -> float:
-    return float(count) if isinstance(count, float | int) else float(count.sum())
-
-
-def means(batch_metrics: Sequence[Metrics]) -> dict[str, float]:
+def means(by_batch: Sequence[Metrics]) -> dict[str, float]:
     """The metrics of several micro-batches as one."""
-    names = dict.fromkeys(name for metrics in batch_metrics for name in metrics)
-    sums = {name: [metrics[name] for metrics in batch_metrics if name in metrics] for name in names}
-    counts = {name: sum(_total(count) for _, count in parts) for name, parts in sums.items()}
-    return {
-        name: sum(float(total.sum()) for total, _ in parts) / counts[name]
-        for name, parts in sums.items()
-        if counts[name]
-    }
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    for metrics in by_batch:
+        for name, (total, count) in metrics.items():
+            if not isinstance(count, float | int):
+                count = float(count.sum())
+            sums[name] = sums.get(name, 0.0) + float(total.sum())
+            counts[name] = counts.get(name, 0.0) + count
+    return {name: total / counts[name] for name, total in sums.items() if counts[name]}

@@ -287,7 +287,9 @@ def _start(
         )
     if start_version.base_fingerprint != fingerprint:
         raise Conflict(
-            what, f"it was trained over other weights ({start_version.base})", "Name that base with --base"
+            what,
+            f"it was trained over other weights ({start_version.base})",
+            "Name that base with --base",
         )
     return start_version, config.model_copy(
         update=_adapter_settings(adapter) | {"continue_from": start_version.name}
@@ -499,7 +501,9 @@ def _supervise(
         return RunResult(run_id, status.state, status.reason, metrics)
     if parent is None:
         reward_model = register(ws, agent, run_id, find_run(ws, run_id).dataset_id, run.adapter)
-        return RunResult(run_id, status.state, status.reason, metrics, reward_model=reward_model.name)
+        return RunResult(
+            run_id, status.state, status.reason, metrics, reward_model=reward_model.name
+        )
     candidate = add_candidate(ws, parent, run_id, run.adapter)
     return RunResult(run_id, status.state, status.reason, metrics, candidate.id, candidate.name)
 

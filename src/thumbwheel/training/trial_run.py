@@ -86,7 +86,9 @@ def _times(assembly: Assembly, scratch: Path) -> dict[str, float]:
     from thumbwheel.training.optimizer import prepare
 
     trained = prepare(assembly.model, assembly.config, assembly.steps, assembly.runner.groups())
-    batches = list(islice(Order.of(len(assembly.train.items), assembly.config).batches(), MEASURED + 1))
+    batches = list(
+        islice(Order.of(len(assembly.train.items), assembly.config).batches(), MEASURED + 1)
+    )
     steps = [[assembly.train.items[number] for number in batch] for batch in batches]
     step = _step(assembly, trained)
     step(steps[0])
@@ -99,7 +101,10 @@ def _times(assembly: Assembly, scratch: Path) -> dict[str, float]:
     first, later = (_seconds(lambda: _each(step, measured)) / work for _ in range(2))
     probe, dev = probe_of(assembly), assembly.dev.items[:DEV]
     evaluations = (
-        [_seconds(lambda: assembly.runner.evaluate(dev)) * _share(assembly, len(dev)) for _ in range(2)]
+        [
+            _seconds(lambda: assembly.runner.evaluate(dev)) * _share(assembly, len(dev))
+            for _ in range(2)
+        ]
         if dev
         else [0.0, 0.0]
     )
@@ -144,14 +149,20 @@ def _share(assembly: Assembly, sample: int) -> float:
     """How many times the sample an evaluation of the run is; methods that answer have a limit of
     their own."""
     return (
-        min(len(assembly.dev.items), getattr(assembly.config, "eval_prompts", len(assembly.dev.items))) / sample
+        min(
+            len(assembly.dev.items),
+            getattr(assembly.config, "eval_prompts", len(assembly.dev.items)),
+        )
+        / sample
     )
 
 
 def _heaviest(assembly: Assembly) -> None:
     """Rehearse the largest items as one step: what a run will meet sooner or later."""
     kind = assembly.engine.layout.kind
-    largest = sorted(assembly.runner.examples(assembly.train.items), key=lambda example: -example.rows(kind))
+    largest = sorted(
+        assembly.runner.examples(assembly.train.items), key=lambda example: -example.rows(kind)
+    )
     chosen, total = largest[:1], largest[0].rows(kind)
     for example in largest[1 : assembly.config.batch_size]:
         if total + example.rows(kind) > 2 * assembly.runner.budget.tokens:
@@ -167,7 +178,9 @@ def _memory(assembly: Assembly, process: float, gauge: Meter | None) -> dict[str
         return {}
     trained = (
         sum(
-            parameter.numel() * parameter.element_size() for parameter in assembly.model.parameters() if parameter.requires_grad
+            parameter.numel() * parameter.element_size()
+            for parameter in assembly.model.parameters()
+            if parameter.requires_grad
         )
         / GB
     )
@@ -197,7 +210,9 @@ def _head_tile(assembly: Assembly) -> float:
     from thumbwheel.engine.head import ROWS, TILE_BYTES, TILE_BYTES_ELSEWHERE
 
     module = (
-        assembly.model.get_output_embeddings() if hasattr(assembly.model, "get_output_embeddings") else None
+        assembly.model.get_output_embeddings()
+        if hasattr(assembly.model, "get_output_embeddings")
+        else None
     )
     if module is None or not hasattr(module, "weight"):
         return 0.0

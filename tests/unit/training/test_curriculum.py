@@ -56,7 +56,7 @@ def test_recorded_answers_say_how_hard_prompts_are_where_every_prompt_has_some(
         "thumbwheel.training.online_step.success",
         lambda some: [(task.number, 0.5) for task in some],
     )
-    assert steps._measured(items) == (
+    assert steps._success_rates(items) == (
         dict(enumerate([0.5] * 3)) if asked else dict(enumerate(logged))
     )
     assert len(met) == asked

@@ -12,11 +12,11 @@ from thumbwheel.training.group import (
     SCALE_FLOOR,
     KlEstimator,
     Normaliser,
-    advantages,
     clipped,
+    group_advantages,
     kl,
     ratios,
-    shares,
+    token_weights,
 )
 
 VALUES = st.none() | st.floats(-5, 5).map(lambda value: round(value, 3))
@@ -25,23 +25,23 @@ REWARDS = st.lists(st.lists(VALUES, min_size=1, max_size=6), min_size=1, max_siz
 
 def test_advantages_by_hand() -> None:
     deviation = (2 / 3) ** 0.5  # of 0, 0, 1, 1, 0, 2 within groups: 0, 1 and 2 about their mean
-    assert advantages([[0.0, 1.0, 2.0]], "group")[0] == pytest.approx(
+    assert group_advantages([[0.0, 1.0, 2.0]], "group")[0] == pytest.approx(
         [-1 / (1 + SCALE_FLOOR), 0, 1 / (1 + SCALE_FLOOR)]
     )
-    assert advantages([[0.0, 1.0, 2.0], [4.0, 4.0]], "none") == [[-1, 0, 1], [0, 0]]
-    whole = advantages([[0.0, 2.0], [1.0, 1.0]], "batch")
+    assert group_advantages([[0.0, 1.0, 2.0], [4.0, 4.0]], "none") == [[-1, 0, 1], [0, 0]]
+    whole = group_advantages([[0.0, 2.0], [1.0, 1.0]], "batch")
     assert whole[0] == pytest.approx(
         [-1 / (deviation + SCALE_FLOOR), 1 / (deviation + SCALE_FLOOR)]
     ) and whole[1] == [0, 0]
-    assert advantages([[None, 3.0], [None, None]], "group") == [[None, 0], [None, None]]
+    assert group_advantages([[None, 3.0], [None, None]], "group") == [[None, 0], [None, None]]
 
 
 @given(groups=REWARDS, scale=st.sampled_from(["group", "batch", "none"]))
 def test_a_missing_reward_changes_nobody_elses_advantage(
     groups: list[list[float | None]], scale: str
 ) -> None:
-    found = advantages(groups, scale)
-    without = advantages(
+    found = group_advantages(groups, scale)
+    without = group_advantages(
         [[value for value in group if value is not None] for group in groups], scale
     )
     for group, values, alone in zip(groups, found, without, strict=True):
@@ -57,7 +57,9 @@ def test_a_missing_reward_changes_nobody_elses_advantage(
 def test_weights_count_what_is_masked_as_trl_does(
     normaliser: Normaliser, expected: list[float]
 ) -> None:
-    assert shares([2, 4, 3], [True, False, True], normaliser, longest=10) == pytest.approx(expected)
+    assert token_weights([2, 4, 3], [True, False, True], normaliser, longest=10) == pytest.approx(
+        expected
+    )
 
 
 def test_the_surrogate_is_flat_beyond_the_clip_on_the_side_that_gains() -> None:

@@ -226,9 +226,9 @@ def test_what_enters_the_loss_and_what_only_its_denominator() -> None:
 def test_prompts_that_teach_nothing_are_answered_anew_as_often_as_asked() -> None:
     batch = collected([(2, 1.0, "stop"), (2, 0.0, "stop")], [(2, 1.0, "stop"), (2, 1.0, "stop")])
     method = Grpo(GrpoConfig(resample_zero_variance=2))
-    assert [method.again(batch, turn) for turn in (1, 2, 3)] == [[1], [1], []]
-    assert Grpo(GrpoConfig()).again(batch, 1) == []
-    assert method.again(
+    assert [method.tasks_to_resample(batch, turn) for turn in (1, 2, 3)] == [[1], [1], []]
+    assert Grpo(GrpoConfig()).tasks_to_resample(batch, 1) == []
+    assert method.tasks_to_resample(
         collected([(2, None, "stop"), (3, None, "stop")], [(2, 1.0, "stop"), (2, None, "stop")]), 1
     ) == [1]
     better = batch.replaced([1], collected([(3, 0.0, "stop"), (4, 1.0, "stop")]))

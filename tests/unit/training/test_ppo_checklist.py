@@ -111,7 +111,7 @@ def test_03_a_stop_token_and_a_stop_text_end_an_episode_like_eos(base: Path) -> 
     assert ends == {True, False}
     for one in rollouts:
         if one.finish == "stop":
-            assert made.method._earned(one, 1.5) == made.method._normalised(1.5)
+            assert made.method._final_reward(one, 1.5) == made.method._normalised(1.5)
 
 
 @pytest.mark.parametrize(("truncated", "score"), [("score", 0.2), ("bootstrap", 0.0)])
@@ -120,8 +120,8 @@ def test_03_an_answer_without_an_end_pays_the_penalty(
 ) -> None:
     made = world(base, missing_eos_penalty=1.25, normalize_reward=False, truncated=truncated)
     ((ended, cut, _), *_) = answers(made).rollouts
-    assert made.method._earned(ended, 1.0) == 1.0
-    assert made.method._earned(cut, 0.2) == pytest.approx(score - 1.25)
+    assert made.method._final_reward(ended, 1.0) == 1.0
+    assert made.method._final_reward(cut, 0.2) == pytest.approx(score - 1.25)
 
 
 def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_kl(
@@ -349,7 +349,7 @@ def test_11_the_ratio_is_exactly_1_under_the_same_plan_and_nearly_under_another(
     ):
         made.engine.layout, worst = layout, 0.0
         for batch in plan(found.examples, budget, layout):
-            values = found.of(batch)
+            values = found.for_batch(batch)
             logp = made.engine.score(batch, Role.POLICY, grad=True).logp
             worst = max(worst, float(((logp.detach() - values["old"]).exp() - 1).abs().max()))
         assert worst == 0 if (layout.kind, budget) == ("tree", 64) else worst < 1e-5

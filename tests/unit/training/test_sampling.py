@@ -46,7 +46,11 @@ def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_eve
 ) -> None:
     made = grpo(base, tmp_path)
     steps = made.runner
-    assert not steps._own.exact and steps.source is steps._own and not steps.source.off_policy
+    assert (
+        not steps._policy_sampler.exact
+        and steps.source is steps._policy_sampler
+        and not steps.source.off_policy
+    )
     plain = GroupSampler(made.model, made.builder.tokenizer)
 
     def apply(loss: float) -> float:
@@ -76,18 +80,18 @@ def test_answers_are_judged_while_others_are_still_being_written(
 ) -> None:
     made = grpo(base, tmp_path)
     steps = made.runner
-    monkeypatch.setattr(steps._own, "_rows", 4)  # one prompt's answers at a time
+    monkeypatch.setattr(steps._policy_sampler, "_rows", 4)  # one prompt's answers at a time
     events: list[str] = []
-    start, decode = steps._judge.start, steps._own._decode
+    start, decode = steps._judge.start, steps._policy_sampler._decode
     monkeypatch.setattr(steps._judge, "start", lambda ask: events.append("judge") or start(ask))
     monkeypatch.setattr(
-        steps._own, "_decode", lambda *given: events.append("decode") or decode(*given)
+        steps._policy_sampler, "_decode", lambda *given: events.append("decode") or decode(*given)
     )
     found = drawn(made)
     assert events.count("judge") == sum(map(len, found.rollouts)) == 12
     assert events.count("decode") == 3
     assert events.index("judge") < max(at for at, event in enumerate(events) if event == "decode")
-    again = steps._judged(steps._judge, found.tasks, found.rollouts, {})
+    again = steps._rewards(steps._judge, found.tasks, found.rollouts, {})
     assert [[one.value for one in group] for group in again] == [
         [one.value for one in group] for group in found.rewards
     ]
@@ -101,10 +105,13 @@ def test_without_memory_for_the_copy_the_policy_samples_itself_and_a_resumed_run
     monkeypatch.setattr(sampling, "free_gb", lambda device, limit: 0.0)
     tight = grpo(base, tmp_path)
     assert capsys.readouterr().err.count("Sampling without a merged copy of the weights") == 1
-    assert (roomy.runner._own.exact, tight.runner._own.exact) == (False, True)
+    assert (roomy.runner._policy_sampler.exact, tight.runner._policy_sampler.exact) == (False, True)
     before = drawn(roomy)
     tight.runner.restore(roomy.runner.state())
-    assert not tight.runner._own.exact and tight.runner.source is tight.runner._own
+    assert (
+        not tight.runner._policy_sampler.exact
+        and tight.runner.source is tight.runner._policy_sampler
+    )
     assert drawn(tight).rollouts == before.rollouts
     for made in (roomy, tight):
         made.runner.close()

@@ -73,31 +73,30 @@ class Dpo(Algorithm[DpoConfig]):
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
         """Branches alternate: chosen, rejected, chosen, ..."""
         policy, reference, count = scored.sums()
-        ratios = (policy - reference).view(-1, 2)
+        log_ratios = (policy - reference).view(-1, 2)
         per_token = (policy - reference).div(count).view(-1, 2)
         weights = scored.weights()[::2]
-        loss = weights * self._pair_loss(ratios, per_token) / totals.weight
-        share, metrics = self.anchor(scored, totals)
+        loss = weights * self._pair_loss(log_ratios, per_token) / totals.weight
+
+        nll, metrics = self.anchor(scored, totals)
         if self.config.nll_weight:
-            loss = loss + self.config.nll_weight * share
-        return LossOut(
-            loss,
-            metrics
-            | self._metrics(policy.detach().view(-1, 2), self.config.beta * ratios.detach()),
-        )
+            loss = loss + self.config.nll_weight * nll
+        rewards = self.config.beta * log_ratios.detach()
+        metrics |= self._metrics(policy.detach().view(-1, 2), rewards)
+        return LossOut(loss, metrics)
 
-    def _pair_loss(self, ratios: torch.Tensor, per_token: torch.Tensor) -> torch.Tensor:
-        import torch.nn.functional as F
+    def _pair_loss(self, log_ratios: torch.Tensor, per_token: torch.Tensor) -> torch.Tensor:
+        """[pairs], of log-ratios [pairs, (chosen, rejected)] of whole answers and a token."""
+        from torch.nn.functional import logsigmoid
 
-        config = self.config
-        if config.loss_type == "ipo":  # per token, as its authors confirmed to TRL
-            return (per_token[:, 0] - per_token[:, 1] - 1 / (2 * config.beta)) ** 2
-        used = ratios if config.loss_type == "sigmoid" else per_token
-        logits = config.beta * (used[:, 0] - used[:, 1])
-        return (
-            -F.logsigmoid(logits) * (1 - config.label_smoothing)
-            - F.logsigmoid(-logits) * config.label_smoothing
-        )
+        beta, smoothing = self.config.beta, self.config.label_smoothing
+        if self.config.loss_type == "ipo":  # per token, as its authors confirmed to TRL
+            chosen, rejected = per_token.unbind(1)
+            return (chosen - rejected - 1 / (2 * beta)) ** 2
+        ratios = log_ratios if self.config.loss_type == "sigmoid" else per_token
+        chosen, rejected = ratios.unbind(1)
+        logits = beta * (chosen - rejected)
+        return -logsigmoid(logits) * (1 - smoothing) - logsigmoid(-logits) * smoothing
 
     def _metrics(self, policy: torch.Tensor, rewards: torch.Tensor) -> Metrics:
         """Equal rewards, as those of the base are, are no right order: `rewards/accuracies` counts
@@ -105,12 +104,12 @@ class Dpo(Algorithm[DpoConfig]):
         import torch
 
         chosen, rejected = rewards.unbind(1)
-        each_once = torch.ones_like(chosen)  # a row is a pair
+        one_per_row = torch.ones_like(chosen)
         return {
             "rewards/chosen": mean(chosen),
             "rewards/rejected": mean(rejected),
-            "rewards/margins": (chosen - rejected, each_once),
-            "rewards/accuracies": ((chosen > rejected).to(rewards), each_once),
+            "rewards/margins": (chosen - rejected, one_per_row),
+            "rewards/accuracies": ((chosen > rejected).to(rewards), one_per_row),
             "logps/chosen": mean(policy[:, 0]),
             "logps/rejected": mean(policy[:, 1]),
         }

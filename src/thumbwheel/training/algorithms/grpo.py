@@ -8,6 +8,7 @@ group. Losses, clipping and advantages are those of TRL 1.16 under the same name
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -21,13 +22,13 @@ from thumbwheel.training.group import (
     Level,
     Normaliser,
     Scale,
-    advantages,
     clip_metrics,
     clipped,
     flat,
+    group_advantages,
     kl,
     ratios,
-    shares,
+    token_weights,
 )
 from thumbwheel.training.online import (
     Collected,
@@ -47,6 +48,15 @@ if TYPE_CHECKING:
     from thumbwheel.engine.tree import TreeBatch
 
 WANT = frozenset({"logp", "entropy"})
+
+
+@dataclass
+class WeightedAnswer:
+    """A judged answer with its advantage and the weight of each of its tokens in the loss."""
+
+    rollout: Rollout
+    advantage: float
+    weight: float = 0.0
 
 
 class GrpoConfig(OnlineConfig):
@@ -91,19 +101,18 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
     regularizer_setting: ClassVar[str | None] = "beta"
     Config: ClassVar[type[TrainConfig]] = GrpoConfig
 
-    def again(self, collected: Collected, turn: int) -> list[int]:
+    def tasks_to_resample(self, collected: Collected, attempt: int) -> list[int]:
         """Groups that teach nothing, as often as is asked for; what nobody could judge would not be
         judged a second time."""
-        if turn > self.config.resample_zero_variance:
+        if attempt > self.config.resample_zero_variance:
             return []
         return [
-            index
-            for index in _flat_groups(collected)
-            if any(value is not None for value in collected.values[index])
+            number
+            for number in _flat_groups(collected)
+            if any(reward is not None for reward in collected.values[number])
         ]
 
     def passes(self, step: int) -> int:
-        """As set."""
         return self.config.num_iterations
 
     def experience(self, collected: Collected, score: Sweep) -> Experience:
@@ -116,65 +125,74 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         import torch
 
         config = self.config
-        found = Experience([], {"advantage": [], "weight": []})
-        found.metrics["frac_reward_zero_std"] = len(_flat_groups(collected)) / len(collected.tasks)
-        taken: list[Rollout] = []
-        for task, answers in zip(collected.tasks, self._learned(collected), strict=True):
+        experience = Experience([], {"advantage": [], "weight": []})
+        flat_share = len(_flat_groups(collected)) / len(collected.tasks)
+        experience.metrics["frac_reward_zero_std"] = flat_share
+
+        # One example a prompt; every token gets the advantage and the weight of its answer.
+        rollouts: list[Rollout] = []
+        for task, answers in zip(collected.tasks, self._weighted(collected), strict=True):
             if not answers:
                 continue
-            rollouts, advantage, weight = zip(*answers, strict=True)
-            taken += rollouts
-            found.examples.append(Example(task.prompt, branches(rollouts), task.group))
-            sizes = torch.tensor([len(one.ids) for one in rollouts])
-            for name, each in (("advantage", advantage), ("weight", weight)):
-                found.tokens[name].append(
-                    torch.tensor(each, dtype=torch.float64).repeat_interleave(sizes)
+            group = [answer.rollout for answer in answers]
+            rollouts += group
+            experience.examples.append(Example(task.prompt, branches(group), task.group))
+            lengths = torch.tensor([len(rollout.ids) for rollout in group])
+            for name in ("advantage", "weight"):
+                by_answer = torch.tensor(
+                    [getattr(answer, name) for answer in answers], dtype=torch.float64
                 )
-        if config.num_iterations > 1 or collected.off_policy:
-            found.tokens["old"] = score(found.examples, Role.POLICY)
-        if collected.off_policy and found.examples:
-            self._correct(found, taken)
-        if config.beta or config.kl_budget:
-            found.tokens["reference"] = score(found.examples, Role.REF)
-        return found
+                experience.tokens[name].append(by_answer.repeat_interleave(lengths))
 
-    def _correct(self, found: Experience, answers: Sequence[Rollout]) -> None:
-        """Weigh the advantages of answers from elsewhere."""
+        # The policy that sampled is the current one, except after an update or from elsewhere.
+        if config.num_iterations > 1 or collected.off_policy:
+            experience.tokens["old"] = score(experience.examples, Role.POLICY)
+        if collected.off_policy and experience.examples:
+            self._correct_off_policy(experience, rollouts)
+        if config.beta or config.kl_budget:
+            experience.tokens["reference"] = score(experience.examples, Role.REF)
+        return experience
+
+    def _correct_off_policy(self, experience: Experience, rollouts: Sequence[Rollout]) -> None:
+        """Multiply the advantages of answers from elsewhere by their importance weights."""
         import torch
 
-        old, sizes = found.tokens["old"], [len(one) for one in found.tokens["old"]]
-        weights, metrics = importance(torch.cat(old), answers, self.config.importance_cap)
-        found.tokens["advantage"] = [
-            one * weight
-            for one, weight in zip(found.tokens["advantage"], weights.split(sizes), strict=True)
+        old = experience.tokens["old"]
+        weights, metrics = importance(torch.cat(old), rollouts, self.config.importance_cap)
+        by_example = weights.split([len(logp) for logp in old])
+        experience.tokens["advantage"] = [
+            advantage * weight
+            for advantage, weight in zip(experience.tokens["advantage"], by_example, strict=True)
         ]
-        found.metrics |= metrics
+        experience.metrics |= metrics
 
-    def _learned(self, collected: Collected) -> list[list[tuple[Rollout, float, float]]]:
-        """Of every task the answers that change a gradient, each with its advantage and the weight
-        of its tokens."""
+    def _weighted(self, collected: Collected) -> list[list[WeightedAnswer]]:
+        """Of every task the answers that change a gradient."""
         config = self.config
-        earned = advantages(collected.values, config.scale_rewards)
-        judged = [
-            [
-                (one, value)
-                for one, value in zip(rollouts, values, strict=True)
-                if value is not None and one.ids
+        advantages = group_advantages(collected.values, config.scale_rewards)
+        groups: list[list[WeightedAnswer]] = []
+        for rollouts, group in zip(collected.rollouts, advantages, strict=True):
+            answers = [
+                WeightedAnswer(rollout, advantage)
+                for rollout, advantage in zip(rollouts, group, strict=True)
+                if advantage is not None and rollout.ids
             ]
-            for rollouts, values in zip(collected.rollouts, earned, strict=True)
+            groups.append(answers)
+
+        # The denominators of the weights are those of the whole batch.
+        answers = [answer for group in groups for answer in group]
+        lengths = [len(answer.rollout.ids) for answer in answers]
+        counted = [
+            answer.rollout.finish == "stop" or not config.mask_truncated_completions
+            for answer in answers
         ]
-        answers = [one for group in judged for one, _ in group]
-        counted = [one.finish == "stop" or not config.mask_truncated_completions for one in answers]
-        weights = iter(
-            shares(
-                [len(one.ids) for one in answers],
-                counted,
-                config.loss_type,
-                config.max_completion_length,
-            )
-        )
-        weighed = [[(one, value, next(weights)) for one, value in group] for group in judged]
-        return [[one for one in group if one[2] and (one[1] or config.beta)] for group in weighed]
+        weights = token_weights(lengths, counted, config.loss_type, config.max_completion_length)
+        for answer, weight in zip(answers, weights, strict=True):
+            answer.weight = weight
+        return [
+            [answer for answer in group if answer.weight and (answer.advantage or config.beta)]
+            for group in groups
+        ]
 
     def loss(
         self,
@@ -183,31 +201,31 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
         values: Mapping[str, torch.Tensor],
         whole: Mapping[str, torch.Tensor],
     ) -> LossOut:
-        """Weights hold the denominators already."""
+        """sum_t w_t (-min(r_t A_t, clip(r_t) A_t) + beta KL_t); the weights w hold the denominators
+        already."""
         config = self.config
-        high = config.epsilon_high or config.epsilon
+        epsilon_low, epsilon_high = config.epsilon, config.epsilon_high or config.epsilon
         scores = engine.score(batch, Role.POLICY, WANT, grad=True)
-        values = {name: value.to(scores.logp) for name, value in values.items()}
-        ratio = ratios(
-            scores.logp,
-            values.get("old", scores.logp.detach()),
-            batch,
-            config.importance_sampling_level,
-        )
-        loss = clipped(ratio, values["advantage"], config.epsilon, high)
+        logp = scores.logp
+        values = {name: value.to(logp) for name, value in values.items()}
+        old, advantage = values.get("old", logp.detach()), values["advantage"]
+
+        ratio = ratios(logp, old, batch, config.importance_sampling_level)
+        loss = clipped(ratio, advantage, epsilon_low, epsilon_high)
         metrics: Metrics = {"entropy": mean(scores.entropy)}
-        metrics |= clip_metrics(ratio.detach(), values["advantage"], config.epsilon, high)
+        metrics |= clip_metrics(ratio.detach(), advantage, epsilon_low, epsilon_high)
         if "reference" in values:
-            distance = kl(config.kl_estimator, scores.logp, values["reference"], ratio)
-            metrics["kl"] = mean(distance)
-            loss = loss + config.beta * distance if config.beta else loss
+            divergence = kl(config.kl_estimator, logp, values["reference"], ratio)
+            metrics["kl"] = mean(divergence)
+            if config.beta:
+                loss = loss + config.beta * divergence
         return LossOut((values["weight"] * loss).sum(), metrics)
 
 
 def _flat_groups(collected: Collected) -> list[int]:
-    """Places of the tasks whose answers all earned the same."""
-    return [
-        index
-        for index, values in enumerate(collected.values)
-        if flat([value for value in values if value is not None])
-    ]
+    """Numbers of the tasks whose answers all earned the same."""
+    flat_groups: list[int] = []
+    for number, rewards in enumerate(collected.values):
+        if flat([reward for reward in rewards if reward is not None]):
+            flat_groups.append(number)
+    return flat_groups

@@ -27,15 +27,16 @@ from thumbwheel.training.algorithm import (
     likelihood,
     mean,
     targets,
+    with_margin,
 )
 from thumbwheel.training.group import (
     KlEstimator,
     Level,
     Normaliser,
-    advantages,
     clip_metrics,
     clipped,
     flat,
+    group_advantages,
     kl,
     ratios,
 )
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     import torch
 
     from thumbwheel.engine.prompt import PromptBuilder, Target, TokenRow
+    from thumbwheel.engine.tree import TreeBatch
 
 GOOD, BAD = "better", "worse"
 
@@ -101,120 +103,128 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
 
         if flat(row["values"]):
             raise DropRow("all answers to the prompt are worth the same")
-        captured = [None if ids is None else tuple(ids) for ids in row["token_ids"]]
-        answers = [
-            Target(*one)
-            for one in zip(row["completions"], row["finish_reasons"], captured, strict=True)
-        ]
-        shared, made = self._fitted(row, answers, builder, notes)
-        (earned,) = advantages([row["values"]], self.config.scale_rewards)
-        found = []
-        for one, ids, logps, advantage in zip(made, captured, row["logps"], earned, strict=True):
-            known = logps is not None and one.completion_ids == ids and len(logps) == len(ids)
+        captured_ids = [None if ids is None else tuple(ids) for ids in row["token_ids"]]
+        recorded = zip(row["completions"], row["finish_reasons"], captured_ids, strict=True)
+        answers = [Target(text, finish, ids) for text, finish, ids in recorded]
+        shared, token_rows = self._fitted(row, answers, builder, notes)
+        (advantages,) = group_advantages([row["values"]], self.config.scale_rewards)
+
+        branches: list[Branch] = []
+        for tokens, ids, logps, advantage in zip(
+            token_rows, captured_ids, row["logps"], advantages, strict=True
+        ):
+            # Captured log-probs are of use only where they are those of these very tokens.
+            logps_fit = (
+                logps is not None and tokens.completion_ids == ids and len(logps) == len(ids)
+            )
             notes["answers whose captured log-probs fit other tokens"] += (
-                logps is not None and not known
+                logps is not None and not logps_fit
             )
-            value = advantage or 0.0
-            own = one.prompt_ids[shared:]
-            mask = (False,) * len(own) + (True,) * len(one.completion_ids) if own else None
-            found.append(
-                Recorded(
-                    (*own, *one.completion_ids),
-                    mask,
-                    GOOD if value > 0 else BAD,
-                    value,
-                    tuple(logps) if known else None,
-                )
+            # What of the prompt is not shared belongs to the branch, and is not learned.
+            prompt_rest = tokens.prompt_ids[shared:]
+            learned = None
+            if prompt_rest:
+                learned = (False,) * len(prompt_rest) + (True,) * len(tokens.completion_ids)
+            advantage = advantage or 0.0
+            branch = Recorded(
+                (*prompt_rest, *tokens.completion_ids),
+                learned,
+                GOOD if advantage > 0 else BAD,
+                advantage,
+                tuple(logps) if logps_fit else None,
             )
-        return Example(
-            made[0].prompt_ids[:shared], tuple(found), str(row["group"]), float(row["weight"])
-        )
+            branches.append(branch)
+        prompt = token_rows[0].prompt_ids[:shared]
+        return Example(prompt, tuple(branches), str(row["group"]), float(row["weight"]))
 
     def _fitted(
         self, row: Row, answers: Sequence[Target], builder: PromptBuilder, notes: Counter[str]
     ) -> tuple[int, Sequence[TokenRow]]:
         """How many tokens the prompts have in common, and the tokens of all; runs of a task go
         apart after their common beginning."""
-        if not (prompts := row.get("prompts")):
-            made = fitted(row, answers, builder, self.config.max_length, notes)
-            return len(made[0].prompt_ids), made
-        each = zip(prompts, answers, strict=True)
-        made = tuple(
-            fitted({**row, "prompt": own}, [one], builder, self.config.max_length, notes)[0]
-            for own, one in each
-        )
-        alike = [
-            len(set(tokens)) == 1 for tokens in zip(*(one.prompt_ids for one in made), strict=False)
+        max_length = self.config.max_length
+        prompts = row.get("prompts")
+        if not prompts:
+            shared_rows = fitted(row, answers, builder, max_length, notes)
+            return len(shared_rows[0].prompt_ids), shared_rows
+        token_rows = [
+            fitted({**row, "prompt": prompt}, [answer], builder, max_length, notes)[0]
+            for prompt, answer in zip(prompts, answers, strict=True)
         ]
-        if not (shared := [*alike, False].index(False)):
+        shared = 0
+        for tokens in zip(*(tokens.prompt_ids for tokens in token_rows), strict=False):
+            if len(set(tokens)) > 1:
+                break
+            shared += 1
+        if not shared:
             raise DropRow("the runs of the task begin with different tokens")
-        return shared, made
+        return shared, token_rows
 
     def totals(self, examples: Sequence[Example]) -> Totals:
         """Weighted answers, and their tokens."""
-        answers = sum(one.weight * len(one.branches) for one in examples)
-        tokens = sum(one.weight * targets(branch) for one in examples for branch in one.branches)
-        return Totals(max(answers, 1e-12), max(float(tokens), 1e-12))
+        answers = sum(example.weight * len(example.branches) for example in examples)
+        tokens = 0.0
+        for example in examples:
+            tokens += example.weight * sum(targets(branch) for branch in example.branches)
+        return Totals(max(answers, 1e-12), max(tokens, 1e-12))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """This micro-batch's share."""
+        """sum_t w_t (-min(r_t A_t, clip(r_t) A_t) + beta KL_t), this micro-batch's share by row."""
         config, batch, logp, reference = self.config, scored.batch, scored.logp, scored.reference
         assert reference is not None  # noqa: S101 - narrows the type
-        high = config.epsilon_high or config.epsilon
-        advantage = logp.new_tensor([branch.advantage for branch in _answers(batch.branches)])[
-            batch.branch_of
-        ]
+        epsilon_low, epsilon_high = config.epsilon, config.epsilon_high or config.epsilon
+        advantages = logp.new_tensor([branch.advantage for branch in _recorded(batch.branches)])
+        advantage = advantages[batch.branch_of]
+
         ratio = ratios(logp, _old(batch, reference), batch, config.importance_sampling_level)
-        losses = clipped(ratio, advantage, config.epsilon, high)
-        metrics = clip_metrics(ratio.detach(), advantage, config.epsilon, high) | self._likelihood(
-            scored
-        )
+        losses = clipped(ratio, advantage, epsilon_low, epsilon_high)
+        metrics = self._likelihood(scored)
+        metrics |= clip_metrics(ratio.detach(), advantage, epsilon_low, epsilon_high)
         if config.beta:
-            distance = kl(config.kl_estimator, logp, reference, ratio)
-            metrics["kl"] = mean(distance)
-            losses = losses + config.beta * distance
-        by_branch = batch.branch_sum(self._weights(scored, totals) * losses)
+            divergence = kl(config.kl_estimator, logp, reference, ratio)
+            metrics["kl"] = mean(divergence)
+            losses = losses + config.beta * divergence
+        by_branch = batch.branch_sum(self._token_weights(scored, totals) * losses)
         return LossOut(scored.by_row(by_branch), metrics)
 
-    def _weights(self, scored: Scored, totals: Totals) -> torch.Tensor:
-        """[M] what every token counts."""
-        weights, count = scored.weights(), scored.batch.branch_count()
-        each = {
-            "dapo": weights / totals.good_tokens,
-            "grpo": weights / totals.weight / count,
-            "dr_grpo": weights / totals.weight / self.config.max_length,
-        }
-        return each[self.config.loss_type][scored.batch.branch_of]
+    def _token_weights(self, scored: Scored, totals: Totals) -> torch.Tensor:
+        """[M] what every token counts in the loss."""
+        weights, lengths = scored.weights(), scored.batch.branch_count()
+        if self.config.loss_type == "dapo":
+            by_branch = weights / totals.good_tokens
+        elif self.config.loss_type == "grpo":
+            by_branch = weights / totals.weight / lengths
+        else:
+            by_branch = weights / totals.weight / self.config.max_length
+        return by_branch[scored.batch.branch_of]
 
     def _likelihood(self, scored: Scored) -> Metrics:
         policy, reference, _ = scored.sums()
         good = scored.having(GOOD)
-        gained = policy - reference
-        rewards = {
-            "rewards/chosen": scored.mean(gained, good),
-            "rewards/rejected": scored.mean(gained, ~good),
+        log_ratio = policy - reference
+        return likelihood(scored, good.to(policy)) | {
+            "rewards/chosen": scored.mean(log_ratio, good),
+            "rewards/rejected": scored.mean(log_ratio, ~good),
         }
-        return likelihood(scored, good.to(policy)) | rewards
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With how much more likely good answers have become than bad ones, in nats."""
-        if "rewards/chosen" not in metrics or "rewards/rejected" not in metrics:
-            return metrics
-        return metrics | {
-            "rewards/margins": metrics["rewards/chosen"] - metrics["rewards/rejected"]
-        }
+        return with_margin(metrics)
 
 
-def _answers(branches: Sequence[Branch]) -> list[Recorded]:
-    return [one for one in branches if isinstance(one, Recorded)]
+def _recorded(branches: Sequence[Branch]) -> list[Recorded]:
+    """The branches, which are all of the class that `example` makes."""
+    return [branch for branch in branches if isinstance(branch, Recorded)]
 
 
-def _old(batch: Any, reference: torch.Tensor) -> torch.Tensor:
+def _old(batch: TreeBatch, reference: torch.Tensor) -> torch.Tensor:
     """[M] log-probs under the model that answered; the base's where they were not captured."""
     import torch
 
-    parts = [
-        reference[part] if one.logps is None else reference.new_tensor(one.logps)
-        for one, part in zip(_answers(batch.branches), batch.branch_slices, strict=True)
-    ]
+    parts: list[torch.Tensor] = []
+    for branch, tokens in zip(_recorded(batch.branches), batch.branch_slices, strict=True):
+        if branch.logps is None:
+            parts.append(reference[tokens])
+        else:
+            parts.append(reference.new_tensor(branch.logps))
     return torch.cat(parts)

@@ -25,6 +25,7 @@ from thumbwheel.training.algorithm import (
     Scored,
     Totals,
     fitted,
+    with_margin,
 )
 from thumbwheel.training.types import Metric, TrainConfig
 
@@ -73,26 +74,24 @@ class Kto(Algorithm[KtoConfig]):
         """Raises DataError when one class is missing."""
         good = sum(bool(row["label"]) for row in rows)
         bad = len(rows) - good
-        if not good or not bad:
-            raise DataError(
-                f"{len(rows)} labelled training rows",
-                f"all of them are {'good' if good else 'bad'}; kto learns from the difference "
-                "between good and bad answers",
-                "Collect the other kind too" + (", or use: thumbwheel train sft" if good else ""),
-            )
-        return config
+        if good and bad:
+            return config
+        fix = "Collect the other kind too"
+        if good:
+            fix += ", or use: thumbwheel train sft"
+        raise DataError(
+            f"{len(rows)} labelled training rows",
+            f"all of them are {'good' if good else 'bad'}; kto learns from the difference "
+            "between good and bad answers",
+            fix,
+        )
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """One branch, whose role is the label."""
         from thumbwheel.engine.prompt import Target
 
-        (tokens,) = fitted(
-            row,
-            [Target(row["completion"], row.get("finish_reason"))],
-            builder,
-            self.config.max_length,
-            notes,
-        )
+        answer = Target(row["completion"], row.get("finish_reason"))
+        (tokens,) = fitted(row, [answer], builder, self.config.max_length, notes)
         branch = Branch(tokens.completion_ids, role=GOOD if row["label"] else BAD)
         return Example(tokens.prompt_ids, (branch,), str(row["group"]), float(row["weight"]))
 
@@ -102,63 +101,60 @@ class Kto(Algorithm[KtoConfig]):
         return [examples[start : start + size] for start in range(0, len(examples), max(size, 1))]
 
     def baseline(self, block: Sequence[Example], score: Score) -> torch.Tensor | None:
-        """The KL estimate of a block, a scalar in nats; None for a single row, which has no
-        neighbour."""
+        """max(0, mean(log p - log p_base)) over each prompt with its neighbour's answer, a scalar
+        in nats; None for a single row, which has no neighbour."""
         if len(block) < 2:
             return None
         answers = [example.branches[0].ids for example in block]
-        policy, reference = score(
-            [
-                Example(example.prompt, (Branch(ids, role="kl"),), example.group)
-                for example, ids in zip(block, answers[-1:] + answers[:-1], strict=True)
-            ]
-        )
+        mismatched = [
+            Example(example.prompt, (Branch(answer, role="kl"),), example.group)
+            for example, answer in zip(block, answers[-1:] + answers[:-1], strict=True)
+        ]
+        policy, reference = score(mismatched)
         return (policy - reference).mean().clamp(min=0)
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """One branch a row."""
+        """w (1 - sigmoid(beta (r - kl))) of a good answer, w (1 - sigmoid(beta (kl - r))) of a bad
+        one, r its log-ratio; one branch a row."""
         import torch
 
         config = self.config
         policy, reference, _ = scored.sums()
-        ratios = policy - reference
-        kl = ratios.new_zeros(()) if baseline is None else baseline.to(ratios)
+        log_ratios = policy - reference
+        kl = log_ratios.new_zeros(()) if baseline is None else baseline.to(log_ratios)
         good = scored.having(GOOD)
-        signed = torch.where(good, ratios - kl, kl - ratios)
-        weights = scored.weights() * torch.where(
-            good, config.desirable_weight, config.undesirable_weight
-        ).to(ratios)
-        loss = scored.by_row(weights * (1 - torch.sigmoid(config.beta * signed))) / totals.weight
-        share, metrics = self.anchor(scored, totals)
+        advantage = torch.where(good, log_ratios - kl, kl - log_ratios)
+        class_weights = torch.where(good, config.desirable_weight, config.undesirable_weight)
+        weights = scored.weights() * class_weights.to(log_ratios)
+        losses = weights * (1 - torch.sigmoid(config.beta * advantage))
+        loss = scored.by_row(losses) / totals.weight
+
+        nll, metrics = self.anchor(scored, totals)
         if config.nll_weight:
-            loss = loss + config.nll_weight * share
-        return LossOut(
-            loss, metrics | self._metrics(scored, ratios.detach(), signed.detach(), good, kl)
-        )
+            loss = loss + config.nll_weight * nll
+        metrics |= self._metrics(scored, log_ratios.detach(), advantage.detach(), good, kl)
+        return LossOut(loss, metrics)
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With the margin, which is one between means here: good and bad answers are not paired."""
-        if "rewards/chosen" not in metrics or "rewards/rejected" not in metrics:
-            return metrics
-        return metrics | {
-            "rewards/margins": metrics["rewards/chosen"] - metrics["rewards/rejected"]
-        }
+        return with_margin(metrics)
 
     def _metrics(
         self,
         scored: Scored,
-        ratios: torch.Tensor,
-        signed: torch.Tensor,
+        log_ratios: torch.Tensor,
+        advantage: torch.Tensor,
         good: torch.Tensor,
         kl: torch.Tensor,
     ) -> Metrics:
-        rewards = self.config.beta * ratios
+        rewards = self.config.beta * log_ratios
         policy, _, _ = scored.sums()
+        n_rows = len(log_ratios)
         return {
-            "kl": (kl * len(ratios), float(len(ratios))),
+            "kl": (kl * n_rows, float(n_rows)),
             "rewards/chosen": scored.mean(rewards, good),
             "rewards/rejected": scored.mean(rewards, ~good),
-            "rewards/accuracies": scored.mean((signed > 0).to(rewards)),
+            "rewards/accuracies": scored.mean((advantage > 0).to(rewards)),
             "logps/chosen": scored.mean(policy, good),
             "logps/rejected": scored.mean(policy, ~good),
         }

@@ -9,7 +9,8 @@ is learned like the others and nothing comes after it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -30,7 +31,7 @@ from thumbwheel.training.online import (
     branches,
     importance,
 )
-from thumbwheel.training.returns import KlController, Moments, explained_variance, gae, whiten
+from thumbwheel.training.returns import KlController, Moments, batch_gae, explained_variance, whiten
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -143,17 +144,20 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     def begin(self, parts: Parts) -> None:
         """Give the engine its critic."""
         engine = parts.engine
-        critic_model = (
-            critic.shared(engine)
-            if self.config.critic == "shared"
-            else critic.separate(engine, parts.reward_model, self.config.seed)
-        )
+        if self.config.critic == "shared":
+            critic_model = critic.shared(engine)
+        else:
+            critic_model = critic.separate(engine, parts.reward_model, self.config.seed)
         self._from_reward_model = bool(critic_model.head.weight.any())
         engine.add(Role.CRITIC, critic_model)
-        self._voice: RoleModel = engine.role_model(Role.CRITIC)
+        self._critic_model: RoleModel = engine.role_model(Role.CRITIC)
         self._policy = engine.parameters_of(Role.POLICY)
         policy_ids = {id(parameter) for parameter in self._policy}
-        self._critic = [parameter for parameter in engine.parameters_of(Role.CRITIC) if id(parameter) not in policy_ids]
+        self._critic = [
+            parameter
+            for parameter in engine.parameters_of(Role.CRITIC)
+            if id(parameter) not in policy_ids
+        ]
         critic.train(self._critic)
 
     def groups(self, engine: ScoreEngine) -> list[dict[str, Any]]:
@@ -182,10 +186,8 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         config = self.config
         if metrics.get("val/ratio", 1.0) > config.ratio_threshold:
             return "skip"
-        if (
-            config.early_stop_kl is not None
-            and metrics.get("policy/approxkl_avg", 0.0) > 1.5 * config.early_stop_kl
-        ):
+        kl = metrics.get("policy/approxkl_avg", 0.0)
+        if config.early_stop_kl is not None and kl > 1.5 * config.early_stop_kl:
             return "leave"
         return "update"
 
@@ -193,75 +195,82 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         """Old log-probs, values, returns and whitened advantages of every token."""
         import torch
 
-        examples, answers, scores = _answers(collected)
+        judged = judged_answers(collected)
+        examples, rollouts, scores = judged.examples, judged.rollouts, judged.scores
         if not examples:
             return Experience([])
         self._moments.add(scores)
         if self._batches == 0 and self._from_reward_model:
-            self._settle_critic(
-                torch.cat(score.several(examples, Role.CRITIC, "last")["last"]).tolist()
-            )
+            opinions = score.several(examples, Role.CRITIC, "last")["last"]
+            self._rescale_critic(torch.cat(opinions).tolist())
         self._begin_batch()
-        logp, entropy, values, last = self._opinions(examples, score)
+
+        # r_t = -kl_coef * KL_t, and the score on the last token of every answer.
+        logp, entropy, values, last_values = self._score_tokens(examples, score)
         reference = torch.cat(score(examples, Role.REF)).to(logp)
         rewards = -self._kl.coefficient * divergence(self.config.kl_estimator, logp, reference)
-        ends = list(accumulate(len(one.ids) for one in answers))
-        for end, answer, value in zip(ends, answers, scores, strict=True):
-            rewards[end - 1] += self._earned(answer, value)
+        ends = list(accumulate(len(rollout.ids) for rollout in rollouts))
+        for end, rollout, answer_score in zip(ends, rollouts, scores, strict=True):
+            rewards[end - 1] += self._final_reward(rollout, answer_score)
         if self.config.whiten_rewards:
             rewards /= rewards.std(correction=0) + 1e-8
-        after = [
-            float(behind) if self._bootstrapped(one) else 0.0
-            for behind, one in zip(last, answers, strict=True)
+
+        # Nothing follows an answer that ended; a cut-off one goes on as the critic expects.
+        next_values = [
+            float(value) if self._bootstrapped(rollout) else 0.0
+            for value, rollout in zip(last_values, rollouts, strict=True)
         ]
-        advantages, returns = self._estimates(rewards, values, after, ends)
-        kl = float((logp - reference).mean())
-        metrics = {
-            "kl": kl,
-            "kl_coef": self._kl.coefficient,
-            "entropy": float(entropy.mean()),
-            "objective/scores": sum(map(self._normalised, scores)) / len(scores),
-            "objective/non_score_reward": -self._kl.coefficient
-            * float((logp - reference).sum())
-            / len(answers),
-            "val/explained_variance": explained_variance(values, returns),
-        }
-        self._kl.update(kl, len(answers))
-        sizes = [sum(len(branch.ids) for branch in one.branches) for one in examples]
+        config = self.config
+        advantages = batch_gae(rewards, values, next_values, ends, config.gamma, config.lam)
+        returns = values + advantages
+        if config.lambda_critic is not None:
+            returns = values + batch_gae(
+                rewards, values, next_values, ends, config.gamma, config.lambda_critic
+            )
         tokens = {
             "old": logp,
             "values": values,
             "returns": returns,
             "advantages": whiten(advantages),
         }
-        if collected.off_policy:
-            weights, more = importance(logp, answers, self.config.importance_cap)
-            tokens["advantages"], metrics = tokens["advantages"] * weights, metrics | more
-        return Experience(
-            examples,
-            {name: list(torch.split(flat, sizes)) for name, flat in tokens.items()},
-            metrics,
-        )
 
-    def _settle_critic(self, opinions: Sequence[float]) -> None:
+        kl_sum = float((logp - reference).sum())
+        kl = float((logp - reference).mean())
+        metrics = {
+            "kl": kl,
+            "kl_coef": self._kl.coefficient,
+            "entropy": float(entropy.mean()),
+            "objective/scores": sum(map(self._normalised, scores)) / len(scores),
+            "objective/non_score_reward": -self._kl.coefficient * kl_sum / len(rollouts),
+            "val/explained_variance": explained_variance(values, returns),
+        }
+        self._kl.update(kl, len(rollouts))
+
+        if collected.off_policy:
+            weights, ratio_metrics = importance(logp, rollouts, config.importance_cap)
+            tokens["advantages"] = tokens["advantages"] * weights
+            metrics = metrics | ratio_metrics
+        sizes = [sum(len(branch.ids) for branch in example.branches) for example in examples]
+        by_example = {name: list(torch.split(flat, sizes)) for name, flat in tokens.items()}
+        return Experience(examples, by_example, metrics)
+
+    def _rescale_critic(self, opinions: Sequence[float]) -> None:
         """Give a critic that began as the reward model, and has these opinions of the first
         answers, the unit of what answers earn: a reward model may speak in logits and pay in
         chances, or be one judge of several."""
-        opinion_moments = Moments()
-        opinion_moments.add(opinions)
-        critic.rescale(
-            self._voice,
-            opinion_moments,
-            Moments(variance=1.0) if self.config.normalize_reward else self._moments,
-        )
+        current = Moments()
+        current.add(opinions)
+        target = Moments(variance=1.0) if self.config.normalize_reward else self._moments
+        critic.rescale(self._critic_model, current, target)
 
     def _begin_batch(self) -> None:
         self._batches += 1
         if self.config.critic == "shared":
-            for parameter in self._policy:  # the head's gradient reaches the trunk, which is the policy's
+            # The head's gradient reaches the trunk, which is the policy's.
+            for parameter in self._policy:
                 parameter.requires_grad_(not self._warming)
 
-    def _opinions(
+    def _score_tokens(
         self, examples: Sequence[Example], score: Sweep
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """(log-prob, entropy, value) of every token and the value behind the last one of every
@@ -271,53 +280,28 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         if self.config.critic == "shared":
             scores = score.several(examples, Role.CRITIC, *POLICY_WANTS, *CRITIC_WANTS)
         else:
-            scores = score.several(examples, Role.POLICY, *POLICY_WANTS) | score.several(
-                examples, Role.CRITIC, *CRITIC_WANTS
-            )
+            scores = score.several(examples, Role.POLICY, *POLICY_WANTS)
+            scores |= score.several(examples, Role.CRITIC, *CRITIC_WANTS)
         logp, entropy, value, last = (
             torch.cat(scores[name]) for name in (*POLICY_WANTS, *CRITIC_WANTS)
         )
         return logp, entropy, value, last
 
-    def _normalised(self, value: float) -> float:
+    def _normalised(self, score: float) -> float:
         clip = self.config.reward_clip
-        return (
-            self._moments.normalised(value, clip)
-            if self.config.normalize_reward
-            else min(max(value, -clip), clip)
-        )
+        if self.config.normalize_reward:
+            return self._moments.normalised(score, clip)
+        return min(max(score, -clip), clip)
 
-    def _bootstrapped(self, answer: Rollout) -> bool:
-        return answer.finish == "length" and self.config.truncated == "bootstrap"
+    def _bootstrapped(self, rollout: Rollout) -> bool:
+        return rollout.finish == "length" and self.config.truncated == "bootstrap"
 
-    def _earned(self, answer: Rollout, value: float) -> float:
+    def _final_reward(self, rollout: Rollout, score: float) -> float:
         """What the last token of an answer gets besides its KL penalty."""
-        earned = 0.0 if self._bootstrapped(answer) else self._normalised(value)
-        return earned - (self.config.missing_eos_penalty if answer.finish == "length" else 0.0)
-
-    def _estimates(
-        self,
-        rewards: torch.Tensor,
-        values: torch.Tensor,
-        after: Sequence[float],
-        ends: Sequence[int],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(advantages, returns) of every token; `ends` are the places behind the answers."""
-        config = self.config
-        flat, worth = rewards.tolist(), values.tolist()
-        parts = list(zip(pairwise((0, *ends)), after, strict=True))
-
-        def of(lam: float) -> torch.Tensor:
-            found = [
-                gae(flat[start:end], worth[start:end], behind, config.gamma, lam)
-                for (start, end), behind in parts
-            ]
-            return values.new_tensor([one for several in found for one in several])
-
-        advantages = of(config.lam)
-        return advantages, values + (
-            advantages if config.lambda_critic is None else of(config.lambda_critic)
-        )
+        reward = 0.0 if self._bootstrapped(rollout) else self._normalised(score)
+        if rollout.finish == "length":
+            reward -= self.config.missing_eos_penalty
+        return reward
 
     def loss(
         self,
@@ -328,13 +312,14 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     ) -> LossOut:
         """The share of one micro-batch; of the critic alone while it warms up."""
         logp, value = self._scores(engine, batch)
-        values = {
-            name: value.to(value) for name, value in values.items()
-        }  # what was sampled is kept on the CPU
-        loss, metrics = self._value_loss(value, values, len(whole["old"]))
+        # What was sampled is kept on the CPU.
+        values = {name: tensor.to(value) for name, tensor in values.items()}
+        n_tokens = len(whole["old"])
+        loss, metrics = self._value_loss(value, values, n_tokens)
         if logp is not None:
-            objective, more = self._policy_loss(logp, values, len(whole["old"]))
-            loss, metrics = objective + loss, metrics | more
+            policy_loss, policy_metrics = self._policy_loss(logp, values, n_tokens)
+            loss = policy_loss + loss
+            metrics = metrics | policy_metrics
         return LossOut(loss, metrics)
 
     def _scores(
@@ -348,31 +333,32 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         return logp, engine.score(batch, Role.CRITIC, outputs=frozenset({"value"}), grad=True).value
 
     def _policy_loss(
-        self, logp: torch.Tensor, values: Mapping[str, torch.Tensor], total: int
+        self, logp: torch.Tensor, values: Mapping[str, torch.Tensor], n_tokens: int
     ) -> tuple[torch.Tensor, Metrics]:
-        reach = self.config.cliprange
+        epsilon = self.config.cliprange
         ratio = (logp - values["old"]).exp()
-        losses = clipped(ratio, values["advantages"], reach, reach)
-        moved = ratio.detach()
-        return losses.sum() / total, {
+        losses = clipped(ratio, values["advantages"], epsilon, epsilon)
+        ratio = ratio.detach()
+        is_clipped = ((ratio - 1).abs() > epsilon).to(ratio)
+        return losses.sum() / n_tokens, {
             "loss/policy_avg": mean(losses),
             "policy/approxkl_avg": mean(divergence("k3", values["old"], logp.detach())),
-            "policy/clipfrac_avg": mean(((moved - 1).abs() > reach).to(moved)),
-            "val/ratio": mean(moved),
+            "policy/clipfrac_avg": mean(is_clipped),
+            "val/ratio": mean(ratio),
         }
 
     def _value_loss(
-        self, value: torch.Tensor, values: Mapping[str, torch.Tensor], total: int
+        self, value: torch.Tensor, values: Mapping[str, torch.Tensor], n_tokens: int
     ) -> tuple[torch.Tensor, Metrics]:
         import torch
 
-        old, returns, reach = values["values"], values["returns"], self.config.cliprange_value
-        bounded = old + (value - old).clamp(-reach, reach)
-        losses = torch.maximum((value - returns) ** 2, (bounded - returns) ** 2) / 2
-        clipped = ((value.detach() - old).abs() > reach).to(value)
-        return self.config.vf_coef * losses.sum() / total, {
+        old, returns, epsilon = values["values"], values["returns"], self.config.cliprange_value
+        value_clipped = old + (value - old).clamp(-epsilon, epsilon)
+        losses = torch.maximum((value - returns) ** 2, (value_clipped - returns) ** 2) / 2
+        is_clipped = ((value.detach() - old).abs() > epsilon).to(value)
+        return self.config.vf_coef * losses.sum() / n_tokens, {
             "loss/value_avg": mean(losses),
-            "val/clipfrac_avg": mean(clipped),
+            "val/clipfrac_avg": mean(is_clipped),
         }
 
     def state(self) -> dict[str, Any]:
@@ -394,22 +380,28 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         self._kl.coefficient, self._batches = state["kl_coef"], state["batches"]
 
 
-def _answers(collected: Collected) -> tuple[list[Example], list[Rollout], list[float]]:
-    """What is learned from: examples, and their answers with the judge's scores in the order of the
-    examples' branches."""
-    examples: list[Example] = []
-    answers: list[Rollout] = []
-    scores: list[float] = []
-    for task, rollouts, values in zip(
-        collected.tasks, collected.rollouts, collected.values, strict=True
-    ):
-        judged = [
-            (one, value)
-            for one, value in zip(rollouts, values, strict=True)
-            if value is not None and one.ids
-        ]
-        if judged:
-            examples.append(Example(task.prompt, branches([one for one, _ in judged]), task.group))
-            answers += [one for one, _ in judged]
-            scores += [value for _, value in judged]
-    return examples, answers, scores
+@dataclass
+class JudgedAnswers:
+    """What is learned from: `rollouts` and the judge's `scores` are in the order of the branches
+    of `examples`."""
+
+    examples: list[Example] = field(default_factory=list)
+    rollouts: list[Rollout] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+
+
+def judged_answers(collected: Collected) -> JudgedAnswers:
+    """The answers that have a reward and at least one token."""
+    judged = JudgedAnswers()
+    groups = zip(collected.tasks, collected.rollouts, collected.values, strict=True)
+    for task, rollouts, values in groups:
+        rollouts_of_task: list[Rollout] = []
+        for rollout, value in zip(rollouts, values, strict=True):
+            if value is not None and rollout.ids:
+                rollouts_of_task.append(rollout)
+                judged.scores.append(value)
+        if rollouts_of_task:
+            example = Example(task.prompt, branches(rollouts_of_task), task.group)
+            judged.examples.append(example)
+            judged.rollouts += rollouts_of_task
+    return judged

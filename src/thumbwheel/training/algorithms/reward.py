@@ -102,12 +102,10 @@ class Reward(Algorithm[RewardConfig]):
                 f"they lie between {low:g} and {high:g}",
                 "Collect different scores",
             )
-        asked = (
-            config.metric_for_best_model
-            if "metric_for_best_model" in config.model_fields_set
-            else "loss"
-        )
-        return config.model_copy(update={"scale": (low, high), "metric_for_best_model": asked})
+        resolved: dict[str, Any] = {"scale": (low, high)}
+        if "metric_for_best_model" not in config.model_fields_set:
+            resolved["metric_for_best_model"] = "loss"
+        return config.model_copy(update=resolved)
 
     def example(self, row: Row, builder: PromptBuilder, notes: Counter[str]) -> Example:
         """Chosen, then rejected; or one answer, whose role is the number to learn."""
@@ -116,15 +114,15 @@ class Reward(Algorithm[RewardConfig]):
         if self.config.loss_type == "bradley_terry":
             if row["chosen"] == row["rejected"]:
                 raise DropRow("chosen equals rejected")
-            answers = {
-                side: Target(row[side], row.get(f"{side}_finish"))
-                for side in ("chosen", "rejected")
-            }
+            roles = ["chosen", "rejected"]
+            answers = [Target(row[side], row.get(f"{side}_finish")) for side in roles]
         else:
-            answers = {str(self._target(row)): Target(row["completion"], row.get("finish_reason"))}
-        token_rows = fitted(row, list(answers.values()), builder, self.config.max_length, notes)
+            roles = [str(self._target(row))]
+            answers = [Target(row["completion"], row.get("finish_reason"))]
+        token_rows = fitted(row, answers, builder, self.config.max_length, notes)
         branches = tuple(
-            Branch(token_row.completion_ids, role=role) for role, token_row in zip(answers, token_rows, strict=True)
+            Branch(tokens.completion_ids, role=role)
+            for role, tokens in zip(roles, token_rows, strict=True)
         )
         return Example(token_rows[0].prompt_ids, branches, str(row["group"]), float(row["weight"]))
 
@@ -133,80 +131,83 @@ class Reward(Algorithm[RewardConfig]):
 
         if self.config.loss_type == "classification":
             return float(bool(row["label"]))
-        assert self.config.scale is not None  # noqa: S101 - settled before any row is read
+        assert self.config.scale is not None  # noqa: S101 - resolved before any row is read
         return Scale(*self.config.scale).normal(float(row["value"]))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """Of this micro-batch's rows."""
         scores, weights = scored.last, scored.weights()
         if self.config.loss_type == "bradley_terry":
-            return self._pairs(scores.view(-1, 2), weights[::2], totals)
+            return self._pair_loss(scores.view(-1, 2), weights[::2], totals)
         goals = scores.new_tensor([float(branch.role) for branch in scored.batch.branches])
-        single = self._squares if self.config.loss_type == "regression" else self._classes
-        return single(scores, goals, weights, totals)
+        if self.config.loss_type == "regression":
+            return self._regression_loss(scores, goals, weights, totals)
+        return self._classification_loss(scores, goals, weights, totals)
 
-    def _pairs(self, scores: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+    def _pair_loss(self, scores: torch.Tensor, weights: torch.Tensor, totals: Totals) -> LossOut:
+        """-log sigmoid(chosen - rejected - margin) of scores [pairs, (chosen, rejected)]."""
         import torch
         from torch.nn.functional import logsigmoid
 
-        margins = scores[:, 0] - scores[:, 1]
+        chosen, rejected = scores.unbind(1)
+        margins = chosen - rejected
         losses = -logsigmoid(margins - self.config.margin)
         if self.config.center_rewards_coefficient:
-            losses = losses + self.config.center_rewards_coefficient * scores.sum(1) ** 2
-        seen = margins.detach()
-        right = (seen > 0).to(seen)
+            losses = losses + self.config.center_rewards_coefficient * (chosen + rejected) ** 2
+        margins = margins.detach()
+        correct = (margins > 0).to(margins)
         metrics: Metrics = {
-            "accuracy": (right, torch.ones_like(right)),
-            "margin": mean(seen),
+            "accuracy": (correct, torch.ones_like(correct)),
+            "margin": mean(margins),
             "mean_reward": mean(scores.flatten()),
         }
-        return LossOut(
-            weights * losses / totals.weight,
-            metrics | calibration(seen.abs().sigmoid(), right, weights),
-        )
+        metrics |= calibration(margins.abs().sigmoid(), correct, weights)
+        return LossOut(weights * losses / totals.weight, metrics)
 
-    def _squares(
+    def _regression_loss(
         self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals
     ) -> LossOut:
-        assert self.config.scale is not None  # noqa: S101 - settled before any row is read
-        unit = (self.config.scale[1] - self.config.scale[0]) / 2
-        gaps = scores - goals
-        errors = gaps.detach() * unit
+        """(score - goal)^2 on -1..1; the metrics are in raw units."""
+        assert self.config.scale is not None  # noqa: S101 - resolved before any row is read
+        low, high = self.config.scale
+        errors = scores - goals
+        raw_errors = errors.detach() * (high - low) / 2
         metrics: Metrics = {
-            "mse": mean(errors**2),
-            "mae": (errors.abs(), errors.new_ones(errors.shape)),
+            "mse": mean(raw_errors**2),
+            "mae": (raw_errors.abs(), raw_errors.new_ones(raw_errors.shape)),
             "mean_reward": mean(scores),
         }
-        return LossOut(weights * gaps**2 / totals.weight, metrics)
+        return LossOut(weights * errors**2 / totals.weight, metrics)
 
-    def _classes(
+    def _classification_loss(
         self, scores: torch.Tensor, goals: torch.Tensor, weights: torch.Tensor, totals: Totals
     ) -> LossOut:
         import torch
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         losses = binary_cross_entropy_with_logits(scores, goals, reduction="none")
-        right = (scores.detach() > 0) == (goals > 0.5)
+        logits = scores.detach()
+        correct = ((logits > 0) == (goals > 0.5)).to(scores)
         metrics: Metrics = {
-            "accuracy": (right.to(scores), torch.ones_like(scores.detach())),
+            "accuracy": (correct, torch.ones_like(logits)),
             "mean_reward": mean(scores),
         }
-        return LossOut(
-            weights * losses / totals.weight,
-            metrics | calibration(scores.detach().sigmoid(), goals, weights),
-        )
+        metrics |= calibration(logits.sigmoid(), goals, weights)
+        return LossOut(weights * losses / totals.weight, metrics)
 
     def derived(self, metrics: dict[str, float]) -> dict[str, float]:
         """With the expected calibration error in place of its bins."""
-        bins = [abs(metrics.pop(name)) for name in list(metrics) if name.startswith("bin/")]
-        return metrics | ({"ece": sum(bins)} if bins else {})
+        bins = [name for name in metrics if name.startswith("bin/")]
+        if not bins:
+            return metrics
+        metrics["ece"] = sum(abs(metrics.pop(name)) for name in bins)
+        return metrics
 
 
 def calibration(chances: torch.Tensor, outcomes: torch.Tensor, weights: torch.Tensor) -> Metrics:
     """For each of the equal bins of `chances`: what they lie above the outcomes, as its share of
     all weight; their sizes sum to the ECE."""
-    bins = (chances * BINS).long().clamp(max=BINS - 1)
-    gaps = weights.new_zeros(BINS).index_add(0, bins, weights * (chances - outcomes))
+    bin_of = (chances * BINS).long().clamp(max=BINS - 1)
+    gaps = weights.new_zeros(BINS).index_add(0, bin_of, weights * (chances - outcomes))
     total = float(weights.sum())
     return {f"bin/{number}": (gap, total) for number, gap in enumerate(gaps)}
 

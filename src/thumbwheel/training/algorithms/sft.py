@@ -92,7 +92,9 @@ class Sft(Algorithm[SftConfig]):
                 "all have the same number, so none weighs more",
                 "Use weighting none",
             )
-        centre = sum(values) / len(values) if config.weight_centre is None else config.weight_centre
+        centre = config.weight_centre
+        if centre is None:
+            centre = sum(values) / len(values)
         return config.model_copy(
             update={"weight_centre": centre, "weight_temperature": temperature}
         )
@@ -101,30 +103,33 @@ class Sft(Algorithm[SftConfig]):
         """One branch; the ids that the model produced are taken where they were captured."""
         from thumbwheel.engine.prompt import Target
 
-        captured = row.get("token_ids")
-        answer = Target(
-            row["completion"],
-            row.get("finish_reason"),
-            None if captured is None else tuple(captured),
-        )
+        captured_ids = row.get("token_ids")
+        if captured_ids is not None:
+            captured_ids = tuple(captured_ids)
+        answer = Target(row["completion"], row.get("finish_reason"), captured_ids)
         (tokens,) = fitted(row, [answer], builder, self.config.max_length, notes)
         weight = 1.0 if self.config.weighting == "none" else self._weight(float(row["value"]))
         branch = Branch(tokens.completion_ids, role=GOOD if weight >= 1 else REST)
-        return Example(tokens.prompt_ids, (branch,), str(row["group"]), float(row["weight"]) * weight)
+        row_weight = float(row["weight"]) * weight
+        return Example(tokens.prompt_ids, (branch,), str(row["group"]), row_weight)
 
     def _weight(self, value: float) -> float:
+        """exp((value - centre) / temperature), at most `weight_limit`."""
         centre, temperature = self.config.weight_centre, self.config.weight_temperature
-        assert centre is not None  # noqa: S101 - settled before any row is read
+        assert centre is not None  # noqa: S101 - resolved before any row is read
         assert temperature is not None  # noqa: S101
         return math.exp(min((value - centre) / temperature, math.log(self.config.weight_limit)))
 
     def totals(self, examples: Sequence[Example]) -> Totals:
         """Weighted tokens of all answers."""
-        tokens = sum(example.weight * targets(branch) for example in examples for branch in example.branches)
-        return Totals(max(sum(example.weight for example in examples), 1e-12), max(float(tokens), 1e-12))
+        weight = sum(example.weight for example in examples)
+        tokens = 0.0
+        for example in examples:
+            tokens += example.weight * sum(targets(branch) for branch in example.branches)
+        return Totals(max(weight, 1e-12), max(tokens, 1e-12))
 
     def loss(self, scored: Scored, totals: Totals, baseline: Any) -> LossOut:
-        """This micro-batch's share of the mean.
+        """This micro-batch's share of the mean, by row.
 
         `ratio/good` is p(answer) / p_base(answer), averaged over the good answers of the dev rows.
         Where they were sampled from the base, it estimates how many times as often as the base the
@@ -133,10 +138,10 @@ class Sft(Algorithm[SftConfig]):
         """
         policy, reference, _ = scored.sums()
         good = scored.having(GOOD)
-        metrics = likelihood(scored, good.to(policy)) | {
-            "logps/chosen": scored.mean(policy, good),
-        }
+        metrics = likelihood(scored, good.to(policy))
+        metrics["logps/chosen"] = scored.mean(policy, good)
         if scored.reference is not None:
             ratios = (policy - reference).exp().clamp(max=RATIO_LIMIT)
             metrics["ratio/good"] = scored.mean(ratios, good)
-        return LossOut(-scored.by_row(policy * scored.weights()) / totals.good_tokens, metrics)
+        loss = -scored.by_row(policy * scored.weights()) / totals.good_tokens
+        return LossOut(loss, metrics)
