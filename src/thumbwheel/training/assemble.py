@@ -166,11 +166,12 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
         "quantization": method.config.quantization,
         "device": where,
     }
-    if not method.produces_reward_model:
-        model, tokenizer = load_base(str(folder), dtype, **load_options)
-        return model, PromptBuilder(tokenizer)
-    model, tokenizer = load_scorer(str(folder), dtype, seed=method.config.seed, **load_options)
-    return model, scorer_prompt_builder(model, tokenizer)
+    if method.produces_reward_model:
+        seed = method.config.seed
+        model, tokenizer = load_scorer(str(folder), dtype, seed=seed, **load_options)
+        return model, scorer_prompt_builder(model, tokenizer)
+    model, tokenizer = load_base(str(folder), dtype, **load_options)
+    return model, PromptBuilder(tokenizer)
 
 
 def _adapted(
@@ -189,24 +190,21 @@ def _adapted(
 
     if config.tuning == "full":
         adapted, matched = attach_full(model)
-    elif start is None or is_scorer(model):
-        targets: Any = (
-            config.lora_targets
-            if config.lora_targets == "all-linear"
-            else tuple(map(str.strip, config.lora_targets.split(",")))
-        )
+    elif start is not None and not is_scorer(model):
+        adapted = load_adapter(model, start, trainable=True)
+        matched = adapted_modules(adapted)
+    else:
+        targets: Any = config.lora_targets
+        if targets != "all-linear":
+            targets = tuple(name.strip() for name in targets.split(","))
         lora = LoraSettings(
             rank=config.lora_r, alpha=config.lora_alpha, targets=targets, rslora=config.use_rslora
         )
         adapted, matched = attach_lora(model, lora, seed=config.seed)
         if start is not None:
             start_from_adapter(adapted, start)
-    else:
-        adapted = load_adapter(model, start, trainable=True)
-        matched = adapted_modules(adapted)
     for adapter_config in adapted.peft_config.values():
         adapter_config.base_model_name_or_path = base
-        adapter_config.target_modules = sorted(
-            adapter_config.target_modules
-        )  # a set's order would give equal runs different files
+        # A set's order would give equal runs different files.
+        adapter_config.target_modules = sorted(adapter_config.target_modules)
     return adapted, matched

@@ -53,12 +53,12 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first."""
-        names = [
-            path.name.removeprefix(PREFIX)
-            for path in self._folder.glob(f"{PREFIX}*")
-            if path.is_dir()
-        ]
-        return sorted(int(name) for name in names if name.isdigit())
+        steps: list[int] = []
+        for path in self._folder.glob(f"{PREFIX}*"):
+            number = path.name.removeprefix(PREFIX)
+            if path.is_dir() and number.isdigit():
+                steps.append(int(number))
+        return sorted(steps)
 
     def save(self, trained: Trained, state: TrainerState, method: Mapping[str, Any]) -> Path:
         """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError,
@@ -66,7 +66,9 @@ class Checkpoints:
         final = self.folder_of(state.global_step)
         temporary = self._folder / f"tmp-{state.global_step}-{os.getpid()}"
         try:
-            self._clean()
+            # Of a process that was killed while writing.
+            for unfinished in self._folder.glob("tmp-*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
             temporary.mkdir(parents=True)
             _write(temporary, trained, state, method)
             _seal(temporary)
@@ -76,17 +78,10 @@ class Checkpoints:
         except _write_errors() as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise unwritable(final, error) from error
-        self._rotate(state.best_global_step)
-        return final
-
-    def _clean(self) -> None:
-        for left in self._folder.glob("tmp-*"):  # of a process that was killed while writing
-            shutil.rmtree(left, ignore_errors=True)
-
-    def _rotate(self, best: int | None) -> None:
         for step in self.steps()[: -self._keep]:
-            if step != best:
+            if step != state.best_global_step:
                 shutil.rmtree(self.folder_of(step), ignore_errors=True)
+        return final
 
     def newest_sound(self) -> int | None:
         """The newest step whose files are what was written; damaged ones are said and passed over.
@@ -133,15 +128,17 @@ class Checkpoints:
         trained.scheduler.load_state_dict(read("scheduler.pt"))
         set_random_state(read("rng_state.pth"))
         state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
-        loaded = state, read("method.pt")
-        for later in (self.folder_of(one) for one in self.steps() if one > step):
+        method_state = read("method.pt")
+        for later_step in self.steps():
+            if later_step <= step:
+                continue
+            later = self.folder_of(later_step)
             try:
-                os.replace(
-                    later, later.with_name(f"tmp-{later.name}")
-                )  # the next save removes it, where it can be
+                # The next save removes it, where it can be removed.
+                os.replace(later, later.with_name(f"tmp-{later.name}"))
             except OSError as error:
                 raise unwritable(later, error) from error
-        return loaded
+        return state, method_state
 
 
 def check(folder: Path) -> str | None:
@@ -181,11 +178,8 @@ def _seal(folder: Path) -> None:
 def _write_errors() -> tuple[type[Exception], ...]:
     from safetensors import SafetensorError
 
-    return (
-        OSError,
-        SafetensorError,
-        RuntimeError,
-    )  # torch's archive writer reports a full disk as RuntimeError
+    # torch's archive writer reports a full disk as RuntimeError.
+    return OSError, SafetensorError, RuntimeError
 
 
 def random_state() -> dict[str, Any]:

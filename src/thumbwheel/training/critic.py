@@ -37,7 +37,7 @@ def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleM
 
 
 def rescale(role_model: RoleModel, current: Moments, target: Moments) -> None:
-    """Let a head whose scores have the moments `own` give them with those that are `wanted`."""
+    """Let a head whose scores have the moments `current` give them with those of `target`."""
     factor = target.deviation / current.deviation
     role_model.head.weight.data.mul_(factor)
     role_model.head.bias.data.sub_(current.mean).mul_(factor).add_(target.mean)
@@ -84,12 +84,8 @@ def _head(engine: ScoreEngine) -> torch.nn.Linear:
     from thumbwheel.engine.head import wide
 
     config = engine.language_model.config.get_text_config()
-    head = torch.nn.Linear(
-        config.hidden_size,
-        1,
-        dtype=wide(next(engine.language_model.parameters())),
-        device=engine.device,
-    )
+    dtype = wide(next(engine.language_model.parameters()))
+    head = torch.nn.Linear(config.hidden_size, 1, dtype=dtype, device=engine.device)
     for parameter in head.parameters():
         torch.nn.init.zeros_(parameter)
     return head

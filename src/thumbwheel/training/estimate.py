@@ -8,6 +8,7 @@ trial.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import subprocess
@@ -50,7 +51,7 @@ def trial(run: RunDir) -> Status:
     """How the trial of the run in this folder ended, with its figures."""
     command = [sys.executable, "-P", "-m", "thumbwheel.training.trial_run", str(run.path)]
     with run.log.open("ab") as out:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -62,16 +63,11 @@ def trial(run: RunDir) -> Status:
     status = run.status()
     if status is not None:
         return status
-    how = (
-        f"killed by signal {-done.returncode}"
-        if done.returncode < 0
-        else f"exit code {done.returncode}"
-    )
-    return Status(
-        RunState.FAILED,
-        reason=f"the trial ended without a word ({how}): "
-        f"{run.log.read_text(encoding='utf-8')[-300:]}",
-    )
+    how = f"exit code {process.returncode}"
+    if process.returncode < 0:
+        how = f"killed by signal {-process.returncode}"
+    last_words = run.log.read_text(encoding="utf-8")[-300:]
+    return Status(RunState.FAILED, reason=f"the trial ended without a word ({how}): {last_words}")
 
 
 def estimate(
@@ -82,13 +78,15 @@ def estimate(
     figures: Mapping[str, Any],
     past: Sequence[Run],
 ) -> DryRun:
-    """What the run is, from its `data`, the figures `found` by its trial and the `past` runs of the
-    agent over the same base."""
-    steps, tokens, dataset = figures["steps"], figures["planned_tokens"], data[0]
-    seconds, memory = _seconds(config, figures, steps), figures["memory"]
+    """What the run is, from its `data`, the `figures` of its trial and the `past` runs of the agent
+    over the same base."""
+    dataset, rows = data
+    steps, tokens = figures["steps"], figures["planned_tokens"]
+    seconds = _seconds(config, figures, steps)
     rates = _rates(algorithm, figures, past, tokens)
     if rates:
         seconds = statistics.geometric_mean([seconds, statistics.median(rates) * tokens])
+    checkpoints = min(config.save_total_limit, _saves(config, steps)) + 3
     return DryRun(
         algorithm=algorithm,
         dataset_id=dataset.id,
@@ -97,12 +95,10 @@ def estimate(
         scored_tokens=figures["scored"],
         minutes=round(seconds / 60, 2),
         past_runs=len(rates),
-        memory_gb={name: round(size, 6) for name, size in memory.items()},
-        disk_gb=round(
-            figures["checkpoint_gb"] * (min(config.save_total_limit, _saves(config, steps)) + 3), 6
-        ),
+        memory_gb={name: round(size, 6) for name, size in figures["memory"].items()},
+        disk_gb=round(figures["checkpoint_gb"] * checkpoints, 6),
         held_out_rows=dataset.counts.get("gate", 0),
-        detectable_gain=_detectable(*data),
+        detectable_gain=_detectable(dataset, rows),
         detectable_gain_of="AUC" if dataset.shape == "labels" else "answers",
         probed_steps=figures["times"]["steps"],
         scores=dataset.manifest.get("scores"),
@@ -113,32 +109,32 @@ def estimate(
 def _detectable(dataset: Dataset, rows: Sequence[Row]) -> float | None:
     """Of the rows in the gate, as if each of their groups were one, with labels as the others have;
     None for too few."""
-    held = dataset.counts.get("gate", 0)
-    good = [bool(row["label"]) for row in rows] if dataset.shape == "labels" else []
-    return expected_detectable(
-        min(held, dataset.manifest.get("gate_groups", held)),
-        DISCORDANCE,
-        sum(good) / len(good) if good else None,
-    )
+    gate_rows = dataset.counts.get("gate", 0)
+    groups = min(gate_rows, dataset.manifest.get("gate_groups", gate_rows))
+    good_share = None
+    if dataset.shape == "labels" and rows:
+        good_share = sum(bool(row["label"]) for row in rows) / len(rows)
+    return expected_detectable(groups, DISCORDANCE, good_share)
 
 
 def _seconds(config: TrainConfig, figures: Mapping[str, Any], steps: int) -> float:
     """Of the whole run, by the trial alone; checkpoints come with the evaluations."""
-    times, a_epoch = figures["times"], max(1, figures["steps_an_epoch"])
-    first = min(steps, a_epoch)
-    every = config.eval_steps or max(1, steps // 10)
-    evaluations = 1 + steps // every + bool(steps % every) if figures["dev_rows"] else 0
-    learning = (
-        figures["planned_tokens"]
-        / max(1, steps)
-        * (first * times["first"] + (steps - first) * times["later"])
-    )
-    looking = (
-        bool(evaluations) * times["evaluation_first"]
-        + max(0, evaluations - 1) * times["evaluation_later"]
-        + evaluations * times["probe"]
-    )
-    return float(times["start"] + learning + looking + _saves(config, steps) * times["save"])
+    times = figures["times"]
+
+    first_steps = min(steps, max(1, figures["steps_an_epoch"]))
+    later_steps = steps - first_steps
+    tokens_a_step = figures["planned_tokens"] / max(1, steps)
+    training = tokens_a_step * (first_steps * times["first"] + later_steps * times["later"])
+
+    evaluating = 0.0
+    if figures["dev_rows"]:
+        every = config.eval_steps or max(1, steps // 10)
+        evaluations = 1 + math.ceil(steps / every)
+        evaluating = times["evaluation_first"] + (evaluations - 1) * times["evaluation_later"]
+        evaluating += evaluations * times["probe"]
+
+    saving = _saves(config, steps) * times["save"]
+    return float(times["start"] + training + evaluating + saving)
 
 
 def _saves(config: TrainConfig, steps: int) -> int:
@@ -152,21 +148,12 @@ def _rates(
     rates = []
     for run in past:
         metrics = run.metrics or {}
-        trained_tokens = (
-            metrics.get("planned_tokens", 0.0)
-            * metrics.get("steps", 0)
-            / max(1, metrics.get("planned_steps", 1))
-        )
-        comparable = (
-            run.algorithm == algorithm
-            and run.state in ENDED
-            and metrics.get("dtype") == figures["dtype"]
-        )
-        if (
-            comparable
-            and trained_tokens
-            and not metrics.get("resumed")
-            and 1 / ALIKE < trained_tokens / tokens < ALIKE
-        ):
+        if run.algorithm != algorithm or run.state not in ENDED:
+            continue
+        if metrics.get("dtype") != figures["dtype"] or metrics.get("resumed"):
+            continue
+        done = metrics.get("steps", 0) / max(1, metrics.get("planned_steps", 1))
+        trained_tokens = metrics.get("planned_tokens", 0.0) * done
+        if trained_tokens and 1 / ALIKE < trained_tokens / tokens < ALIKE:
             rates.append(metrics["seconds"] / trained_tokens)
     return rates

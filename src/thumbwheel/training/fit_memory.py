@@ -18,8 +18,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.replicas import parallel_batches
-from thumbwheel.training.hardware import GB
-from thumbwheel.training.memory import SMALLER, Meter, meter, room_gb
+from thumbwheel.training.memory import SMALLER, Meter, meter, parameter_gb, room_gb
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -50,9 +49,17 @@ class Need:
     def fits(self, room: float) -> int:
         """Tokens at once for which `room` is enough."""
         left = SAFE * room - self.fixed
-        return min(
-            self.most, int(left / self.token) if self.token > 0 else (1 << 40 if left > 0 else 0)
-        )
+        if self.token > 0:
+            return min(self.most, int(left / self.token))
+        return self.most if left > 0 else 0
+
+
+@dataclass(frozen=True)
+class Point:
+    """The most memory that was held with so many tokens at once."""
+
+    tokens: int
+    gb: float
 
 
 class OutOfMemoryBudget(Exception):
@@ -84,23 +91,19 @@ def fitted(
         assembly.runner.close()
         del assembly
         gc.collect()
+
+        # Nothing but shorter rows is left to try.
         if not shorten:
-            why = (
-                "less memory is free than when the run began, and shorter rows would make it "
-                "another run"
-            )
             raise TrainingError(
                 f"rows of up to {config.max_length} tokens",
-                why,
+                "less memory is free than when the run began, and shorter rows would make it "
+                "another run",
                 "Free some memory and resume again, or start a new run",
             )
         if divisible:
-            what = (
-                f"an answer of up to {getattr(config, 'max_completion_length', 0)} tokens to the "
-                "longest prompt"
-            )
+            longest = getattr(config, "max_completion_length", 0)
             raise TrainingError(
-                what,
+                f"an answer of up to {longest} tokens to the longest prompt",
                 "it does not fit into memory even alone",
                 f"Lower max_completion_length. {SMALLER}",
             )
@@ -110,24 +113,27 @@ def fitted(
                 "not even much shorter ones would fit into memory",
                 SMALLER,
             )
-        changes.append(
+        change = (
             f"max_length {config.max_length} -> {shorter}: longer rows do not fit into memory, "
             "even one at a time"
         )
-        log.say(changes[-1])
+        changes.append(change)
+        log.say(change)
         config = config.model_copy(update={"max_length": shorter})
 
 
 def _shorter(assembly: Assembly, tokens: int) -> int:
     """A max_length under which the largest row is about `tokens`, to the next lower multiple of 16."""
+    kind = assembly.engine.layout.kind
     examples = assembly.runner.examples(assembly.train.items)
-    largest = max(examples, key=lambda example: example.rows(assembly.engine.layout.kind))
-    share = tokens / largest.rows(assembly.engine.layout.kind)
+    largest = max(examples, key=lambda example: example.rows(kind))
+    share = tokens / largest.rows(kind)
     return int(min(largest.longest, assembly.config.max_length) * share) // 16 * 16
 
 
 def fit(assembly: Assembly) -> None:
-    """Lower the budget, or turn checkpointing on, as far as the memory demands; raises OutOfMemoryBudget."""
+    """Lower the budget, or turn checkpointing on, as far as the memory demands; raises
+    OutOfMemoryBudget."""
     budget, device = assembly.runner.budget, str(assembly.engine.device.type)
     room, gauge = room_gb(device, assembly.config.memory_limit_gb), meter(device)
     if room is None or gauge is None:
@@ -136,84 +142,75 @@ def fit(assembly: Assembly) -> None:
     examples = assembly.runner.examples(assembly.train.items)
     while True:
         largest = budget.largest(examples)
+        wanted = max(budget.tokens, largest)
         need = measure(assembly, gauge, room)
-        tokens, why = (
-            need.fits(room),
-            f"{need.of(max(budget.tokens, largest)):.2f} GB are needed, {room:.2f} GB are there",
-        )
-        if need.most < max(budget.tokens, largest):
-            why = f"more than {need.most} tokens at once ran out of memory"
-        if tokens >= max(budget.tokens, largest):
+        tokens = need.fits(room)
+        if tokens >= wanted:
             return
+        why = f"{need.of(wanted):.2f} GB are needed, {room:.2f} GB are there"
+        if need.most < wanted:
+            why = f"more than {need.most} tokens at once ran out of memory"
+
+        # What costs least comes first.
         if tokens >= largest:
             budget.lower_to(tokens, why)
             return
         if budget.divisible and not budget.divided:
             budget.divide(why)
-        elif assembly.engine.checkpointing:
-            raise OutOfMemoryBudget(tokens)
-        else:
+        elif not assembly.engine.checkpointing:
             budget.recompute(why)
+        else:
+            raise OutOfMemoryBudget(tokens)
 
 
 def measure(assembly: Assembly, gauge: Meter, room: float) -> Need:
     """What this run takes, from rehearsals of growing parts of a step, as far as they are foretold
     to fit into `room`; nothing is left."""
-    states = (
-        ADAM
-        * sum(
-            parameter.numel() * parameter.element_size()
-            for parameter in assembly.model.parameters()
-            if parameter.requires_grad
-        )
-        / GB
-    )
-    parts, points = _parts(assembly), list[tuple[int, float]]()
+    runner, engine = assembly.runner, assembly.engine
+    optimizer_gb = ADAM * parameter_gb(assembly.model, trains=True)
+    parts = _parts(assembly)
+    points: list[Point] = []
     try:
-        assembly.runner.rehearse(parts[0])  # what is allocated once, on first use
+        runner.rehearse(parts[0])  # what is allocated once, on first use
         gc.collect()
         gauge.reset()
-        points.append((0, gauge.now()))
+        points.append(Point(0, gauge.now()))
         for units in parts:
-            if (
-                _apart(points)
-                and (need := _line(points, states)).of(
-                    assembly.engine.peak_rows(units, assembly.runner.budget.tokens)
-                )
-                > room
-            ):
-                return need
+            tokens = engine.peak_rows(units, runner.budget.tokens)
+            if _far_below(points):  # enough is known to foretell the next part
+                need = _line(points, optimizer_gb)
+                if need.of(tokens) > room:
+                    return need
             points.append(_peak(assembly, gauge, units))
-        return _line(points, states)
+        return _line(points, optimizer_gb)
     except Exception as error:
         if not out_of_memory(error):
             raise
-    assembly.runner.budget.free()  # here, where the traceback no longer holds the tensors
-    return (
-        replace(_line(points, states), most=points[-1][0])
-        if len(points) > 1
-        else Need(room, 0.0, 0)
-    )
+    runner.budget.free()  # here, where the traceback no longer holds the tensors
+    if len(points) < 2:
+        return Need(room, 0.0, 0)
+    return replace(_line(points, optimizer_gb), most=points[-1].tokens)
 
 
-def _apart(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def _far_below(points: Sequence[Point]) -> list[Point]:
     """The measured points that are far enough below the last one to tell a slope from noise."""
-    return [point for point in points[1:] if 2 * point[0] <= points[-1][0]]
+    return [point for point in points[1:] if 2 * point.tokens <= points[-1].tokens]
 
 
-def _line(points: Sequence[tuple[int, float]], states: float) -> Need:
-    """Through the last point (tokens at once, GB) and the nearest far enough below it, and what the
-    optimiser will hold besides."""
-    low, high = (_apart(points) or points[:1])[-1], points[-1]
-    token = max(0.0, high[1] - low[1]) / max(1, high[0] - low[0])
-    return Need(high[1] - token * high[0] + states, token)
+def _line(points: Sequence[Point], optimizer_gb: float) -> Need:
+    """Through the last point and the nearest far enough below it, and what the optimiser will hold
+    besides."""
+    low, high = (_far_below(points) or points[:1])[-1], points[-1]
+    slope = max(0.0, high.gb - low.gb) / max(1, high.tokens - low.tokens)
+    return Need(high.gb - slope * high.tokens + optimizer_gb, slope)
 
 
-def _peak(assembly: Assembly, gauge: Meter, units: Sequence[Example]) -> tuple[int, float]:
+def _peak(assembly: Assembly, gauge: Meter, units: Sequence[Example]) -> Point:
+    """A rehearsal of `units`, measured."""
     gc.collect()
     gauge.reset()
     assembly.runner.rehearse(units)
-    return assembly.engine.peak_rows(units, assembly.runner.budget.tokens), gauge.peak()
+    return Point(assembly.engine.peak_rows(units, assembly.runner.budget.tokens), gauge.peak())
 
 
 def _parts(assembly: Assembly) -> list[list[Example]]:
@@ -223,28 +220,32 @@ def _parts(assembly: Assembly) -> list[list[Example]]:
     Where branches may be computed apart, the ones between are 1, 2, 4, ... branches of the largest.
     """
     budget, kind = assembly.runner.budget, assembly.engine.layout.kind
-    units = sorted(
-        budget.units(assembly.runner.examples(assembly.train.items)),
-        key=lambda unit: unit.rows(kind),
-    )
-    small, largest, between = units[0], units[-1], units
+    units = budget.units(assembly.runner.examples(assembly.train.items))
+    units = sorted(units, key=lambda unit: unit.rows(kind))
+    smallest, largest, between = units[0], units[-1], units
     if budget.divisible:
-        small = replace(small, branches=small.branches[:1])
+        smallest = replace(smallest, branches=smallest.branches[:1])
         between = [
             replace(largest, branches=largest.branches[: 1 << power])
             for power in range(len(largest.branches).bit_length())
         ]
-    rungs = [small]
+
+    # One unit at a time, each at least twice as large as the one before.
+    ladder = [smallest]
     for unit in between:
-        if unit.rows(kind) >= 2 * rungs[-1].rows(kind):
-            rungs.append(unit)
-    if largest.rows(kind) > rungs[-1].rows(kind):
-        rungs.append(largest)
-    share = budget.tokens // parallel_batches([unit.rows(kind) for unit in units], budget.tokens)
-    chosen: list[Example] = []
+        if unit.rows(kind) >= 2 * ladder[-1].rows(kind):
+            ladder.append(unit)
+    if largest.rows(kind) > ladder[-1].rows(kind):
+        ladder.append(largest)
+
+    # Units that fill the budget together.
+    sizes = [unit.rows(kind) for unit in units]
+    share = budget.tokens // parallel_batches(sizes, budget.tokens)
+    together: list[Example] = []
     total = 0
     for unit in reversed(units):
         if unit.rows(kind) <= share and total + unit.rows(kind) <= budget.tokens:
-            chosen.append(unit)
+            together.append(unit)
             total += unit.rows(kind)
-    return [[unit] for unit in rungs] + ([chosen] if len(chosen) > 1 else [])
+    parts = [[unit] for unit in ladder]
+    return [*parts, together] if len(together) > 1 else parts

@@ -73,12 +73,12 @@ def launch(run: RunDir, lock: int) -> Status:
             process_group=0,  # Ctrl-C reaches the parent only, which hands it on
         )
     try:
-        asked = _until_done(child, run)
+        interrupts = _until_done(child, run)
     finally:
         if child.poll() is None:
             child.kill()
             child.wait()
-    return _ended(run, child.returncode, asked)
+    return _ended(run, child.returncode, interrupts)
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -93,22 +93,20 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> int:
-    """How often Ctrl-C came before the child had ended."""
-    asked = 0
-    while not _followed(child, run):
-        log.say("killing it" if asked else "stopping at a checkpoint; Ctrl-C again kills it")
-        child.send_signal(signal.SIGKILL if asked else signal.SIGINT)
-        asked += 1
-    return asked
-
-
-def _followed(child: subprocess.Popen[bytes], run: RunDir) -> bool:
-    """Whether no Ctrl-C came meanwhile."""
-    try:
-        _follow(child, run)
-    except KeyboardInterrupt:
-        return False
-    return True
+    """Follow the child to its end; how often Ctrl-C came before that."""
+    interrupts = 0
+    while True:
+        try:
+            _follow(child, run)
+            return interrupts
+        except KeyboardInterrupt:
+            if interrupts:
+                log.say("killing it")
+                child.send_signal(signal.SIGKILL)
+            else:
+                log.say("stopping at a checkpoint; Ctrl-C again kills it")
+                child.send_signal(signal.SIGINT)
+            interrupts += 1
 
 
 def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
@@ -135,29 +133,26 @@ def _planned(run: RunDir) -> int | None:
 
 def _note(line: Mapping[str, Any]) -> str:
     prefix = "eval_" if "eval_loss" in line else ""
-    figures = [
-        f"{short} {line[prefix + name]:.3f}"
-        for name, short in SHOWN.items()
-        if line.get(prefix + name) is not None
-    ]
+    figures: list[str] = []
+    for name, short in SHOWN.items():
+        value = line.get(prefix + name)
+        if value is not None:
+            figures.append(f"{short} {value:.3f}")
     return ("dev: " if prefix else "") + "  ".join(figures)
 
 
-def _ended(run: RunDir, code: int, asked: int) -> Status:
-    """The child's last word, or what its exit code says where it had none; `asked` Ctrl-Cs had
-    come."""
+def _ended(run: RunDir, code: int, interrupts: int) -> Status:
+    """The child's last word, or what its exit code says where it had none, after so many
+    Ctrl-Cs."""
     status = run.status() or Status(RunState.RUNNING)
     if status.state is not RunState.RUNNING:
         return status
     if code == -signal.SIGINT:  # before it could listen
         return replace(status, state=RunState.STOPPED, reason="interrupted before the first step")
-    if asked > 1 and code == -signal.SIGKILL:
+    if interrupts > 1 and code == -signal.SIGKILL:
         return replace(status, state=RunState.STOPPED, reason="killed by a second Ctrl-C")
-    how = (
-        f"killed by signal {-code}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
-        if code < 0
-        else f"exit code {code}"
-    )
-    return replace(
-        status, state=RunState.FAILED, reason=f"the training process ended without a word: {how}"
-    )
+    how = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
+    if code == -signal.SIGKILL:
+        how += " (out of memory?)"
+    reason = f"the training process ended without a word: {how}"
+    return replace(status, state=RunState.FAILED, reason=reason)

@@ -40,6 +40,16 @@ def branch_by_branch(examples: Sequence[Example]) -> list[Example]:
     ]
 
 
+def parameter_gb(model: Any, *, trains: bool) -> float:
+    """GB of the parameters that train, or of those that do not."""
+    sizes = [
+        parameter.numel() * parameter.element_size()
+        for parameter in model.parameters()
+        if parameter.requires_grad == trains
+    ]
+    return float(sum(sizes)) / GB
+
+
 class Budget:
     """How many tokens are computed at once. `changes` says what had to be changed since the run was
     asked for.
@@ -123,21 +133,17 @@ class Budget:
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint."""
-        changes = list(self.changes)
         return {
             "tokens": self.tokens,
             "divided": self.divided,
             "recompute": self.engine.checkpointing,
-            "changes": changes,
+            "changes": list(self.changes),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """From the checkpoint: the same batches as before it, with as many threads."""
-        self.tokens, self.divided, self.changes = (
-            state["tokens"],
-            state["divided"],
-            list(state["changes"]),
-        )
+        self.tokens, self.divided = state["tokens"], state["divided"]
+        self.changes = list(state["changes"])
         self.engine.set_checkpointing(state["recompute"])
 
 
@@ -231,8 +237,10 @@ def meter(device: str) -> Meter | None:
     """The meter of `device`; None where nothing can be measured (macOS)."""
     if device == "cuda":
         return CudaMeter()
-    process_meter = ProcessMeter() if device == "cpu" and sys.platform == "linux" else None
-    return process_meter if process_meter is not None and process_meter.able else None
+    if device != "cpu" or sys.platform != "linux":
+        return None
+    process_meter = ProcessMeter()
+    return process_meter if process_meter.able else None
 
 
 def peak_memory_gb(device: str) -> float | None:
@@ -257,16 +265,17 @@ def room_gb(device: str, limit: float | None) -> float | None:
 
         free = (torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()) / GB
         return free if limit is None else min(limit, free)
-    available, here = memory_gb()[1], meter(device)
-    if available is None or here is None:
+    (_, available), gauge = memory_gb(), meter(device)
+    if available is None or gauge is None:
         return limit
-    return available + here.now() if limit is None else min(limit, available + here.now())
+    room = available + gauge.now()
+    return room if limit is None else min(limit, room)
 
 
 def free_gb(device: str, limit: float | None) -> float | None:
     """What is left of that room; None is unknown."""
-    room, here = room_gb(device, limit), meter(device)
-    return None if room is None or here is None else room - here.now()
+    room, gauge = room_gb(device, limit), meter(device)
+    return None if room is None or gauge is None else room - gauge.now()
 
 
 def refuse_weights(parameters: int, kind: str, device: str, limit: float | None) -> None:
@@ -288,14 +297,12 @@ def hold_to(device: str, room: float | None) -> None:
     if device == "cuda":
         import torch
 
-        torch.cuda.set_per_process_memory_fraction(
-            min(1.0, room * GB / torch.cuda.mem_get_info()[1])
-        )
+        _, total = torch.cuda.mem_get_info()
+        torch.cuda.set_per_process_memory_fraction(min(1.0, room * GB / total))
     elif device == "cpu" and sys.platform == "linux":
         import resource
 
         sizes = _status()
-        most = sizes["VmData"] + max(0, int(room * GB) - sizes["VmRSS"])
-        resource.setrlimit(
-            resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1])
-        )
+        limit = sizes["VmData"] + max(0, int(room * GB) - sizes["VmRSS"])
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))

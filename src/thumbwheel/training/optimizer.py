@@ -22,19 +22,17 @@ def prepare(
     from torch.optim.lr_scheduler import LambdaLR
     from transformers import get_scheduler
 
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(
-        list(groups) or [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=config.peak_rate,
-        weight_decay=config.weight_decay,
+        list(groups) or trainable, lr=config.peak_rate, weight_decay=config.weight_decay
     )
     name = SCHEDULES.get(config.lr_scheduler_type, config.lr_scheduler_type)
-    warm = math.ceil(steps * config.warmup_ratio)
+    warmup = math.ceil(steps * config.warmup_ratio)
     scheduler: Any = get_scheduler(
-        name, optimizer, num_warmup_steps=warm, num_training_steps=steps + bool(warm)
+        name, optimizer, num_warmup_steps=warmup, num_training_steps=steps + bool(warmup)
     )
-    factor = scheduler.lr_lambdas[0]
-    if not warm:
-        return Trained(model, optimizer, scheduler)
-    return Trained(
-        model, optimizer, LambdaLR(optimizer, lambda step: factor(step + 1))
-    )  # a first step at rate 0 would teach nothing
+    if warmup:
+        # Begin one step later: a first step at rate 0 would teach nothing.
+        factor = scheduler.lr_lambdas[0]
+        scheduler = LambdaLR(optimizer, lambda step: factor(step + 1))
+    return Trained(model, optimizer, scheduler)

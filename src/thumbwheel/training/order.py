@@ -23,8 +23,8 @@ class Order:
     @classmethod
     def of(cls, rows: int, config: TrainConfig) -> Order:
         """The order of a run over `rows` rows."""
-        a_epoch = math.ceil(rows / config.batch_size)
-        steps = config.max_steps or max(1, math.ceil(a_epoch * config.num_train_epochs))
+        epoch_steps = math.ceil(rows / config.batch_size)
+        steps = config.max_steps or max(1, math.ceil(epoch_steps * config.num_train_epochs))
         return cls(rows, config.batch_size, steps if rows else 0, config.seed)
 
     @property

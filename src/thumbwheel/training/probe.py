@@ -8,7 +8,7 @@ No judgement of quality lives here; that is evaluation's business, on other rows
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.engine.rollout import Sampling
@@ -35,12 +35,9 @@ class Probe:
         limit: int,
         as_json: bool,
     ) -> None:
-        self._sampler, self.prompts, self._as_json = (
-            GroupSampler(model, tokenizer, rows=BATCH),
-            prompts,
-            as_json,
-        )
+        self._sampler = GroupSampler(model, tokenizer, rows=BATCH)
         self._sampling = Sampling(max_new_tokens=limit, temperature=0.0, stop_ids=tuple(stops))
+        self.prompts, self._as_json = prompts, as_json
 
     @classmethod
     def of(
@@ -48,42 +45,35 @@ class Probe:
         model: Any,
         builder: PromptBuilder,
         dev: Sequence[Example],
-        good: frozenset[str],
+        good_roles: frozenset[str],
         count: int,
         limit: int,
     ) -> Probe | None:
         """A probe on up to `count` different dev prompts; None where nothing can be probed. Good
         answers show format and length."""
         tokenizer = builder.tokenizer
-        answers = [
-            branch.ids for example in dev for branch in example.branches if branch.role in good
-        ]
+        answers: list[Sequence[int]] = []
+        for example in dev:
+            answers += [branch.ids for branch in example.branches if branch.role in good_roles]
         prompts = list(dict.fromkeys(example.prompt for example in dev))[:count]
         if not answers or not prompts:
             return None
         longest = max(len(ids) for ids in answers)
-        texts = [_text(tokenizer, ids) for ids in answers]
-        return cls(
-            model,
-            tokenizer,
-            prompts,
-            builder.stop_ids,
-            min(limit, longest + longest // 2 + 8),
-            all(map(_is_json, texts)),
-        )
+        limit = min(limit, longest + longest // 2 + 8)
+        as_json = all(_is_json(_text(tokenizer, ids)) for ids in answers)
+        return cls(model, tokenizer, prompts, builder.stop_ids, limit, as_json)
 
     def run(self) -> dict[str, float]:
         """Rates between 0 and 1."""
-        answers = [answer for (answer,) in self._sampler.sample(self.prompts, 1, self._sampling)]
-        rates = {"eos_rate": _rate(one.finish == "stop" for one in answers)}
+        rollouts = [rollout for (rollout,) in self._sampler.sample(self.prompts, 1, self._sampling)]
+        rates = {"eos_rate": _rate([rollout.finish == "stop" for rollout in rollouts])}
         if self._as_json:
-            rates["format_rate"] = _rate(_is_json(one.text.strip()) for one in answers)
+            rates["format_rate"] = _rate([_is_json(rollout.text.strip()) for rollout in rollouts])
         return rates
 
 
-def _rate(flags: Iterable[bool]) -> float:
-    values = list(flags)
-    return sum(values) / len(values)
+def _rate(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags)
 
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:

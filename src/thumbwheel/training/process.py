@@ -137,20 +137,18 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
     rows = run.read_rows()
     assembly = made_to_fit(run, spec, rows)
-    hold_to(
-        assembly.engine.device.type,
-        room_gb(assembly.engine.device.type, assembly.config.memory_limit_gb),
-    )
+    device = assembly.engine.device.type
+    hold_to(device, room_gb(device, assembly.config.memory_limit_gb))
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": assembly.steps}))
     noise = weigh(assembly, rows)
     ending = _loop(run, assembly, interrupt)
-    raters = {"rater_error_rates": noise.error_rates if noise else None}
-    result = (
-        assembly.facts
-        | raters
-        | _result(run, assembly, ending)
-        | {"seconds": round(time.monotonic() - started, 1), "resumed": resumed}
-    )
+    result = {
+        **assembly.facts,
+        "rater_error_rates": noise.error_rates if noise else None,
+        **_result(run, assembly, ending),
+        "seconds": round(time.monotonic() - started, 1),
+        "resumed": resumed,
+    }
     return _finish(run, spec, assembly, ending, result)
 
 
@@ -173,9 +171,10 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -
             spec.checkers,
         )
 
-    config = settings(spec.algorithm, spec.config)
-    begun = run.fitted() if any(run.checkpoints.iterdir()) else {}
-    assembly = fitted(make, config.model_copy(update=begun), shorten=not begun)
+    # A resumed run keeps the max_length that it came down to when it began.
+    stored = run.fitted() if any(run.checkpoints.iterdir()) else {}
+    config = settings(spec.algorithm, spec.config).model_copy(update=stored)
+    assembly = fitted(make, config, shorten=not stored)
     run.write_fitted({"max_length": assembly.config.max_length})
     return assembly
 
@@ -271,39 +270,35 @@ def _result(run: RunDir, assembly: Assembly, ending: Ending) -> dict[str, Any]:
 def _finish(
     run: RunDir, spec: RunSpec, assembly: Assembly, ending: Ending, result: dict[str, Any]
 ) -> int:
+    """Write the status, and the adapter of a run that has one; returns the exit code."""
     if ending.interrupted:
         run.write_status(Status(RunState.STOPPED, ending.step, "interrupted", result=result))
         return INTERRUPTED
     if ending.wrong:
-        checkpoint_note = (
-            f"the checkpoint of step {ending.best} was the best one"
-            if ending.best
-            else "no checkpoint was better than the base"
-        )
-        hold = (
-            f" or raise {assembly.method.regularizer_setting}"
-            if assembly.method.regularizer_setting
-            else ""
-        )
+        best = "no checkpoint was better than the base"
+        if ending.best:
+            best = f"the checkpoint of step {ending.best} was the best one"
+        fix = f"Lower learning_rate (now {assembly.config.peak_rate:g})"
+        if assembly.method.regularizer_setting:
+            fix += f" or raise {assembly.method.regularizer_setting}"
         error = {
             "class": "TrainingError",
             "what": f"run {spec.run_id!r}",
-            "why": f"it stopped itself: {ending.wrong}; {checkpoint_note}",
-            "fix": f"Lower learning_rate (now {assembly.config.peak_rate:g}){hold}, and train again",
+            "why": f"it stopped itself: {ending.wrong}; {best}",
+            "fix": f"{fix}, and train again",
         }
         run.write_status(Status(RunState.FAILED, ending.step, ending.wrong, error, result))
-        return 6
+        return TrainingError.exit_code
     gain = ending.gain
     if gain is not None and gain.nothing and assembly.config.require_gain:
         run.write_status(Status(RunState.NOTHING_LEARNED, ending.step, gain.nothing, result=result))
         return 0
     write_adapter(run, spec, assembly, ending.best or ending.step, result["dev_best"] or {})
-    reasons = [
-        reason for reason in (ending.reason, gain and (gain.nothing or gain.unsure)) if reason
-    ]
-    run.write_status(
-        Status(RunState.FINISHED, ending.step, "; ".join(reasons) or None, result=result)
-    )
+    reasons = [ending.reason]
+    if gain is not None:
+        reasons.append(gain.nothing or gain.unsure)
+    reason = "; ".join(filter(None, reasons)) or None
+    run.write_status(Status(RunState.FINISHED, ending.step, reason, result=result))
     return 0
 
 
@@ -341,13 +336,12 @@ def _card(spec: RunSpec, assembly: Assembly, dev: Mapping[str, float]) -> Reward
     figures = {
         name.removeprefix("eval_"): value for name, value in dev.items() if name.startswith("eval_")
     }
-    scale = Scale(*settings["scale"]) if settings["scale"] else None
     return RewardModelCard(
         settings["loss_type"],
         spec.base,
         base_fingerprint(spec.folder),
         assembly.config.max_length,
-        scale,
+        Scale(*settings["scale"]) if settings["scale"] else None,
         figures,
     )
 

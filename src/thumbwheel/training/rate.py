@@ -35,8 +35,6 @@ def with_rate(config: TrainConfig, at_2000: float, folder: Path) -> TrainConfig:
     from thumbwheel.engine.load import load_config
 
     width = load_config(folder).get_text_config().hidden_size
-    return config.model_copy(
-        update={
-            "learning_rate": rate_for(width, at_2000 / FULL if config.tuning == "full" else at_2000)
-        }
-    )
+    if config.tuning == "full":
+        at_2000 = at_2000 / FULL
+    return config.model_copy(update={"learning_rate": rate_for(width, at_2000)})

@@ -167,11 +167,10 @@ def replace(path: Path, text: str) -> None:
 def unwritable(path: Path, error: BaseException) -> StorageError:
     """The error for a run folder or checkpoint that could not be written."""
     text = str(error).split("\n")[0]
-    why = (
-        (error.strerror or text)
-        if isinstance(error, OSError)
-        else f"the disk took only a part of it ({text})"
-    )
+    if isinstance(error, OSError):
+        why = error.strerror or text
+    else:
+        why = f"the disk took only a part of it ({text})"
     return StorageError(
         f"{str(path)!r}",
         f"it cannot be written: {why}",

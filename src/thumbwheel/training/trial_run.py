@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.training.hardware import GB
-from thumbwheel.training.memory import Meter, meter
+from thumbwheel.training.memory import Meter, meter, parameter_gb
 from thumbwheel.training.order import Order
 from thumbwheel.training.process import guarded, made_to_fit, probe_of
 from thumbwheel.training.rundir import RunDir
@@ -27,7 +27,6 @@ from thumbwheel.training.types import RunState, Status
 
 if TYPE_CHECKING:
     from thumbwheel.training.assemble import Assembly
-    from thumbwheel.training.checkpoint import Trained
 
 MEASURED = 3
 """Steps that are measured, after one that warms up."""
@@ -43,19 +42,16 @@ def main(folder: str) -> int:
 
 
 def _work(run: RunDir) -> int:
-    torch, *_ = map(
-        import_module, ("torch", "transformers", "peft")
-    )  # beforehand, so that what they take is known
+    # Imported beforehand, so that what they take is known.
+    torch, *_ = map(import_module, ("torch", "transformers", "peft"))
     started = time.monotonic()
     gauge = meter("cpu")
     process = gauge.now() if gauge and not torch.cuda.is_available() else 0.0
     assembly = made_to_fit(run, run.spec(), run.read_rows())
     times = {"start": time.monotonic() - started}
-    result = assembly.facts | {
+    facts = assembly.facts | {
         "changes": assembly.runner.budget.changes,
         "token_budget": assembly.runner.budget.tokens,
-    }
-    result |= {
         "steps": assembly.steps,
         "steps_an_epoch": Order.of(len(assembly.train.items), assembly.config).steps_an_epoch,
     }
@@ -63,80 +59,73 @@ def _work(run: RunDir) -> int:
         times |= _times(assembly, Path(scratch))
         disk = sum(path.stat().st_size for path in Path(scratch).rglob("*") if path.is_file()) / GB
     assembly.runner.close()
-    sizes = {
+    figures = {
         "planned_tokens": assembly.planned_tokens,
         "tokens": assembly.train.tokens,
         "scored": assembly.train.scored,
+        "times": times,
+        "checkpoint_gb": disk,
+        "memory": _memory(assembly, process, meter(assembly.engine.device.type)),
     }
-    figures = sizes | {"times": times, "checkpoint_gb": disk}
-    memory = _memory(assembly, process, meter(assembly.engine.device.type))
-    run.write_status(Status(RunState.FINISHED, result=result | figures | {"memory": memory}))
+    run.write_status(Status(RunState.FINISHED, result=facts | figures))
     return 0
 
 
 def _times(assembly: Assembly, scratch: Path) -> dict[str, float]:
     """Seconds: `first` and `later` a row of a step in the first and in a later epoch, of an
-    evaluation likewise, of probe and checkpoint.
-
-    One update is real before anything is measured, so that all memory of the optimiser is there.
-    """
+    evaluation likewise, of probe and checkpoint."""
     from transformers import TrainerState
 
     from thumbwheel.training.checkpoint import Checkpoints
     from thumbwheel.training.optimizer import prepare
 
-    trained = prepare(assembly.model, assembly.config, assembly.steps, assembly.runner.groups())
-    batches = list(
-        islice(Order.of(len(assembly.train.items), assembly.config).batches(), MEASURED + 1)
-    )
-    steps = [[assembly.train.items[number] for number in batch] for batch in batches]
-    step = _step(assembly, trained)
-    step(steps[0])
-    measured = steps[1:] or steps
-    work = sum(
-        example.rows(assembly.engine.layout.kind)
-        for items in measured
-        for example in assembly.runner.examples(items)
-    )
-    first, later = (_seconds(lambda: _each(step, measured)) / work for _ in range(2))
-    probe, dev = probe_of(assembly), assembly.dev.items[:DEV]
-    evaluations = (
-        [
-            _seconds(lambda: assembly.runner.evaluate(dev)) * _share(assembly, len(dev))
-            for _ in range(2)
-        ]
-        if dev
-        else [0.0, 0.0]
-    )
-    saved = _seconds(
-        lambda: Checkpoints(scratch, 1).save(
-            trained, TrainerState(global_step=1), assembly.runner.state()
-        )
-    )
-    _heaviest(assembly)
-    return {
-        "first": first,
-        "later": later,
-        "evaluation_first": evaluations[0],
-        "evaluation_later": evaluations[1],
-        "probe": _seconds(probe.run) if probe else 0.0,
-        "save": saved,
-        "steps": len(measured),
-    }
+    runner, config = assembly.runner, assembly.config
+    trained = prepare(assembly.model, config, assembly.steps, runner.groups())
 
-
-def _step(assembly: Assembly, trained: Trained) -> Callable[[Sequence[Any]], Any]:
     def apply(loss: float) -> float:
         trained.optimizer.step()
         trained.optimizer.zero_grad(set_to_none=True)
         return loss
 
-    return lambda items: assembly.runner.train(items, 0, apply)
+    # One update comes before anything is measured, so that all memory of the optimiser is there.
+    batches = islice(Order.of(len(assembly.train.items), config).batches(), MEASURED + 1)
+    steps = [[assembly.train.items[number] for number in batch] for batch in batches]
+    runner.train(steps[0], 0, apply)
+    measured = steps[1:] or steps
 
+    def train_measured() -> None:
+        for items in measured:
+            runner.train(items, 0, apply)
 
-def _each(step: Callable[[Any], Any], several: Iterable[Any]) -> None:
-    for items in several:
-        step(items)
+    kind = assembly.engine.layout.kind
+    n_rows = 0
+    for items in measured:
+        n_rows += sum(example.rows(kind) for example in runner.examples(items))
+    first = _seconds(train_measured) / n_rows
+    later = _seconds(train_measured) / n_rows
+
+    # A part of the dev rows stands for all; methods that answer have a limit of their own.
+    probe, dev = probe_of(assembly), assembly.dev.items[:DEV]
+    evaluation_first = evaluation_later = 0.0
+    if dev:
+        n_dev = len(assembly.dev.items)
+        scale = min(n_dev, getattr(config, "eval_prompts", n_dev)) / len(dev)
+        evaluation_first = scale * _seconds(lambda: runner.evaluate(dev))
+        evaluation_later = scale * _seconds(lambda: runner.evaluate(dev))
+
+    checkpoints = Checkpoints(scratch, 1)
+    state = TrainerState(global_step=1)
+    save = _seconds(lambda: checkpoints.save(trained, state, runner.state()))
+    _heaviest(assembly)
+    return {
+        "first": first,
+        "later": later,
+        "evaluation_first": evaluation_first,
+        "evaluation_later": evaluation_later,
+        "probe": _seconds(probe.run) if probe else 0.0,
+        "save": save,
+        "steps": len(measured),
+    }
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -145,85 +134,51 @@ def _seconds(work: Callable[[], Any]) -> float:
     return time.monotonic() - started
 
 
-def _share(assembly: Assembly, sample: int) -> float:
-    """How many times the sample an evaluation of the run is; methods that answer have a limit of
-    their own."""
-    return (
-        min(
-            len(assembly.dev.items),
-            getattr(assembly.config, "eval_prompts", len(assembly.dev.items)),
-        )
-        / sample
-    )
-
-
 def _heaviest(assembly: Assembly) -> None:
     """Rehearse the largest items as one step: what a run will meet sooner or later."""
-    kind = assembly.engine.layout.kind
-    largest = sorted(
-        assembly.runner.examples(assembly.train.items), key=lambda example: -example.rows(kind)
-    )
+    kind, budget = assembly.engine.layout.kind, assembly.runner.budget
+    examples = assembly.runner.examples(assembly.train.items)
+    largest = sorted(examples, key=lambda example: -example.rows(kind))
     chosen, total = largest[:1], largest[0].rows(kind)
     for example in largest[1 : assembly.config.batch_size]:
-        if total + example.rows(kind) > 2 * assembly.runner.budget.tokens:
+        if total + example.rows(kind) > 2 * budget.tokens:
             break
         chosen.append(example)
         total += example.rows(kind)
-    assembly.runner.rehearse(assembly.runner.budget.units(chosen))
+    assembly.runner.rehearse(budget.units(chosen))
 
 
 def _memory(assembly: Assembly, process: float, gauge: Meter | None) -> dict[str, float]:
     """GB by what holds them; empty where nothing can be measured."""
     if gauge is None:
         return {}
-    trained = (
-        sum(
-            parameter.numel() * parameter.element_size()
-            for parameter in assembly.model.parameters()
-            if parameter.requires_grad
-        )
-        / GB
-    )
-    frozen = (
-        sum(
-            parameter.numel() * parameter.element_size()
-            for parameter in assembly.model.parameters()
-            if not parameter.requires_grad
-        )
-        / GB
-    )
+    trained = parameter_gb(assembly.model, trains=True)
     parts = {
         "process": process,
-        "weights": frozen,
+        "weights": parameter_gb(assembly.model, trains=False),
         "adapters": trained,
         "optimizer": 3 * trained,
         "head_tile": _head_tile(assembly) / GB,
     }
-    return parts | {
-        "activations": max(0.0, gauge.most() - sum(parts.values())),
-        "peak": gauge.most(),
-    }
+    peak = gauge.most()
+    return parts | {"activations": max(0.0, peak - sum(parts.values())), "peak": peak}
 
 
 def _head_tile(assembly: Assembly) -> float:
     """Bytes of the pass over the vocabulary, as engine/head.py sizes it; 0 for what has none."""
     from thumbwheel.engine.head import ROWS, TILE_BYTES, TILE_BYTES_ELSEWHERE
 
-    module = (
-        assembly.model.get_output_embeddings()
-        if hasattr(assembly.model, "get_output_embeddings")
-        else None
-    )
+    module = None
+    if hasattr(assembly.model, "get_output_embeddings"):
+        module = assembly.model.get_output_embeddings()
     if module is None or not hasattr(module, "weight"):
         return 0.0
     vocabulary, width = module.weight.shape
-    at_once = min(ROWS, assembly.runner.budget.tokens)
-    columns = min(
-        vocabulary,
-        max(256, TILE_BYTES.get(assembly.engine.device.type, TILE_BYTES_ELSEWHERE) // (4 * width)),
-    )
+    rows = min(ROWS, assembly.runner.budget.tokens)
+    tile_bytes = TILE_BYTES.get(assembly.engine.device.type, TILE_BYTES_ELSEWHERE)
+    columns = min(vocabulary, max(256, tile_bytes // (4 * width)))
     widened = columns * width if module.weight.element_size() < 4 else 0
-    return float(4 * (widened + at_once * (columns + 2 * width)))
+    return float(4 * (widened + rows * (columns + 2 * width)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.tree import plan
 from thumbwheel.training import fit_memory
 from thumbwheel.training.assemble import Assembly
-from thumbwheel.training.fit_memory import Need, fitted, measure
+from thumbwheel.training.fit_memory import Need, Point, fitted, measure
 from thumbwheel.training.memory import branch_by_branch, meter, refuse_weights, room_gb
 from thumbwheel.training.rundir import RunDir
 
@@ -409,7 +409,9 @@ def test_what_smaller_parts_foretell_is_not_tried(
     monkeypatch.setattr(
         fit_memory,
         "_peak",
-        lambda made, gauge, units: made.runner.rehearse(units) or (seen[-1][0], 0.01 * seen[-1][0]),
+        lambda made, gauge, units: (
+            made.runner.rehearse(units) or Point(seen[-1][0], 0.01 * seen[-1][0])
+        ),
     )
     gauge = meter("cpu")
     assert gauge is not None
