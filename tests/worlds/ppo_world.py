@@ -49,7 +49,7 @@ class World:
     def loss(
         self, found: Experience, budget: int | None = None, backward: bool = False
     ) -> tuple[float, dict[str, float]]:
-        """(loss, metrics) of one update on all of it; with `backward` the gradients are in place."""
+        """(loss, metrics) of one update on all of it; with `backward`, gradients are in place."""
         import torch
 
         whole = {name: torch.cat(values) for name, values in found.tokens.items()}

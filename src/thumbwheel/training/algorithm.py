@@ -194,7 +194,7 @@ class Scored:
     last: torch.Tensor = NOT_REQUESTED
 
     def sums(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(policy, reference, count) summed per branch, each [branches] in the order of `branches`."""
+        """(policy, reference, count) summed per branch, each [branches]."""
         policy = self.batch.branch_sum(self.logp)
         if self.reference is None:
             reference = policy.detach() * 0

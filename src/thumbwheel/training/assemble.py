@@ -133,8 +133,8 @@ def assemble(
     )
     if unadapted := expert_weights_without_adapter(adapted):
         log.say(
-            f"no adapter is on the experts' weights {', '.join(unadapted)}; name them in lora_targets "
-            "to train them too"
+            f"no adapter is on the experts' weights {', '.join(unadapted)}; name them in "
+            "lora_targets to train them too"
         )
     if method.produces_reward_model:
         engine.add(Role.REWARD, scorer_role_model(adapted))

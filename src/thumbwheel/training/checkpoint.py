@@ -1,8 +1,11 @@
 """Checkpoints under Hugging Face's file names, each there whole or not at all, verified before they
 are used.
 
-    checkpoint-120/  adapter_model.safetensors  adapter_config.json  optimizer.pt  scheduler.pt  rng_state.pth
-                     trainer_state.json  method.pt (what the method has to remember)  checkpoint.json (sha256 of the others)
+    checkpoint-120/
+        adapter_model.safetensors  adapter_config.json
+        optimizer.pt  scheduler.pt  rng_state.pth  trainer_state.json
+        method.pt        what the method has to remember
+        checkpoint.json  sha256 of the others
 
 Written into a temporary folder of the same place, synced and renamed; read with
 `weights_only=True`.
@@ -95,8 +98,8 @@ class Checkpoints:
             if damage is None:
                 return step
             log.say(
-                f"checkpoint {self.folder_of(step).name} is damaged ({damage}); going back to the one "
-                "before"
+                f"checkpoint {self.folder_of(step).name} is damaged ({damage}); going back to "
+                "the one before"
             )
         if steps:
             raise StorageError(

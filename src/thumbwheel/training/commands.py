@@ -16,15 +16,14 @@ rejected what it gave."""
 
 def method_help(name: str) -> str:
     """What `train NAME --help` opens with."""
-    product = (
-        "a reward model: rm1, rm2, ..."
-        if ALGORITHMS.get(name).name == "reward"
-        else "a candidate version"
-    )
+    method = ALGORITHMS.get(name)
+    result = "a candidate version"
+    if method.produces_reward_model:
+        result = "a reward model: rm1, rm2, ..."
     example = f"thumbwheel train {name} --agent support --base ./my-base"
     return (
-        f"Train by {name}, on the {ALGORITHMS.get(name).needs} that the feedback gives, and keep "
-        f"the result as {product}.\n\n"
+        f"Train by {name}, on the {method.needs} that the feedback gives, and keep "
+        f"the result as {result}.\n\n"
         f"Example: {example}\n\nSay what it would take first: {example} --dry-run"
     )
 
@@ -59,20 +58,18 @@ def _after_nothing(agent: str, name: str) -> str:
     health = f"thumbwheel dataset health {ALGORITHMS.get(name).needs} --agent {agent}"
     return (
         f"see what the feedback holds ({health}), collect more of it, or try another "
-        "learning_rate or "
-        "more epochs. --no-require-gain keeps the result all the same"
+        "learning_rate or more epochs. --no-require-gain keeps the result all the same"
     )
 
 
 def _figures(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
     base, best = metrics.get("dev_base") or {}, metrics.get("dev_best") or {}
-    names = [name for name in best if name.startswith("eval_")]
-    rows = [
-        (f"dev {name.removeprefix('eval_')}", _number(base.get(name)), _number(best[name]))
-        for name in names
-    ]
-    steps = f"{metrics.get('best_step') or '-'} of {metrics.get('steps')}"
-    return [("step", "0", steps), *rows]
+    rows = [("step", "0", f"{metrics.get('best_step') or '-'} of {metrics.get('steps')}")]
+    for name, value in best.items():
+        if name.startswith("eval_"):
+            label = f"dev {name.removeprefix('eval_')}"
+            rows.append((label, _number(base.get(name)), _number(value)))
+    return rows
 
 
 def _number(value: Any) -> str:
@@ -82,43 +79,39 @@ def _number(value: Any) -> str:
 def show_dry_run(dry_run: dict[str, Any], as_json: bool) -> None:
     """What a run would take."""
     from thumbwheel.core import log
-    from thumbwheel.datasets.row_stats import Scores
+    from thumbwheel.datasets.row_stats import RowStats
 
     if as_json:
         log.answer(dry_run)
         return
+
+    # Plain figures first, then those that are counted by part; the rest is said below the table.
     counted = {"dropped": "", "notes": "", "memory_gb": " GB"}
-    shown_below = {"held_out_rows", "detectable_gain", "detectable_gain_of", "scores"}
-    plain = {
-        name: value
-        for name, value in dry_run.items()
-        if name not in counted and name not in shown_below
-    }
-    rows = [
-        (name.replace("_", " "), "; ".join(value) if isinstance(value, list) else value)
-        for name, value in plain.items()
-    ]
+    said_below = {"held_out_rows", "detectable_gain", "detectable_gain_of", "scores"}
+    rows: list[tuple[str, Any]] = []
+    for name, value in dry_run.items():
+        if name not in counted and name not in said_below:
+            shown = "; ".join(value) if isinstance(value, list) else value
+            rows.append((name.replace("_", " "), shown))
     for name, unit in counted.items():
-        rows += [
-            (f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}", f"{count}{unit}")
-            for part, count in dry_run[name].items()
-        ]
+        for part, count in dry_run[name].items():
+            label = f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}"
+            rows.append((label, f"{count}{unit}"))
     log.table("dry run: nothing was trained", ("", ""), rows)
+
     if scores := dry_run["scores"]:
-        log.say(f"scores: {Scores(**scores)}")
+        log.say(f"scores: {RowStats(**scores)}")
     log.say(
         f"time and memory: {dry_run['probed_steps']} real steps on this machine as it is now, and "
         f"{dry_run['past_runs']} past runs like it"
     )
-    gain, about = (
-        dry_run["detectable_gain"],
-        {"answers": "at 30 % discordance", "AUC": "of AUC (good answers ranked above bad ones)"},
-    )
-    shows = (
-        "too few to decide on"
-        if gain is None
-        else f"about {100 * gain:.0f} points {about[dry_run['detectable_gain_of']]}"
-    )
+    gain, shows = dry_run["detectable_gain"], "too few to decide on"
+    if gain is not None:
+        gain_of = {
+            "answers": "at 30 % discordance",
+            "AUC": "of AUC (good answers ranked above bad ones)",
+        }
+        shows = f"about {100 * gain:.0f} points {gain_of[dry_run['detectable_gain_of']]}"
     log.say(f"held-out rows of the later evaluation: {dry_run['held_out_rows']}, {shows}")
 
 
@@ -137,64 +130,53 @@ def hardware(
     from thumbwheel.training.hardware import disk_free_gb, machine
     from thumbwheel.training.presets import PRESETS, choose, preset_settings, tier
 
-    this_machine = machine()
-    free = disk_free_gb(ctx.obj.folder)
-    chosen = {name: preset_settings(name, this_machine)[1] for name in ("auto", *PRESETS)}
+    here = machine()
+    free, chosen, comfortable = disk_free_gb(ctx.obj.folder), choose(here), tier(here).model
+    settings = {name: preset_settings(name, here)[1] for name in ("auto", *PRESETS)}
     if as_json:
-        fields = asdict(this_machine) | {
-            "disk_free_gb": free,
-            "comfortable_base": tier(this_machine).model,
-        }
-        log.answer({"machine": fields, "auto": choose(this_machine), "presets": chosen})
+        fields = asdict(here) | {"disk_free_gb": free, "comfortable_base": comfortable}
+        log.answer({"machine": fields, "auto": chosen, "presets": settings})
         return
-    log.table(
-        "this machine",
-        ("", ""),
-        [*_machine_lines(asdict(this_machine)), ("disk free", _size(free))],
-    )
-    rows = [
-        (
-            name,
-            PRESETS[name].what
-            if name in PRESETS
-            else f"{choose(this_machine)}, as far as it changes no result",
-            _listed(values),
-        )
-        for name, values in chosen.items()
-    ]
+    lines = [*_machine_lines(asdict(here)), ("disk free", _size(free))]
+    log.table("this machine", ("", ""), lines)
+    rows = []
+    for name, values in settings.items():
+        meaning = f"{chosen}, as far as it changes no result"
+        if name in PRESETS:
+            meaning = PRESETS[name].what
+        rows.append((name, meaning, _listed(values)))
     log.table(
         "presets (train METHOD --preset NAME; every setting can be overridden)",
         ("preset", "", "chooses here"),
         rows,
     )
     log.say(
-        f"comfortable here: base models of about {tier(this_machine).model} parameters; --dry-run "
+        f"comfortable here: base models of about {comfortable} parameters; --dry-run "
         "measures a real one"
     )
 
 
 def _machine_lines(fields: dict[str, Any]) -> list[tuple[str, str]]:
     features = {"avx2": "AVX2", "avx512": "AVX-512", "bf16": "bfloat16"}
+    arithmetic = [f"{name} {_yes_or_no(fields[key])}" for key, name in features.items()]
     lines = [
         ("processor", fields["cpu"]),
         ("cores", f"{fields['cores'] or 'unknown'} physical, {fields['threads']} logical"),
-        (
-            "arithmetic",
-            ", ".join(f"{name} {_known(fields[key])}" for key, name in features.items()),
-        ),
+        ("arithmetic", ", ".join(arithmetic)),
         ("memory", f"{_size(fields['ram_gb'])}, {_size(fields['available_gb'])} available"),
     ]
-    if fields["gpus"] is None:
-        return [
-            *lines,
-            ("GPU", "unknown: torch is not installed (pip install 'thumbwheel[train]')"),
-        ]
-    shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}" for gpu in fields["gpus"]]
-    return [*lines, *(("GPU", line) for line in shown or ["none"])]
+    gpus = fields["gpus"]
+    if gpus is None:
+        missing = "unknown: torch is not installed (pip install 'thumbwheel[train]')"
+        return [*lines, ("GPU", missing)]
+    shown = [f"{gpu['name']} ({gpu['kind']}), {_size(gpu['memory_gb'])}" for gpu in gpus]
+    return lines + [("GPU", line) for line in shown or ["none"]]
 
 
-def _known(flag: bool | None) -> str:
-    return "unknown" if flag is None else "yes" if flag else "no"
+def _yes_or_no(flag: bool | None) -> str:
+    if flag is None:
+        return "unknown"
+    return "yes" if flag else "no"
 
 
 def _size(size: float | None) -> str:

@@ -123,7 +123,7 @@ def fitted(
 
 
 def _shorter(assembly: Assembly, tokens: int) -> int:
-    """A max_length under which the largest row is about `tokens`, to the next lower multiple of 16."""
+    """A max_length under which the largest row is about `tokens`, a multiple of 16."""
     kind = assembly.engine.layout.kind
     examples = assembly.runner.examples(assembly.train.items)
     largest = max(examples, key=lambda example: example.rows(kind))

@@ -2,8 +2,8 @@
 what it does not optimise falls or stays.
 
 It ends the run with the reason, which is no failure: the loop keeps the best checkpoint from
-before. Numbers that break are divergence.py's. The first evaluation is the base, since an adapter starts
-as no change.
+before. Numbers that break are divergence.py's. The first evaluation is the base, since an adapter
+starts as no change.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ Values = Sequence[float | None]
 
 @dataclass
 class EvaluationRecord:
-    """One evaluation: of every dev answer its reward, tokens, values of the watched functions and,
-    where a reward model judges, by the metrics of divergence.GUARDED_RATES whether it has what it must keep; the
-    metrics over them; the mean reward in training since the one before."""
+    """One evaluation, with the values of every dev answer and the metrics over them."""
 
     rewards: Values
     lengths: Sequence[int]

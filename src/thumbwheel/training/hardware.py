@@ -104,13 +104,8 @@ def _processor() -> tuple[set[str] | None, str, int | None]:
 
 def read_cpuinfo(text: str) -> tuple[set[str] | None, str, int | None]:
     """(features, model, physical cores) by Linux's /proc/cpuinfo."""
-    blocks = [
-        dict(_pair(line) for line in block.splitlines() if ":" in line)
-        for block in text.strip().split("\n\n")
-    ]
-    first: dict[str, str] = next(
-        (block for block in blocks if "flags" in block or "Features" in block), blocks[0]
-    )
+    blocks = [_fields(block) for block in text.strip().split("\n\n")]
+    first = next((block for block in blocks if {"flags", "Features"} & set(block)), blocks[0])
     flags = first.get("flags") or first.get("Features")
     cores = {
         (block.get("physical id"), block.get("core id")) for block in blocks if "core id" in block
@@ -121,23 +116,25 @@ def read_cpuinfo(text: str) -> tuple[set[str] | None, str, int | None]:
     return set(flags.lower().split()) if flags else None, name, len(cores) or None
 
 
+def _fields(block: str) -> dict[str, str]:
+    return dict(_pair(line) for line in block.splitlines() if ":" in line)
+
+
 def _pair(line: str) -> tuple[str, str]:
     name, _, value = line.partition(":")
     return name.strip(), value.strip()
 
 
 def _darwin_processor() -> tuple[set[str] | None, str, int | None]:
-    names = {
+    settings = {
         "avx2": "hw.optional.avx2_0",
         "avx512f": "hw.optional.avx512f",
         "bf16": "hw.optional.arm.FEAT_BF16",
     }
+    flags = {flag for flag, setting in settings.items() if _sysctl(setting) == "1"}
     cores = _sysctl("hw.physicalcpu")
-    return (
-        {flag for flag, name in names.items() if _sysctl(name) == "1"},
-        _sysctl("machdep.cpu.brand_string") or platform.machine(),
-        int(cores) if cores else None,
-    )
+    name = _sysctl("machdep.cpu.brand_string") or platform.machine()
+    return flags, name, int(cores) if cores else None
 
 
 def _sysctl(name: str) -> str:
@@ -149,15 +146,13 @@ def _sysctl(name: str) -> str:
 def memory_gb() -> tuple[float | None, float | None]:
     """(total, available at this moment) of the memory that this process may use."""
     if sys.platform == "darwin":
-        total = _sysctl("hw.memsize")
-        return (int(total) / GB, _darwin_available() / GB) if total else (None, None)
+        memory = _sysctl("hw.memsize")
+        return (int(memory) / GB, _darwin_available() / GB) if memory else (None, None)
     try:
-        fields = dict(
-            _pair(line) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        )
-        total, available = (
-            int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable")
-        )
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        fields = dict(_pair(line) for line in lines)
+        total = int(fields["MemTotal"].split()[0]) * 1024
+        available = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None, None
     for limit, used in group_limits(Path("/")):
@@ -179,40 +174,42 @@ def group_limits(root: Path) -> list[tuple[int, int]]:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    limits = []
+    limits: list[tuple[int, int]] = []
     for line in lines:
         number, controllers, path = line.split(":", 2)
-        if number == "0":
-            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            mount, names = (
-                root / "sys/fs/cgroup/memory",
-                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-            )
+        if number == "0":  # version 2
+            mount = root / "sys/fs/cgroup"
+            names = ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):  # version 1
+            mount = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        here = mount / path.lstrip("/")
-        groups = (
-            (here, *here.parents) if here.exists() else (mount,)
-        )  # inside a container the path may be the host's
-        limits += [
-            pair
-            for group in groups
-            if group.is_relative_to(mount) and (pair := _limit(group, *names))
-        ]
+        # Inside a container the path may be the host's.
+        group = mount / path.lstrip("/")
+        groups = (group, *group.parents) if group.exists() else (mount,)
+        for folder in groups:
+            if not folder.is_relative_to(mount):
+                continue
+            limit = _limit(folder, *names)
+            if limit:
+                limits.append(limit)
     return limits
 
 
 def _limit(group: Path, limit: str, used: str, idle: str) -> tuple[int, int] | None:
+    """(limit, used) of one control group, from its files of these names; None without a limit."""
     try:
-        most, now = ((group / name).read_text(encoding="utf-8").strip() for name in (limit, used))
+        limit_text = (group / limit).read_text(encoding="utf-8").strip()
+        used_text = (group / used).read_text(encoding="utf-8").strip()
         stat = (group / "memory.stat").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    if not most.isdigit() or int(most) >= 1 << 60:  # "max", or version 1's number for no limit
+    # "max", or version 1's number for no limit
+    if not limit_text.isdigit() or int(limit_text) >= 1 << 60:
         return None
     cached = next((int(line.split()[1]) for line in stat if line.split()[0] == idle), 0)
-    return int(most), int(now) - cached
+    return int(limit_text), int(used_text) - cached
 
 
 def _gpus() -> tuple[Gpu, ...]:
@@ -220,18 +217,13 @@ def _gpus() -> tuple[Gpu, ...]:
 
     if torch.cuda.is_available():
         kind: Literal["cuda", "rocm"] = "rocm" if torch.version.hip else "cuda"
-        devices = [
-            torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())
-        ]
-        return tuple(
-            Gpu(kind, device.name, device.total_memory / GB) for device in devices
-        )  # what is free would need a context on each
+        numbers = range(torch.cuda.device_count())
+        devices = [torch.cuda.get_device_properties(number) for number in numbers]
+        # The whole memory: what is free would need a context on each.
+        return tuple(Gpu(kind, device.name, device.total_memory / GB) for device in devices)
     if torch.backends.mps.is_available():
-        return (
-            Gpu(
-                "mps", platform.processor() or "Apple GPU", torch.mps.recommended_max_memory() / GB
-            ),
-        )
+        memory = torch.mps.recommended_max_memory() / GB
+        return (Gpu("mps", platform.processor() or "Apple GPU", memory),)
     return ()
 
 

@@ -2,8 +2,8 @@
 and with Hugging Face's callbacks.
 
 What a step computes is the method's (step.py, online.py); what is on disk is checkpoint.py and
-rundir.py; what goes wrong is divergence.py. A resumed run does exactly what the uninterrupted one would
-have done: order and schedule follow from the step number, and the checkpoint holds the rest.
+rundir.py; what goes wrong is divergence.py. A resumed run does exactly what the uninterrupted one
+would have done: order and schedule follow from the step number, and the checkpoint holds the rest.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ RISING = {"ratio/good", "rewards/margins", "rewards/accuracies", "reward", "accu
 
 @dataclass(frozen=True)
 class Ending:
-    """How the loop ended: `wrong` is a reason of divergence.py, `reason` one that is no failure; `best`
-    is the step to take the adapter from, `gain` what the dev rows say of it, where there are such
-    rows."""
+    """How the loop ended: `wrong` is a reason of divergence.py, `reason` one that is no failure;
+    `best` is the step to take the adapter from, `gain` what the dev rows say of it, where there are
+    such rows."""
 
     step: int
     best: int | None

@@ -279,7 +279,7 @@ def free_gb(device: str, limit: float | None) -> float | None:
 
 
 def refuse_weights(parameters: int, kind: str, device: str, limit: float | None) -> None:
-    """Raise TrainingError when the base alone, held as `kind`, is more than the room that there is."""
+    """Raise TrainingError when the base alone, held as `kind`, is more than there is room for."""
     size, room = parameters * BYTES[kind] / GB, room_gb(device, limit)
     if room is not None and size > room:
         raise TrainingError(

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 MEASURED = 4
 """Answers to each training prompt before the first step of a curriculum."""
 PASS = 1 << 20
-"""Seeds of a run's steps lie below it; evaluation and the curriculum's first pass draw from above."""
+"""Seeds of a run's steps lie below it; the curriculum's first pass and repeated answers draw from
+above."""
 
 
 class EngineSweep:
@@ -157,7 +158,7 @@ class OnlineRunner:
         sampling: Sampling,
         source: RolloutSource | None = None,
     ) -> Collected:
-        """`n` answers of `source` (by default the one that is learned from) to every task, judged."""
+        """`n` answers of `source` (by default `self.source`) to every task, judged."""
         source = source or self.source
         # Judging begins as soon as an answer ends. Answers are told apart by their id(); that they
         # are held here keeps an id from being given to another one.

@@ -8,7 +8,7 @@ what changes memory and speed from it, so that one command teaches the same on e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,27 +38,26 @@ class Tier:
     model: str
     rank: int
     generations: int | None = None
-    row: int = ROW
+    row_tokens: int = ROW
 
     @property
     def settings(self) -> dict[str, Any]:
         """As settings of a method."""
-        answers = {} if self.generations is None else {"num_generations": self.generations}
-        return {
-            "token_budget": self.row * self.rows,
+        settings: dict[str, Any] = {
+            "token_budget": self.row_tokens * self.rows,
             "lora_r": self.rank,
             "lora_alpha": 2 * self.rank,
-        } | answers
+        }
+        if self.generations is not None:
+            settings["num_generations"] = self.generations
+        return settings
 
 
-BY_RAM = tuple(
-    Tier(*one, 2 * ROW)
-    for one in (
-        (64, 4, "3B", 16, 8),
-        (32, 2, "1.5B", 16, 6),
-        (16, 1, "0.5B", 8, 4),
-        (0, 1, "0.5B", 4, 2),
-    )
+BY_RAM = (
+    Tier(64, 4, "3B", 16, 8, row_tokens=2 * ROW),
+    Tier(32, 2, "1.5B", 16, 6, row_tokens=2 * ROW),
+    Tier(16, 1, "0.5B", 8, 4, row_tokens=2 * ROW),
+    Tier(0, 1, "0.5B", 4, 2, row_tokens=2 * ROW),
 )
 BY_GPU = (
     Tier(24, 8, "7B", 32),
@@ -129,11 +128,8 @@ PRESETS: dict[str, Preset] = {
 def choose(machine: Machine) -> str:
     """The preset that `auto` means on `machine`."""
     if machine.gpu is None:
-        return (
-            "ryzen"
-            if any(name in machine.cpu for name in RYZEN) and (machine.ram_gb or 0) >= 32
-            else "cpu"
-        )
+        is_ryzen = any(name in machine.cpu for name in RYZEN)
+        return "ryzen" if is_ryzen and (machine.ram_gb or 0) >= 32 else "cpu"
     if machine.gpu.kind == "mps":
         return "apple_silicon"
     return "default" if machine.gpu.memory_gb >= 16 else "small_gpu"
@@ -144,9 +140,8 @@ def preset_settings(name: str, machine: Machine) -> tuple[str, dict[str, Any]]:
     if name != "auto":
         return name, PRESETS[name].of(machine)
     chosen = choose(machine)
-    return chosen, {
-        key: value for key, value in PRESETS[chosen].of(machine).items() if key in NEUTRAL
-    }
+    settings = PRESETS[chosen].of(machine)
+    return chosen, {key: value for key, value in settings.items() if key in NEUTRAL}
 
 
 def with_preset(config: C, machine: Machine) -> tuple[C, str]:
@@ -159,9 +154,6 @@ def with_preset(config: C, machine: Machine) -> tuple[C, str]:
         if key in type(config).model_fields and key not in config.model_fields_set
     }
     merged = build(type(config), config.model_dump(exclude_unset=True) | added, f"preset {chosen}")
-    how = f"{chosen} (chosen by auto)" if config.preset == "auto" else chosen
-    return merged, f"preset {how}: {_listed(added) or 'nothing to set'}"
-
-
-def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in settings.items())
+    source = f"{chosen} (chosen by auto)" if config.preset == "auto" else chosen
+    settings = ", ".join(f"{key} {value}" for key, value in added.items())
+    return merged, f"preset {source}: {settings or 'nothing to set'}"

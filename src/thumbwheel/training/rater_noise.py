@@ -46,7 +46,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class RaterNoise:
-    """The fitted model; `centre` and `spread` are those of the confidences that it was fitted to."""
+    """The fitted model; `centre` and `spread` are those of the confidences it was fitted to."""
 
     slope: float
     offset: float

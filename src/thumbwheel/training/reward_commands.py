@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, groupby
+from math import exp, isnan
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,16 +33,11 @@ def list_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
     if as_json:
         log.answer([_as_json(record) for record in records])
         return
-    rows = [
-        (
-            record.name,
-            record.metrics["loss_type"],
-            _held_out(record.metrics["held_out"]),
-            record.base,
-            f"{record.recorded_at:%Y-%m-%d}",
-        )
-        for record in records
-    ]
+    rows = []
+    for record in records:
+        figures = _held_out(record.metrics["held_out"])
+        date = f"{record.recorded_at:%Y-%m-%d}"
+        rows.append((record.name, record.metrics["loss_type"], figures, record.base, date))
     log.table(
         f"reward models of {agent}", ("name", "learned by", "on dev rows", "base", "recorded"), rows
     )
@@ -61,21 +58,14 @@ def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) 
     if as_json:
         log.answer(_as_json(record))
         return
-    rows = [
-        ("learned by", record.metrics["loss_type"]),
-        ("on dev rows", _held_out(record.metrics["held_out"])),
-    ]
-    rows += [(f"dev {key}", f"{value:.4g}") for key, value in record.metrics["dev"].items()]
-    rows += [
-        ("base", record.base),
-        ("fingerprint", record.base_fingerprint),
-        ("run", record.run_id),
-    ]
-    log.table(
-        f"{agent} {record.name}",
-        ("", ""),
-        rows + [(f"file {file}", sha256) for file, sha256 in record.files.items()],
-    )
+    metrics = record.metrics
+    rows = [("learned by", metrics["loss_type"]), ("on dev rows", _held_out(metrics["held_out"]))]
+    rows += [(f"dev {key}", f"{value:.4g}") for key, value in metrics["dev"].items()]
+    rows.append(("base", record.base))
+    rows.append(("fingerprint", record.base_fingerprint))
+    rows.append(("run", record.run_id))
+    rows += [(f"file {file}", sha256) for file, sha256 in record.files.items()]
+    log.table(f"{agent} {record.name}", ("", ""), rows)
 
 
 @reward_model.command()
@@ -106,38 +96,43 @@ def score(
     from thumbwheel.training.base import require_training
     from thumbwheel.training.hardware import device
 
-    asked = list(_asked(prompt, answer, file))
+    answers = list(_answers_to_score(prompt, answer, file))
     require_training()
     with ctx.obj() as ws:
-        model = RewardModel.load(
-            reward_models.folder(ws, reward_models.find(ws, agent, name)), device=device("auto")
-        )
-    by_line = [
-        list(answers) for _, answers in groupby(asked, key=itemgetter(0))
-    ]  # a line's answers are read after the same turns
-    compared = model.score_together(
-        [[RewardInput(messages, text) for _, messages, text in answers] for answers in by_line]
-    )
-    scores = [score for line_scores in compared for score in line_scores]
-    results = [
-        {
-            "line": line,
-            "answer": text,
-            "score": None if value != value else value,
-            **_meaning(model, value),
+        folder = reward_models.folder(ws, reward_models.find(ws, agent, name))
+    model = RewardModel.load(folder, device=device("auto"))
+
+    # A line's answers are read after the same messages.
+    by_line = [list(of_line) for _, of_line in groupby(answers, key=attrgetter("line"))]
+    inputs = [[RewardInput(each.messages, each.text) for each in of_line] for of_line in by_line]
+    scores = chain.from_iterable(model.score_together(inputs))
+    results: list[dict[str, Any]] = []
+    for each, value in zip(answers, scores, strict=True):
+        result = {
+            "line": each.line,
+            "answer": each.text,
+            "score": None if isnan(value) else value,
         }
-        for (line, _, text), value in zip(asked, scores, strict=True)
-    ]
+        results.append(result | _meaning(model, value))
     if as_json:
         log.answer(results)
         return
-    rows = [(result["line"], _short(str(result["answer"])), *_shown(result)) for result in results]
+    rows = [(result["line"], _short(result["answer"]), *_shown(result)) for result in results]
     log.table(f"scores by {name}", ("line", "answer", "score", ""), rows)
 
 
-def _asked(
+@dataclass(frozen=True)
+class AnswerToScore:
+    """An answer of one line of the file (or of the options), after its messages."""
+
+    line: int
+    messages: list[dict[str, Any]]
+    text: str
+
+
+def _answers_to_score(
     prompt: str | None, answer: str | None, file: Path | None
-) -> Iterator[tuple[int, Sequence[dict[str, Any]], str]]:
+) -> Iterator[AnswerToScore]:
     from thumbwheel.core.errors import InputError
 
     if file is None:
@@ -147,24 +142,22 @@ def _asked(
                 "there is nothing to score",
                 "Give --prompt and --answer, or --file",
             )
-        yield 1, _messages(prompt), answer
+        yield AnswerToScore(1, _messages(prompt), answer)
         return
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
-        rows = [
-            (number, json.loads(line)) for number, line in enumerate(lines, start=1) if line.strip()
-        ]
+        rows = [(number, json.loads(line)) for number, line in enumerate(lines, 1) if line.strip()]
         for number, row in rows:
-            yield from (
-                (number, _messages(row["prompt"]), str(row[key])) for key in ANSWERS if key in row
-            )
+            messages = _messages(row["prompt"])
+            for key in ANSWERS:
+                if key in row:
+                    yield AnswerToScore(number, messages, str(row[key]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = (
-            f"it cannot be read as JSON lines with prompt and answer ({type(error).__name__}: "
-            f"{error})"
-        )
         raise InputError(
-            f"--file {str(file)!r}", why, 'A line looks like {"prompt": "...", "answer": "..."}'
+            f"--file {str(file)!r}",
+            f"it cannot be read as JSON lines with prompt and answer ({type(error).__name__}: "
+            f"{error})",
+            'A line looks like {"prompt": "...", "answer": "..."}',
         ) from None
 
 
@@ -173,21 +166,20 @@ def _messages(prompt: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _meaning(model: Any, score: float) -> dict[str, float]:
-    from math import exp, isnan
-
     if isnan(score):
         return {}
     if model.scale is not None:
         return {"raw": model.scale.raw(score)}
-    return {"chance": 1 / (1 + exp(-score))} if model.card.loss_type == "classification" else {}
+    if model.card.loss_type == "classification":
+        return {"chance": 1 / (1 + exp(-score))}
+    return {}
 
 
 def _shown(result: dict[str, Any]) -> tuple[str, str]:
     if result["score"] is None:
         return "-", "longer than the reward model reads"
-    return f"{result['score']:.3f}", "".join(
-        f"{key} {result[key]:.3f}" for key in ("raw", "chance") if key in result
-    )
+    meanings = [f"{key} {result[key]:.3f}" for key in ("raw", "chance") if key in result]
+    return f"{result['score']:.3f}", "".join(meanings)
 
 
 def _short(text: str) -> str:
@@ -198,15 +190,13 @@ def _held_out(figures: dict[str, Any]) -> str:
     if not figures["n"]:
         return "no rows"
     if "accuracy" in figures:
-        right = (
+        text = (
             f"{figures['accuracy']:.1%} of {figures['n']} right [{figures['low']:.1%}, "
             f"{figures['high']:.1%}]"
         )
-        return right + (
-            f", {figures['majority']:.1%} by always saying the same"
-            if "majority" in figures
-            else ""
-        )
+        if "majority" in figures:
+            text += f", {figures['majority']:.1%} by always saying the same"
+        return text
     squared = f"squared {figures['mse']:.3g}, where their mean has {figures['mse_of_mean']:.3g}"
     return f"mean absolute error {figures['mae']:.3g} on {figures['n']}, {squared}"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def register(
     ws: Workspace, agent: str, run_id: str, dataset_id: str, result: Path
 ) -> RewardModelRecord:
-    """The reward model in folder `result` as the next one of `agent`, with its figures on dev rows."""
+    """The reward model in `result` as the next one of `agent`, with its figures on dev rows."""
     from thumbwheel.engine.reward_model import RewardModel
     from thumbwheel.training.hardware import device
 
@@ -43,34 +43,34 @@ def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:
     too long for it, `majority` is the accuracy of calling every answer what most of them are."""
     from thumbwheel.engine.reward_model import RewardInput
 
-    dev_rows = list(rows)
+    rows = list(rows)
     if model.card.loss_type == "bradley_terry":
-        compared = model.score_together([_both_sides(row) for row in dev_rows])
-        ranked = [
-            (chosen > rejected, row)
-            for (chosen, rejected), row in zip(compared, dev_rows, strict=True)
-            if not math.isnan(chosen + rejected)
-        ]
-        return of_answers(
-            [right for right, _ in ranked], len(dev_rows), [row.group for _, row in ranked]
-        )
-    scores = model.score(
-        [RewardInput(row.prompt, row.completion, row.finish_reason, row.tools) for row in dev_rows]
-    )
-    read = [
-        (score, row) for score, row in zip(scores, dev_rows, strict=True) if not math.isnan(score)
-    ]
+        return _ranking_figures(model, rows)
+    inputs = [RewardInput(row.prompt, row.completion, row.finish_reason, row.tools) for row in rows]
+    scores, read = [], []
+    for score, row in zip(model.score(inputs), rows, strict=True):
+        if not math.isnan(score):
+            scores.append(score)
+            read.append(row)
     if model.scale is not None:
-        return of_numbers(
-            model.scale, [score for score, _ in read], [row.value for _, row in read], len(dev_rows)
-        )
-    right = of_answers(
-        [(score > 0) == row.label for score, row in read],
-        len(dev_rows),
-        [row.group for _, row in read],
-    )
-    good = sum(row.label for _, row in read)
-    return right | ({"majority": max(good, len(read) - good) / len(read)} if read else {})
+        return of_numbers(model.scale, scores, [row.value for row in read], len(rows))
+    right = [(score > 0) == row.label for score, row in zip(scores, read, strict=True)]
+    figures = of_answers(right, len(rows), [row.group for row in read])
+    if read:
+        good = sum(row.label for row in read)
+        figures["majority"] = max(good, len(read) - good) / len(read)
+    return figures
+
+
+def _ranking_figures(model: RewardModel, rows: Sequence[Any]) -> dict[str, Any]:
+    right: list[bool] = []
+    groups: list[str] = []
+    scores = model.score_together([_both_sides(row) for row in rows])
+    for (chosen, rejected), row in zip(scores, rows, strict=True):
+        if not math.isnan(chosen + rejected):
+            right.append(chosen > rejected)
+            groups.append(row.group)
+    return of_answers(right, len(rows), groups)
 
 
 def _both_sides(row: Any) -> list[RewardInput]:
@@ -89,16 +89,13 @@ def of_answers(right: Sequence[bool], asked: int, groups: Sequence[str]) -> dict
     from thumbwheel.stats.paired import compare
     from thumbwheel.stats.rates import clopper_pearson, wilson
 
-    n, hits = len(right), sum(right)
+    n, hits, n_groups = len(right), sum(right), len(set(groups))
     if not n:
         return {"n": 0, "unreadable": asked}
-    figures = {"n": n, "unreadable": asked - n, "accuracy": hits / n, "groups": len(set(groups))}
-    if len(set(groups)) < n:
-        lead = compare(
-            [float(not is_right) for is_right in right],
-            [float(is_right) for is_right in right],
-            groups,
-        )
+    figures = {"n": n, "unreadable": asked - n, "accuracy": hits / n, "groups": n_groups}
+    if n_groups < n:
+        hit = [float(is_right) for is_right in right]
+        lead = compare([1 - value for value in hit], hit, groups)
         return figures | {"low": (1 + lead.low) / 2, "high": (1 + lead.high) / 2}
     score, exact = wilson(hits, n), clopper_pearson(hits, n)
     return figures | {

@@ -154,14 +154,13 @@ def dry_run(
     require_training()
     plan = _plan(ws, agent, algorithm, base, dataset, options)
     with tempfile.TemporaryDirectory() as scratch:
-        run = RunDir(Path(scratch))
-        run.create(
-            _spec(ws, plan, "dry-run") | {"reference_cache": str(run.path / "reference.db")},
-            plan.rows,
-        )
-        status = trial(run)
+        folder = RunDir(Path(scratch))
+        spec = _spec(ws, plan, "dry-run")
+        spec["reference_cache"] = str(folder.path / "reference.db")
+        folder.create(spec, plan.rows)
+        status = trial(folder)
         if status.state is RunState.FAILED:
-            raise _error(run, "dry-run", status)
+            raise _error(folder, "dry-run", status)
     past = [run for run in runs(ws, agent) if run.base_fingerprint == plan.fingerprint]
     estimated = estimate(
         algorithm, plan.config, plan.preset, (plan.dataset, plan.rows), status.result, past
@@ -195,14 +194,15 @@ def _plan(
     agent: str,
     algorithm: str,
     base: str | None,
-    dataset: str | None,
+    dataset_name: str | None,
     options: Mapping[str, Any] | None,
 ) -> Plan:
     method = ALGORITHMS.get(algorithm)
     agent_id = require_agent(ws, agent)
-    config, preset = with_preset(
-        ws.settings(method.Config, f"train.{algorithm}", options), machine()
-    )
+    requested = ws.settings(method.Config, f"train.{algorithm}", options)
+    config, preset = with_preset(requested, machine())
+
+    # The base, and where its adapter starts.
     if base is None:
         raise InputError(
             "--base",
@@ -214,38 +214,39 @@ def _plan(
     check_base(ws, folder)
     fingerprint = _fingerprint(folder)
     start, config = _start(ws, agent, config, fingerprint)
+
+    # The dataset: a frozen one, or one of the feedback in force.
     shape = method.shape(config)
-    frozen = find(ws, agent, dataset) if dataset else None
-    rules = (
-        DatasetConfig(**frozen.manifest.get("config", {}))
-        if frozen
-        else ws.settings(DatasetConfig, "dataset")
-    )
+    if dataset_name:
+        dataset = find(ws, agent, dataset_name)
+        rules = DatasetConfig(**dataset.manifest.get("config", {}))
+    else:
+        rules = ws.settings(DatasetConfig, "dataset")
     judged = list(_judgements(ws, agent, rules)) if method.weighs_judgements(config) else []
-    found = frozen or build(ws, agent, shape, rules)
-    if found.shape != shape:
+    if not dataset_name:
+        dataset = build(ws, agent, shape, rules)
+    if dataset.shape != shape:
         raise DataError(
-            f"dataset {found.id!r}",
-            f"it has {found.shape}, and {algorithm} learns from {shape}",
+            f"dataset {dataset.id!r}",
+            f"it has {dataset.shape}, and {algorithm} learns from {shape}",
             "Leave --dataset out to build one",
         )
-    rows = list(_rows(ws, found))
+    rows = list(_rows(ws, dataset))
     train_rows = [row for row in rows if row["split"] == "train"]
     if not train_rows:
         raise DataError(
-            f"dataset {found.id!r}",
+            f"dataset {dataset.id!r}",
             "it has no training rows",
             f"See what is missing: thumbwheel dataset plan --agent {agent}",
         )
+
+    # What follows from the rows and the base.
     config = with_rate(method.resolve_config(config, train_rows), method.rate, folder)
     if len(train_rows) < config.min_rows:
-        why = (
-            f"it has {len(train_rows)} training rows, and a run of {algorithm} begins with "
-            f"{config.min_rows} or more"
-        )
         raise DataError(
-            f"dataset {found.id!r}",
-            why,
+            f"dataset {dataset.id!r}",
+            f"it has {len(train_rows)} training rows, and a run of {algorithm} begins with "
+            f"{config.min_rows} or more",
             "Collect more feedback, or train all the same: --min-rows 1",
         )
     return Plan(
@@ -253,7 +254,7 @@ def _plan(
         agent_id,
         algorithm,
         config,
-        found,
+        dataset,
         rows,
         name,
         folder,
@@ -271,48 +272,45 @@ def _start(
     Conflict for one that cannot be."""
     if config.continue_from is None:
         return None, config
-    start_version = find_version(ws, agent, config.continue_from)
-    what, adapter = f"continue_from {config.continue_from!r}", adapter_folder(ws, start_version)
+    start = find_version(ws, agent, config.continue_from)
+    what = f"continue_from {config.continue_from!r}"
+    adapter = adapter_folder(ws, start)
     if adapter is None:
         raise Conflict(
             what,
             "it is a base without an adapter",
             "Leave it out: every run starts from its base by default",
         )
-    if start_version.tainted:
+    if start.tainted:
         raise Conflict(
             what,
             "it is tainted: data that it was trained on was erased",
             "Train anew from the base",
         )
-    if start_version.base_fingerprint != fingerprint:
+    if start.base_fingerprint != fingerprint:
         raise Conflict(
-            what,
-            f"it was trained over other weights ({start_version.base})",
-            "Name that base with --base",
+            what, f"it was trained over other weights ({start.base})", "Name that base with --base"
         )
-    return start_version, config.model_copy(
-        update=_adapter_settings(adapter) | {"continue_from": start_version.name}
-    )
+    settings = _adapter_settings(adapter) | {"continue_from": start.name}
+    return start, config.model_copy(update=settings)
 
 
 def _adapter_settings(adapter: Path) -> dict[str, Any]:
     """Rank, scale and targets as the adapter's own metadata has them."""
     stored = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
     if stored["peft_type"] != "LORA":
-        why = "it was fully fine-tuned, and only a LoRA adapter can be gone on with"
         raise Conflict(
             f"adapter {stored['peft_type']!r}",
-            why,
+            "it was fully fine-tuned, and only a LoRA adapter can be gone on with",
             "Leave continue_from out: every run starts from its base by default",
         )
     targets = stored["target_modules"]
-    named = {
+    return {
         "lora_r": stored["r"],
         "lora_alpha": int(stored["lora_alpha"]),
         "use_rslora": stored["use_rslora"],
+        "lora_targets": targets if isinstance(targets, str) else ",".join(targets),
     }
-    return named | {"lora_targets": targets if isinstance(targets, str) else ",".join(targets)}
 
 
 def _rows(ws: Workspace, dataset: Dataset) -> Iterator[dict[str, Any]]:
@@ -330,8 +328,9 @@ def _judgements(ws: Workspace, agent: str, rules: DatasetConfig) -> Iterator[dic
     except DataError:  # as where answers are of one kind only, and nothing tells their raters apart
         return
     judged = [row for row in load_rows(ws, labels.id, "train") if row.origin != "correction"]
+    feedback_ids: set[str] = set().union(*(row.feedback_ids for row in judged))
     with ws.db.read() as connection:
-        rater_of = raters_of(connection, set().union(*(row.feedback_ids for row in judged)))
+        rater_of = raters_of(connection, feedback_ids)
     for row in judged:
         raters = {rater_of.get(feedback_id, UNNAMED) for feedback_id in row.feedback_ids}
         yield asdict(row) | {"split": JUDGED, "raters": sorted(raters)}
@@ -398,8 +397,8 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
+        "thumbwheel": thumbwheel.__version__,
     }
-    versions["thumbwheel"] = thumbwheel.__version__
     for package in LOCKED:
         try:
             versions[package] = version(package)
@@ -424,39 +423,38 @@ def _resume(
         names = [run.id for run in recorded]
         fix = f"Known: {', '.join(names) or 'none'}.{nearest(run_id, names)}"
         raise NotFound(f"run {run_id!r} of agent {agent!r}", "there is no such run", fix)
-    recorded_run = matches[0]
-    run_id = recorded_run.id
-    _same(recorded_run, algorithm, base, dataset, options)
-    if recorded_run.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
-        raise Conflict(f"run {run_id!r}", "it is finished", "Start a new run, without --resume")
-    run = run_dir(ws, recorded_run)
-    handle = run.lock()
+    run = matches[0]
+    _require_same(run, algorithm, base, dataset, options)
+    if run.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
+        raise Conflict(f"run {run.id!r}", "it is finished", "Start a new run, without --resume")
+    folder = run_dir(ws, run)
+    handle = folder.lock()
     try:
-        spec = run.spec()
+        spec = folder.spec()
         check_base(ws, Path(spec.folder))
-        if _fingerprint(Path(spec.folder)) != recorded_run.base_fingerprint:
+        if _fingerprint(Path(spec.folder)) != run.base_fingerprint:
             raise Conflict(
-                f"run {run_id!r}",
-                f"the weights of its base {recorded_run.base!r} have changed since",
+                f"run {run.id!r}",
+                f"the weights of its base {run.base!r} have changed since",
                 "Start a new run",
             )
-        start = spec.config.get("continue_from")
         parent = None
         if not ALGORITHMS.get(algorithm).produces_reward_model:
-            parent = (
-                find_version(ws, agent, start)
-                if start
-                else ensure_base(ws, agent, recorded_run.base, str(recorded_run.base_fingerprint))
-            )
-            adapter_folder(ws, parent)  # in the cache again, should somebody have emptied it
+            start = spec.config.get("continue_from")
+            if start:
+                parent = find_version(ws, agent, start)
+            else:
+                parent = ensure_base(ws, agent, run.base, str(run.base_fingerprint))
+            # In the cache again, should somebody have emptied it.
+            adapter_folder(ws, parent)
             _reward_model(ws, agent, spec.config)
-        ws.db.write(lambda c: store.restart(c, run_id))
-        return _supervise(ws, agent, run, run_id, parent, handle)
+        ws.db.write(lambda connection: store.restart(connection, run.id))
+        return _supervise(ws, agent, folder, run.id, parent, handle)
     finally:
         os.close(handle)
 
 
-def _same(
+def _require_same(
     run: Run,
     algorithm: str,
     base: str | None,
@@ -465,25 +463,23 @@ def _same(
 ) -> None:
     """A resumed run is the run that was started: raise InputError for anything else that is asked
     of it."""
-    name = (
-        str(Path(base).expanduser().resolve())
-        if base and Path(base).expanduser().is_dir()
-        else base
-    )
-    asked_and_stored: dict[str, tuple[Any, Any]] = {
-        "algorithm": (algorithm, run.algorithm),
-        "base": (name, run.base),
+    if base and Path(base).expanduser().is_dir():
+        base = str(Path(base).expanduser().resolve())
+    asked: dict[str, Any] = {"algorithm": algorithm, "base": base, "dataset": dataset}
+    stored: dict[str, Any] = {
+        "algorithm": run.algorithm,
+        "base": run.base,
+        "dataset": run.dataset_id,
     }
-    asked_and_stored["dataset"] = (dataset, run.dataset_id)
-    asked_and_stored |= {
-        key: (list(value) if isinstance(value, tuple) else value, run.config.get(key))
-        for key, value in (options or {}).items()
-    }
-    for key, (asked, was) in asked_and_stored.items():
-        if asked is not None and asked != was:
-            why = f"it was started with {was!r} and resumes as it was"
+    for name, value in (options or {}).items():
+        asked[name] = list(value) if isinstance(value, tuple) else value
+        stored[name] = run.config.get(name)
+    for name, value in asked.items():
+        if value is not None and value != stored[name]:
             raise InputError(
-                f"{key} {asked!r} for run {run.id!r}", why, "Leave it out, or start a new run"
+                f"{name} {value!r} for run {run.id!r}",
+                f"it was started with {stored[name]!r} and resumes as it was",
+                "Leave it out, or start a new run",
             )
 
 
@@ -492,20 +488,18 @@ def _supervise(
 ) -> RunResult:
     """Run the child to its end and record how it ended."""
     status = launch(run, handle)
-    metrics = dict(status.result)
-    ws.db.write(lambda c: store.end(c, run_id, status.state, status.reason, metrics))
-    if status.state is RunState.FAILED:
+    state, reason, metrics = status.state, status.reason, dict(status.result)
+    ws.db.write(lambda connection: store.end(connection, run_id, state, reason, metrics))
+    if state is RunState.FAILED:
         raise _error(run, run_id, status)
     _say_who_errs(ws, agent, metrics.get("rater_error_rates") or {})
-    if status.state in (RunState.STOPPED, RunState.NOTHING_LEARNED):
-        return RunResult(run_id, status.state, status.reason, metrics)
+    if state in (RunState.STOPPED, RunState.NOTHING_LEARNED):
+        return RunResult(run_id, state, reason, metrics)
     if parent is None:
         reward_model = register(ws, agent, run_id, find_run(ws, run_id).dataset_id, run.adapter)
-        return RunResult(
-            run_id, status.state, status.reason, metrics, reward_model=reward_model.name
-        )
+        return RunResult(run_id, state, reason, metrics, reward_model=reward_model.name)
     candidate = add_candidate(ws, parent, run_id, run.adapter)
-    return RunResult(run_id, status.state, status.reason, metrics, candidate.id, candidate.name)
+    return RunResult(run_id, state, reason, metrics, candidate.id, candidate.name)
 
 
 def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -> None:

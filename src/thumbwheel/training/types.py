@@ -46,7 +46,7 @@ class TrainConfig(Config):
     `token_budget`, which changes no result."""
 
     min_rows: int = Field(10, ge=1)
-    """Training rows below which a run does not begin; set it for one method as train.kto.min_rows."""
+    """Fewest training rows that a run begins with; for one method set it as train.kto.min_rows."""
     learning_rate: float | None = Field(None, gt=0)
     """Peak learning rate of the adapter; unset, the method's rate for the width of the base (wider
     models take smaller steps)."""

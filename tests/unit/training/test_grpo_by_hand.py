@@ -54,7 +54,7 @@ def by_hand(made: Any, batch: Any, old: Any, reference: Any) -> Any:
     ("loss_type", "estimator"), [("dapo", "k1"), ("grpo", "k2"), ("dr_grpo", "k3")]
 )
 def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estimator: str) -> None:
-    """GPT-2, because the norms of Qwen and Llama compute in single precision whatever the model's."""
+    """GPT-2, because the norms of Qwen and Llama always compute in single precision."""
     import torch
 
     base = tiny_base(tmp_path / "base", "gpt2")

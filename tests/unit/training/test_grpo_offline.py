@@ -17,7 +17,7 @@ def rows(count: int = 4) -> list[dict[str, Any]]:
 
 
 def by_hand(made: Any, old_of: Any) -> float:
-    """The mean over all tokens of -min(r A, clip(r) A), answer by answer through the plain model."""
+    """The mean over all tokens of -min(r A, clip(r) A), answer by answer, by the plain model."""
     import torch
 
     config, total, count = made.config, 0.0, 0

@@ -1,4 +1,4 @@
-"""PendingJudgement: rewards are weighted means of what applies, order is kept, and no function can stop,
+"""Judging: rewards are weighted means of what applies, order is kept, and no function can stop,
 block or falsify the others."""
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def kto(model: Any, rows: Sequence[Any], config: Any) -> Any:
 def test_policy_and_base_apart(
     tmp_path: Path, method: Callable[..., Any], shape: str, changes: dict[str, Any]
 ) -> None:
-    """GPT-2, because the norms of Qwen and Llama compute in single precision whatever the model's."""
+    """GPT-2, because the norms of Qwen and Llama always compute in single precision."""
     import torch
 
     rows = [row | {"weight": 0.5 + number % 3} for number, row in enumerate(plain_rows(shape, 8))]

@@ -50,7 +50,8 @@ class KtoConfig(TrainConfig):
     undesirable_weight: float = Field(1.0, gt=0)
     """Factor on bad answers; the dataset has balanced the classes in the rows' weights already."""
     kl_scope: Literal["optimizer", "micro"] = "optimizer"
-    """Rows that share one KL baseline: the whole optimiser batch, or blocks of kl_rows as TRL does."""
+    """Rows that share one KL baseline: the whole optimiser batch, or blocks of kl_rows, as TRL
+    does."""
     kl_rows: int = Field(8, ge=2)
     """Rows of such a block under kl_scope micro."""
     nll_weight: float = Field(1.0, ge=0)

@@ -53,7 +53,8 @@ class SftConfig(TrainConfig):
     weight_centre: float | None = None
     """Number that weighs 1; unset, the mean of the training rows."""
     weight_temperature: float | None = Field(None, gt=0)
-    """How much better weighs e times as much; unset, the standard deviation of the training rows."""
+    """How much better weighs e times as much; unset, the standard deviation of the training
+    rows."""
     weight_limit: float = Field(20.0, ge=1)
     """Most that an answer may weigh."""
 
