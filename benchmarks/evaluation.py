@@ -35,7 +35,7 @@ from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.evaluation.local_model import LocalResponder
 from thumbwheel.evaluation.responder import chunks
-from thumbwheel.evaluation.types import Ask, EvaluationConfig, Known
+from thumbwheel.evaluation.types import Ask, AskLikelihood, EvaluationConfig
 
 PEERS = ("loop", "batched", "merged")
 KINDS = ("loss", "agent loss", "generate", "agent generate")
@@ -47,7 +47,7 @@ class Loops:
     def __init__(self, model: Any, builder: PromptBuilder) -> None:
         self.model, self.builder = model, builder
 
-    def losses(self, rows: list[Known]) -> list[tuple[float, float]]:
+    def losses(self, rows: list[AskLikelihood]) -> list[tuple[float, float]]:
         """Summed log-probabilities of both answers to each prompt."""
         return [
             (self._sum(row.prompt, row.texts[0]), self._sum(row.prompt, row.texts[1]))
@@ -88,7 +88,7 @@ class Batches(Loops):
         super().__init__(model, builder)
         self.size = size
 
-    def losses(self, rows: list[Known]) -> list[tuple[float, float]]:
+    def losses(self, rows: list[AskLikelihood]) -> list[tuple[float, float]]:
         """Each answer behind its own copy of the prompt, padded on the right."""
         texts = [(row.prompt, text) for row in rows for text in row.texts]
         sums: list[float] = []
@@ -180,8 +180,10 @@ class Shared(SimpleNamespace):
     def __init__(self, model: Any, builder: PromptBuilder, config: EvaluationConfig) -> None:
         from thumbwheel.evaluation.local_model import LocalModel
 
-        super().__init__(model=model, builder=builder, config=config, _names={"default": "default"})
-        self.speaking = lambda side: LocalModel.speaking(self, side)  # type: ignore[arg-type]
+        super().__init__(
+            model=model, builder=builder, config=config, _adapter_names={"default": "default"}
+        )
+        self.with_adapter = lambda name: LocalModel.with_adapter(self, name)  # type: ignore[arg-type]
 
 
 def ours(
@@ -206,13 +208,15 @@ def contestants(folder: Path, options: argparse.Namespace) -> dict[str, Callable
         ),
     }
     rows = [
-        Known([{"role": "user", "content": pair["prompt"]}], (pair["chosen"], pair["rejected"]))
+        AskLikelihood(
+            [{"role": "user", "content": pair["prompt"]}], (pair["chosen"], pair["rejected"])
+        )
         for pair in pairs
     ]
     asks = by_length([Ask(row.prompt, options.tokens) for row in rows[: options.prompts]])
     rows = by_length(rows[: options.rows])
     others, packed = sides(folder / options.size, config)
-    behind = [Known([system, *row.prompt], row.texts) for row in rows]
+    behind = [AskLikelihood([system, *row.prompt], row.texts) for row in rows]
     filed = [Ask([system, *pair.prompt], options.tokens // 4) for pair in asks]
 
     def replied(peer: str, name: str, asked: list[Any], n: int) -> list[Any]:

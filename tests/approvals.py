@@ -8,7 +8,7 @@ from itertools import count
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Pair
-from thumbwheel.evaluation.evaluate import keep
+from thumbwheel.evaluation.evaluate import store_evaluation
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig
@@ -54,7 +54,7 @@ def evaluation_of(
         config=EvaluationConfig(),
         weights=version.weights,
     )
-    return keep(ws, evaluation)
+    return store_evaluation(ws, evaluation)
 
 
 def approve(ws: Workspace, version: ModelVersion, basis: Basis) -> ModelVersion:

@@ -3,15 +3,15 @@
 import pytest
 
 from thumbwheel.core import ids
-from thumbwheel.evaluation.suite import Material, SuiteMeasures
+from thumbwheel.evaluation.suite import SuiteContext, SuiteMeasures
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.types import (
     Answer,
     Ask,
+    AskLikelihood,
     Case,
     EvaluationConfig,
-    Given,
-    Known,
+    RecordedAnswer,
     SuiteResult,
 )
 
@@ -40,12 +40,13 @@ def material(tmp_path):
         )
     )
     given = [
-        Given("r", "g", PROMPT, None, text, text == "den", pair="r") for text in ("den", "yard")
+        RecordedAnswer("r", "g", PROMPT, None, text, text == "den", pair="r")
+        for text in ("den", "yard")
     ]
     config = EvaluationConfig(
         benchmark=str(tmp_path / "tasks.yaml"), judge_url="http://127.0.0.1:9/v1", judge_model="m"
     )
-    return Material(cases, given, config)
+    return SuiteContext(cases, given, config)
 
 
 @pytest.mark.parametrize("name", SUITES.names())
@@ -53,7 +54,7 @@ def test_a_suite_asks_and_judges(name, material):
     suite = SUITES.get(name)(material)
     assert suite.name == name and suite.unfit() == ""
     asks = list(suite.asks())
-    assert asks and all(isinstance(one, Ask | Known) for one in asks)
+    assert asks and all(isinstance(one, Ask | AskLikelihood) for one in asks)
     assert asks == list(SUITES.get(name)(material).asks())  # the same questions each time
     ids.canonical(suite.content())
     answer = (Answer('{"at": "den"}', "stop", 5),)
@@ -80,4 +81,4 @@ def test_a_side_without_answers_is_no_crash(name, material):
 
 @pytest.mark.parametrize("name", [name for name in SUITES.names() if name != "regression"])
 def test_what_a_suite_cannot_use_it_says(name):
-    assert SUITES.get(name)(Material([], [], EvaluationConfig())).unfit()
+    assert SUITES.get(name)(SuiteContext([], [], EvaluationConfig())).unfit()

@@ -16,7 +16,7 @@ from thumbwheel.core import log
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.world import SYSTEM
 from thumbwheel.deploy.types import Deployment
-from thumbwheel.evaluation.types import Changed
+from thumbwheel.evaluation.types import ChangedAnswer
 
 TARGET, QUANT = "embedded", "Q8_0"
 NEEDED = ("converter", "library", "bindings")
@@ -38,7 +38,7 @@ class Shown:
 
 
 def show_deployment(
-    ws: Workspace, agent: str, base: str, version: str, changed: Sequence[Changed]
+    ws: Workspace, agent: str, base: str, version: str, changed: Sequence[ChangedAnswer]
 ) -> Shown:
     """Deploy the base, then `version`, ask both about a message that they file differently, roll
     back, ask again, go forward."""

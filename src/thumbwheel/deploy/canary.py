@@ -44,7 +44,7 @@ from thumbwheel.deploy.types import Endpoint
 from thumbwheel.evaluation.local_model import LocalModel, LocalResponder
 from thumbwheel.evaluation.responder import ask
 from thumbwheel.evaluation.responders import base_of
-from thumbwheel.evaluation.types import Answer, Ask, EvaluationConfig, Known
+from thumbwheel.evaluation.types import Answer, Ask, AskLikelihood, EvaluationConfig
 from thumbwheel.export.parity import PROBES
 from thumbwheel.llm.client import Client
 from thumbwheel.models.types import ModelVersion
@@ -192,10 +192,12 @@ def _references(
 ) -> tuple[_Reference, list[_Reference]]:
     config, base = EvaluationConfig(max_new_tokens=TOKENS), base_of(ws, one)
     shared = LocalModel(ws, base, [one], config)
-    trained, others = _Reference(one.name, shared.side(one)), []
+    trained, others = _Reference(one.name, shared.responder(one)), []
     if one.adapter is not None:
         others.append(
-            _Reference(f"the base {base.name}", shared.side(base), _control(ws, base, base, config))
+            _Reference(
+                f"the base {base.name}", shared.responder(base), _control(ws, base, base, config)
+            )
         )
     if (
         previous is None or previous.endpoint is not None
@@ -206,7 +208,7 @@ def _references(
     if is_other_adapter or is_other_base:
         # loaded by itself: PEFT holds adapters of one kind only
         previous_base = base_of(ws, previous) if is_other_adapter else previous
-        side = LocalModel(ws, previous_base, [previous], config).side(previous)
+        side = LocalModel(ws, previous_base, [previous], config).responder(previous)
         others.append(
             _Reference(
                 f"the previous {previous.name}", side, _control(ws, previous_base, previous, config)
@@ -221,7 +223,7 @@ def _control(
     """`version` in another precision than the one in which `config` answers with it."""
     precision = CONTROL_DTYPES[LocalModel(ws, base, [version], config).dtype]
     rounded = config.model_copy(update={"dtype": precision})
-    return LocalModel(ws, base, [version], rounded).side(version)
+    return LocalModel(ws, base, [version], rounded).responder(version)
 
 
 def _undecided(others: Sequence[_Reference], telling: int, same: int) -> Canary:
@@ -258,7 +260,7 @@ def _votes(
     open_ = [at for at, found in enumerate(votes) if found == 0 and served[at][1]]
     if open_:
         known = [
-            Known(asks[at].prompt, (served[at][0].removesuffix(END),), finish=("length",))
+            AskLikelihood(asks[at].prompt, (served[at][0].removesuffix(END),), finish=("length",))
             for at in open_
         ]
         sums = [

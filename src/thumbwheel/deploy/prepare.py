@@ -16,7 +16,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.store import FOLDER
 from thumbwheel.deploy.types import Kind, Package
 from thumbwheel.evaluation.responders import base_of
-from thumbwheel.evaluation.rows import own_prompts
+from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export.package import export, exports, precision
 from thumbwheel.export.types import Export
 from thumbwheel.models import versions
@@ -159,7 +159,7 @@ def prompts(ws: Workspace, one: ModelVersion) -> list[list[dict[str, Any]]]:
     """Of the agent's own prompts, each once."""
     unique = {
         json.dumps(prompt, sort_keys=True): prompt
-        for prompt in islice(own_prompts(ws, one), 4 * PROMPTS)
+        for prompt in islice(training_prompts(ws, one), 4 * PROMPTS)
     }
     return list(unique.values())[:PROMPTS]
 

@@ -1,9 +1,9 @@
-"""Which version may carry an alias: one whose state is what a signed decision of the gate says.
+"""Which version may carry an alias: one whose state agrees with a signed decision of the gate.
 
-The state of a version is a column of the database, and whoever can edit a file can edit that. So
-the state alone lets nothing go live: there has to be a decision of the gate about this version and
-these weights, with a signature that fits. What runs today (a base, an endpoint) was never trained
-here and needs none.
+The state of a version is a column of the database, which anybody who can edit the file can change.
+So the state alone is not enough to go live. There has to be a decision of the gate about this
+version and these weights, with a valid signature. What runs today (a base, an endpoint) was not
+trained here and needs none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENOUGH = {
     Basis.GOLD: (Verdict.APPROVED,),
     Basis.FEEDBACK: (Verdict.APPROVED, Verdict.CANARY),
 }
-"""What an approval stands on -> the verdicts that give it."""
+"""Basis of an approval -> the verdicts that give it."""
 
 
 def require_approval(ws: Workspace, version: ModelVersion, alias: str) -> None:
@@ -38,17 +38,17 @@ def require_approval(ws: Workspace, version: ModelVersion, alias: str) -> None:
 
 
 def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
-    """The decisions that give `version` the state and basis that it has: signed by this home, about
-    the weights that it has now."""
+    """The decisions that justify the state and basis of `version`: signed by this home, about the
+    weights that it has now."""
     if version.basis is None:
         return []
     with ws.db.read() as connection:
         decisions = store.find_decisions(connection, version_id=version.id)
-    return [
-        decision
-        for decision in decisions
-        if decision.decision.verdict in ENOUGH[version.basis]
-        and decision.inputs.weights
-        in (None, version.weights)  # decisions from before weights were written down have none
-        and genuine(ws, decision)
-    ]
+    justifying = []
+    for decision in decisions:
+        enough = decision.decision.verdict in ENOUGH[version.basis]
+        # Decisions from before weights were recorded have none.
+        same_weights = decision.inputs.weights in (None, version.weights)
+        if enough and same_weights and genuine(ws, decision):
+            justifying.append(decision)
+    return justifying

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,7 +73,14 @@ def evaluate(
 
     Example: thumbwheel evaluate v3 --agent support --as gguf:model-q4_k_m.gguf
     """
+    from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
+    from thumbwheel.evaluation import evaluate as verbs
+    from thumbwheel.evaluation.declaration import policy_of
+    from thumbwheel.evaluation.gate import gate as decide
+    from thumbwheel.evaluation.gate import why_refused, why_waiting
+    from thumbwheel.evaluation.responders import base_of
+    from thumbwheel.models import versions
 
     if replay is not None:
         _replay(ctx, replay, as_json)
@@ -96,88 +103,42 @@ def evaluate(
             "there is one version to compare with",
             "Give one of the two",
         )
-    found = _evaluate(
-        ctx, options, version, agent, _Compared(compare_base, against, form, against_form), gate
-    )
-    _answer(*found, output, as_json)
 
-
-class _Compared(NamedTuple):
-    """What is compared with what."""
-
-    base: bool
-    against: str | None
-    form: str | None
-    against_form: str | None
-
-
-def _evaluate(
-    ctx: typer.Context,
-    options: dict[str, Any],
-    version: str,
-    agent: str,
-    compared: _Compared,
-    gate: bool,
-) -> tuple[Evaluation, StoredDecision | None]:
-    from thumbwheel.core import log
-    from thumbwheel.evaluation.declaration import policy_of
-    from thumbwheel.evaluation.evaluate import evaluate as verb
-    from thumbwheel.evaluation.gate import gate as decide
-    from thumbwheel.evaluation.gate import unusual, waits
-    from thumbwheel.evaluation.responders import base_of
-    from thumbwheel.models import versions
-
+    decision = None
     with ctx.obj() as ws:
         config = ws.settings(EvaluationConfig, "evaluation", options)
-        against = (
-            base_of(ws, versions.version(ws, agent, version)).name
-            if compared.base
-            else compared.against
-        )
-        evaluation = verb(
-            ws,
-            agent,
-            version,
-            config,
-            against=against,
-            form=compared.form,
-            against_form=compared.against_form,
+        if compare_base:
+            against = base_of(ws, versions.version(ws, agent, version)).name
+        evaluation = verbs.evaluate(
+            ws, agent, version, config, against=against, form=form, against_form=against_form
         )
         policy = policy_of(ws, agent)
-        why = unusual(evaluation, policy) or waits(evaluation, policy)
-        if gate and why:
-            log.say(f"the gate does not decide: {why}")
-        return evaluation, decide(ws, evaluation) if gate and not why else None
-
-
-def _answer(
-    evaluation: Evaluation, stored: StoredDecision | None, output: Path | None, as_json: bool
-) -> None:
-    from thumbwheel.core import log
-
-    results = answer(evaluation, stored)
+        why_not = why_refused(evaluation, policy) or why_waiting(evaluation, policy)
+        if gate and why_not:
+            log.say(f"the gate does not decide: {why_not}")
+        elif gate:
+            decision = decide(ws, evaluation)
+    results = answer(evaluation, decision)
     if output is not None:
         _write(output, results)
     if as_json:
         log.answer(results)
     else:
-        show(evaluation, stored)
+        show(evaluation, decision)
 
 
 def answer(evaluation: Evaluation, stored: StoredDecision | None) -> dict[str, Any]:
-    """What `--json` prints: the evaluation, and under `decision` the decision with its id and
-    policy."""
-    decided = None
+    """What `--json` prints: the evaluation, with the decision, its id and its policy under
+    `decision`."""
+    results = evaluation.model_dump(mode="json", exclude={"read", "signature"})
+    results["decision"] = None
     if stored is not None:
-        decided = {
+        results["decision"] = {
             "id": stored.id,
             **stored.decision.model_dump(mode="json"),
             "policy": stored.policy.model_dump(mode="json"),
         }
-    return {
-        **evaluation.model_dump(mode="json", exclude={"read", "signature"}),
-        "decision": decided,
-    }
+    return results
 
 
 def _write(output: Path, results: dict[str, Any]) -> None:
@@ -185,10 +146,9 @@ def _write(output: Path, results: dict[str, Any]) -> None:
 
     from thumbwheel.core.errors import InputError
 
+    text = json.dumps(results, indent=2, ensure_ascii=False)
     try:
-        output.write_text(
-            json.dumps(results, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        output.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(
             f"output file {str(output)!r}",
@@ -215,28 +175,26 @@ def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
         f"{evaluation.candidate} against {evaluation.against} ({evaluation.agent}), basis "
         f"{evaluation.basis}"
     )
-    log.table(title, columns, [_line(evaluation.primary)])
+    log.table(title, columns, [_measure_row(evaluation.primary)])
     for suite in evaluation.suites:
-        if shown := [one for one in suite.measures if one.name != evaluation.primary.name]:
-            log.table(f"suite {suite.name}", columns, [_line(one) for one in shown])
+        shown = [measure for measure in suite.measures if measure.name != evaluation.primary.name]
+        if shown:
+            log.table(f"suite {suite.name}", columns, [_measure_row(measure) for measure in shown])
     guards = [
-        (one.name, _number(one.before), _number(one.after), one.n) for one in evaluation.guards
+        (guard.name, _number(guard.before), _number(guard.after), guard.n)
+        for guard in evaluation.guards
     ]
     log.table("guards", ("guard", "before", "after", "n"), guards)
     if evaluation.slices:
-        log.table("slices", columns, [_line(one) for one in evaluation.slices])
+        log.table("slices", columns, [_measure_row(measure) for measure in evaluation.slices])
     _show_serving(evaluation)
     if evaluation.examples:
-        rows = [
-            (
-                one.case,
-                f"{one.value_before:g} -> {one.value_after:g}",
-                _short(one.before),
-                _short(one.after),
-            )
-            for one in evaluation.examples
-        ]
-        log.table("most changed", ("case", "value", "before", "after"), rows)
+        examples = []
+        for example in evaluation.examples:
+            values = f"{example.value_before:g} -> {example.value_after:g}"
+            texts = (_short(example.before), _short(example.after))
+            examples.append((example.case, values, *texts))
+        log.table("most changed", ("case", "value", "before", "after"), examples)
     for remark in remarks(evaluation):
         log.say(remark)
     if stored is not None:
@@ -248,21 +206,22 @@ def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
-    """What has to be known besides the tables."""
-    from thumbwheel.evaluation.secondary_tests import described
+    """What a reader has to know besides the tables."""
+    from thumbwheel.evaluation.secondary_tests import tests_in_words
 
-    words = described(one.details for one in evaluation.suites)
-    found = [f"other methods on the same answers: {words}"] if words else []
-    found += [f"left out: {count} x {reason}" for reason, count in evaluation.dropped.items()]
-    found += [f"note: {note}" for note in evaluation.notes]
+    lines = []
+    if tests := tests_in_words(suite.details for suite in evaluation.suites):
+        lines.append(f"other methods on the same answers: {tests}")
+    lines += [f"left out: {count} x {reason}" for reason, count in evaluation.dropped.items()]
+    lines += [f"note: {note}" for note in evaluation.notes]
     if evaluation.prompting is not None:
-        found.append(f"weights or a prompt: {evaluation.weights_pay}")
+        lines.append(f"weights or a prompt: {evaluation.weights_pay}")
     if evaluation.reads > 1:
-        found.append(
+        lines.append(
             f"note: this is look {evaluation.reads} at these rows, over all versions; the gate "
             "asks for more confidence each time"
         )
-    return found
+    return lines
 
 
 def _show_serving(evaluation: Evaluation) -> None:
@@ -277,31 +236,35 @@ def _show_serving(evaluation: Evaluation) -> None:
         "seconds (95 %)",
         "cost of 1,000",
     )
-    rows = [
-        (
-            one.side,
-            _number(one.success),
-            one.answers,
-            *(_number(value) for value in (one.tokens, one.seconds, one.slowest, one.cost)),
+    rows = []
+    for serving in evaluation.serving:
+        row = (
+            serving.side,
+            _number(serving.success),
+            serving.answers,
+            _number(serving.tokens),
+            _number(serving.seconds),
+            _number(serving.slowest),
+            _number(serving.cost),
         )
-        for one in evaluation.serving
-    ]
+        rows.append(row)
     if rows:
         log.table("quality, time and price of an answer", columns, rows)
 
 
-def _line(one: Measure) -> tuple[object, ...]:
-    interval = "not known" if one.spread.error is None else f"{one.low:+.3f} .. {one.high:+.3f}"
-    shown = "" if one.adjusted is None else f"{one.adjusted:.2g}"
+def _measure_row(measure: Measure) -> tuple[object, ...]:
+    interval = "not known"
+    if measure.spread.error is not None:
+        interval = f"{measure.low:+.3f} .. {measure.high:+.3f}"
     return (
-        one.name,
-        f"{one.before:.3f}",
-        f"{one.after:.3f}",
-        f"{one.gain:+.3f}",
+        measure.name,
+        f"{measure.before:.3f}",
+        f"{measure.after:.3f}",
+        f"{measure.gain:+.3f}",
         interval,
-        shown,
-        one.n,
-        one.clusters,
+        "" if measure.adjusted is None else f"{measure.adjusted:.2g}",
+        measure.n,
+        measure.clusters,
     )
 
 

@@ -1,12 +1,12 @@
-"""From two sides' answers and log-probabilities to measures, guards, slices and examples; numbers
-in, numbers out."""
+"""Measures, guards, slices and examples from the judged answers and log-probabilities of both
+responders. Numbers in, numbers out."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import ceil, isfinite
 from statistics import mean, median
 from typing import NamedTuple
@@ -25,12 +25,12 @@ from thumbwheel.evaluation.types import (
     RANKING_PER_TOKEN,
     Answer,
     Case,
-    Changed,
-    Given,
+    ChangedAnswer,
     Guard,
     Judged,
     Measure,
     Message,
+    RecordedAnswer,
     Serving,
     Spread,
 )
@@ -40,26 +40,26 @@ from thumbwheel.stats.paired import mean as paired_mean
 from thumbwheel.stats.rates import ranking_area
 
 EXCERPT = 2000
-"""Characters of a prompt or an answer that are kept with an example."""
+"""Characters of a prompt or an answer that an example shows."""
 POWER = 0.8
 LARGEST = sys.float_info.max
-"""Stands for no end of an interval, in JSON."""
+"""Stands for an infinite end of an interval, in JSON."""
 OPINION = "mean score by "
-"""Begins the names of measures that are what a reward model says."""
+"""Prefix of the names of measures by a reward model."""
 
 
 class Pair(NamedTuple):
-    """A case that was judged on both sides."""
+    """A case with the values of both answers to it."""
 
     case: Case
     before: float
     after: float
 
 
-class Logged(NamedTuple):
-    """The summed log-probability of a recorded answer on both sides, and its tokens."""
+class ScoredAnswer(NamedTuple):
+    """The summed log-probability of a recorded answer by both responders, and its tokens."""
 
-    row: Given
+    row: RecordedAnswer
     before: float
     after: float
     tokens: int
@@ -73,81 +73,82 @@ def measure(
     level: float,
     span: float | None = 1.0,
 ) -> Measure:
-    """Mean of values on both sides, with the clustered interval of the gain; `span` of the values,
-    None where there is no limit."""
-    found = compare(before, after, groups, level=level, span=span)
+    """Means before and after, with the clustered interval of the gain. `span`: largest minus
+    smallest possible value; None where there is no limit."""
+    comparison = compare(before, after, groups, level=level, span=span)
     return Measure(
-        spread=Spread.of(found.estimate),
-        p=found.estimate.p_value,
+        spread=Spread.of(comparison.estimate),
+        p=comparison.estimate.p_value,
         name=name,
-        before=found.before,
-        after=found.after,
-        gain=found.gain,
-        low=max(found.low, -LARGEST),
-        high=min(found.high, LARGEST),
+        before=comparison.before,
+        after=comparison.after,
+        gain=comparison.gain,
+        low=max(comparison.low, -LARGEST),
+        high=min(comparison.high, LARGEST),
         level=level,
-        n=found.n,
-        clusters=found.clusters,
-        changed=found.changed,
+        n=comparison.n,
+        clusters=comparison.clusters,
+        changed=comparison.changed,
     )
 
 
 def adjusted(measures: Sequence[Measure]) -> tuple[Measure, ...]:
-    """The same with Holm's correction over all of them that have a p value (Holm, Scand. J.
-    Statist. 6, 1979)."""
-    known = [one.p for one in measures if one.p is not None]
-    corrected = iter(holm(known))
-    return tuple(
-        one if one.p is None else one.model_copy(update={"adjusted": next(corrected)})
-        for one in measures
-    )
+    """The measures with Holm's correction over all that have a p value (Holm, Scand. J. Statist. 6,
+    1979)."""
+    p_values = [measure.p for measure in measures if measure.p is not None]
+    corrected = iter(holm(p_values))
+    result = []
+    for measure in measures:
+        if measure.p is not None:
+            measure = measure.model_copy(update={"adjusted": next(corrected)})
+        result.append(measure)
+    return tuple(result)
 
 
 def success(name: str, pairs: Sequence[Pair], level: float) -> Measure:
     """Success of fresh answers."""
-    return measure(
-        name,
-        [one.before for one in pairs],
-        [one.after for one in pairs],
-        [one.case.group for one in pairs],
-        level,
-    )
+    before = [pair.before for pair in pairs]
+    after = [pair.after for pair in pairs]
+    return measure(name, before, after, [pair.case.group for pair in pairs], level)
 
 
 def slices(pairs: Sequence[Pair], level: float) -> tuple[Measure, ...]:
     """The primary measure per slice ("topic=bill"), the largest first."""
-    found: dict[str, list[Pair]] = {}
+    by_slice: dict[str, list[Pair]] = {}
     for pair in pairs:
         for name, value in pair.case.slices.items():
-            found.setdefault(f"{name}={value}", []).append(pair)
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    return tuple(success(name, members, level) for name, members in ordered)
+            by_slice.setdefault(f"{name}={value}", []).append(pair)
+    largest_first = sorted(by_slice.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple(success(name, members, level) for name, members in largest_first)
 
 
 def detectable(primary: Measure) -> float | None:
-    """The smallest true gain that these items show four times out of five, at the spread that was
-    met."""
+    """The smallest true gain that is detected four times out of five, at the observed spread."""
     return primary.spread.around(primary.gain).detectable(primary.level, POWER)
 
 
 def most_changed(
     pairs: Sequence[Pair], before: Sequence[str], after: Sequence[str], count: int
-) -> tuple[Changed, ...]:
-    """The cases whose value changed most, losses and gains in turn; then those whose text changed.
-    `before`, `after`: texts, as `pairs`."""
-    places = [place for place in range(len(pairs)) if before[place] != after[place]]
-    places.sort(
-        key=lambda place: (-abs(pairs[place].after - pairs[place].before), pairs[place].case.id)
-    )
-    losses = [place for place in places if pairs[place].after < pairs[place].before]
-    gains = [place for place in places if pairs[place].after > pairs[place].before]
-    chosen = [place for both in zip(losses, gains, strict=False) for place in both]
-    chosen += [place for place in places if place not in set(chosen)]
-    return tuple(_changed(pairs[place], before[place], after[place]) for place in chosen[:count])
+) -> tuple[ChangedAnswer, ...]:
+    """The cases whose value changed most, losses and gains in turn; then those of which only the
+    text changed. `before` and `after` are the texts of `pairs`."""
+    changed = []
+    for pair, text_before, text_after in zip(pairs, before, after, strict=True):
+        if text_before != text_after:
+            changed.append(_changed_answer(pair, text_before, text_after))
+    changed.sort(key=lambda answer: (-abs(answer.value_after - answer.value_before), answer.case))
+    losses = [answer for answer in changed if answer.value_after < answer.value_before]
+    gains = [answer for answer in changed if answer.value_after > answer.value_before]
+    chosen = []
+    for loss, gain in zip(losses, gains, strict=False):
+        chosen += [loss, gain]
+    chosen_cases = {answer.case for answer in chosen}
+    chosen += [answer for answer in changed if answer.case not in chosen_cases]
+    return tuple(chosen[:count])
 
 
-def _changed(pair: Pair, before: str, after: str) -> Changed:
-    return Changed(
+def _changed_answer(pair: Pair, before: str, after: str) -> ChangedAnswer:
+    return ChangedAnswer(
         case=pair.case.id,
         prompt=_last_text(pair.case.prompt)[:EXCERPT],
         reference=pair.case.reference,
@@ -163,76 +164,83 @@ def _last_text(prompt: Sequence[Message]) -> str:
     return content if isinstance(content, str) else str(content)
 
 
-def preferences(logged: Sequence[Logged], level: float) -> tuple[Measure, ...]:
-    """How well each side ranks recorded answers: pairs where there are any, otherwise labels.
-    Summed first, per token beside it."""
-    pairs = _pairs(logged)
+def preferences(scored: Sequence[ScoredAnswer], level: float) -> tuple[Measure, ...]:
+    """How well both responders rank recorded answers: pairs where there are any, otherwise labels.
+    By summed log-probability first, then by log-probability per token."""
+    pairs = _pairs(scored)
     if pairs:
         return (
             _accuracy(RANKING, pairs, False, level),
             _accuracy(RANKING_PER_TOKEN, pairs, True, level),
         )
-    labels = [one for one in logged if one.row.label]
-    found = (_area(AREA, labels, False, level), _area(AREA_PER_TOKEN, labels, True, level))
-    return tuple(one for one in found if one is not None)
+    labelled = [answer for answer in scored if answer.row.label]
+    areas = (_area(AREA, labelled, False, level), _area(AREA_PER_TOKEN, labelled, True, level))
+    return tuple(area for area in areas if area is not None)
 
 
-def _pairs(logged: Iterable[Logged]) -> list[tuple[Logged, Logged]]:
-    """(better, worse) of every preference of which both sides fitted."""
-    sides: dict[str, dict[bool, Logged]] = {}
-    for one in logged:
-        if one.row.pair is not None:
-            sides.setdefault(one.row.pair, {})[one.row.good] = one
-    return [(both[True], both[False]) for both in sides.values() if len(both) == 2]
+def _pairs(scored: Iterable[ScoredAnswer]) -> list[tuple[ScoredAnswer, ScoredAnswer]]:
+    """(better, worse) of every preference of which both answers were scored."""
+    by_pair: dict[str, dict[bool, ScoredAnswer]] = {}
+    for answer in scored:
+        if answer.row.pair is not None:
+            by_pair.setdefault(answer.row.pair, {})[answer.row.good] = answer
+    return [(both[True], both[False]) for both in by_pair.values() if len(both) == 2]
 
 
 def _accuracy(
-    name: str, pairs: Sequence[tuple[Logged, Logged]], per_token: bool, level: float
+    name: str, pairs: Sequence[tuple[ScoredAnswer, ScoredAnswer]], per_token: bool, level: float
 ) -> Measure:
-    def right(side: str) -> list[float]:
-        return [
-            _wins(_at(better, side, per_token), _at(worse, side, per_token))
-            for better, worse in pairs
-        ]
-
-    return measure(
-        name, right("before"), right("after"), [better.row.group for better, _ in pairs], level
-    )
+    before = []
+    after = []
+    for better, worse in pairs:
+        first, second = _scores(better, per_token), _scores(worse, per_token)
+        before.append(_win(first.before, second.before))
+        after.append(_win(first.after, second.after))
+    return measure(name, before, after, [better.row.group for better, _ in pairs], level)
 
 
-def _wins(better: float, worse: float) -> float:
+def _win(better: float, worse: float) -> float:
     return 0.5 if better == worse else float(better > worse)
 
 
-def _at(one: Logged, side: str, per_token: bool) -> float:
-    total: float = getattr(one, side)
-    return total / one.tokens if per_token else total
+class _Scores(NamedTuple):
+    before: float
+    after: float
 
 
-def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) -> Measure | None:
-    """Area under the ROC curve; None where one class is missing. Its groups are those of the rarer
-    class: the error rests on them."""
-    scores = {side: [_at(one, side, per_token) for one in labels] for side in ("before", "after")}
-    good = [one.row.good for one in labels]
-    before, after = (ranking_area(scores[side], good) for side in ("before", "after"))
-    if before is None or after is None:
-        return None
-    groups = [one.row.group for one in labels]
+def _scores(answer: ScoredAnswer, per_token: bool) -> _Scores:
+    if per_token:
+        return _Scores(answer.before / answer.tokens, answer.after / answer.tokens)
+    return _Scores(answer.before, answer.after)
+
+
+def _area(
+    name: str, labelled: Sequence[ScoredAnswer], per_token: bool, level: float
+) -> Measure | None:
+    """Area under the ROC curve; None where one class is missing. The groups that count are those of
+    the rarer class, on which the error depends."""
+    scores = [_scores(answer, per_token) for answer in labelled]
+    good = [answer.row.good for answer in labelled]
+    groups = [answer.row.group for answer in labelled]
+
+    def areas(indices: Sequence[int]) -> tuple[float | None, float | None]:
+        chosen_good = [good[index] for index in indices]
+        before = ranking_area([scores[index].before for index in indices], chosen_good)
+        after = ranking_area([scores[index].after for index in indices], chosen_good)
+        return before, after
 
     def gain(indices: Sequence[int]) -> float | None:
-        own = [good[at] for at in indices]
-        low, high = (
-            ranking_area([scores[side][at] for at in indices], own) for side in ("before", "after")
-        )
-        return None if low is None or high is None else high - low
+        before, after = areas(indices)
+        return None if before is None or after is None else after - before
 
-    telling = min(
-        len({group for group, own in zip(groups, good, strict=True) if own is kind})
-        for kind in (True, False)
-    )
-    found = jackknife(gain, len(labels), groups, limit=1.0, telling=telling)  # type: ignore[arg-type]
-    interval = found.interval(level)
-    changed = sum(a != b for a, b in zip(scores["before"], scores["after"], strict=True))
+    before, after = areas(range(len(labelled)))
+    if before is None or after is None:
+        return None
+    groups_of_good = {group for group, is_good in zip(groups, good, strict=True) if is_good}
+    groups_of_bad = {group for group, is_good in zip(groups, good, strict=True) if not is_good}
+    clusters = min(len(groups_of_good), len(groups_of_bad))
+    estimate = jackknife(gain, len(labelled), groups, limit=1.0, telling=clusters)  # type: ignore[arg-type]
+    interval = estimate.interval(level)
     return Measure(
         name=name,
         before=before,
@@ -241,61 +249,58 @@ def _area(name: str, labels: Sequence[Logged], per_token: bool, level: float) ->
         low=interval.low,
         high=interval.high,
         level=level,
-        n=len(labels),
-        clusters=telling,
-        changed=changed,
-        spread=Spread.of(found),
-        p=found.p_value,
+        n=len(labelled),
+        clusters=clusters,
+        changed=sum(score.before != score.after for score in scores),
+        spread=Spread.of(estimate),
+        p=estimate.p_value,
     )
 
 
 def generation_guards(
     before: Sequence[Judged], after: Sequence[Judged], groups: Sequence[str], level: float
 ) -> tuple[Guard, ...]:
-    """Do fresh answers still end, still have their form, and still have their length (over those
-    that ended at least before)?"""
-    both = [
-        one
-        for one in zip(before, after, groups, strict=True)
-        if all(side.evidence["status"] != "unanswered" for side in one[:2])
-    ]
-    formed = [(a.well_formed, b.well_formed, group) for a, b, group in both]
-    lengths = [(a.tokens, b.tokens, group) for a, b, group in both if a.ended]
+    """Whether fresh answers still end, still have their format, and still have their length (of
+    those whose answer before ended)."""
+    ends = _GuardValues()
+    formats = _GuardValues()
+    lengths = _GuardValues()
+    for first, second, group in zip(before, after, groups, strict=True):
+        if "unanswered" in (first.evidence["status"], second.evidence["status"]):
+            continue
+        ends.add(first.ended, second.ended, group)
+        formats.add(first.well_formed, second.well_formed, group)
+        if first.ended:
+            lengths.add(first.tokens, second.tokens, group)
     return (
-        _guard(EOS, [(float(a.ended), float(b.ended), group) for a, b, group in both], level),
-        _guard(
-            FORMAT,
-            [
-                (float(a), float(b), group)
-                for a, b, group in formed
-                if a is not None and b is not None
-            ],
-            level,
-        ),
-        _guard(
-            LENGTH,
-            [
-                (float(a), float(b), group)
-                for a, b, group in lengths
-                if a is not None and b is not None
-            ],
-            level,
-            None,
-        ),
+        ends.guard(EOS, level),
+        formats.guard(FORMAT, level),
+        lengths.guard(LENGTH, level, span=None),
     )
 
 
-def _guard(
-    name: str, values: Sequence[tuple[float, float, str]], level: float, span: float | None = 1.0
-) -> Guard:
-    if not values:
-        return Guard(name=name, before=None, after=None, n=0)
-    first, second, groups = zip(*values, strict=True)
-    return guard(name, measure(name, first, second, groups, level, span))
+@dataclass
+class _GuardValues:
+    """Values before and after with their groups; items without both values are left out."""
+
+    before: list[float] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+
+    def add(self, before: float | None, after: float | None, group: str) -> None:
+        if before is not None and after is not None:
+            self.before.append(float(before))
+            self.after.append(float(after))
+            self.groups.append(group)
+
+    def guard(self, name: str, level: float, span: float | None = 1.0) -> Guard:
+        if not self.groups:
+            return Guard(name=name, before=None, after=None, n=0)
+        return guard(name, measure(name, self.before, self.after, self.groups, level, span))
 
 
 class Rates(NamedTuple):
-    """What answers cost: a million tokens in and out, or an hour of the machine."""
+    """Prices: of a million tokens in and out, or of an hour of the machine."""
 
     tokens_in: float | None = None
     tokens_out: float | None = None
@@ -303,10 +308,9 @@ class Rates(NamedTuple):
 
 
 def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) -> Serving:
-    """What answers of one side took and cost."""
-    tokens = [one.tokens for one in answers if one.tokens is not None]
-    seconds = sorted(one.seconds for one in answers if one.seconds is not None)
-    prompts = [one.prompt_tokens for one in answers if one.prompt_tokens is not None]
+    """Quality, tokens, time and price of one responder's answers."""
+    tokens = [answer.tokens for answer in answers if answer.tokens is not None]
+    seconds = sorted(answer.seconds for answer in answers if answer.seconds is not None)
     return Serving(
         side=side,
         success=success,
@@ -314,72 +318,74 @@ def serving(side: str, success: float, answers: Sequence[Answer], rates: Rates) 
         tokens=mean(tokens) if tokens else None,
         seconds=median(seconds) if seconds else None,
         slowest=seconds[ceil(0.95 * len(seconds)) - 1] if seconds else None,
-        cost=_cost(rates, prompts, tokens, [one.busy for one in answers if one.busy is not None]),
+        cost=_cost(rates, answers),
     )
 
 
-def _cost(
-    rates: Rates, prompts: Sequence[int], tokens: Sequence[int], busy: Sequence[float]
-) -> float | None:
-    """Of 1,000 answers; None where price or measurement is missing."""
-    if rates.tokens_in is not None and rates.tokens_out is not None and tokens and prompts:
-        return (mean(prompts) * rates.tokens_in + mean(tokens) * rates.tokens_out) / 1000
-    if rates.hour is not None and busy:
-        return 1000 * mean(busy) * rates.hour / 3600
+def _cost(rates: Rates, answers: Sequence[Answer]) -> float | None:
+    """Price of 1,000 answers; None where a price or a measurement is missing."""
+    prompt_tokens = [answer.prompt_tokens for answer in answers if answer.prompt_tokens is not None]
+    tokens = [answer.tokens for answer in answers if answer.tokens is not None]
+    if rates.tokens_in is not None and rates.tokens_out is not None and tokens and prompt_tokens:
+        return (mean(prompt_tokens) * rates.tokens_in + mean(tokens) * rates.tokens_out) / 1000
+    machine_seconds = [answer.busy for answer in answers if answer.busy is not None]
+    if rates.hour is not None and machine_seconds:
+        return 1000 * mean(machine_seconds) * rates.hour / 3600
     return None
 
 
 def guard(name: str, measure: Measure) -> Guard:
-    """A measure as a guard. An interval without an end is none."""
-    ends = {"low": measure.low, "high": measure.high} if measure.high < LARGEST else {}
+    """A measure as a guard; without an interval where its ends are infinite."""
+    bounded = measure.high < LARGEST
     return Guard(
         name=name,
         before=measure.before,
         after=measure.after,
         n=measure.n,
         clusters=measure.clusters,
+        low=measure.low if bounded else None,
+        high=measure.high if bounded else None,
         spread=measure.spread,
-        **ends,
     )
 
 
-def nll_guard(logged: Sequence[Logged], level: float) -> Guard:
+def nll_guard(scored: Sequence[ScoredAnswer], level: float) -> Guard:
     """Negative log-likelihood a token of recorded good answers, whoever wrote them."""
-    return _nll(NLL, [one for one in logged if one.row.good], level)
+    return _nll(NLL, [answer for answer in scored if answer.row.good], level)
 
 
-def liked_guard(logged: Sequence[Logged], level: float) -> Guard:
-    """The same of answers that the app gave itself and people liked: what the model could do, and
-    has to be able to do still."""
-    return _nll(NLL_LIKED, [one for one in logged if one.row.liked], level)
+def liked_guard(scored: Sequence[ScoredAnswer], level: float) -> Guard:
+    """The same of the app's own answers that people liked: what the model could do, and has to be
+    able to do still."""
+    return _nll(NLL_LIKED, [answer for answer in scored if answer.row.liked], level)
 
 
-def _nll(name: str, logged: Sequence[Logged], level: float) -> Guard:
-    """Over all their tokens; each (prompt, answer) counts once."""
-    answers = list({(json.dumps(one.row.prompt), one.row.text): one for one in logged}.values())
-    tokens = sum(one.tokens for one in answers)
+def _nll(name: str, scored: Sequence[ScoredAnswer], level: float) -> Guard:
+    """Mean over all tokens; each (prompt, answer) counts once."""
+    distinct = {(json.dumps(answer.row.prompt), answer.row.text): answer for answer in scored}
+    answers = list(distinct.values())
+    tokens = sum(answer.tokens for answer in answers)
     if not tokens:
         return Guard(name=name, before=None, after=None, n=0)
-    before = -sum(one.before for one in answers) / tokens
-    after = -sum(one.after for one in answers) / tokens
-    sums: dict[str, float] = {}
-    sizes = Counter[str]()
-    for one in answers:
-        sums[one.row.group] = sums.get(one.row.group, 0.0) + one.before - one.after
-        sizes[one.row.group] += one.tokens
-    estimate = paired_mean(
-        np.array([sums[group] for group in sizes], float),
-        np.array(list(sizes.values()), float),
-        None,
-    )
+
+    # The interval of the change, clustered by group and weighted by tokens.
+    losses: dict[str, float] = {}
+    tokens_of: dict[str, int] = {}
+    for answer in answers:
+        group = answer.row.group
+        losses[group] = losses.get(group, 0.0) + answer.before - answer.after
+        tokens_of[group] = tokens_of.get(group, 0) + answer.tokens
+    loss_by_group = np.array(list(losses.values()), float)
+    estimate = paired_mean(loss_by_group, np.array(list(tokens_of.values()), float), None)
     interval = estimate.interval(level)
-    ends = {"low": interval.low, "high": interval.high} if isfinite(interval.low) else {}
+    bounded = isfinite(interval.low)
     return Guard(
         name=name,
-        before=before,
-        after=after,
+        before=-sum(answer.before for answer in answers) / tokens,
+        after=-sum(answer.after for answer in answers) / tokens,
         n=len(answers),
-        clusters=len(sizes),
+        clusters=len(tokens_of),
+        low=interval.low if bounded else None,
+        high=interval.high if bounded else None,
         spread=Spread.of(estimate),
-        **ends,
     )

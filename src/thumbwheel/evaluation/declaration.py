@@ -1,8 +1,8 @@
-"""Declarations: the policy of the gate is fixed for an agent once, before it is needed, and every
-change of it is kept and said.
+"""Declarations: the gate's policy is fixed for an agent once, before it is needed. Every change is
+stored and shown.
 
-The settings of the section `gate` are where a declaration starts from; the first decision declares
-them where nobody did.
+A declaration starts from the settings of the section `gate`. Where nobody declared them, the first
+decision does.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def declarations(ws: Workspace, agent: str) -> list[Declaration]:
 
 
 def declare(ws: Workspace, agent: str, options: Mapping[str, Any], reason: str = "") -> Declaration:
-    """Fix the policy: what was declared (first: the settings) with `options` over it. Raises
+    """Declare the policy: the one in force (at first: the settings) with `options` over it. Raises
     InputError for a change without a reason."""
-    known = declarations(ws, agent)
-    start = known[-1].policy if known else ws.settings(GatePolicy, "gate")
-    policy = build(GatePolicy, {**start.model_dump(mode="json"), **options}, "the declaration")
-    if known and policy == start:
-        return known[-1]
-    if known and not reason:
-        what = ", ".join(differences(start, policy))
+    earlier = declarations(ws, agent)
+    current = earlier[-1].policy if earlier else ws.settings(GatePolicy, "gate")
+    policy = build(GatePolicy, {**current.model_dump(mode="json"), **options}, "the declaration")
+    if earlier and policy == current:
+        return earlier[-1]
+    if earlier and not reason:
+        changed = ", ".join(differences(current, policy))
         raise InputError(
             f"gate of agent {agent!r}",
-            f"it is declared, and this changes it ({what})",
+            f"it is declared, and this changes it ({changed})",
             "Say why: --reason TEXT",
         )
     agent_id = versions.require_agent(ws, agent)
@@ -51,42 +51,43 @@ def declare(ws: Workspace, agent: str, options: Mapping[str, Any], reason: str =
 
 def policy_of(ws: Workspace, agent: str) -> GatePolicy:
     """The policy in force: what was declared last, else the settings."""
-    known = declarations(ws, agent)
-    return known[-1].policy if known else ws.settings(GatePolicy, "gate")
+    declared = declarations(ws, agent)
+    return declared[-1].policy if declared else ws.settings(GatePolicy, "gate")
 
 
 def changes(
-    known: Sequence[Declaration], used: GatePolicy, settings: GatePolicy
+    declared: Sequence[Declaration], used: GatePolicy, settings: GatePolicy
 ) -> tuple[str, ...]:
-    """Everything in which `used` departs from what was declared first, and settings that were
-    changed without being declared."""
-    found = []
-    for before, after in pairwise(known):
-        what = ", ".join(differences(before.policy, after.policy))
-        found.append(
-            f"the gate was declared anew on {after.recorded_at:%Y-%m-%d} ({what}): {after.reason}"
+    """How `used` differs from what was declared first, and which settings were changed without a
+    declaration, in words."""
+    words = []
+    for before, after in pairwise(declared):
+        changed = ", ".join(differences(before.policy, after.policy))
+        words.append(
+            f"the gate was declared anew on {after.recorded_at:%Y-%m-%d} ({changed}): "
+            f"{after.reason}"
         )
-    declared = known[-1].policy if known else used
-    if used != declared:
-        found.append(
-            "decided under another policy than the declared one "
-            f"({', '.join(differences(declared, used))})"
-        )
-    elif settings not in (declared, GatePolicy()):
-        found.append(
-            "settings that are not declared do not count "
-            f"({', '.join(differences(declared, settings))})"
-        )
-    return tuple(found)
+    in_force = declared[-1].policy if declared else used
+    if used != in_force:
+        changed = ", ".join(differences(in_force, used))
+        words.append(f"decided under another policy than the declared one ({changed})")
+    elif settings not in (in_force, GatePolicy()):
+        changed = ", ".join(differences(in_force, settings))
+        words.append(f"settings that are not declared do not count ({changed})")
+    return tuple(words)
 
 
 def differences(before: GatePolicy, after: GatePolicy) -> list[str]:
-    """In words, field by field."""
-    pairs = (
-        (name, getattr(before, name), getattr(after, name)) for name in GatePolicy.model_fields
-    )
-    return [f"{name} {_shown(old)} -> {_shown(new)}" for name, old, new in pairs if old != new]
+    """The fields that differ, in words."""
+    words = []
+    for name in GatePolicy.model_fields:
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            words.append(f"{name} {_value_in_words(old)} -> {_value_in_words(new)}")
+    return words
 
 
-def _shown(value: Any) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _value_in_words(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

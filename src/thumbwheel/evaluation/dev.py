@@ -1,34 +1,34 @@
 """`compare_on_dev`: several versions on the dev split, to choose among methods before the gate's
 rows are read.
 
-Fair over methods: what counts is what each model does with the feedback that was held out, whatever
-it was trained with. A fresh answer succeeds when it equals a known good answer to the same prompt
-(as JSON fields where that is a JSON object, otherwise as text) or, where only bad answers are
-known, when it equals none of them. Looking at good answers alone would favour the base: most of
-them are its own.
+The comparison is fair to all methods: it only uses what each model does with held-out feedback. A
+fresh answer succeeds when it equals a known good answer to the same prompt (as JSON fields where
+that is a JSON object, otherwise as text). Where only bad answers are known, it succeeds when it
+equals none of them. Good answers alone would favour the base: most of them are its own.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.compare import Logged
+from thumbwheel.evaluation.compare import ScoredAnswer
 from thumbwheel.evaluation.local_model import LocalModel
 from thumbwheel.evaluation.responder import ask
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import dev_rows
 from thumbwheel.evaluation.types import (
     Ask,
+    AskLikelihood,
     DevComparison,
     DevScore,
     EvaluationConfig,
-    Given,
-    Known,
     Measure,
+    RecordedAnswer,
 )
 from thumbwheel.models import versions as known_versions
 from thumbwheel.models.types import ModelVersion
@@ -51,57 +51,72 @@ def compare_on_dev(
     different bases.
     """
     config = config or ws.settings(EvaluationConfig, "evaluation")
-    chosen = [known_versions.version(ws, agent, name) for name in dict.fromkeys(versions)]
-    if (
-        not chosen
-        or any(one.adapter is None for one in chosen)
-        or len({one.base_fingerprint for one in chosen}) > 1
-    ):
+    candidates = [known_versions.version(ws, agent, name) for name in dict.fromkeys(versions)]
+    bases = {version.base_fingerprint for version in candidates}
+    untrained = any(version.adapter is None for version in candidates)
+    if not candidates or untrained or len(bases) > 1:
         raise InputError(
             f"versions {', '.join(versions) or 'none'}",
             "trained versions over one base are needed",
             "Name such versions",
         )
-    rows = dev_rows(ws, agent, chosen)
-    base = base_of(ws, chosen[0])
-    own = LocalModel(ws, base, chosen, config)
-    scores, outcomes = {}, {}
-    for one in (base, *chosen):
-        outcomes[one.name] = _successes(own, one, rows)
-        scores[one.name] = _score(own, one, rows, outcomes[one.name])
-    return _choose(scores[base.name], [scores[one.name] for one in chosen], outcomes, config)
+    rows = dev_rows(ws, agent, candidates)
+    base = base_of(ws, candidates[0])
+    local_model = LocalModel(ws, base, candidates, config)
+    results = [_dev_result(local_model, version, rows) for version in (base, *candidates)]
+    return _choose(results[0], results[1:], config)
 
 
-Outcome = list[tuple[str, float, bool]]
-"""(group, success, ended) of every judged dev prompt."""
+@dataclass(frozen=True)
+class _DevAnswer:
+    """A judged fresh answer to a dev prompt."""
+
+    group: str
+    success: float
+    ended: bool
 
 
-def _successes(own: LocalModel, version: ModelVersion, rows: Sequence[Given]) -> Outcome:
-    judged = _by_prompt([row for row in rows if row.tools is None])
-    asks = [Ask(same[0].prompt, own.config.max_new_tokens) for same in judged]
-    replies = ask(
-        own.ws,
-        known_versions.require_agent(own.ws, version.agent),
-        own.side(version),
-        asks,
-        "dev answers",
-    )
-    return [
-        (same[0].group, agrees(one.text.strip(), same), one.finish == "stop")
-        for same, (one,) in zip(judged, replies, strict=True)
-    ]
+@dataclass(frozen=True)
+class _DevResult:
+    """One version on the dev rows."""
+
+    score: DevScore
+    answers: Sequence[_DevAnswer]
+    """One a prompt, in the same order for all versions."""
 
 
-def _by_prompt(rows: Sequence[Given]) -> list[list[Given]]:
-    found: dict[str, list[Given]] = {}
+def _dev_result(
+    local_model: LocalModel, version: ModelVersion, rows: Sequence[RecordedAnswer]
+) -> _DevResult:
+    answers = _fresh_answers(local_model, version, rows)
+    return _DevResult(_score(local_model, version, rows, answers), answers)
+
+
+def _fresh_answers(
+    local_model: LocalModel, version: ModelVersion, rows: Sequence[RecordedAnswer]
+) -> list[_DevAnswer]:
+    ws, config = local_model.ws, local_model.config
+    by_prompt = _by_prompt([row for row in rows if row.tools is None])
+    asks = [Ask(recorded[0].prompt, config.max_new_tokens) for recorded in by_prompt]
+    agent_id = known_versions.require_agent(ws, version.agent)
+    replies = ask(ws, agent_id, local_model.responder(version), asks, "dev answers")
+    answers = []
+    for recorded, (answer,) in zip(by_prompt, replies, strict=True):
+        success = agrees(answer.text.strip(), recorded)
+        answers.append(_DevAnswer(recorded[0].group, success, answer.finish == "stop"))
+    return answers
+
+
+def _by_prompt(rows: Sequence[RecordedAnswer]) -> list[list[RecordedAnswer]]:
+    by_prompt: dict[str, list[RecordedAnswer]] = {}
     for row in rows:
-        found.setdefault(json.dumps([row.prompt, row.tools], sort_keys=True), []).append(row)
-    return list(found.values())
+        by_prompt.setdefault(json.dumps([row.prompt, row.tools], sort_keys=True), []).append(row)
+    return list(by_prompt.values())
 
 
-def agrees(answer: str, judged: Sequence[Given]) -> float:
-    """1 when `answer` is in line with the judged answers to its prompt: like a good one, or, where
-    none is known, unlike all bad ones."""
+def agrees(answer: str, judged: Sequence[RecordedAnswer]) -> float:
+    """1 when `answer` agrees with the judged answers to its prompt: it equals a good one or, where
+    no good one is known, differs from all bad ones."""
     good = [row.text for row in judged if row.good]
     if good:
         return max(equals(answer, text) for text in good)
@@ -109,131 +124,120 @@ def agrees(answer: str, judged: Sequence[Given]) -> float:
 
 
 def equals(answer: str, good: str) -> float:
-    """1 when `answer` says what the known good answer says, else 0."""
+    """1 when `answer` says what the good answer says, else 0."""
     if checker_of(good) == "json_fields":
-        return (
-            FUNCTIONS.get("json_fields")
-            .create({"allow_extra": False})
-            .score([Case(answer, good)])[0]
-            .value
-            or 0.0
-        )
+        function = FUNCTIONS.get("json_fields").create({"allow_extra": False})
+        (score,) = function.score([Case(answer, good)])
+        return score.value or 0.0
     return float(" ".join(answer.split()) == " ".join(good.split()))
 
 
 def _score(
-    own: LocalModel, version: ModelVersion, rows: Sequence[Given], outcome: Outcome
+    local_model: LocalModel,
+    version: ModelVersion,
+    rows: Sequence[RecordedAnswer],
+    answers: Sequence[_DevAnswer],
 ) -> DevScore:
-    prompts = _by_prompt(rows)
-    asks = [
-        Known(
-            same[0].prompt,
-            tuple(row.text for row in same),
-            same[0].tools,
-            tuple(row.finish_reason for row in same),
-        )
-        for same in prompts
-    ]
-    found = ask(
-        own.ws,
-        known_versions.require_agent(own.ws, version.agent),
-        own.side(version),
-        asks,
-        "dev log-probabilities",
-    )
-    logged = [
-        Logged(row, total, total, tokens)
-        for same, sums in zip(prompts, found, strict=True)
-        if sums
-        for row, (total, tokens) in zip(same, sums, strict=True)
-    ]
-    nll = compare.nll_guard(logged, own.config.level)
-    distinct = {
-        (json.dumps(one.row.prompt, sort_keys=True), one.row.text): one for one in logged
-    }.values()
+    ws = local_model.ws
+
+    # Log-probabilities of the recorded answers, all of one prompt in one question.
+    by_prompt = _by_prompt(rows)
+    asks = []
+    for recorded in by_prompt:
+        texts = tuple(row.text for row in recorded)
+        finish_reasons = tuple(row.finish_reason for row in recorded)
+        asks.append(AskLikelihood(recorded[0].prompt, texts, recorded[0].tools, finish_reasons))
+    agent_id = known_versions.require_agent(ws, version.agent)
+    responder = local_model.responder(version)
+    replies = ask(ws, agent_id, responder, asks, "dev log-probabilities")
+    scored = []
+    for recorded, sums in zip(by_prompt, replies, strict=True):
+        if not sums:  # they do not fit the model
+            continue
+        for row, (total, tokens) in zip(recorded, sums, strict=True):
+            scored.append(ScoredAnswer(row, total, total, tokens))
+
+    # How well it ranks good above bad answers, each (prompt, text) once.
+    distinct = {}
+    for answer in scored:
+        distinct[json.dumps(answer.row.prompt, sort_keys=True), answer.row.text] = answer
+    per_token = [answer.after / answer.tokens for answer in distinct.values()]
+    preference = ranking_area(per_token, [answer.row.good for answer in distinct.values()])
+
+    nll = compare.nll_guard(scored, local_model.config.level)
+    success = eos_rate = None
+    if answers:
+        success = sum(answer.success for answer in answers) / len(answers)
+        eos_rate = sum(answer.ended for answer in answers) / len(answers)
     return DevScore(
         version=version.name,
-        success=sum(one for _, one, _ in outcome) / len(outcome) if outcome else None,
-        success_n=len(outcome),
+        success=success,
+        success_n=len(answers),
         nll=nll.after,
         nll_n=nll.n,
-        preference=ranking_area(
-            [one.after / one.tokens for one in distinct], [one.row.good for one in distinct]
-        ),
+        preference=preference,
         preference_n=len(distinct),
-        eos_rate=sum(ended for *_, ended in outcome) / len(outcome) if outcome else None,
+        eos_rate=eos_rate,
     )
 
 
 def _choose(
-    base: DevScore,
-    scores: Sequence[DevScore],
-    outcomes: dict[str, Outcome],
-    config: EvaluationConfig,
+    base: _DevResult, results: Sequence[_DevResult], config: EvaluationConfig
 ) -> DevComparison:
-    leader = max(scores, key=lambda score: score.success or 0.0)
-    field = [score for score in scores if not _clearly_worse(score, leader, outcomes, config)]
-    best = max(field, key=_rank)
-    reasons = [
-        _reason(best, other, outcomes, config)
-        for other in (base, *(score for score in scores if score is not best))
-    ]
-    better = _rank(best) > _rank(base) and not _clearly_worse(best, base, outcomes, config)
+    leader = max(results, key=lambda result: result.score.success or 0.0)
+    contenders = [result for result in results if not _clearly_worse(result, leader, config)]
+    best = max(contenders, key=_rank)
+    others = [base, *(result for result in results if result is not best)]
+    reasons = [_reason(best, other, config) for other in others]
+    better = _rank(best) > _rank(base) and not _clearly_worse(best, base, config)
     if not better:
-        reasons.insert(
-            0, f"no version is better than the base on dev; {best.version} comes closest"
-        )
+        name = best.score.version
+        reasons.insert(0, f"no version is better than the base on dev; {name} comes closest")
     return DevComparison(
-        base=base,
-        scores=tuple(scores),
-        best=best.version if better else None,
+        base=base.score,
+        scores=tuple(result.score for result in results),
+        best=best.score.version if better else None,
         reasons=tuple(reasons),
     )
 
 
-def _rank(score: DevScore) -> tuple[float, float, float]:
-    return (
-        score.preference or 0.0,
-        score.success or 0.0,
-        -score.nll if score.nll is not None else 0.0,
-    )
+def _rank(result: _DevResult) -> tuple[float, float, float]:
+    score = result.score
+    likelihood = -score.nll if score.nll is not None else 0.0
+    return score.preference or 0.0, score.success or 0.0, likelihood
 
 
-def _clearly_worse(
-    one: DevScore, other: DevScore, outcomes: dict[str, Outcome], config: EvaluationConfig
-) -> bool:
-    found = _difference(other, one, outcomes, config)
-    return found is not None and found.high < 0
+def _clearly_worse(result: _DevResult, other: _DevResult, config: EvaluationConfig) -> bool:
+    gain = _gain(other, result, config)
+    return gain is not None and gain.high < 0
 
 
-def _difference(
-    first: DevScore, second: DevScore, outcomes: dict[str, Outcome], config: EvaluationConfig
-) -> Measure | None:
-    """Success of `second` against `first` on the same prompts; None where no prompt was judged."""
-    before, after = outcomes[first.version], outcomes[second.version]
-    if not before:
+def _gain(before: _DevResult, after: _DevResult, config: EvaluationConfig) -> Measure | None:
+    """Success of `after` against `before` on the same prompts; None where no prompt was judged."""
+    if not before.answers:
         return None
-    groups = [group for group, *_ in before]
     return compare.measure(
-        "success", [one for _, one, _ in before], [one for _, one, _ in after], groups, config.level
+        "success",
+        [answer.success for answer in before.answers],
+        [answer.success for answer in after.answers],
+        [answer.group for answer in before.answers],
+        config.level,
     )
 
 
-def _reason(
-    best: DevScore, other: DevScore, outcomes: dict[str, Outcome], config: EvaluationConfig
-) -> str:
-    said = []
+def _reason(best_result: _DevResult, other_result: _DevResult, config: EvaluationConfig) -> str:
+    best, other = best_result.score, other_result.score
+    facts = []
     if best.preference is not None and other.preference is not None:
-        said.append(
+        facts.append(
             f"ranks good above bad {best.preference:.1%} of the time against {other.preference:.1%}"
         )
-    found = _difference(other, best, outcomes, config)
-    if found is not None:
-        said.append(
-            f"fresh answers agree with the feedback on {found.after:.1%} of {found.n} dev prompts "
-            f"against {found.before:.1%} "
-            f"({found.gain:+.1%}, {found.low:+.1%} to {found.high:+.1%})"
+    gain = _gain(other_result, best_result, config)
+    if gain is not None:
+        facts.append(
+            f"fresh answers agree with the feedback on {gain.after:.1%} of {gain.n} dev prompts "
+            f"against {gain.before:.1%} ({gain.gain:+.1%}, {gain.low:+.1%} to {gain.high:+.1%})"
         )
     if best.nll is not None and other.nll is not None:
-        said.append(f"good answers cost {best.nll:.3f} against {other.nll:.3f} nats a token")
-    return f"{best.version} against {other.version}: {'; '.join(said)}"
+        facts.append(f"good answers cost {best.nll:.3f} against {other.nll:.3f} nats a token")
+    return f"{best.version} against {other.version}: {'; '.join(facts)}"

@@ -1,10 +1,10 @@
 """`evaluate`: a candidate against the incumbent on held-out rows. Read this first.
 
-Suites say what both sides are asked and what the replies mean (suite.py); sides answer, each
-question once (responder.py). The primary measure is the success of fresh greedy answers on cases; where
-there are none, how well recorded answers are ranked. What was evaluated is stored under a key of
-everything that the result follows from, so the same question has the same, stored answer, and a
-question about other rows is counted as another read of what was held out.
+Suites define the questions and judge the replies (suite.py). Responders answer, each question once
+(responder.py). The primary measure is the success of fresh greedy answers on cases; without cases
+it is how well recorded answers are ranked. An evaluation is stored under a key of everything that
+its result depends on, so the same question gets the stored answer. A question about the same rows
+with anything else changed counts as another look at them (spending.py).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from thumbwheel.evaluation.declaration import policy_of
 from thumbwheel.evaluation.local_model import LocalResponder
 from thumbwheel.evaluation.policy import Look
 from thumbwheel.evaluation.responder import Responder, ask
-from thumbwheel.evaluation.responders import RECORDED, Sides, base_of
+from thumbwheel.evaluation.responders import RECORDED, Responders, base_of
 from thumbwheel.evaluation.rows import HeldOut, gate_rows, train_rows
 from thumbwheel.evaluation.signing import WHY, genuine, signed_evaluation
-from thumbwheel.evaluation.spending import number, row_keys
-from thumbwheel.evaluation.suite import Material, Suite, SuiteMeasures
-from thumbwheel.evaluation.suite_context import material_of
+from thumbwheel.evaluation.spending import look_number, row_keys
+from thumbwheel.evaluation.suite import Suite, SuiteContext, SuiteMeasures
+from thumbwheel.evaluation.suite_context import suite_context
 from thumbwheel.evaluation.suites import SUITES
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
@@ -47,18 +47,22 @@ from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import LIVE, Basis, ModelVersion
 
 METHOD = 6
-"""Raise it when the meaning of a result changes, so that stored evaluations are not taken for new
-ones."""
+"""Raise it when the meaning of a result changes, so that stored evaluations are measured again."""
 WITHOUT_ROWS = {"regression", "benchmark"}
-"""Suites that need nothing that was held out."""
+"""Suites that need no held-out rows."""
+
+Questions = Mapping[str, Sequence[Any]]
+"""Suite -> what it asks."""
+Replies = Mapping[str, Sequence[Any]]
+"""Suite -> the replies to what it asks, in the same order."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """An evaluation that is being made."""
+    """An evaluation in progress."""
 
     ws: Workspace
-    sides: Sides
+    responders: Responders
     rows: HeldOut
     config: EvaluationConfig
     suites: Mapping[str, Suite]
@@ -69,7 +73,7 @@ class _Run:
 
     @property
     def agent_id(self) -> str:
-        return versions.require_agent(self.ws, self.sides.candidate.agent)
+        return versions.require_agent(self.ws, self.responders.candidate.agent)
 
 
 def evaluate(
@@ -82,60 +86,65 @@ def evaluate(
     form: str | None = None,
     against_form: str | None = None,
 ) -> Evaluation:
-    """Measure `version` and what it is compared with on the same held-out rows, and store the
-    result; the stored one, where it exists.
+    """Measure `version` and the incumbent on the same held-out rows and store the result, or return
+    the stored one.
 
-    `against`: a version name; without it the version behind the alias `live`, else `v0` where that
-    is an endpoint, else the candidate's base. `form`, `against_form`: how each is served
-    (responders.py). Raises DataError without held-out rows, InputError for a version that is no
-    candidate for anything, ModelError for a base that has changed.
+    `against` names the incumbent. Unset, it is the version behind the alias `live`, else `v0` where
+    that is an endpoint, else the candidate's base. `form` and `against_form` say how each is served
+    (responders.py). Raises DataError without held-out rows, InputError for a version that cannot be
+    a candidate, ModelError for a base that has changed.
     """
     config = config or ws.settings(EvaluationConfig, "evaluation")
     if config.reward_model is not None:
-        config = config.model_copy(
-            update={"reward_model": reward_models.find(ws, agent, config.reward_model).name}
-        )
+        reward_model = reward_models.find(ws, agent, config.reward_model)
+        config = config.model_copy(update={"reward_model": reward_model.name})
     candidate = versions.version(ws, agent, version)
     incumbent = _incumbent(ws, candidate, against, form, against_form)
-    rows = gate_rows(
-        ws, candidate, needed=not config.suite or not set(config.suite) <= WITHOUT_ROWS
-    )
+
+    needs_rows = not config.suite or not set(config.suite) <= WITHOUT_ROWS
+    rows = gate_rows(ws, candidate, needed=needs_rows)
     leading = policy_of(ws, agent).leading
-    suites = _suites(material_of(ws, candidate, rows, config), leading)
-    sides = Sides(ws, config, rows.cases, candidate, incumbent, form, against_form)
-    key, aside = _key(sides, rows, suites, config, leading), _aside(ws, sides, suites)
+    suites = _applicable_suites(suite_context(ws, candidate, rows, config), leading)
+    responders = Responders(ws, config, rows.cases, candidate, incumbent, form, against_form)
+
+    key = _key(responders, rows, suites, config, leading)
+    aside = _aside(ws, responders, suites)
     stored = _stored(ws, candidate, key)
-    if stored is not None:  # what runs today may be another version by now
-        return signed_evaluation(
-            ws, stored.model_copy(update={"aside": aside, "limit": _limit(ws, sides, aside)})
-        )
-    run = _Run(ws, sides, rows, config, suites, leading, aside)
+    if stored is not None:
+        # Another version may run today than when it was measured.
+        update = {"aside": aside, "limit": _limit(ws, responders, aside)}
+        return signed_evaluation(ws, stored.model_copy(update=update))
+    run = _Run(ws, responders, rows, config, suites, leading, aside)
     try:
         evaluation = _measure(run, key)
     finally:
-        sides.close()
-    return keep(ws, evaluation)
+        responders.close()
+    return store_evaluation(ws, evaluation)
 
 
-def keep(ws: Workspace, evaluation: Evaluation) -> Evaluation:
-    """Sign and store what was measured; where another process stored the same one first, that one."""
+def store_evaluation(ws: Workspace, evaluation: Evaluation) -> Evaluation:
+    """Sign and store what was measured. Where another process stored the same evaluation first,
+    return that one."""
     agent_id = versions.require_agent(ws, evaluation.agent)
     signed = signed_evaluation(ws, evaluation)
     return ws.db.write(
-        lambda connection: store.add(connection, agent_id, signed, lambda known: genuine(ws, known))
+        lambda connection: store.add(
+            connection, agent_id, signed, lambda stored: genuine(ws, stored)
+        )
     )
 
 
 def _stored(ws: Workspace, candidate: ModelVersion, key: str) -> Evaluation | None:
-    """The evaluation under `key`; one that was edited is not used, and that is said."""
+    """The evaluation under `key`; one that was edited is reported and not used."""
     with ws.db.read() as connection:
-        evaluations = [known for known in store.find(connection, candidate.id) if known.key == key]
-    for evaluation in evaluations:
+        candidates = store.find(connection, candidate.id)
+    same_key = [evaluation for evaluation in candidates if evaluation.key == key]
+    for evaluation in same_key:
         if genuine(ws, evaluation):
             return evaluation
-    if evaluations:
+    if same_key:
         log.say(
-            f"note: evaluation {evaluations[0].id} is not used: {WHY}. {candidate.name} is "
+            f"note: evaluation {same_key[0].id} is not used: {WHY}. {candidate.name} is "
             "measured again"
         )
     return None
@@ -143,8 +152,9 @@ def _stored(ws: Workspace, candidate: ModelVersion, key: str) -> Evaluation | No
 
 def evaluations(ws: Workspace, agent: str, version: str) -> list[Evaluation]:
     """The stored evaluations of a version, oldest first."""
+    version_id = versions.version(ws, agent, version).id
     with ws.db.read() as connection:
-        return store.find(connection, versions.version(ws, agent, version).id)
+        return store.find(connection, version_id)
 
 
 def _incumbent(
@@ -161,162 +171,168 @@ def _incumbent(
             "Train one",
         )
     base = base_of(ws, candidate)
-    live = versions.aliases_of(ws, candidate.agent).get(LIVE)
-    first = versions.versions(ws, candidate.agent)[0]
-    chosen = (
-        versions.version(ws, candidate.agent, against)
-        if against
-        else versions.by_id(ws, live)
-        if live
-        else first
+    live_id = versions.aliases_of(ws, candidate.agent).get(LIVE)
+    if against:
+        incumbent = versions.version(ws, candidate.agent, against)
+    elif live_id:
+        incumbent = versions.by_id(ws, live_id)
+    else:
+        incumbent = versions.versions(ws, candidate.agent)[0]
+
+    # An incumbent that is served by itself may have another base, or be the candidate in another
+    # form.
+    named_for_form = form is not None and against is not None
+    if incumbent.endpoint is not None or against_form is not None or named_for_form:
+        return incumbent
+    same_version = incumbent.id == candidate.id
+    if not same_version and incumbent.base_fingerprint == candidate.base_fingerprint:
+        return incumbent
+    if against is None:
+        return base
+    why = "it stands on another base, so the two are not loaded alike"
+    if same_version:
+        why = "it is the same version"
+    raise InputError(
+        f"version {incumbent.name!r} to compare {candidate.name!r} with",
+        why,
+        f"Compare with {base.name!r}",
     )
-    if (
-        chosen.endpoint is not None
-        or against_form is not None
-        or (form is not None and against is not None)
-    ):
-        # it is served apart, so that it may stand on another base, or be the candidate itself in
-        # another form
-        return chosen
-    if chosen.id == candidate.id or chosen.base_fingerprint != candidate.base_fingerprint:
-        if against is None:
-            return base
-        why = (
-            "it is the same version"
-            if chosen.id == candidate.id
-            else "it stands on another base, so the two are not loaded alike"
-        )
-        raise InputError(
-            f"version {chosen.name!r} to compare {candidate.name!r} with",
-            why,
-            f"Compare with {base.name!r}",
-        )
-    return chosen
 
 
-def _aside(ws: Workspace, sides: Sides, suites: Mapping[str, Suite]) -> str:
-    """Why the gate may not decide on this: it asks whether the version as it was trained should
-    follow what runs today, with all guards."""
-    usual = _incumbent(ws, sides.candidate, None, None, None)
-    if sides.form:
-        return f"it was measured as {sides.form}, not as it was trained"
-    if sides.against_form or sides.incumbent.id != usual.id:
-        return f"it was not compared with what runs today, {usual.name}"
-    material = next(iter(suites.values())).material
-    left_out = [
-        name
-        for name in SUITES.names()
-        if name not in suites
-        and (suite := SUITES.get(name)(material)).default
-        and not suite.unfit()
-    ]
+def _aside(ws: Workspace, responders: Responders, suites: Mapping[str, Suite]) -> str:
+    """Why the gate may not decide on this evaluation. It decides on the version as trained against
+    what runs today, with all guards."""
+    running_today = _incumbent(ws, responders.candidate, None, None, None)
+    if responders.form:
+        return f"it was measured as {responders.form}, not as it was trained"
+    if responders.against_form or responders.incumbent.id != running_today.id:
+        return f"it was not compared with what runs today, {running_today.name}"
+    context = next(iter(suites.values())).context
+    left_out = []
+    for name in SUITES.names():
+        suite = SUITES.get(name)(context)
+        if name not in suites and suite.default and not suite.unfit():
+            left_out.append(name)
     return f"suites that guard were left out: {', '.join(left_out)}" if left_out else ""
 
 
-def _limit(ws: Workspace, sides: Sides, aside: str) -> str:
-    """A version that is live on another base cannot be loaded beside the candidate."""
-    live = versions.aliases_of(ws, sides.candidate.agent).get(LIVE)
-    apart = live is not None and live not in (sides.incumbent.id, sides.candidate.id)
-    return (
-        "what is live stands on another base, and was not compared" if apart and not aside else ""
-    )
+def _limit(ws: Workspace, responders: Responders, aside: str) -> str:
+    """Why the gate approves for a canary at most: a live version on another base cannot be loaded
+    beside the candidate."""
+    live_id = versions.aliases_of(ws, responders.candidate.agent).get(LIVE)
+    compared_ids = (None, responders.incumbent.id, responders.candidate.id)
+    if aside or live_id in compared_ids:
+        return ""
+    return "what is live stands on another base, and was not compared"
 
 
-def _suites(material: Material, leading: Sequence[str]) -> dict[str, Suite]:
-    """Those that are named, else those that apply and are default or may lead. Raises DataError for
-    a named one that does not apply."""
-    named = material.config.suite
-    more = {*leading, *(["reward"] if material.config.reward_model else [])}
-    found: dict[str, Suite] = {}
-    for name in SUITES.names() if not named else sorted(set(named), key=_order):
-        suite = SUITES.get(name)(material)
-        if not named and not suite.default and name not in more:
+def _applicable_suites(context: SuiteContext, leading: Sequence[str]) -> dict[str, Suite]:
+    """The suites that are named; else those that apply and are default or may lead. Raises
+    DataError for a named one that does not apply."""
+    named = context.config.suite
+    wanted_too = {*leading}
+    if context.config.reward_model:
+        wanted_too.add("reward")
+    suites: dict[str, Suite] = {}
+    for name in sorted(set(named), key=_table_position) if named else SUITES.names():
+        suite = SUITES.get(name)(context)
+        if not named and not suite.default and name not in wanted_too:
             continue
-        why = suite.unfit()
-        if not why:
-            found[name] = suite
+        why_unfit = suite.unfit()
+        if not why_unfit:
+            suites[name] = suite
         elif named:
             raise DataError(
                 f"suite {name!r}",
-                why,
+                why_unfit,
                 "Leave it out, or give it what it needs; see thumbwheel evaluate --help",
             )
-    return found
+    return suites
 
 
-def _order(name: str) -> int:
-    known = SUITES.names()
-    return known.index(name) if name in known else len(known)
+def _table_position(name: str) -> int:
+    names = SUITES.names()
+    return names.index(name) if name in names else len(names)
 
 
 def _key(
-    sides: Sides,
+    responders: Responders,
     rows: HeldOut,
     suites: Mapping[str, Suite],
     config: EvaluationConfig,
     leading: Sequence[str],
 ) -> str:
-    both = [
-        [one.id, one.base_fingerprint, one.adapter] for one in (sides.candidate, sides.incumbent)
+    """Fingerprint of everything that the result depends on."""
+    compared = [
+        [version.id, version.base_fingerprint, version.adapter]
+        for version in (responders.candidate, responders.incumbent)
     ]
-    served = [[side.name, side.identity] for side in sides.served]
-    contents = {name: suite.content() for name, suite in suites.items()} | {
-        "": next(iter(suites.values())).material.identity
-    }
+    served = [[responder.name, responder.identity] for responder in responders.served]
+    contents = {name: suite.content() for name, suite in suites.items()}
+    contents[""] = next(iter(suites.values())).context.identity
+    settings = config.model_dump(mode="json")
     return ids.fingerprint(
         [
             METHOD,
-            both,
+            compared,
             served,
             rows.basis,
             rows.fingerprint,
             contents,
-            config.model_dump(mode="json"),
+            settings,
             list(leading),
         ]
     )
 
 
 def _measure(run: _Run, key: str) -> Evaluation:
-    if len(run.sides.served) < len(run.sides.both) and any(
-        suite.of_cases for suite in run.suites.values()
-    ):
-        for case in run.rows.cases:
-            _require(run, case.id, case.prompt)
-    asked = {name: list(suite.asks()) for name, suite in run.suites.items()}
-    # what is served apart goes first and is let go of, so that one model at a time is in memory
-    order = sorted(
-        ("before", "after"), key=lambda what: getattr(run.sides, what) not in run.sides.served
-    )
-    replies = {what: _replies(run, getattr(run.sides, what), asked, what) for what in order}
+    responders = run.responders
+    candidate, incumbent = responders.candidate, responders.incumbent
+
+    _check_prompts(run)
+
+    # Ask both responders. Those served by themselves go first and are closed at once, so that one
+    # model at a time is in memory.
+    questions = {name: list(suite.asks()) for name, suite in run.suites.items()}
+    if responders.after in responders.served and responders.before not in responders.served:
+        after = _replies(run, responders.after, questions, "after")
+        before = _replies(run, responders.before, questions, "before")
+    else:
+        before = _replies(run, responders.before, questions, "before")
+        after = _replies(run, responders.after, questions, "after")
+
+    # Judge the replies.
     outcomes = {
-        name: suite.outcome(replies["before"][name], replies["after"][name])
-        for name, suite in run.suites.items()
+        name: suite.outcome(before[name], after[name]) for name, suite in run.suites.items()
     }
-    name = _primary(run, outcomes)
-    level, suite, main = run.config.level, run.suites[name], outcomes[name].main
-    assert main is not None  # noqa: S101 - _primary saw to it
-    results = _results(outcomes, level)
-    primary = next(one for one in results if one.name == name).measures[0]
-    found = {one.name: one for one in results}
-    ranked = found["preference"].measures if "preference" in found else ()
-    opinions = tuple(
-        one
-        for one in (found["reward"].measures if "reward" in found else ())
-        if one.name.startswith(compare.OPINION)
-    )
-    dropped = run.rows.dropped + sum(
-        (outcomes[one].dropped for one in {name, "preference"} & outcomes.keys()), Counter[str]()
-    )
-    blocked = sum(outcome.blocked.total() for outcome in outcomes.values())
-    candidate, incumbent = run.sides.candidate, run.sides.incumbent
-    identities = (run.sides.before.identity, run.sides.after.identity)
-    read = row_keys(run.ws, [one.prompt for one in asked[name]])
+    primary_suite = _primary_suite(run, outcomes)
+    results = _suite_results(outcomes, run.config.level)
+    by_suite = {result.name: result for result in results}
+    primary = by_suite[primary_suite].measures[0]
+    preferences = by_suite["preference"].measures if "preference" in by_suite else ()
+    rewards = by_suite["reward"].measures if "reward" in by_suite else ()
+    opinions = [measure for measure in rewards if measure.name.startswith(compare.OPINION)]
+
+    # Count what is missing: rows left out, and judgements that were blocked.
+    dropped = Counter(run.rows.dropped)
+    deciding_blocked = Counter[str]()
+    blocked = 0
+    for name, outcome in outcomes.items():
+        if name in (primary_suite, "preference"):
+            dropped += outcome.dropped
+        if name == primary_suite or run.suites[name].default:
+            deciding_blocked += outcome.blocked
+        blocked += outcome.blocked.total()
+
+    # Count this look at the rows behind the primary measure.
+    identities = (responders.before.identity, responders.after.identity)
+    read = row_keys(run.ws, [question.prompt for question in questions[primary_suite]])
+    look = Look(identities, primary.name, frozenset(read), store.shown_figures(primary))
     with run.ws.db.read() as connection:
-        reads = number(
-            Look(identities, primary.name, frozenset(read), store.seen(primary)),
-            store.looks(connection, run.agent_id),
-        )
+        reads = look_number(look, store.looks(connection, run.agent_id))
+
+    if blocked:  # the same question may get another result once the reason is gone
+        key = ids.fingerprint([key, blocked, store.shown_figures(primary)])
     return Evaluation(
         id=ids.new("evl"),
         agent=candidate.agent,
@@ -324,243 +340,246 @@ def _measure(run: _Run, key: str) -> Evaluation:
         candidate=candidate.name,
         against_id=incumbent.id,
         against=incumbent.name,
-        basis=_basis(run, name, asked[name]),
-        fresh=suite.fresh,
+        basis=_basis(run, primary_suite, questions[primary_suite]),
+        fresh=run.suites[primary_suite].fresh,
         primary=primary,
-        preferences=ranked,
-        opinions=opinions,
+        preferences=preferences,
+        opinions=tuple(opinions),
         suites=results,
-        prompting=_prompting(run, replies["after"]),
-        serving=_serving(run, name, asked, replies, primary),
+        prompting=_against_prompting(run, after),
+        serving=_serving(run, primary_suite, questions, before, after, primary),
         guards=_guards(run, outcomes),
-        slices=found[name].slices,
-        examples=outcomes[name].examples,
+        slices=by_suite[primary_suite].slices,
+        examples=outcomes[primary_suite].examples,
         reads=reads,
         read=read,
         sides=identities,
-        form=run.sides.form,
-        against_form=run.sides.against_form,
-        blocked=dict(
-            sum(
-                (
-                    outcomes[one].blocked
-                    for one in outcomes
-                    if one == name or run.suites[one].default
-                ),
-                Counter[str](),
-            )
-        ),
-        suite=name,
-        judges=outcomes[name].judges,
+        form=responders.form,
+        against_form=responders.against_form,
+        blocked=dict(deciding_blocked),
+        suite=primary_suite,
+        judges=outcomes[primary_suite].judges,
         detectable=compare.detectable(primary),
         dropped=dict(dropped),
         notes=tuple(_notes(run, primary, blocked)),
         aside=run.aside,
-        limit=_limit(run.ws, run.sides, run.aside),
+        limit=_limit(run.ws, responders, run.aside),
         rows=run.rows.fingerprint,
-        key=ids.fingerprint([key, blocked, store.seen(primary)]) if blocked else key,
+        key=key,
         config=run.config,
         weights=candidate.weights,
     )
 
 
 def _guards(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> tuple[Guard, ...]:
-    """Those of all suites; the ones in nats a token with what a uniform guess over the base's
-    vocabulary would get."""
-    guards = {guard.name: guard for outcome in outcomes.values() for guard in outcome.guards}
+    """The guards of all suites. Those in nats a token get what a uniform guess over the base's
+    vocabulary would have."""
+    guards = {}
+    for outcome in outcomes.values():
+        for guard in outcome.guards:
+            guards[guard.name] = guard
     for name in (NLL, NLL_LIKED, ANCHOR_NLL):
         if name in guards and guards[name].before is not None:
-            chance = math.log(len(run.sides.own.builder.tokenizer))
+            chance = math.log(len(run.responders.local_model.builder.tokenizer))
             guards[name] = guards[name].model_copy(update={"chance": chance})
     return tuple(guards.values())
 
 
-def _basis(run: _Run, name: str, asked: Sequence[Any]) -> Basis:
-    """What the primary measure stands on: gold where every question is that of a gold case, or
+def _basis(run: _Run, suite: str, questions: Sequence[Any]) -> Basis:
+    """The basis of the primary measure: gold where every question is that of a gold case, or where
     answers are ranked beside such cases."""
-    if name == "preference":
+    if suite == "preference":
         return run.rows.basis
-    if not asked:
+    if not questions or not run.suites[suite].of_cases:
         return Basis.FEEDBACK
-    reviewed = (
-        {prompt_key(case.prompt) for case in run.rows.cases}
-        if run.suites[name].of_cases
-        else set[bytes]()
-    )
-    return (
-        run.rows.basis
-        if all(prompt_key(one.prompt) in reviewed for one in asked)
-        else Basis.FEEDBACK
-    )
+    reviewed = {prompt_key(case.prompt) for case in run.rows.cases}
+    if all(prompt_key(question.prompt) in reviewed for question in questions):
+        return run.rows.basis
+    return Basis.FEEDBACK
 
 
-def _require(run: _Run, case_id: str, prompt: Sequence[Any]) -> None:
-    """Raise DataError for a case whose prompt this model's template refuses, before minutes are
-    spent on the others."""
-    try:
-        run.sides.own.builder.prompt(prompt)
-    except DataError as error:
-        raise DataError(f"case {case_id!r}", f"{error.what}: {error.why}", error.fix) from None
+def _check_prompts(run: _Run) -> None:
+    """Raise DataError for a case whose prompt the local model's chat template refuses, before
+    minutes are spent on the others."""
+    local = len(run.responders.served) < len(run.responders.both)
+    if not local or not any(suite.of_cases for suite in run.suites.values()):
+        return
+    builder = run.responders.local_model.builder
+    for case in run.rows.cases:
+        try:
+            builder.prompt(case.prompt)
+        except DataError as error:
+            raise DataError(f"case {case.id!r}", f"{error.what}: {error.why}", error.fix) from None
 
 
 def _replies(
-    run: _Run, side: Responder, asked: Mapping[str, Sequence[Any]], what: str
+    run: _Run, responder: Responder, questions: Questions, what: str
 ) -> dict[str, list[Any]]:
-    """suite -> the replies of `side` to its questions; equal questions of several suites are asked
-    once."""
-    flat = [one for asks in asked.values() for one in asks]
-    fresh, given = (
-        [one for one in flat if isinstance(one, Ask)],
-        [one for one in flat if not isinstance(one, Ask)],
-    )
-    answers = iter(ask(run.ws, run.agent_id, side, fresh, f"answers {what}"))
-    sums = iter(
-        ask(run.ws, run.agent_id, side, given, f"log-probabilities {what}")
-        if side.scores
-        else [()] * len(given)
-    )
-    if side in run.sides.served:
-        side.close()
-    return {
-        name: [next(answers if isinstance(one, Ask) else sums) for one in asks]
-        for name, asks in asked.items()
-    }
+    """Suite -> the replies of `responder`. A question that several suites have is asked once.
+    `what`: before or after, for the progress line."""
+    asks: list[Any] = []
+    likelihood_asks: list[Any] = []
+    for suite_questions in questions.values():
+        for question in suite_questions:
+            (asks if isinstance(question, Ask) else likelihood_asks).append(question)
+    answers = iter(ask(run.ws, run.agent_id, responder, asks, f"answers {what}"))
+    scored: list[Any] = [()] * len(likelihood_asks)
+    if responder.scores:
+        label = f"log-probabilities {what}"
+        scored = ask(run.ws, run.agent_id, responder, likelihood_asks, label)
+    log_probabilities = iter(scored)
+    if responder in run.responders.served:
+        responder.close()
+
+    replies: dict[str, list[Any]] = {}
+    for name, suite_questions in questions.items():
+        replies[name] = []
+        for question in suite_questions:
+            kind = answers if isinstance(question, Ask) else log_probabilities
+            replies[name].append(next(kind))
+    return replies
 
 
-def _primary(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> str:
+def _primary_suite(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> str:
     """The suite that gives the primary measure. Raises DataError where it could judge nothing."""
-    name = next((one for one in (*run.leading, *run.config.suite) if one in outcomes), None)
-    if name is None or outcomes[name].main is None:
-        dropped = outcomes[name].dropped if name else run.rows.dropped
-        reasons = ", ".join(f"{count} x {reason}" for reason, count in dropped.most_common(3))
-        why = (
-            "the gate split has no pair and not both good and bad answers"
-            if name == "preference"
-            else "nothing could be judged"
-        )
-        raise DataError(
-            f"version {run.sides.candidate.name!r}",
-            f"{why}{': ' if reasons else ''}{reasons}",
-            "Add cases or feedback",
-        )
-    return name
+    name = None
+    for candidate_name in (*run.leading, *run.config.suite):
+        if candidate_name in outcomes:
+            name = candidate_name
+            break
+    if name is not None and outcomes[name].main is not None:
+        return name
+    dropped = outcomes[name].dropped if name else run.rows.dropped
+    reasons = ", ".join(f"{count} x {reason}" for reason, count in dropped.most_common(3))
+    why = "nothing could be judged"
+    if name == "preference":
+        why = "the gate split has no pair and not both good and bad answers"
+    if reasons:
+        why += f": {reasons}"
+    candidate = run.responders.candidate
+    raise DataError(f"version {candidate.name!r}", why, "Add cases or feedback")
 
 
-def _results(outcomes: Mapping[str, SuiteMeasures], level: float) -> tuple[SuiteResult, ...]:
-    """What is stored of each suite, p values corrected over the main measures of all, and over the
-    slices of each."""
-    judged = {name: outcome for name, outcome in outcomes.items() if outcome.main is not None}
-    mains = dict(
-        zip(
-            judged,
-            compare.adjusted([outcome.main(level) for outcome in judged.values() if outcome.main]),
-            strict=True,
-        )
-    )
-    return tuple(
-        SuiteResult(
+def _suite_results(outcomes: Mapping[str, SuiteMeasures], level: float) -> tuple[SuiteResult, ...]:
+    """What is stored of each suite that judged something. p values are corrected over the main
+    measures of all suites, and over the slices of each."""
+    names = []
+    mains = []
+    for name, outcome in outcomes.items():
+        if outcome.main is not None:
+            names.append(name)
+            mains.append(outcome.main(level))
+    results = []
+    for name, main in zip(names, compare.adjusted(mains), strict=True):
+        outcome = outcomes[name]
+        result = SuiteResult(
             name=name,
-            measures=(mains[name], *outcome.measures),
+            measures=(main, *outcome.measures),
             slices=compare.adjusted(outcome.slices),
             details=outcome.details,
             dropped=dict(outcome.dropped),
         )
-        for name, outcome in judged.items()
-    )
+        results.append(result)
+    return tuple(results)
 
 
-def _prompting(run: _Run, replies: Mapping[str, Sequence[Any]]) -> Measure | None:
-    """The candidate against its base that is shown good training answers; None where that cannot be
-    compared."""
-    suite, config = run.suites.get("success"), run.config
-    shots = (
-        few_shot.Shots.of(train_rows(run.ws, run.sides.candidate, run.rows.cases))
-        if suite and config.few_shot
-        else None
-    )
-    if suite is None or shots is None or not shots.shots or run.sides.after in run.sides.served:
+def _against_prompting(run: _Run, replies: Replies) -> Measure | None:
+    """The candidate against its base with good training answers in the prompt; None where that
+    cannot be compared."""
+    suite, config, responders = run.suites.get("success"), run.config, run.responders
+    if suite is None or not config.few_shot or responders.after in responders.served:
         return None
-    own, asks = run.sides.own, suite.asks()
-    near = shots.nearest([one.prompt for one in asks], config.few_shot)
-    room = own.room - config.max_new_tokens
-    prompts = [
-        few_shot.shown(one.prompt, nearest, own.builder, room)
-        for one, nearest in zip(asks, near, strict=True)
-    ]
-    asked = [replace(one, prompt=prompt) for one, prompt in zip(asks, prompts, strict=True)]
-    found = suite.outcome(
-        ask(run.ws, run.agent_id, run.sides.base, asked, "few-shot answers"), replies["success"]
-    )
-    if found.main is None:
+    examples = train_rows(run.ws, responders.candidate, run.rows.cases)
+    shots = few_shot.Shots.of(examples)
+    if not shots.shots:
         return None
-    return found.main(config.level).model_copy(
-        update={"name": f"success against up to {config.few_shot} examples in the prompt"}
-    )
+
+    asks = suite.asks()
+    local_model = responders.local_model
+    room = local_model.room - config.max_new_tokens
+    nearest_shots = shots.nearest([question.prompt for question in asks], config.few_shot)
+    prompted = []
+    for question, nearest in zip(asks, nearest_shots, strict=True):
+        prompt = few_shot.shown(question.prompt, nearest, local_model.builder, room)
+        prompted.append(replace(question, prompt=prompt))
+
+    base_replies = ask(run.ws, run.agent_id, responders.base, prompted, "few-shot answers")
+    outcome = suite.outcome(base_replies, replies["success"])
+    if outcome.main is None:
+        return None
+    name = f"success against up to {config.few_shot} examples in the prompt"
+    return outcome.main(config.level).model_copy(update={"name": name})
 
 
 def _serving(
     run: _Run,
-    name: str,
-    asked: Mapping[str, Sequence[Any]],
-    replies: Mapping[str, Mapping[str, Sequence[Any]]],
+    suite: str,
+    questions: Questions,
+    before: Replies,
+    after: Replies,
     primary: Measure,
 ) -> tuple[Serving, ...]:
-    """Of the answers that the primary measure judges; none where it judges recorded ones."""
-    if not run.suites[name].fresh:
+    """Cost and time of the answers behind the primary measure; nothing where recorded answers are
+    judged."""
+    if not run.suites[suite].fresh:
         return ()
-    sides = run.sides
-    both = (
-        (sides.before, sides.incumbent, sides.against_form, primary.before),
-        (sides.after, sides.candidate, sides.form, primary.after),
+    responders, asks = run.responders, questions[suite]
+    incumbent_rates = _rates(run.config, responders.incumbent, responders.against_form)
+    candidate_rates = _rates(run.config, responders.candidate, responders.form)
+    return (
+        compare.serving(
+            responders.before.name, primary.before, _answers(asks, before[suite]), incumbent_rates
+        ),
+        compare.serving(
+            responders.after.name, primary.after, _answers(asks, after[suite]), candidate_rates
+        ),
     )
-    found = []
-    for (side, version, form, value), given in zip(
-        both, (replies["before"], replies["after"]), strict=True
-    ):
-        answers = [
-            one
-            for question, reply in zip(asked[name], given[name], strict=True)
-            if isinstance(question, Ask)
-            for one in reply
-        ]
-        found.append(compare.serving(side.name, value, answers, _rates(run.config, version, form)))
-    return tuple(found)
+
+
+def _answers(questions: Sequence[Any], replies: Sequence[Any]) -> list[Any]:
+    """All fresh answers among the replies."""
+    answers: list[Any] = []
+    for question, reply in zip(questions, replies, strict=True):
+        if isinstance(question, Ask):
+            answers += reply
+    return answers
 
 
 def _rates(config: EvaluationConfig, version: ModelVersion, form: str | None) -> compare.Rates:
-    """An endpoint may have its own prices; of what the app recorded nobody knows what served it."""
+    """An endpoint may have prices. What served recorded answers is not known, so it has none."""
     if form == RECORDED:
         return compare.Rates()
-    known = version.endpoint or {}
-    return compare.Rates(known.get("price_in"), known.get("price_out"), config.hour_price)
+    endpoint = version.endpoint or {}
+    return compare.Rates(endpoint.get("price_in"), endpoint.get("price_out"), config.hour_price)
 
 
 def _notes(run: _Run, primary: Measure, blocked: int) -> list[str]:
-    found = []
-    templates = {
-        one.own.builder.template_name for one in run.sides.both if isinstance(one, LocalResponder)
-    }
-    found += [
-        f"the tokenizer has no chat template; the fallback {one!r} was used"
-        for one in sorted(templates - {"tokenizer"})
+    responders, notes = run.responders, []
+    templates = set()
+    for responder in responders.both:
+        if isinstance(responder, LocalResponder):
+            templates.add(responder.local_model.builder.template_name)
+    notes += [
+        f"the tokenizer has no chat template; the fallback {template!r} was used"
+        for template in sorted(templates - {"tokenizer"})
     ]
     if primary.clusters < primary.n:
-        found.append(
+        notes.append(
             f"{primary.n} items in {primary.clusters} groups; intervals are clustered by group"
         )
-    if len(run.sides.served) == 1:
-        found.append(
-            f"the sides are not served alike: {run.sides.before.name} and {run.sides.after.name}"
+    if len(responders.served) == 1:
+        notes.append(
+            f"the sides are not served alike: {responders.before.name} and {responders.after.name}"
         )
-    silent = [side.name for side in run.sides.served if not side.scores]
+    silent = [responder.name for responder in responders.served if not responder.scores]
     if silent:
-        found.append(
+        notes.append(
             f"{' and '.join(silent)} cannot say how likely a given text is: nothing was measured "
             "by log-probability"
         )
     if blocked:
-        found.append(
+        notes.append(
             f"{blocked} judgements were blocked; once the reason is gone, the same command makes "
             "them"
         )
-    return found
+    return notes

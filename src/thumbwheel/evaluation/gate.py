@@ -1,12 +1,12 @@
-"""The gate: a pure function from what was measured to approved, approved for a canary, or rejected;
-stored, signed, and replayed.
+"""The gate: a pure function from measurements to approved, approved for a canary, or rejected. Its
+decisions are stored, signed, and can be replayed.
 
-Approved means that the lower bound of the gain lies above zero on cases that the owner reviewed,
-judged on fresh generations, and that every measured guard holds (`guards.py`). Everything that
-stands on feedback, on ranking recorded answers, or on guards that too few items leave open, reaches
-a canary at best. The bound is taken at the level that earlier looks at the same rows leave
-(`spending.py`), under the policy that was declared for the agent (`declaration.py`). A decision is
-signed with the home's key, so that a changed one is recognised.
+Approved means: the lower bound of the gain lies above zero on fresh answers to cases that the owner
+reviewed, and every measured guard holds (`guards.py`). Evidence from feedback, from ranking
+recorded answers, or with guards that too few items leave open, allows a canary at most. The level
+of the bound depends on earlier looks at the same rows (`spending.py`); the policy is the one
+declared for the agent (`declaration.py`). A decision is signed with the home's key, so that a
+changed one is recognised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.approval import approvals
 from thumbwheel.evaluation.declaration import FIRST, changes
-from thumbwheel.evaluation.guards import RULES, described, lenience, standing
+from thumbwheel.evaluation.guards import RULES, consequence, guard_reason, guard_state
 from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision, Verdict
 from thumbwheel.evaluation.signing import (
     WHY,
@@ -36,81 +36,83 @@ POWER = 0.8
 
 
 def decide(inputs: GateInputs, policy: GatePolicy) -> Decision:
-    """The verdict on `inputs` under `policy`; reasons first say what decided it, then what else was
-    seen. Depends on nothing else."""
-    failures, limits, seen = _primary_failures(inputs, policy), _limits(inputs), []
+    """The verdict on `inputs` under `policy`, and nothing else. Reasons say first what decided,
+    then what else was observed."""
+    failures = _failures(inputs, policy)
+    limits = _limits(inputs)
+    remarks = []
     for guard in inputs.guards:
-        known, words = standing(guard, policy)
-        verdict = lenience(known, policy)
-        if verdict == "reject":
-            failures.append(described(guard, words))
-        elif verdict == "canary":
-            limits.append(f"canary only: {described(guard, words)}")
-        elif verdict == "allow":
-            seen.append(described(guard, words))
-    seen += inputs.changes
+        state, words = guard_state(guard, policy)
+        lenience = consequence(state, policy)
+        if lenience == "reject":
+            failures.append(guard_reason(guard, words))
+        elif lenience == "canary":
+            limits.append(f"canary only: {guard_reason(guard, words)}")
+        elif lenience == "allow":
+            remarks.append(guard_reason(guard, words))
+    remarks += inputs.changes
     if failures:
-        return Decision(verdict=Verdict.REJECTED, reasons=(*failures, *seen))
+        return Decision(verdict=Verdict.REJECTED, reasons=(*failures, *remarks))
     gain = (
         f"{inputs.measure} gains {inputs.gain:+.4f}, at least {inputs.low:+.4f} at {_level(inputs)}"
     )
-    return Decision(
-        verdict=Verdict.CANARY if limits else Verdict.APPROVED, reasons=(gain, *limits, *seen)
-    )
+    verdict = Verdict.CANARY if limits else Verdict.APPROVED
+    return Decision(verdict=verdict, reasons=(gain, *limits, *remarks))
 
 
-def _primary_failures(inputs: GateInputs, policy: GatePolicy) -> list[str]:
-    found = []
+def _failures(inputs: GateInputs, policy: GatePolicy) -> list[str]:
+    """What rejects a candidate, besides its guards."""
+    failures = []
     if inputs.tainted:
-        found.append(
+        failures.append(
             "the version is tainted: data that it was trained on was erased; retrain without it"
         )
     if inputs.judges and set(inputs.judges) <= set(inputs.optimised):
         judges = " and ".join(inputs.judges)
-        found.append(
+        failures.append(
             f"nothing but {judges} says so, which the version was trained to please: judge it on "
             "cases with a reference"
         )
     if inputs.clusters < policy.min_cases:
-        found.append(
+        failures.append(
             f"{inputs.clusters} groups of held-out cases are too few to decide on; at least "
             f"{policy.min_cases} are needed"
         )
     if not inputs.low > 0:
-        visible = (
-            ""
-            if inputs.detectable is None
-            else f" (a true gain of {inputs.detectable:+.4f} would be seen four times out of five)"
-        )
-        found.append(
+        power = ""
+        if inputs.detectable is not None:
+            power = (
+                f" (a true gain of {inputs.detectable:+.4f} would be seen four times out of five)"
+            )
+        failures.append(
             f"{inputs.measure} goes from {inputs.before:.4f} to {inputs.after:.4f} "
             f"({inputs.gain:+.4f}), "
             f"but the gain is only known to lie above {inputs.low:+.4f} at {_level(inputs)}, and "
-            f"zero has to be excluded{visible}"
+            f"zero has to be excluded{power}"
         )
-    return found
+    return failures
 
 
 def _limits(inputs: GateInputs) -> list[str]:
-    """What keeps a passing candidate from full approval."""
-    found = []
+    """What limits a passing candidate to a canary, besides its guards."""
+    limits = []
     if inputs.basis is not Basis.GOLD:
-        found.append(
+        limits.append(
             "canary only: the cases stand on feedback, not on cases that the owner reviewed (add "
             "them with `thumbwheel case add`)"
         )
     if not inputs.fresh:
-        found.append("canary only: recorded answers were ranked; no fresh answer was judged")
-    if fooled := sorted(set(inputs.judges) & set(inputs.optimised)):
-        found.append(
-            f"canary only: {' and '.join(fooled)} judged a part of the cases, which the version "
+        limits.append("canary only: recorded answers were ranked; no fresh answer was judged")
+    if optimised := sorted(set(inputs.judges) & set(inputs.optimised)):
+        limits.append(
+            f"canary only: {' and '.join(optimised)} judged a part of the cases, which the version "
             "was trained to please"
         )
     if inputs.blocked:
-        found.append(f"canary only: {inputs.blocked} judgements were blocked and are missing")
+        limits.append(f"canary only: {inputs.blocked} judgements were blocked and are missing")
     if inputs.limit:
-        found.append(f"canary only: {inputs.limit}")
-    return found
+        limits.append(f"canary only: {inputs.limit}")
+    return limits
 
 
 def _level(inputs: GateInputs) -> str:
@@ -126,36 +128,32 @@ def inputs_of(
     optimised: tuple[str, ...] = (),
     changes: tuple[str, ...] = (),
 ) -> GateInputs:
-    """What the gate reads of an evaluation. Raises InputError where it does not decide on it,
-    Conflict where it `waits`."""
-    primary = evaluation.primary
-    what, again = (
-        f"evaluation {evaluation.id!r} for the gate",
-        f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}",
-    )
-    if why := unusual(evaluation, policy):
+    """What the gate reads of an evaluation. Raises InputError where it never decides on it,
+    Conflict where it waits for judgements."""
+    what = f"evaluation {evaluation.id!r} for the gate"
+    again = f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
+    if why := why_refused(evaluation, policy):
         raise InputError(what, why, f"Ask the usual question: {again}")
-    if why := waits(evaluation, policy):
+    if why := why_waiting(evaluation, policy):
         raise Conflict(
             what,
             why,
             f"Then: {again}. For a canary without them: thumbwheel gate declare --blocked allow",
         )
-    absent = RULES.keys() - {one.name for one in evaluation.guards}
-    guards = (
-        *evaluation.guards,
-        *(Guard(name=name, before=None, after=None, n=0) for name in RULES if name in absent),
-    )
+
+    measured = {guard.name for guard in evaluation.guards}
+    unmeasured = [name for name in RULES if name not in measured]
+    guards = list(evaluation.guards)
+    guards += [Guard(name=name, before=None, after=None, n=0) for name in unmeasured]
+
+    primary = evaluation.primary
     level = look_level(policy.alpha, evaluation.reads)
-    known = primary.spread.around(primary.gain)
-    unproven = next(
-        (
-            one.details.get("may_not_gate")
-            for one in evaluation.suites
-            if one.name == evaluation.suite
-        ),
-        None,
-    )
+    gain = primary.spread.around(primary.gain)
+    unproven_judge = None
+    for suite in evaluation.suites:
+        if suite.name == evaluation.suite:
+            unproven_judge = suite.details.get("may_not_gate")
+            break
     return GateInputs(
         basis=evaluation.basis,
         fresh=evaluation.fresh,
@@ -164,31 +162,31 @@ def inputs_of(
         before=primary.before,
         after=primary.after,
         gain=primary.gain,
-        low=known.interval(level).low,
+        low=gain.interval(level).low,
         level=level,
         clusters=primary.clusters,
         reads=evaluation.reads,
-        guards=tuple(guard_at(one, 1 - policy.alpha) for one in guards),
+        guards=tuple(guard_at_level(guard, 1 - policy.alpha) for guard in guards),
         tainted=tainted,
-        detectable=known.detectable(level, POWER),
+        detectable=gain.detectable(level, POWER),
         judges=evaluation.judges,
         optimised=optimised,
         changes=changes,
-        limit=evaluation.limit or unproven or "",
+        limit=evaluation.limit or unproven_judge or "",
         blocked=sum(evaluation.blocked.values()),
         weights=evaluation.weights,
     )
 
 
-def unusual(evaluation: Evaluation, policy: GatePolicy) -> str:
-    """Why the gate never decides on an evaluation; empty where it may."""
+def why_refused(evaluation: Evaluation, policy: GatePolicy) -> str:
+    """Why the gate never decides on `evaluation`; empty where it may."""
     if evaluation.aside or evaluation.suite in policy.leading:
         return evaluation.aside
     return f"suite {evaluation.suite} leads, and the gate goes by {' or '.join(policy.leading)}"
 
 
-def waits(evaluation: Evaluation, policy: GatePolicy) -> str:
-    """What has to be put right before the gate decides; empty where nothing."""
+def why_waiting(evaluation: Evaluation, policy: GatePolicy) -> str:
+    """Which judgements the gate waits for; empty where it does not wait."""
     if not evaluation.blocked or policy.blocked != "wait":
         return ""
     return (
@@ -197,26 +195,23 @@ def waits(evaluation: Evaluation, policy: GatePolicy) -> str:
     )
 
 
-def guard_at(guard: Guard, level: float) -> Guard:
-    """The guard with its interval at `level`; without one where nothing is known."""
-    if (
-        guard.before is None
-        or guard.after is None
-        or guard.spread is None
-        or guard.spread.error is None
-    ):
+def guard_at_level(guard: Guard, level: float) -> Guard:
+    """The guard with its interval at `level`; without an interval where the spread is not known."""
+    if guard.before is None or guard.after is None:
         return guard.model_copy(update={"low": None, "high": None})
-    found = guard.spread.around(guard.after - guard.before).interval(level)
-    return guard.model_copy(update={"low": found.low, "high": found.high})
+    if guard.spread is None or guard.spread.error is None:
+        return guard.model_copy(update={"low": None, "high": None})
+    interval = guard.spread.around(guard.after - guard.before).interval(level)
+    return guard.model_copy(update={"low": interval.low, "high": interval.high})
 
 
 def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None) -> StoredDecision:
-    """Decide on the candidate of `evaluation`, store the decision, and move the version's state
-    where it is still a candidate.
+    """Decide on the candidate of `evaluation`, store the decision, and update the version's state.
 
-    `policy`: another one than declared, which the decision then says; the first one is the
-    declaration. Deciding again on the same evaluation under the same policy returns the stored
-    decision, unless that was changed by other hands. Raises Conflict for an evaluation that was.
+    `policy` overrides the declared one, and the decision says so; where none was declared, the
+    policy of the first decision becomes the declaration. A second decision on the same evaluation
+    under the same policy returns the stored one, unless somebody changed that. Raises Conflict for
+    an evaluation that was changed.
     """
     check_evaluation(ws, evaluation)
     agent_id = versions.require_agent(ws, evaluation.agent)
@@ -224,37 +219,45 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
     settings = ws.settings(GatePolicy, "gate")
     with ws.db.read() as connection:
         declared = store.declarations(connection, agent_id)
-        known = store.find_decisions(connection, evaluation_id=evaluation.id)
-    optimised = optimised_by(ws, version)
+        earlier = store.find_decisions(connection, evaluation_id=evaluation.id)
     used = policy or (declared[-1].policy if declared else settings)
-    said = changes(declared, used, settings)
-    inputs = inputs_of(evaluation, used, tainted=version.tainted, optimised=optimised, changes=said)
-    same = [one for one in known if (one.inputs, one.policy) == (inputs, used)]
-    found = next((one for one in same if genuine(ws, one)), None)
-    if found is None:
-        for changed in same:
-            log.say(f"note: decision {changed.id} is not used: {WHY}")
-        made = StoredDecision(
+    inputs = inputs_of(
+        evaluation,
+        used,
+        tainted=version.tainted,
+        optimised=optimised_by(ws, version),
+        changes=changes(declared, used, settings),
+    )
+
+    # The same question was decided before.
+    same = [stored for stored in earlier if (stored.inputs, stored.policy) == (inputs, used)]
+    for stored in same:
+        if genuine(ws, stored):
+            _update_state(ws, version, stored)
+            return stored
+    for edited in same:
+        log.say(f"note: decision {edited.id} is not used: {WHY}")
+
+    decision = signed_decision(
+        ws,
+        StoredDecision(
             id=ids.new("dec"),
             version_id=version.id,
             evaluation_id=evaluation.id,
             decision=decide(inputs, used),
             inputs=inputs,
             policy=used,
-        )
-        found = signed_decision(ws, made)
-        version = _undecided(ws, version)
-        ws.db.write(
-            lambda connection: store.add_decision(
-                connection, agent_id, found, None if declared else FIRST
-            )
-        )
-    _move(ws, version, found)
-    return found
+        ),
+    )
+    version = _without_false_approval(ws, version)
+    declare = None if declared else FIRST
+    ws.db.write(lambda connection: store.add_decision(connection, agent_id, decision, declare))
+    _update_state(ws, version, decision)
+    return decision
 
 
-def _undecided(ws: Workspace, version: ModelVersion) -> ModelVersion:
-    """The version; as a candidate again where it is marked approved and no signed decision says so."""
+def _without_false_approval(ws: Workspace, version: ModelVersion) -> ModelVersion:
+    """The version; a candidate again where it is marked approved without a signed decision."""
     if version.state is not State.APPROVED or version.adapter is None or approvals(ws, version):
         return version
     log.say(
@@ -264,26 +267,21 @@ def _undecided(ws: Workspace, version: ModelVersion) -> ModelVersion:
     return versions.withdraw(ws, version)
 
 
-def _move(ws: Workspace, version: ModelVersion, made: StoredDecision) -> None:
-    """Too few cases decide nothing for good, and what was approved for a canary may be approved for
-    everybody later."""
-    verdict = made.decision.verdict
-    if (
-        version.state is State.APPROVED
-        and version.basis is Basis.FEEDBACK
-        and verdict is Verdict.APPROVED
-    ):
+def _update_state(ws: Workspace, version: ModelVersion, stored: StoredDecision) -> None:
+    """Too few cases never reject a version for good, and a version that was approved for a canary
+    may be approved fully later."""
+    verdict = stored.decision.verdict
+    on_feedback = version.state is State.APPROVED and version.basis is Basis.FEEDBACK
+    if on_feedback and verdict is Verdict.APPROVED:
         versions.confirm(ws, version, Basis.GOLD)
     if version.state is not State.CANDIDATE:
         return
-    if verdict is not Verdict.REJECTED:
-        versions.move(
-            ws,
-            version,
-            State.APPROVED,
-            Basis.GOLD if verdict is Verdict.APPROVED else Basis.FEEDBACK,
-        )
-    elif made.inputs.clusters >= made.policy.min_cases or version.tainted:
+    enough_cases = stored.inputs.clusters >= stored.policy.min_cases
+    if verdict is Verdict.APPROVED:
+        versions.move(ws, version, State.APPROVED, Basis.GOLD)
+    elif verdict is Verdict.CANARY:
+        versions.move(ws, version, State.APPROVED, Basis.FEEDBACK)
+    elif enough_cases or version.tainted:
         versions.move(ws, version, State.REJECTED)
 
 
@@ -294,13 +292,14 @@ def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, Decision]:
     Raises Conflict for a decision that was changed after it was signed.
     """
     with ws.db.read() as connection:
-        found = store.find_decisions(connection, decision_id=decision_id)
-    if not found:
+        matches = store.find_decisions(connection, decision_id=decision_id)
+    if not matches:
         raise NotFound(
             f"decision {decision_id!r}",
             "there is no such decision",
             "`thumbwheel evaluate VERSION --json` names its decision",
         )
-    ids.require_single(decision_id, [stored.id for stored in found])
-    check_decision(ws, found[0])
-    return found[0], decide(found[0].inputs, found[0].policy)
+    ids.require_single(decision_id, [stored.id for stored in matches])
+    stored = matches[0]
+    check_decision(ws, stored)
+    return stored, decide(stored.inputs, stored.policy)

@@ -27,11 +27,11 @@ def declare(
     reason: Annotated[str, typer.Option(help="Why; needed to change what is declared.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Fix what a candidate of an agent must show, once, before it is needed.
+    """Declare once what a candidate of an agent must show, before it is needed.
 
-    It starts from the settings (section `gate`), and counts from then on, whatever the settings
-    become. A later change is kept with its reason, and every decision under it says so. Without a
-    declaration the first decision declares the settings.
+    The declaration starts from the settings (section `gate`) and stays in force, whatever the
+    settings become. A later change is stored with its reason, and every decision under it says so.
+    Without a declaration, the first decision declares the settings.
 
     Example: thumbwheel gate declare --agent support --min-cases 100 --margin-eos 0.02
     """
@@ -39,11 +39,11 @@ def declare(
     from thumbwheel.evaluation import declaration as verbs
 
     with ctx.obj() as ws:
-        made = verbs.declare(ws, agent, options, reason)
+        declaration = verbs.declare(ws, agent, options, reason)
     if as_json:
-        log.answer(made.model_dump(mode="json"))
+        log.answer(declaration.model_dump(mode="json"))
     else:
-        _show(agent, [made])
+        _show(agent, [declaration])
 
 
 @gate.command()
@@ -56,19 +56,18 @@ def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
     from thumbwheel.evaluation import declaration as verbs
 
     with ctx.obj() as ws:
-        known, policy = verbs.declarations(ws, agent), verbs.policy_of(ws, agent)
+        declared, policy = verbs.declarations(ws, agent), verbs.policy_of(ws, agent)
     if as_json:
-        shown = [one.model_dump(mode="json") for one in known]
         log.answer(
             {
                 "agent": agent,
-                "declared": bool(known),
+                "declared": bool(declared),
                 "policy": policy.model_dump(mode="json"),
-                "declarations": shown,
+                "declarations": [declaration.model_dump(mode="json") for declaration in declared],
             }
         )
-    elif known:
-        _show(agent, known)
+    elif declared:
+        _show(agent, declared)
     else:
         log.table(
             f"gate of {agent}: not declared; the first decision will declare these settings",
@@ -80,23 +79,23 @@ def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
 COLUMNS = ("setting", "value", "meaning")
 
 
-def _show(agent: str, known: list[Declaration]) -> None:
+def _show(agent: str, declared: list[Declaration]) -> None:
     from thumbwheel.core import log
     from thumbwheel.evaluation.declaration import differences
 
     log.table(
-        f"gate of {agent}, declared {known[-1].recorded_at:%Y-%m-%d %H:%M}",
+        f"gate of {agent}, declared {declared[-1].recorded_at:%Y-%m-%d %H:%M}",
         COLUMNS,
-        _rows(known[-1].policy),
+        _rows(declared[-1].policy),
     )
-    for before, after in pairwise(known):
+    for before, after in pairwise(declared):
         changed = ", ".join(differences(before.policy, after.policy))
         log.say(f"changed on {after.recorded_at:%Y-%m-%d %H:%M}: {changed}: {after.reason}")
 
 
 def _rows(policy: GatePolicy) -> list[tuple[str, str, str]]:
-    fields = GatePolicy.model_fields.items()
-    return [
-        (name, str(getattr(policy, name)), " ".join((field.description or "").split()))
-        for name, field in fields
-    ]
+    rows = []
+    for name, field in GatePolicy.model_fields.items():
+        meaning = " ".join((field.description or "").split())
+        rows.append((name, str(getattr(policy, name)), meaning))
+    return rows

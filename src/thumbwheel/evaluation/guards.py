@@ -1,15 +1,14 @@
-"""Guards: what must not get worse while the primary measure gets better, and by how much it may.
+"""Guards: measures that must not get worse by more than a margin while the primary measure gets
+better.
 
-Non-inferiority: a guard holds when the whole interval of its change lies within its margin, so that
-the loss which cannot be excluded is small; that no loss was seen is not enough. It is worse when
-what was seen lies beyond the margin. Between the two it is open: there are too few items to tell.
-On so few groups that nothing was measured, a loss beyond the margin is a suspicion: it stops nobody
-from trying a canary, and nothing more than a canary.
+This is a test of non-inferiority. A guard holds when the whole interval of its change lies within
+its margin; that no loss was observed is not enough. It is worse when the observed loss is beyond
+the margin. Between the two it is open: there are too few items to tell. With so few groups that it
+counts as not measured, an observed loss beyond the margin is suspect, and allows a canary at most.
 
-A guard asks for no more than what runs today can do (at first v0, the base): margins are relative
-to that (`margin_of`), and where it stands near chance there is nothing to lose, so that the guard
-is shown and decides nothing (`ability`). To add one: a line in RULES and a margin in
-`policy.GatePolicy`.
+A guard asks for no more than what runs today can do (at first v0, the base). Margins are relative
+to that (`margin_of`). Where it is near chance there is nothing to lose, so the guard is shown and
+decides nothing (`ability`). To add a guard: a line in RULES and a margin in `policy.GatePolicy`.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from thumbwheel.stats.paired import no_change_halfwidth
 from thumbwheel.stats.rates import wilson
 
 
-class Standing(StrEnum):
-    """What is known about a guard."""
+class GuardState(StrEnum):
+    """The result of a guard."""
 
     HOLDS = "ok"
     OPEN = "open"
@@ -44,8 +43,8 @@ class Standing(StrEnum):
 
 
 class Rule(NamedTuple):
-    """`better`: 1 where more is better, -1 where less is, 0 where it should stay. `words` take the
-    margin, after "may be" or "is"."""
+    """How a guard is judged. `better`: 1 where more is better, -1 where less is, 0 where it should
+    stay. `words` follow "may be" or "is", and contain the margin."""
 
     better: int
     margin: str
@@ -65,74 +64,67 @@ RULES: dict[str, Rule] = {
     ANCHOR_NLL: Rule(-1, "margin_anchors", "more than {:g} nats a token worse on general text"),
     ANCHOR_TASKS: Rule(1, "margin_tasks", "down by more than {:g}: fewer general tasks are solved"),
 }
-"""Guards with a margin; others are shown and decide nothing. What was forgotten shows on the
-agent's own traffic first."""
+"""Guards with a margin; others are shown and decide nothing. Forgetting shows first on the agent's
+own traffic, so NLL_LIKED comes first."""
 
 
-def standing(guard: Guard, policy: GatePolicy) -> tuple[Standing, str]:
-    """Whether `guard` holds under `policy`, and what is wrong in words; no words where nothing is."""
-    known, words = _standing(guard, policy)
-    able = ability(guard)
-    if known is not Standing.HOLDS and able is not None and able < policy.near_chance:
-        if (
-            known in (Standing.WORSE, Standing.SUSPECT)
-            and _at_most(guard, able) >= policy.near_chance
-        ):
-            return (
-                Standing.OPEN,
-                f"{words}; whether there was something to lose is open, because {able:.4f} of few "
-                "items may be more",
-            )
-        chance = (
-            "nothing right"
-            if guard.chance is None
-            else f"the {guard.chance:.4f} of a uniform guess"
+def guard_state(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]:
+    """The state of `guard` under `policy`, and what is wrong in words; no words where it holds."""
+    state, words = _state_by_margin(guard, policy)
+    share = ability(guard)
+    if state is GuardState.HOLDS or share is None or share >= policy.near_chance:
+        return state, words
+    fallen = state in (GuardState.WORSE, GuardState.SUSPECT)
+    if fallen and _highest_ability(guard, share) >= policy.near_chance:
+        words += (
+            f"; whether there was something to lose is open, because {share:.4f} of few items may "
+            "be more"
         )
-        return (
-            Standing.NEAR_CHANCE,
-            f"shown only: what runs today is near {chance}, so there is nothing to lose",
-        )
-    return known, words
+        return GuardState.OPEN, words
+    chance = "nothing right"
+    if guard.chance is not None:
+        chance = f"the {guard.chance:.4f} of a uniform guess"
+    words = f"shown only: what runs today is near {chance}, so there is nothing to lose"
+    return GuardState.NEAR_CHANCE, words
 
 
-def _standing(guard: Guard, policy: GatePolicy) -> tuple[Standing, str]:
-    rule, groups = RULES.get(guard.name), guard.n if guard.clusters is None else guard.clusters
-    few = f"not measured ({groups} of at least {policy.min_guard} groups)"
+def _state_by_margin(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]:
+    groups = guard.n if guard.clusters is None else guard.clusters
+    too_few = f"not measured ({groups} of at least {policy.min_guard} groups)"
     if guard.before is None or guard.after is None:
-        return Standing.UNMEASURED, few
-    margin = 0.0 if rule is None else margin_of(rule, guard.before, policy)
-    words = "" if rule is None else rule.words.format(round(margin, 4))
-    fallen = rule is not None and _loss(rule, guard.before, guard.after) > margin
-    if groups < policy.min_guard or guard.low is None or guard.high is None:
-        return (
-            (Standing.SUSPECT, f"{few}, and what was seen is {words}")
-            if fallen
-            else (Standing.UNMEASURED, few)
-        )
+        return GuardState.UNMEASURED, too_few
+    measured = groups >= policy.min_guard and guard.low is not None and guard.high is not None
+    rule = RULES.get(guard.name)
     if rule is None:
-        return Standing.HOLDS, ""
+        return (GuardState.HOLDS, "") if measured else (GuardState.UNMEASURED, too_few)
+
+    margin = margin_of(rule, guard.before, policy)
+    words = rule.words.format(round(margin, 4))
+    fallen = _loss(rule, guard.before, guard.after) > margin
+    if not measured or guard.low is None or guard.high is None:
+        if fallen:
+            return GuardState.SUSPECT, f"{too_few}, and what was seen is {words}"
+        return GuardState.UNMEASURED, too_few
     if fallen:
-        return Standing.WORSE, words
-    if (
-        max(_loss(rule, guard.before, guard.before + end) for end in (guard.low, guard.high))
-        > margin
-    ):
-        if _too_few(guard, groups, margin, policy):
-            return (
-                Standing.UNMEASURED,
-                f"{groups} groups are too few to hold its interval to the margin, whatever they "
-                "show",
-            )
-        return (
-            Standing.OPEN,
-            f"may be {words} (the change lies within {guard.low:+.4f} .. {guard.high:+.4f}); more "
-            "cases would tell",
+        return GuardState.WORSE, words
+    loss_at_low = _loss(rule, guard.before, guard.before + guard.low)
+    loss_at_high = _loss(rule, guard.before, guard.before + guard.high)
+    if max(loss_at_low, loss_at_high) <= margin:
+        return GuardState.HOLDS, ""
+    if _too_few_for_interval(guard, groups, margin, policy):
+        words = (
+            f"{groups} groups are too few to hold its interval to the margin, whatever they show"
         )
-    return Standing.HOLDS, ""
+        return GuardState.UNMEASURED, words
+    words = (
+        f"may be {words} (the change lies within {guard.low:+.4f} .. {guard.high:+.4f}); more "
+        "cases would tell"
+    )
+    return GuardState.OPEN, words
 
 
 def ability(guard: Guard) -> float | None:
-    """How far what runs today stands from knowing nothing (0) towards all that can be had (1); None
+    """What runs today on a scale from knowing nothing (0) to the best possible value (1); None
     where that is not known."""
     rule = RULES.get(guard.name)
     if rule is None or rule.better == 0 or guard.before is None:
@@ -142,21 +134,21 @@ def ability(guard: Guard) -> float | None:
     return None if guard.chance is None else 1 - guard.before / guard.chance
 
 
-def _at_most(guard: Guard, able: float) -> float:
-    """How able it may be: of a share the upper end of its interval, since few items right may be
-    chance as well."""
+def _highest_ability(guard: Guard, share: float) -> float:
+    """The highest plausible ability: for a share, the upper end of its interval, since that few
+    items are right may be chance."""
     if guard.chance is not None:
-        return able
+        return share
     groups = guard.n if guard.clusters is None else guard.clusters
-    return wilson(round(able * groups), groups).high
+    return wilson(round(share * groups), groups).high
 
 
 def margin_of(rule: Rule, before: float, policy: GatePolicy) -> float:
-    """How much worse it may get, for what runs today at `before`.
+    """How much worse the candidate may be than what runs today, which has `before`.
 
-    In nats it is the margin, or `relative_nats` of what there is. Of a share it is the margin, but
-    no more than half of what there is: who solves one task in five must not lose them all. An owner
-    who allows to lose half of all items is taken at their word.
+    In nats: the margin, or `relative_nats` of `before` where that is more. For a share: the margin,
+    but at most half of `before`, so that a model which solves one task in five does not lose them
+    all. A margin of 0.5 or more is taken literally.
     """
     margin: float = getattr(policy, rule.margin)
     if rule.better < 0:
@@ -166,39 +158,36 @@ def margin_of(rule: Rule, before: float, policy: GatePolicy) -> float:
     return margin
 
 
-def lenience(known: Standing, policy: GatePolicy) -> Lenience | None:
-    """What becomes of a candidate with a guard of this standing; None where nothing has to be said."""
-    if known is Standing.SUSPECT:
+def consequence(state: GuardState, policy: GatePolicy) -> Lenience | None:
+    """What a guard in this state means for the candidate; None where it holds."""
+    if state is GuardState.SUSPECT:
         return "reject" if policy.unmeasured_guard == "reject" else "canary"
-    verdicts: dict[Standing, Lenience] = {
-        Standing.WORSE: "reject",
-        Standing.OPEN: policy.open_guard,
-        Standing.UNMEASURED: policy.unmeasured_guard,
-        Standing.NEAR_CHANCE: "allow",
+    verdicts: dict[GuardState, Lenience] = {
+        GuardState.WORSE: "reject",
+        GuardState.OPEN: policy.open_guard,
+        GuardState.UNMEASURED: policy.unmeasured_guard,
+        GuardState.NEAR_CHANCE: "allow",
     }
-    return verdicts.get(known)
+    return verdicts.get(state)
 
 
-def _too_few(guard: Guard, groups: int, margin: float, policy: GatePolicy) -> bool:
-    """Whether the interval says nothing about the margin; of unequal groups those count that tell."""
+def _too_few_for_interval(guard: Guard, groups: int, margin: float, policy: GatePolicy) -> bool:
+    """Whether even an unchanged guard would have an interval wider than the margin. Of unequal
+    groups, the effective number counts."""
     if policy.min_interval is not None:
         return groups < policy.min_interval
     spread = guard.spread
-    return (
-        spread is not None
-        and spread.limit is not None
-        and no_change_halfwidth(spread.degrees + 1, 1 - policy.alpha) > margin
-    )
+    if spread is None or spread.limit is None:
+        return False
+    return no_change_halfwidth(spread.degrees + 1, 1 - policy.alpha) > margin
 
 
-def described(guard: Guard, words: str) -> str:
-    """A reason of the gate."""
-    seen = (
-        ""
-        if guard.before is None or guard.after is None
-        else f"{guard.before:.4f} -> {guard.after:.4f} on {guard.n} items, "
-    )
-    return f"guard {guard.name}: {seen}{words}"
+def guard_reason(guard: Guard, words: str) -> str:
+    """A guard's line among the reasons of a decision."""
+    if guard.before is None or guard.after is None:
+        return f"guard {guard.name}: {words}"
+    values = f"{guard.before:.4f} -> {guard.after:.4f} on {guard.n} items"
+    return f"guard {guard.name}: {values}, {words}"
 
 
 def _loss(rule: Rule, before: float, after: float) -> float:

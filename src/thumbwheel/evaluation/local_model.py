@@ -1,8 +1,8 @@
-"""Sides in this process: a base with the adapters of several versions, loaded once, so that all
-share precision and circumstance.
+"""Responders in this process: a base with the adapters of several versions, loaded once, so that
+all versions run under the same conditions.
 
-What is loaded is loaded when the first question is asked: an evaluation whose replies are all known
-loads nothing but a tokenizer.
+The model is loaded when the first question is asked. An evaluation whose replies are all stored
+loads only a tokenizer.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import ModelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.evaluation.types import Answer, Answers, Ask, EvaluationConfig, Known, Sums
+from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, EvaluationConfig, Sums
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder
 
@@ -32,12 +31,11 @@ if TYPE_CHECKING:
     from thumbwheel.engine.tree import Example, TreeBatch
 
 BASE = ""
-"""Name of the side that is the base with all adapters off."""
-BESIDE = ("*.json", "*.jinja", "*.model")
+"""Adapter name that stands for the base with all adapters off."""
+CONFIG_FILES = ("*.json", "*.jinja", "*.model")
 """Files of a model's folder that its answers depend on, besides the weights."""
 METHOD = 2
-"""Raise it when the same question would get another reply, so that kept ones are not taken for new
-ones."""
+"""Raise it when the same question would get another reply, so that stored replies are not used."""
 
 
 @dataclass
@@ -49,18 +47,19 @@ class LocalModel:
     base: ModelVersion
     versions: Sequence[ModelVersion]
     config: EvaluationConfig
-    _names: dict[str, str] = field(default_factory=dict)
+    _adapter_names: dict[str, str] = field(default_factory=dict)
+    """Version id -> the name of its adapter in PEFT."""
 
     @cached_property
     def folder(self) -> Path:
-        """The base's files, which are still those that the versions were made with."""
+        """The base's files, checked to be those that the versions were trained over."""
         from thumbwheel.training.base import locate_unchanged
 
         return locate_unchanged(self.base)[1]
 
     @cached_property
     def builder(self) -> PromptBuilder:
-        """Makes the token ids."""
+        """Turns prompts into token ids."""
         from thumbwheel.engine.load import load_tokenizer
         from thumbwheel.engine.prompt import PromptBuilder
 
@@ -68,7 +67,7 @@ class LocalModel:
 
     @cached_property
     def dtype(self) -> str:
-        """The precision of every side."""
+        """The precision of the base, the same for all versions."""
         from thumbwheel.training.hardware import choose_dtype, count_parameters
 
         return choose_dtype(self.config.dtype, count_parameters(str(self.folder)))
@@ -78,10 +77,8 @@ class LocalModel:
         """Tokens of the longest sequence that the model takes."""
         from thumbwheel.engine.load import load_config
 
-        return int(
-            getattr(load_config(self.folder).get_text_config(), "max_position_embeddings", None)
-            or 1 << 40
-        )
+        text_config = load_config(self.folder).get_text_config()
+        return int(getattr(text_config, "max_position_embeddings", None) or 1 << 40)
 
     @cached_property
     def model(self) -> Any:
@@ -92,41 +89,42 @@ class LocalModel:
         model, _ = load_base(str(self.folder), self.dtype, local_only=True)  # type: ignore[arg-type]
         for version in self.versions:
             adapter = adapter_folder(self.ws, version)
-            if adapter is not None and not self._names:
-                model, self._names[version.id] = load_adapter(model, adapter), "default"
-            elif adapter is not None and version.id not in self._names:
-                _add(model, version, adapter)
-                self._names[version.id] = version.id
+            if adapter is not None and not self._adapter_names:
+                model = load_adapter(model, adapter)
+                self._adapter_names[version.id] = "default"
+            elif adapter is not None and version.id not in self._adapter_names:
+                _add_adapter(model, version, adapter)
+                self._adapter_names[version.id] = version.id
         return model.to(device()).eval()
 
-    def side(self, version: ModelVersion) -> LocalResponder:
-        """`version` as a side; one without an adapter is the base."""
+    def responder(self, version: ModelVersion) -> LocalResponder:
+        """The responder for `version`; for a version without an adapter, the base."""
         from thumbwheel.training.hardware import device
 
-        about = [
-            METHOD,
-            self.base.base_fingerprint,
-            version.adapter,
-            self.dtype,
-            str(device()),
-            self.builder.template_hash,
-        ]
-        limits = [self.config.max_length, self.config.token_budget, self.config.batch_size]
-        return LocalResponder(
-            self,
-            version.id if version.adapter else BASE,
-            version.name,
-            ids.fingerprint([*about, *limits]),
+        identity = ids.fingerprint(
+            [
+                METHOD,
+                self.base.base_fingerprint,
+                version.adapter,
+                self.dtype,
+                str(device()),
+                self.builder.template_hash,
+                self.config.max_length,
+                self.config.token_budget,
+                self.config.batch_size,
+            ]
         )
+        version_id = version.id if version.adapter else BASE
+        return LocalResponder(self, version_id, version.name, identity)
 
     @contextmanager
-    def speaking(self, side: str) -> Iterator[Any]:
-        """The model as this side inside: a version's id, or BASE."""
+    def with_adapter(self, version_id: str) -> Iterator[Any]:
+        """The model with the adapter of this version active; BASE: with none."""
         from thumbwheel.engine.lora import adapter_layers, switched
 
         model = self.model
-        if side != BASE:
-            model.set_adapter(self._names[side])
+        if version_id != BASE:
+            model.set_adapter(self._adapter_names[version_id])
             yield model
         else:
             with switched(model, adapter_layers(model), None):
@@ -135,10 +133,11 @@ class LocalModel:
 
 @dataclass
 class LocalResponder:
-    """One version of them; see `side.Side`."""
+    """One version of a `LocalModel`."""
 
-    own: LocalModel
-    voice: str
+    local_model: LocalModel
+    version_id: str
+    """The version whose adapter answers, or BASE."""
     name: str
     identity: str
     scores: bool = True
@@ -147,131 +146,147 @@ class LocalResponder:
 
     @property
     def batch(self) -> int:
-        """As the settings say."""
-        return self.own.config.batch_size
+        """The batch size of the settings."""
+        return self.local_model.config.batch_size
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
-        """Those that are asked alike are decoded together."""
-        found: dict[int, Answers] = {}
-        places = sorted(range(len(asks)), key=lambda place: _manner(asks[place]))
-        for _, same in groupby(places, key=lambda place: _manner(asks[place])):
-            chosen = list(same)
-            found.update(zip(chosen, self._sampled([asks[place] for place in chosen]), strict=True))
-        return [found[place] for place in range(len(asks))]
+        """Fresh answers; questions with the same sampling settings are decoded together."""
+        by_sampling: dict[tuple[int, int, float], list[int]] = {}
+        for index, ask in enumerate(asks):
+            settings = (ask.max_new_tokens, ask.samples, ask.temperature)
+            by_sampling.setdefault(settings, []).append(index)
+        replies: list[Answers] = [()] * len(asks)
+        for _, indices in sorted(by_sampling.items()):
+            sampled = self._sampled([asks[index] for index in indices])
+            for index, answers in zip(indices, sampled, strict=True):
+                replies[index] = answers
+        return replies
 
     def _sampled(self, asks: Sequence[Ask]) -> list[Answers]:
         from thumbwheel.engine.rollout import Sampling
         from thumbwheel.engine.sampler import GroupSampler
 
-        builder, first = self.own.builder, asks[0]
-        prompts = [builder.prompt(one.prompt) for one in asks]
+        builder, first = self.local_model.builder, asks[0]
+        prompts = [builder.prompt(ask.prompt) for ask in asks]
         sampling = Sampling(
             max_new_tokens=first.max_new_tokens,
             temperature=first.temperature,
             stop_ids=builder.stop_ids,
         )
-        with self.own.speaking(self.voice) as model:
+        with self.local_model.with_adapter(self.version_id) as model:
             began = time.perf_counter()
-            self._sampler = self._sampler or GroupSampler(
-                model, builder.tokenizer, rows=self.own.config.batch_size
-            )
+            if self._sampler is None:
+                rows = self.local_model.config.batch_size
+                self._sampler = GroupSampler(model, builder.tokenizer, rows=rows)
             groups = self._sampler.sample(prompts, first.samples, sampling)
             seconds = (time.perf_counter() - began) / (len(asks) * first.samples)
-        return [
-            tuple(
-                Answer(one.text, one.finish, len(one.ids), len(prompt), seconds, one.ids, seconds)
-                for one in group
-            )
-            for prompt, group in zip(prompts, groups, strict=True)
-        ]
+        replies: list[Answers] = []
+        for prompt, group in zip(prompts, groups, strict=True):
+            answers = []
+            for sample in group:
+                answer = Answer(
+                    sample.text,
+                    sample.finish,
+                    tokens=len(sample.ids),
+                    prompt_tokens=len(prompt),
+                    seconds=seconds,
+                    ids=sample.ids,
+                    busy=seconds,
+                )
+                answers.append(answer)
+            replies.append(tuple(answers))
+        return replies
 
-    def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
-        """All texts of one prompt in one tree, as many prompts at once as the token budget holds."""
+    def log_probabilities(self, asks: Sequence[AskLikelihood]) -> list[Sums]:
+        """Summed log-probabilities. The texts of one prompt form one tree, and a pass scores as
+        many prompts as the token budget holds."""
         from thumbwheel.engine.score import ScoreEngine
 
-        made = [self._example(one) for one in asks]
-        examples = [one for one in made if one is not None]
-        found: list[list[tuple[float, int]]] = [[] for _ in examples]
-        with self.own.speaking(self.voice) as model:
+        examples: list[Example] = []
+        example_of_ask: list[int | None] = []
+        for ask in asks:
+            example = self._example(ask)
+            example_of_ask.append(None if example is None else len(examples))
+            if example is not None:
+                examples.append(example)
+        sums: list[list[tuple[float, int]]] = [[] for _ in examples]
+        with self.local_model.with_adapter(self.version_id) as model:
             engine = self._engine = self._engine or ScoreEngine(model)
-            for batch, logp in (
-                engine.map_batches(examples, self.own.config.token_budget, _scored)
-                if examples
-                else ()
-            ):
-                sums = batch.branch_sum(logp.double()).tolist()
-                for owner, total, count in zip(
-                    batch.example_of.tolist(), sums, batch.branch_count().tolist(), strict=True
-                ):
-                    found[batch.example_ids[owner]].append((total, count))
-        sums_of = iter(found)
-        return [() if one is None else tuple(next(sums_of)) for one in made]
+            if examples:
+                budget = self.local_model.config.token_budget
+                for batch, logp in engine.map_batches(examples, budget, _policy_logp):
+                    totals = batch.branch_sum(logp.double()).tolist()
+                    counts = batch.branch_count().tolist()
+                    owners = batch.example_of.tolist()
+                    for owner, total, count in zip(owners, totals, counts, strict=True):
+                        sums[batch.example_ids[owner]].append((total, count))
+        return [() if index is None else tuple(sums[index]) for index in example_of_ask]
 
-    def _example(self, asked: Known) -> Example | None:
-        """None for what does not fit."""
+    def _example(self, ask: AskLikelihood) -> Example | None:
+        """The prompt with its texts as branches; None where it does not fit the model."""
         from thumbwheel.engine.prompt import Target
         from thumbwheel.engine.tree import Branch, Example
 
-        if not asked.prompt:
-            return self._plain(asked.texts[0])
-        finish = asked.finish or (None,) * len(asked.texts)
-        targets = [Target(text, why) for text, why in zip(asked.texts, finish, strict=True)]
-        fitted = self.own.builder.fit(
-            asked.prompt, targets, self.own.config.max_length, asked.tools
-        )
+        if not ask.prompt:
+            return self._example_of_text(ask.texts[0])
+        finish_reasons = ask.finish or (None,) * len(ask.texts)
+        targets = [
+            Target(text, reason) for text, reason in zip(ask.texts, finish_reasons, strict=True)
+        ]
+        max_length = self.local_model.config.max_length
+        fitted = self.local_model.builder.fit(ask.prompt, targets, max_length, ask.tools)
         if fitted.refused:
             return None
-        return Example(
-            fitted.rows[0].prompt_ids, tuple(Branch(row.completion_ids) for row in fitted.rows), ""
-        )
+        branches = tuple(Branch(row.completion_ids) for row in fitted.rows)
+        return Example(fitted.rows[0].prompt_ids, branches, "")
 
-    def _plain(self, text: str) -> Example | None:
-        """A text that stands alone: its first token is what the others follow, unless the tokenizer
-        puts one before."""
+    def _example_of_text(self, text: str) -> Example | None:
+        """A text without a prompt: its first token (or the one that the tokenizer puts before it)
+        is the context of the others."""
         from thumbwheel.engine.tree import Branch, Example
 
-        found = list(self.own.builder.tokenizer(text)["input_ids"])[
-            : min(self.own.config.max_length, self.own.room)
-        ]
-        return Example((found[0],), (Branch(tuple(found[1:])),), "") if len(found) > 1 else None
+        longest = min(self.local_model.config.max_length, self.local_model.room)
+        token_ids = list(self.local_model.builder.tokenizer(text)["input_ids"])[:longest]
+        if len(token_ids) < 2:
+            return None
+        return Example((token_ids[0],), (Branch(tuple(token_ids[1:])),), "")
 
     def close(self) -> None:
-        """Let go of the model; the next question loads it again."""
-        self.own.__dict__.pop("model", None)
+        """Free the model; the next question loads it again."""
+        self.local_model.__dict__.pop("model", None)
         self._engine = self._sampler = None
 
 
 def exported(
     ws: Workspace, version: ModelVersion, name: str, folder: Path, config: EvaluationConfig
 ) -> LocalResponder:
-    """The model in `folder` in the place of `version`. Raises ModelError for a folder without a
-    whole model."""
+    """The merged model in `folder` as a responder for `version`. Raises ModelError for a folder
+    without a whole model."""
     from thumbwheel.engine.load import base_fingerprint
 
     folder = folder.expanduser()
-    whole = replace(
+    merged = replace(
         version,
         base=str(folder),
         base_fingerprint=base_fingerprint(folder),
         adapter=None,
         endpoint=None,
     )
-    side = LocalModel(ws, whole, [], config).side(whole)
-    beside = {path.name: ids.file_hash(path) for pattern in BESIDE for path in folder.glob(pattern)}
-    return replace(side, name=name, identity=ids.fingerprint([side.identity, beside]))
+    responder = LocalModel(ws, merged, [], config).responder(merged)
+    hashes = {}
+    for pattern in CONFIG_FILES:
+        for path in folder.glob(pattern):
+            hashes[path.name] = ids.file_hash(path)
+    return replace(responder, name=name, identity=ids.fingerprint([responder.identity, hashes]))
 
 
-def _scored(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
+def _policy_logp(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
     from thumbwheel.engine.score import Role
 
     return engine.score(batch, Role.POLICY).logp.cpu()
 
 
-def _manner(one: Ask) -> tuple[int, int, float]:
-    return one.max_new_tokens, one.samples, one.temperature
-
-
-def _add(model: Any, version: ModelVersion, adapter: Path) -> None:
+def _add_adapter(model: Any, version: ModelVersion, adapter: Path) -> None:
     from thumbwheel.engine.load import quiet_transformers
 
     try:

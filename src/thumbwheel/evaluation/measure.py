@@ -1,11 +1,12 @@
-"""Fresh answers, judged by what their cases ask; and which cases count for a comparison. Runs no
-model."""
+"""Fresh answers, judged by the checkers of their cases; and which cases count in a comparison. Runs
+no model."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from thumbwheel.core.errors import ConfigError, NotFound
@@ -15,133 +16,154 @@ from thumbwheel.rewards.checker import OwnerSettings, checker, checker_of
 from thumbwheel.rewards.function import Score, Status
 
 REASON = 200
-"""Characters of a reason that are kept."""
+"""Characters of a stored reason."""
 UNANSWERED = Judged(
     "", None, None, False, None, {"status": "unanswered", "reason": "this side has no answer"}
 )
 
 
 def judge(cases: Sequence[Case], replies: Sequence[Answers], owner: OwnerSettings) -> list[Judged]:
-    """What the checker of each case, with the settings that its owner gives it, says about the
-    first answer to it."""
-    answered = [place for place, one in enumerate(replies) if one]
-    given = {place: replies[place][0] for place in answered}
-    texts = [given[place].text.strip() for place in answered]
-    scores = score([cases[place] for place in answered], texts, owner)
-    judged = {
-        place: _judged(given[place], text, one)
-        for place, text, one in zip(answered, texts, scores, strict=True)
-    }
-    return [judged.get(place, UNANSWERED) for place in range(len(replies))]
+    """The first answer to each case, judged by the case's checker with the settings of its
+    owner."""
+    answered = [index for index, reply in enumerate(replies) if reply]
+    answers = [replies[index][0] for index in answered]
+    texts = [answer.text.strip() for answer in answers]
+    scores = score([cases[index] for index in answered], texts, owner)
+    judged = [UNANSWERED] * len(replies)
+    for index, answer, text, answer_score in zip(answered, answers, texts, scores, strict=True):
+        judged[index] = _judged(answer, text, answer_score)
+    return judged
 
 
-def _judged(answer: Answer, text: str, one: Score) -> Judged:
+def _judged(answer: Answer, text: str, score: Score) -> Judged:
     return Judged(
         text,
-        one.value,
-        one.well_formed,
+        score.value,
+        score.well_formed,
         answer.finish == "stop",
         answer.tokens,
-        {"status": str(one.status), **one.evidence},
+        {"status": str(score.status), **score.evidence},
     )
 
 
 def score(cases: Sequence[Case], texts: Sequence[str], owner: OwnerSettings) -> list[Score]:
-    """One score per answer, by the checker that its case names, else by the one that its kind of
-    reference has.
+    """One score per answer, by the checker that its case names, else by the default for the kind
+    of its reference.
 
-    A case whose checker is unknown, has impossible settings, or brings one that only the owner may
-    set says nothing about any answer (`checkers`).
+    A case whose checker cannot be used (unknown, impossible settings, a setting that only the owner
+    may set) gives no value.
     """
-    found: dict[int, Score] = {}
-    for function, places in _checkers(cases, owner):
-        if isinstance(function, str):
-            found.update((place, Score.none(Status.NOT_APPLICABLE, function)) for place in places)
-            continue
-        scores = function.score(
-            [
-                rewards.Case(texts[place], cases[place].reference, cases[place].prompt)
-                for place in places
+    scores: list[Score | None] = [None] * len(cases)
+    for group in _checker_groups(cases, owner):
+        if isinstance(group.checker, str):
+            group_scores = [Score.none(Status.NOT_APPLICABLE, group.checker)] * len(group.indices)
+        else:
+            answered = [
+                rewards.Case(texts[index], cases[index].reference, cases[index].prompt)
+                for index in group.indices
             ]
-        )
-        found.update(zip(places, scores, strict=True))
-    return [found[place] for place in range(len(cases))]
+            group_scores = group.checker.score(answered)
+        for index, case_score in zip(group.indices, group_scores, strict=True):
+            scores[index] = case_score
+    return [case_score for case_score in scores if case_score is not None]
 
 
 def checkers(cases: Sequence[Case], owner: OwnerSettings) -> list[str]:
-    """The checkers of the cases with their versions, and why some cannot be used; installing what
-    has them changes it."""
-    found = {
-        one if isinstance(one, str) else f"{type(one).__name__} {one.version}"
-        for one, _ in _checkers(cases, owner)
-    }
-    return sorted(found)
+    """The checkers of the cases with their versions, and the reasons why some cannot be used; it
+    changes when a missing checker is installed."""
+    names = set()
+    for group in _checker_groups(cases, owner):
+        if isinstance(group.checker, str):
+            names.add(group.checker)
+        else:
+            names.add(f"{type(group.checker).__name__} {group.checker.version}")
+    return sorted(names)
 
 
-def _checkers(
-    cases: Sequence[Case], owner: OwnerSettings
-) -> Iterator[tuple[rewards.RewardFunction[Any] | str, list[int]]]:
-    """The checker of some cases, or why there is none, with their places."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for place, case in enumerate(cases):
+@dataclass
+class _CheckerGroup:
+    """Cases (by index) with the same checker and settings; the reason instead of the checker where
+    it cannot be used."""
+
+    checker: rewards.RewardFunction[Any] | str
+    indices: list[int]
+
+
+def _checker_groups(cases: Sequence[Case], owner: OwnerSettings) -> Iterator[_CheckerGroup]:
+    indices_of: dict[tuple[str, str], list[int]] = {}
+    for index, case in enumerate(cases):
+        name = case.checker or checker_of(case.reference)
         settings = json.dumps(case.checker_config or {}, sort_keys=True)
-        groups.setdefault((case.checker or checker_of(case.reference), settings), []).append(place)
-    for (name, settings), places in groups.items():
+        indices_of.setdefault((name, settings), []).append(index)
+    for (name, settings), indices in indices_of.items():
+        where = f"case {cases[indices[0]].id!r}"
         try:
-            yield (
-                checker(name, json.loads(settings), None, f"case {cases[places[0]].id!r}", owner),
-                places,
-            )
+            function = checker(name, json.loads(settings), None, where, owner)
         except (NotFound, ConfigError) as error:
-            yield f"the checker cannot be used: {error}", places
+            yield _CheckerGroup(f"the checker cannot be used: {error}", indices)
+        else:
+            yield _CheckerGroup(function, indices)
 
 
 def blocked(judgements: Iterable[Score | Judged]) -> Counter[str]:
-    """Why how many could not be given for want of what judges."""
-    waiting = (
-        one
-        for one in judgements
-        if (one.status if isinstance(one, Score) else one.evidence["status"]) == Status.BLOCKED
-    )
-    return Counter(str(one.evidence.get("reason"))[:REASON] for one in waiting)
+    """Reason -> judgements that failed because what judges was not available."""
+    reasons = Counter[str]()
+    for judgement in judgements:
+        if isinstance(judgement, Score):
+            status: Any = judgement.status
+        else:
+            status = judgement.evidence["status"]
+        if status == Status.BLOCKED:
+            reasons[str(judgement.evidence.get("reason"))[:REASON]] += 1
+    return reasons
 
 
-def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[tuple[int, float, float]]:
-    """(place, value before, value after) of the cases that at least one side could be judged on.
+@dataclass(frozen=True)
+class PairedValue:
+    """The values of both answers to one case; `index` is the case's."""
 
-    An answer that its checker failed on (too deep, too long), or that has nothing to judge (no
-    code), is no success when the other side's answer was judged: leaving the case out would reward
-    that. A case on which no side has a value is left out.
+    index: int
+    before: float
+    after: float
+
+
+def paired(before: Sequence[Judged], after: Sequence[Judged]) -> Iterator[PairedValue]:
+    """The values of the cases that count: at least one answer could be judged.
+
+    An answer on which the checker failed (too deep, too long), or that has nothing to judge (no
+    code), counts as wrong when the other answer was judged. Leaving the case out would reward such
+    answers. A case of which neither answer has a value is left out.
     """
-    for place, (first, second) in enumerate(zip(before, after, strict=True)):
-        values = [_value(first), _value(second)]
-        if any(one.value is not None for one in (first, second)) and None not in values:
-            yield place, float(values[0] or 0.0), float(values[1] or 0.0)
+    for index, (first, second) in enumerate(zip(before, after, strict=True)):
+        if first.value is None and second.value is None:
+            continue
+        value_before, value_after = _value(first), _value(second)
+        if value_before is not None and value_after is not None:
+            yield PairedValue(index, float(value_before), float(value_after))
 
 
-def _value(one: Judged) -> float | None:
-    gone = (
-        one.value is None
-        and one.evidence["status"] in (Status.FAILED, Status.NOT_APPLICABLE)
-        and one is not UNANSWERED
-    )
-    return 0.0 if gone else one.value
+def _value(judged: Judged) -> float | None:
+    could_not_judge = judged.evidence["status"] in (Status.FAILED, Status.NOT_APPLICABLE)
+    if judged.value is None and judged is not UNANSWERED and could_not_judge:
+        return 0.0
+    return judged.value
 
 
-def unjudged(before: Sequence[Judged], after: Sequence[Judged], places: set[int]) -> Counter[str]:
-    """Why the answers besides those at `places` do not count, and how many."""
-    both = enumerate(zip(before, after, strict=True))
-    return Counter(_unjudged(*two) for place, two in both if place not in places)
+def unjudged(before: Sequence[Judged], after: Sequence[Judged], counted: set[int]) -> Counter[str]:
+    """Reason -> cases that do not count: those whose index is not in `counted`."""
+    reasons = Counter[str]()
+    for index, (first, second) in enumerate(zip(before, after, strict=True)):
+        if index not in counted:
+            reasons[_why_unjudged(first, second)] += 1
+    return reasons
 
 
-def _unjudged(before: Judged, after: Judged) -> str:
-    if any(one is UNANSWERED for one in (before, after)):
+def _why_unjudged(before: Judged, after: Judged) -> str:
+    if before is UNANSWERED or after is UNANSWERED:
         return "a side has no answer"
-    if waiting := blocked((before, after)):
-        return f"the checker waits: {next(iter(waiting))}"
-    said = {one.evidence.get("reason") for one in (before, after)}
-    return (
-        str(said.pop())
-        if len(said) == 1 and None not in said
-        else "the checker could judge neither answer"
-    )
+    if blocked_reasons := blocked((before, after)):
+        return f"the checker waits: {next(iter(blocked_reasons))}"
+    reason = before.evidence.get("reason")
+    if reason is not None and reason == after.evidence.get("reason"):
+        return str(reason)
+    return "the checker could judge neither answer"

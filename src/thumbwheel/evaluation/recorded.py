@@ -1,5 +1,4 @@
-"""The side that only remembers: what the app's own model answered to the same prompts, as it was
-recorded."""
+"""The responder of form `recorded`: what the app's model answered to the same prompts."""
 
 from __future__ import annotations
 
@@ -9,48 +8,50 @@ from dataclasses import dataclass
 from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.types import Answer, Answers, Ask, Case, Known, Sums
+from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, Case, Sums
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
 
 @dataclass
-class Recorded:
-    """See `side.Side`. A prompt that nobody answered has no answer, and neither has a request for
-    several."""
+class RecordedResponder:
+    """Answers from records; a prompt without a record has no answer, and neither has an `Ask` for
+    several samples."""
 
     name: str
     identity: str
-    known: Mapping[str, Answer]
+    by_prompt: Mapping[str, Answer]
+    """Canonical prompt -> its answer."""
     batch: int = 1000
     scores: bool = False
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
-        """The recorded ones."""
-        found = [
-            self.known.get(ids.canonical(one.prompt)) if one.samples == 1 else None for one in asks
-        ]
-        return [() if one is None else (one,) for one in found]
+        replies: list[Answers] = []
+        for ask in asks:
+            answer = self.by_prompt.get(ids.canonical(ask.prompt))
+            replies.append((answer,) if answer is not None and ask.samples == 1 else ())
+        return replies
 
-    def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
-        """None are known."""
+    def log_probabilities(self, asks: Sequence[AskLikelihood]) -> list[Sums]:
         return [()] * len(asks)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to close."""
 
 
-def recorded(ws: Workspace, version: ModelVersion, name: str, cases: Sequence[Case]) -> Recorded:
-    """The newest answer of `version` to the prompt of each case; one that does not say whose it is
-    may be its own."""
+def recorded(
+    ws: Workspace, version: ModelVersion, name: str, cases: Sequence[Case]
+) -> RecordedResponder:
+    """The newest answer of `version` to the prompt of each case. An answer whose model was not
+    recorded counts as the version's."""
     agent_id = versions.require_agent(ws, version.agent)
+    prompt_ids = {case.prompt_id for case in cases}
     with ws.db.read() as connection:
-        found = store.recorded(connection, agent_id, version, {case.prompt_id for case in cases})
-    known = {
-        ids.canonical(case.prompt): found[case.prompt_id]
+        answers = store.recorded(connection, agent_id, version, prompt_ids)
+    by_prompt = {
+        ids.canonical(case.prompt): answers[case.prompt_id]
         for case in cases
-        if case.prompt_id in found
+        if case.prompt_id in answers
     }
-    return Recorded(
-        name, ids.fingerprint(["recorded", {key: one.text for key, one in known.items()}]), known
-    )
+    texts = {prompt: answer.text for prompt, answer in by_prompt.items()}
+    return RecordedResponder(name, ids.fingerprint(["recorded", texts]), by_prompt)

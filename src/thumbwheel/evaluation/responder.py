@@ -1,10 +1,10 @@
-"""The contract of a side: something that answers prompts, whatever serves it, and where it can says
-how likely it finds a text.
+"""The contract of a responder: something that answers prompts and, where it can, scores given
+texts.
 
-Sides are: a base with an adapter in this process (`local_model.py`), a server (`served.py`: a GGUF file
-through llama-server, or an endpoint), and what was recorded (`recorded.py`). Every question to a
-side goes through `ask`, which keeps the replies, so that the same question to the same model is
-never paid for twice and a stopped evaluation goes on where it was.
+Responders are: a base with an adapter in this process (`local_model.py`), a server (`served.py`: a
+GGUF file through llama-server, or an endpoint), and recorded answers (`recorded.py`). Every
+question goes through `ask`, which stores the replies. So the same question to the same model is
+never paid for twice, and a stopped evaluation goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Protocol
 from thumbwheel.core import ids, log
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.types import Answer, Answers, Ask, Known, Sums
+from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, Sums
 
-ALIKE, SHORT = 2, 200
-"""How much longer the longest question of a chunk may be than the shortest, beyond so many
-characters."""
+LENGTH_RATIO = 2
+SHORT = 200
+"""Characters. The longest question of a chunk is at most LENGTH_RATIO * (shortest + SHORT) long."""
 
 
 class Responder(Protocol):
-    """A model, served in one way."""
+    """One model, served in one way."""
 
     @property
     def name(self) -> str:
@@ -37,94 +37,105 @@ class Responder(Protocol):
 
     @property
     def batch(self) -> int:
-        """Prompts that it is best asked together."""
+        """How many prompts to ask at once."""
 
     @property
     def scores(self) -> bool:
-        """Whether it knows log-probabilities of given texts."""
+        """Whether it can compute log-probabilities of given texts."""
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
         """Fresh answers, in the order of the questions."""
 
-    def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
-        """Of given texts; only asked of a side that `scores`."""
+    def log_probabilities(self, asks: Sequence[AskLikelihood]) -> list[Sums]:
+        """Of given texts; only called where it `scores`."""
 
     def close(self) -> None:
-        """Let go of processes and connections."""
+        """Stop processes and close connections."""
 
 
 def ask(
-    ws: Workspace, agent_id: str, side: Responder, asks: Sequence[Ask | Known], what: str
+    ws: Workspace,
+    agent_id: str,
+    responder: Responder,
+    asks: Sequence[Ask | AskLikelihood],
+    what: str,
 ) -> list[Any]:
-    """The replies of `side`, in the order of `asks` (all of one kind): kept ones, and new ones,
-    which are kept chunk by chunk.
+    """The replies of `responder` to `asks` (all of one kind), in their order: stored ones, and new
+    ones, which are stored chunk by chunk.
 
-    What is missing is asked in an order that depends on the questions alone, so that an evaluation
-    which was stopped asks the rest in the very batches that it would have asked it in.
+    The order in which missing replies are asked for depends on the questions alone. So an
+    evaluation that was stopped asks the rest in the same batches as it would have.
     """
-    keys = [ids.fingerprint([type(one).__name__, asdict(one)]) for one in asks]
-    kind = "log_probabilities" if asks and isinstance(asks[0], Known) else "answers"
+    kind = "answers"
+    reply: Callable[[Any], list[Any]] = responder.answers
+    if asks and isinstance(asks[0], AskLikelihood):
+        kind = "log_probabilities"
+        reply = responder.log_probabilities
+
+    keys = [ids.fingerprint([kind, asdict(question)]) for question in asks]
     with ws.db.read() as connection:
-        kept = {
-            key: _read(kind, value)
-            for key, value in store.kept_answers(connection, side.identity, kind, set(keys)).items()
-        }
-    missing = {key: one for key, one in zip(keys, asks, strict=True) if key not in kept}
-    reply: Callable[[Any], list[Any]] = (
-        side.log_probabilities if kind == "log_probabilities" else side.answers
-    )
-    with log.progress(f"{what} of {side.name}", len(missing), "prompts") as advance:
-        for chunk in chunks(missing, side.batch):
-            found = dict(zip(chunk, reply([missing[key] for key in chunk]), strict=True))
-            told = {
-                key: replies for key, replies in found.items() if replies or kind != "answers"
-            }  # what got no answer is asked again
-            values = {
-                key: [asdict(one) if isinstance(one, Answer) else one for one in replies]
-                for key, replies in told.items()
-            }
-            ws.db.write(
-                partial(
-                    store.keep_answers,
-                    agent_id=agent_id,
-                    model=side.identity,
-                    kind=kind,
-                    values=values,
-                )
+        stored = store.stored_answers(connection, responder.identity, kind, set(keys))
+    replies = {key: _from_json(kind, value) for key, value in stored.items()}
+    missing = {
+        key: question for key, question in zip(keys, asks, strict=True) if key not in replies
+    }
+
+    with log.progress(f"{what} of {responder.name}", len(missing), "prompts") as advance:
+        for chunk in chunks(missing, responder.batch):
+            new_replies = reply([missing[key] for key in chunk])
+            values = {}
+            for key, new_reply in zip(chunk, new_replies, strict=True):
+                replies[key] = new_reply
+                if new_reply or kind != "answers":  # what got no answer is asked again next time
+                    values[key] = _to_json(new_reply)
+            write = partial(
+                store.store_answers,
+                agent_id=agent_id,
+                model=responder.identity,
+                kind=kind,
+                values=values,
             )
-            kept |= found
+            ws.db.write(write)
             advance(len(chunk))
-    return [kept[key] for key in keys]
+    return [replies[key] for key in keys]
 
 
-def chunks(missing: Mapping[str, Ask | Known], size: int) -> Iterator[list[str]]:
-    """Keys of questions of like length, of about as many answers as `size`: prompts in a batch are
-    padded to the longest."""
+def chunks(missing: Mapping[str, Ask | AskLikelihood], size: int) -> Iterator[list[str]]:
+    """Keys of questions of similar length, since prompts in a batch are padded to the longest.
+    A chunk asks for about `size` answers."""
     ordered = sorted(missing, key=lambda key: (_length(missing[key]), key))
     chunk: list[str] = []
     room = size
     for key in ordered:
-        one = missing[key]
-        weight = one.samples if isinstance(one, Ask) else 1
-        if chunk and (weight > room or _length(one) > ALIKE * (_length(missing[chunk[0]]) + SHORT)):
-            yield chunk
-            chunk, room = [], size
+        question = missing[key]
+        samples = question.samples if isinstance(question, Ask) else 1
+        if chunk:
+            longest = LENGTH_RATIO * (_length(missing[chunk[0]]) + SHORT)
+            if samples > room or _length(question) > longest:
+                yield chunk
+                chunk, room = [], size
         chunk.append(key)
-        room -= weight
+        room -= samples
     if chunk:
         yield chunk
 
 
-def _length(one: Ask | Known) -> int:
-    texts = [str(message.get("content") or "") for message in one.prompt] + (
-        list(one.texts) if isinstance(one, Known) else []
-    )
-    return sum(map(len, texts))
+def _length(question: Ask | AskLikelihood) -> int:
+    characters = sum(len(str(message.get("content") or "")) for message in question.prompt)
+    if isinstance(question, AskLikelihood):
+        characters += sum(len(text) for text in question.texts)
+    return characters
 
 
-def _read(kind: str, value: list[Any]) -> tuple[Any, ...]:
+def _to_json(reply: Sequence[Any]) -> list[Any]:
+    return [asdict(part) if isinstance(part, Answer) else part for part in reply]
+
+
+def _from_json(kind: str, value: list[Any]) -> tuple[Any, ...]:
     if kind == "log_probabilities":
-        return tuple((float(total), int(count)) for total, count in value)
-    return tuple(
-        Answer(**one | {"ids": None if one["ids"] is None else tuple(one["ids"])}) for one in value
-    )
+        return tuple((float(total), int(tokens)) for total, tokens in value)
+    answers = []
+    for fields in value:
+        token_ids = None if fields["ids"] is None else tuple(fields["ids"])
+        answers.append(Answer(**fields | {"ids": token_ids}))
+    return tuple(answers)

@@ -1,8 +1,7 @@
-"""Which sides an evaluation compares: each version as it is served by default, or in the form that
-was named for it.
+"""The two responders of an evaluation: how candidate and incumbent are served.
 
 Forms: `hf:FOLDER` (a merged model, in this process), `gguf:FILE`, an endpoint as `URL#MODEL`,
-`recorded` (what the app's own model answered). Without one a version is its base with its adapter
+`recorded` (what the app's model answered). Without a form, a version is its base with its adapter
 in this process, or the endpoint that it was registered as.
 """
 
@@ -29,8 +28,8 @@ FORMS = f"hf:FOLDER, gguf:FILE, http://HOST:PORT/v1#MODEL, {RECORDED}"
 
 
 @dataclass
-class Sides:
-    """A candidate and what it is compared with. Close them."""
+class Responders:
+    """A candidate and the incumbent that it is compared with. Close them."""
 
     ws: Workspace
     config: EvaluationConfig
@@ -41,24 +40,24 @@ class Sides:
     against_form: str | None = None
 
     @cached_property
-    def own(self) -> LocalModel:
-        """The candidate's base, with the adapters of those that run in this process."""
-        here = [
-            one
-            for one, form in ((self.candidate, self.form), (self.incumbent, self.against_form))
-            if one.adapter and not form
-        ]
-        return LocalModel(self.ws, base_of(self.ws, self.candidate), here, self.config)
+    def local_model(self) -> LocalModel:
+        """The candidate's base, with the adapters of the versions that run in this process."""
+        adapted = []
+        if self.candidate.adapter and not self.form:
+            adapted.append(self.candidate)
+        if self.incumbent.adapter and not self.against_form:
+            adapted.append(self.incumbent)
+        return LocalModel(self.ws, base_of(self.ws, self.candidate), adapted, self.config)
 
     @cached_property
     def after(self) -> Responder:
         """The candidate."""
-        return self._side(self.candidate, self.form)
+        return self._responder(self.candidate, self.form)
 
     @cached_property
     def before(self) -> Responder:
-        """What it is compared with."""
-        return self._side(self.incumbent, self.against_form)
+        """The incumbent."""
+        return self._responder(self.incumbent, self.against_form)
 
     @property
     def both(self) -> tuple[Responder, Responder]:
@@ -68,53 +67,50 @@ class Sides:
     @cached_property
     def base(self) -> Responder:
         """The base of the candidate, in this process."""
-        return self.own.side(self.own.base)
+        return self.local_model.responder(self.local_model.base)
 
     @property
     def served(self) -> list[Responder]:
-        """Those that are not the base with an adapter or none."""
-        given = (
-            (self.incumbent, self.against_form, "before"),
-            (self.candidate, self.form, "after"),
-        )
-        return [getattr(self, name) for one, form, name in given if form or one.endpoint]
+        """Those that do not run on `local_model`."""
+        served = []
+        if self.against_form or self.incumbent.endpoint:
+            served.append(self.before)
+        if self.form or self.candidate.endpoint:
+            served.append(self.after)
+        return served
 
     def close(self) -> None:
-        """End what was started."""
-        for side in self.served:
-            side.close()
+        """Stop the servers and close the connections."""
+        for responder in self.served:
+            responder.close()
 
-    def _side(self, version: ModelVersion, form: str | None) -> Responder:
-        key, parallel = os.environ.get(self.config.key_variable), self.config.parallel
+    def _responder(self, version: ModelVersion, form: str | None) -> Responder:
+        api_key = os.environ.get(self.config.key_variable)
+        parallel = self.config.parallel
         if form is None and version.endpoint is None:
-            return self.own.side(version)
+            return self.local_model.responder(version)
         if form is None and version.endpoint is not None:
-            return endpoint(
-                version.name,
-                version.endpoint["url"],
-                version.endpoint["model"],
-                key,
-                parallel,
-                version.id,
-            )
+            url, model = version.endpoint["url"], version.endpoint["model"]
+            return endpoint(version.name, url, model, api_key, parallel, version.id)
+
         name = f"{version.name} as {form}"
-        kind, _, rest = str(form).partition(":")
+        kind, _, path = str(form).partition(":")
         if form == RECORDED:
             return recorded(self.ws, version, name, self.cases)
-        if kind == "hf" and rest:
-            return exported(self.ws, version, name, Path(rest), self.config)
-        if kind == "gguf" and rest:
-            return gguf(name, Path(rest))
+        if kind == "hf" and path:
+            return exported(self.ws, version, name, Path(path), self.config)
+        if kind == "gguf" and path:
+            return gguf(name, Path(path))
         url, _, model = str(form).partition("#")
         if "@" in url or "?" in url:
-            shown = url.partition("@")[2] or url.partition("?")[0]
+            without_secret = url.partition("@")[2] or url.partition("?")[0]
             raise InputError(
-                f"{shown!r} as a form",
+                f"{without_secret!r} as a form",
                 "a name or key in a URL would be stored",
                 f"Set {self.config.key_variable}",
             )
         if kind in ("http", "https") and model:
-            return endpoint(name, url, model, key, parallel, version.id)
+            return endpoint(name, url, model, api_key, parallel, version.id)
         raise InputError(
             f"{form!r} as a form of {version.name!r}",
             "there is no such form",
@@ -123,17 +119,13 @@ class Sides:
 
 
 def base_of(ws: Workspace, version: ModelVersion) -> ModelVersion:
-    """The version without adapter over which `version` was made."""
-    bases = (
-        one
-        for one in versions.versions(ws, version.agent)
-        if one.adapter is None and one.endpoint is None
+    """The version without an adapter that `version` was trained over."""
+    for earlier in versions.versions(ws, version.agent):
+        is_base = earlier.adapter is None and earlier.endpoint is None
+        if is_base and earlier.base_fingerprint == version.base_fingerprint:
+            return earlier
+    raise InputError(
+        f"version {version.name!r} of agent {version.agent!r}",
+        "its base is not among the versions",
+        "Train a new one",
     )
-    found = next((one for one in bases if one.base_fingerprint == version.base_fingerprint), None)
-    if found is None:
-        raise InputError(
-            f"version {version.name!r} of agent {version.agent!r}",
-            "its base is not among the versions",
-            "Train a new one",
-        )
-    return found

@@ -1,9 +1,9 @@
 """Which held-out rows judge a version: cases, and recorded answers of a split that training did not
 see.
 
-Gold cases come first; without any, the feedback cases whose prompt falls in the gate split; without
-these, recorded answers can only be ranked. Whatever asks the same as a row that the version learned
-from, or that chose its checkpoint (dev), is left out and counted, whoever put it there.
+Gold cases come first. Without any, the feedback cases whose prompt falls in the gate split are
+used; without these, recorded answers can only be ranked. A row that asks the same as one that the
+version learned from, or that chose its checkpoint (dev), is left out and counted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from typing import Any
 
 from thumbwheel.core import ids
@@ -22,12 +21,12 @@ from thumbwheel.datasets.split_assignment import assign_splits
 from thumbwheel.datasets.types import ChatRow, Dataset, DatasetConfig, LabelRow, PairRow
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
-from thumbwheel.evaluation.types import Case, Given, Message
+from thumbwheel.evaluation.types import Case, Message, RecordedAnswer
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
 
 SPLITTING = ("salt", "dev", "gate")
-"""Settings that decide which split a group is in; datasets that agree in them hold out the same
+"""Settings that decide which split a group is in. Datasets with equal settings hold out the same
 groups."""
 
 
@@ -37,102 +36,111 @@ class HeldOut:
 
     basis: Basis
     cases: list[Case]
-    given: list[Given]
+    recorded_answers: list[RecordedAnswer]
     dropped: Counter[str] = field(default_factory=Counter)
 
     @property
     def fingerprint(self) -> str:
         """Of every row that is read, in order."""
-        return ids.fingerprint(
-            [[asdict(one) for one in self.cases], [asdict(one) for one in self.given]]
-        )
+        cases = [asdict(case) for case in self.cases]
+        return ids.fingerprint([cases, [asdict(answer) for answer in self.recorded_answers]])
 
 
 def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> HeldOut:
     """What the gate reads about `version`: its cases, and the recorded answers of the gate split.
-    Raises DataError without both, where they are `needed`."""
+    Raises DataError where both are missing and `needed`."""
     agent_id = ids.derived("agt", version.agent)
     dropped: Counter[str] = Counter()
     trained_on = dataset_of(ws, version)
-    seen = _prompt_keys(ws, _lineage(ws, version), ("train", "dev"))
+    seen = _prompt_keys(ws, _datasets_of_lineage(ws, version), ("train", "dev"))
     with ws.db.read() as connection:
-        gold = store.judgeable(connection, agent_id, Basis.GOLD)
-        basis, found = (
-            (Basis.GOLD, gold)
-            if gold
-            else (Basis.FEEDBACK, store.judgeable(connection, agent_id, Basis.FEEDBACK))
-        )
-    if basis is Basis.FEEDBACK and found:
+        basis = Basis.GOLD
+        stored_cases = store.judgeable(connection, agent_id, basis)
+        if not stored_cases:
+            basis = Basis.FEEDBACK
+            stored_cases = store.judgeable(connection, agent_id, basis)
+    if basis is Basis.FEEDBACK and stored_cases:
         with ws.db.read() as connection:
             assignment = assign_splits(connection, agent_id, _split_config(trained_on))
-        found = [case for case in found if assignment.split_of(case.prompt_id) == "gate"]
-    cases = list(_unseen(found, seen, dropped))
-    given = list(_unseen(_given(ws, version.agent, trained_on, ["gate"]), seen, dropped))
-    if needed and not cases and not given:
+        stored_cases = [
+            case for case in stored_cases if assignment.split_of(case.prompt_id) == "gate"
+        ]
+    cases = list(_unseen(stored_cases, seen, dropped))
+    in_gate_split = _recorded_answers(ws, version.agent, trained_on, ["gate"])
+    answers = list(_unseen(in_gate_split, seen, dropped))
+    if needed and not cases and not answers:
+        left_out = ", ".join(f"{count} x {reason}" for reason, count in dropped.items())
+        why = "there is nothing to judge it on: no usable case, and no recorded answer in the gate "
+        why += f"split (left out: {left_out})" if left_out else "split"
         raise DataError(
             f"version {version.name!r} of agent {version.agent!r}",
-            "there is nothing to judge it on: no usable case, and no recorded answer in the gate "
-            f"split{_why(dropped)}",
+            why,
             f"Add cases that you reviewed: thumbwheel case add --agent {version.agent}",
         )
-    return HeldOut(basis, cases, given, dropped)
+    return HeldOut(basis, cases, answers, dropped)
 
 
-def _lineage(ws: Workspace, version: ModelVersion) -> Iterator[Dataset]:
-    """What the version and those that it continues were trained on."""
-    at: ModelVersion | None = version
-    while at is not None:
-        if found := dataset_of(ws, at):
-            yield found
-        at = versions.by_id(ws, at.parent_id) if at.parent_id else None
+def _datasets_of_lineage(ws: Workspace, version: ModelVersion) -> Iterator[Dataset]:
+    """The datasets that the version and its ancestors were trained on."""
+    ancestor: ModelVersion | None = version
+    while ancestor is not None:
+        dataset = dataset_of(ws, ancestor)
+        if dataset is not None:
+            yield dataset
+        ancestor = versions.by_id(ws, ancestor.parent_id) if ancestor.parent_id else None
 
 
-def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> list[Given]:
+def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> list[RecordedAnswer]:
     """Recorded answers that `version` may have learned from, without those to a prompt of `cases`;
-    none for one that nothing trained."""
-    own = dataset_of(ws, version)
+    none for an untrained version."""
+    dataset = dataset_of(ws, version)
+    if dataset is None:
+        return []
     held_out = {prompt_key(case.prompt): "case" for case in cases}
-    return (
-        list(_unseen(_given(ws, version.agent, own, ["train"]), held_out, Counter())) if own else []
-    )
+    answers = _recorded_answers(ws, version.agent, dataset, ["train"])
+    return list(_unseen(answers, held_out, Counter()))
 
 
-def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> list[Given]:
-    """Recorded answers of the dev split of which none of `versions` saw the prompt in training.
-    Raises DataError without any."""
-    own = [dataset for one in versions if (dataset := dataset_of(ws, one))]
-    seen = _prompt_keys(ws, own, ("train",))
-    if len({_splitting(one) for one in own}) > 1:
+def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> list[RecordedAnswer]:
+    """Recorded answers of the dev split whose prompts none of `versions` saw in training. Raises
+    DataError without any."""
+    trained_on = []
+    for version in versions:
+        dataset = dataset_of(ws, version)
+        if dataset is not None:
+            trained_on.append(dataset)
+    if len({_split_settings(dataset) for dataset in trained_on}) > 1:
         raise DataError(
-            f"versions {', '.join(one.name for one in versions)}",
+            f"versions {', '.join(version.name for version in versions)}",
             "they were trained on datasets that are split in different ways, so no dev rows are "
             "fair to all",
             "Build their datasets with the same salt, dev and gate",
         )
-    found = list(_unseen(_given(ws, agent, own[0] if own else None, ["dev"]), seen, Counter()))
-    if not found:
+    seen = _prompt_keys(ws, trained_on, ("train",))
+    in_dev_split = _recorded_answers(ws, agent, trained_on[0] if trained_on else None, ["dev"])
+    answers = list(_unseen(in_dev_split, seen, Counter()))
+    if not answers:
         raise DataError(
             f"agent {agent!r}",
             "its datasets have no rows in the dev split",
             "Collect more feedback, or raise dataset.dev",
         )
-    return found
+    return answers
 
 
-def own_prompts(ws: Workspace, version: ModelVersion) -> Iterator[list[Message]]:
-    """Prompts without tools of the rows that stopped the version's training, then of those that it
-    was trained on."""
-    own = dataset_of(ws, version)
-    rows = (
-        chain.from_iterable(load_rows(ws, own.id, split) for split in ("dev", "train"))
-        if own
-        else ()
-    )
-    return (row.prompt for row in rows if not row.tools)
+def training_prompts(ws: Workspace, version: ModelVersion) -> Iterator[list[Message]]:
+    """Prompts without tools of the version's dataset: the dev rows, then the training rows."""
+    dataset = dataset_of(ws, version)
+    if dataset is None:
+        return
+    for split in ("dev", "train"):
+        for row in load_rows(ws, dataset.id, split):
+            if not row.tools:
+                yield row.prompt
 
 
 def dataset_of(ws: Workspace, version: ModelVersion) -> Dataset | None:
-    """What the version was trained on; None for one that nothing trained."""
+    """The dataset that the version was trained on; None for an untrained version."""
     if version.run_id is None:
         return None
     with ws.db.read() as connection:
@@ -140,75 +148,74 @@ def dataset_of(ws: Workspace, version: ModelVersion) -> Dataset | None:
     return by_id(ws, dataset_id) if dataset_id else None
 
 
-def _splitting(dataset: Dataset) -> tuple[Any, ...]:
+def _split_settings(dataset: Dataset) -> tuple[Any, ...]:
     return tuple(dataset.manifest["config"][name] for name in SPLITTING)
 
 
 def _split_config(dataset: Dataset | None) -> DatasetConfig:
-    return (
-        DatasetConfig(**dict(zip(SPLITTING, _splitting(dataset), strict=True)))
-        if dataset
-        else DatasetConfig()
-    )
+    if dataset is None:
+        return DatasetConfig()
+    return DatasetConfig(**dict(zip(SPLITTING, _split_settings(dataset), strict=True)))
 
 
-def _given(
-    ws: Workspace, agent: str, own: Dataset | None, splits: Collection[str]
-) -> Iterator[Given]:
-    """Recorded answers of the newest dataset of each shape, `own` before any newer one, split as
-    `own` is; each answer once."""
-    known = {
-        one.shape: one
-        for one in datasets(ws, agent)
-        if own is None or _splitting(one) == _splitting(own)
-    }
-    if own is not None:
-        known[own.shape] = own
-    met: set[tuple[bytes, str, bool, str | None, bool]] = set()
-    for dataset in known.values():
+def _recorded_answers(
+    ws: Workspace, agent: str, trained_on: Dataset | None, splits: Collection[str]
+) -> Iterator[RecordedAnswer]:
+    """Recorded answers, each once, of the newest dataset of each shape. `trained_on` takes the
+    place of a newer one of its shape, and only datasets that are split as it is count."""
+    by_shape = {}
+    for dataset in datasets(ws, agent):
+        if trained_on is None or _split_settings(dataset) == _split_settings(trained_on):
+            by_shape[dataset.shape] = dataset
+    if trained_on is not None:
+        by_shape[trained_on.shape] = trained_on
+    seen: set[tuple[bytes, str, bool, str | None, bool]] = set()
+    for dataset in by_shape.values():
         for split in splits:
             for row in load_rows(ws, dataset.id, split):
-                for one in given(row):
-                    key = (prompt_key(one.prompt), one.text, one.good, one.pair, one.label)
-                    if key not in met:
-                        met.add(key)
-                        yield one
+                for answer in recorded_answers(row):
+                    question = prompt_key(answer.prompt)
+                    key = (question, answer.text, answer.good, answer.pair, answer.label)
+                    if key not in seen:
+                        seen.add(key)
+                        yield answer
 
 
-def given(row: Any) -> Iterator[Given]:
-    """The recorded answers of one dataset row; a shape that has none gives none."""
+def recorded_answers(row: Any) -> Iterator[RecordedAnswer]:
+    """The recorded answers of one dataset row; none for a shape without answers."""
     common = (row.row_id, row.group, row.prompt, row.tools)
-    answered = row.origin != "correction"
+    from_app = row.origin != "correction"
     if isinstance(row, PairRow):
-        yield Given(
+        yield RecordedAnswer(
             *common,
             row.chosen,
             True,
             pair=row.row_id,
             finish_reason=row.chosen_finish,
-            liked=answered,
+            liked=from_app,
         )
-        yield Given(
+        yield RecordedAnswer(
             *common, row.rejected, False, pair=row.row_id, finish_reason=row.rejected_finish
         )
     elif isinstance(row, LabelRow):
-        liked = answered and row.label
-        yield Given(
+        yield RecordedAnswer(
             *common,
             row.completion,
             row.label,
             label=True,
             finish_reason=row.finish_reason,
-            liked=liked,
+            liked=from_app and row.label,
         )
     elif isinstance(row, ChatRow):
-        yield Given(*common, row.completion, True, finish_reason=row.finish_reason, liked=answered)
+        yield RecordedAnswer(
+            *common, row.completion, True, finish_reason=row.finish_reason, liked=from_app
+        )
 
 
 def _prompt_keys(
     ws: Workspace, trained_on: Iterable[Dataset], splits: Sequence[str]
 ) -> dict[bytes, str]:
-    """The questions that were asked in `splits` -> the first of these splits that asked it."""
+    """Prompt key -> the first of `splits` that has the prompt."""
     keys: dict[bytes, str] = {}
     for dataset in trained_on:
         for split in splits:
@@ -225,6 +232,7 @@ SEEN_IN = {
 
 
 def _unseen(rows: Iterable[Any], seen: Mapping[bytes, str], dropped: Counter[str]) -> Iterator[Any]:
+    """Rows whose prompt is not in `seen`; the others are counted in `dropped`."""
     for row in rows:
         if not row.prompt:
             dropped["the prompt cannot be read back: a message is missing"] += 1
@@ -232,11 +240,3 @@ def _unseen(rows: Iterable[Any], seen: Mapping[bytes, str], dropped: Counter[str
             dropped[SEEN_IN[split]] += 1
         else:
             yield row
-
-
-def _why(dropped: Counter[str]) -> str:
-    return (
-        f" (left out: {', '.join(f'{count} x {reason}' for reason, count in dropped.items())})"
-        if dropped
-        else ""
-    )

@@ -1,4 +1,4 @@
-"""Second opinions on the gain of success: other methods on the same answers, shown beside the
+"""Secondary tests of the gain of success: other methods on the same answers, shown beside the
 interval that decides."""
 
 from __future__ import annotations
@@ -12,53 +12,50 @@ from thumbwheel.evaluation.compare import Pair
 from thumbwheel.stats.matched import mcnemar, newcombe
 from thumbwheel.stats.paired import bootstrap
 
-RESAMPLED = 10
-"""Groups below which a bootstrap says next to nothing of what was not met."""
+FEWEST_GROUPS = 10
+"""With fewer groups, a bootstrap knows next to nothing of groups that were not sampled."""
 
 
-def opinions(pairs: Sequence[Pair], level: float) -> dict[str, Any]:
-    """The paired bootstrap over groups, where there are enough of them; where every case stands
-    alone and is right or wrong, the exact test and Newcombe's interval too."""
-    change = np.array([one.after - one.before for one in pairs])
-    groups = [one.case.group for one in pairs]
-    found: dict[str, Any] = {}
-    if len(set(groups)) >= RESAMPLED:
-        resampled = bootstrap(
-            lambda at: float(change[at].mean()), len(pairs), groups, level=level, corrected=True
-        )
-        found["bootstrap"] = [resampled.low, resampled.high]
-    if len(set(groups)) == len(groups) and {
-        value for one in pairs for value in (one.before, one.after)
-    } <= {0.0, 1.0}:
-        both = sum(one.before == one.after == 1.0 for one in pairs)
+def secondary_tests(pairs: Sequence[Pair], level: float) -> dict[str, Any]:
+    """The paired bootstrap over groups, where there are enough of them. Where every case is a group
+    and is right or wrong, also the exact McNemar test and Newcombe's interval."""
+    change = np.array([pair.after - pair.before for pair in pairs])
+    groups = [pair.case.group for pair in pairs]
+    values = {pair.before for pair in pairs} | {pair.after for pair in pairs}
+    tests: dict[str, Any] = {}
+    if len(set(groups)) >= FEWEST_GROUPS:
+        mean_change = lambda indices: float(change[indices].mean())  # noqa: E731
+        interval = bootstrap(mean_change, len(pairs), groups, level=level, corrected=True)
+        tests["bootstrap"] = [interval.low, interval.high]
+    if len(set(groups)) == len(groups) and values <= {0.0, 1.0}:
+        both_right = sum(pair.before == pair.after == 1.0 for pair in pairs)
         better, worse = int((change > 0).sum()), int((change < 0).sum())
-        interval = newcombe(both, better, worse, len(pairs) - both - better - worse, level)
-        found |= {
-            "better": better,
-            "worse": worse,
-            "mcnemar_p": mcnemar(better, worse),
-            "newcombe": [interval.low, interval.high],
-        }
-    return found
+        both_wrong = len(pairs) - both_right - better - worse
+        interval = newcombe(both_right, better, worse, both_wrong, level)
+        tests["better"] = better
+        tests["worse"] = worse
+        tests["mcnemar_p"] = mcnemar(better, worse)
+        tests["newcombe"] = [interval.low, interval.high]
+    return tests
 
 
-def described(details: Iterable[Mapping[str, Any]]) -> str:
-    """Those that stand in the details of suites, in words; empty where none do.
+def tests_in_words(details: Iterable[Mapping[str, Any]]) -> str:
+    """The secondary tests in the details of suites, in words; empty where there are none.
 
-    >>> described([{}, {"second_opinions": {"bootstrap": [0.1, 0.3]}}])
+    >>> tests_in_words([{}, {"second_opinions": {"bootstrap": [0.1, 0.3]}}])
     'paired bootstrap +10.0% to +30.0%'
     """
-    found: Mapping[str, Any] = next(
-        (one["second_opinions"] for one in details if "second_opinions" in one), {}
-    )
-    words = (
-        ["paired bootstrap {:+.1%} to {:+.1%}".format(*found["bootstrap"])]
-        if "bootstrap" in found
-        else []
-    )
-    if "newcombe" in found:
-        words.append("Newcombe's interval {:+.1%} to {:+.1%}".format(*found["newcombe"]))
+    tests: Mapping[str, Any] = {}
+    for suite_details in details:
+        if "second_opinions" in suite_details:
+            tests = suite_details["second_opinions"]
+            break
+    words = []
+    if "bootstrap" in tests:
+        words.append("paired bootstrap {:+.1%} to {:+.1%}".format(*tests["bootstrap"]))
+    if "newcombe" in tests:
+        words.append("Newcombe's interval {:+.1%} to {:+.1%}".format(*tests["newcombe"]))
         words.append(
-            "exact McNemar p = {mcnemar_p:.2g} ({better} better, {worse} worse)".format(**found)
+            "exact McNemar p = {mcnemar_p:.2g} ({better} better, {worse} worse)".format(**tests)
         )
     return "; ".join(words)

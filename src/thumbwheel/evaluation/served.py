@@ -1,10 +1,10 @@
-"""Sides behind HTTP: an OpenAI-compatible endpoint, or a GGUF file that a llama-server of our own
-serves while questions last.
+"""Responders behind HTTP: an OpenAI-compatible endpoint, or a GGUF file in a llama-server that runs
+while questions are asked.
 
-They are asked as an app would ask them: messages to the chat endpoint, the server's own template.
-Servers tell no log-probabilities of given texts, so these sides have none. What stands behind a
-name at an endpoint may change: its answers are kept under the version that it was asked as, and
-under what the server says of the model's content.
+They are asked as an app would ask them: messages to the chat endpoint, with the server's template.
+Servers return no log-probabilities of given texts, so these responders have none. The model behind
+a name at an endpoint may change. So answers are stored under the version that was asked for and
+under what the server reports of the model's content.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,111 +20,114 @@ import httpx
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import InputError, ModelError
-from thumbwheel.evaluation.types import Answer, Answers, Ask, Known, Sums
+from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, Sums
 from thumbwheel.llm.client import Client, Refused
 
-TOLD = 5.0
-"""Seconds for what a server says of its models."""
+LISTING_TIMEOUT = 5.0
+"""Seconds to wait for a server's list of models."""
 CONTENT = ("digest", "root", "parent", "meta")
-"""What Ollama, vLLM and llama-server list of a model that changes with its content."""
-Line = tuple[Client, Callable[[], None]]
-"""A client, and what lets go of it and of what it talks to."""
+"""Fields with which Ollama, vLLM and llama-server list what a model's content is."""
 
 
 @dataclass
-class Served:
-    """See the module. `connect` is called when the first question is asked."""
+class Connection:
+    """A client, and how to close it together with the server that was started for it."""
+
+    client: Client
+    close: Callable[[], None]
+
+
+@dataclass
+class ServedResponder:
+    """A model behind HTTP. `connect` is called when the first question is asked."""
 
     name: str
     identity: str
-    connect: Callable[[], Line]
+    connect: Callable[[], Connection]
     parallel: int
     batch: int = 32
     scores: bool = False
-    _line: list[Line] = field(default_factory=list)
+    _connection: Connection | None = None
 
     def answers(self, asks: Sequence[Ask]) -> list[Answers]:
-        """Each in a request of its own, `parallel` at once; none to a question that the server
-        refuses for good, such as a long one."""
-        if not self._line:
-            self._line.append(self.connect())
-        client, _ = self._line[0]
-        jobs = [(one, number) for one in asks for number in range(one.samples)]
-        at_once = min(self.parallel, len(jobs)) or 1
-        with ThreadPoolExecutor(at_once) as pool:
-            replies = list(pool.map(lambda job: _answer(client, job[0], job[1], at_once), jobs))
-        refused = [one for one in replies if isinstance(one, Refused)]
-        if refused:
-            log.say(
-                f"{self.name} gives no answer to {len(refused)} of {len(replies)} questions: "
-                f"{refused[0].why}"
+        """Fresh answers, one request each, `parallel` at once. A question that the server refuses
+        for good, such as one that is too long, has no answer."""
+        if self._connection is None:
+            self._connection = self.connect()
+        client = self._connection.client
+        requests = [(ask, seed) for ask in asks for seed in range(ask.samples)]
+        workers = min(self.parallel, len(requests)) or 1
+        with ThreadPoolExecutor(workers) as pool:
+            replies = list(
+                pool.map(lambda request: _answer(client, request[0], request[1], workers), requests)
             )
-        each = iter(replies)
-        several = [[next(each) for _ in range(one.samples)] for one in asks]
-        answered = [tuple(one for one in some if isinstance(one, Answer)) for some in several]
-        return [
-            some if len(some) == one.samples else ()
-            for some, one in zip(answered, asks, strict=True)
-        ]
+        refusals = [reply for reply in replies if isinstance(reply, Refused)]
+        if refusals:
+            log.say(
+                f"{self.name} gives no answer to {len(refusals)} of {len(replies)} questions: "
+                f"{refusals[0].why}"
+            )
+        answers: list[Answers] = []
+        start = 0
+        for ask in asks:
+            samples = replies[start : start + ask.samples]
+            start += ask.samples
+            answered = tuple(sample for sample in samples if isinstance(sample, Answer))
+            answers.append(answered if len(answered) == ask.samples else ())
+        return answers
 
-    def log_probabilities(self, asks: Sequence[Known]) -> list[Sums]:
-        """None are known."""
+    def log_probabilities(self, asks: Sequence[AskLikelihood]) -> list[Sums]:
+        """Servers return none."""
         return [()] * len(asks)
 
     def close(self) -> None:
-        """End the connection, and the server if it is ours."""
-        while self._line:
-            self._line.pop()[1]()
+        """Close the connection, and stop the server if it was started here."""
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
 
 
 def endpoint(
     name: str, url: str, model: str, api_key: str | None, parallel: int, version_id: str
-) -> Served:
-    """`model` at `url`, as http://127.0.0.1:8000/v1, in the place of a version."""
+) -> ServedResponder:
+    """`model` at `url`, such as http://127.0.0.1:8000/v1, as the responder of a version."""
 
-    def connect() -> Line:
+    def connect() -> Connection:
         client = Client(url, model, api_key=api_key)
-        return client, client.close
+        return Connection(client, client.close)
 
-    identity = [
-        "endpoint",
-        url.rstrip("/"),
-        model,
-        version_id,
-        _content(url.rstrip("/"), model, api_key),
-    ]
-    return Served(name, ids.fingerprint(identity), connect, parallel)
+    address = url.rstrip("/")
+    content = _model_content(address, model, api_key)
+    identity = ids.fingerprint(["endpoint", address, model, version_id, content])
+    return ServedResponder(name, identity, connect, parallel)
 
 
-def _content(url: str, model: str, api_key: str | None) -> Any:
-    """What tells this model from another one of its name: its digest in Ollama, else its file or
-    adapter; None where nobody says."""
+def _model_content(url: str, model: str, api_key: str | None) -> Any:
+    """What identifies the model behind this name: its digest in Ollama, else its file or adapter;
+    None where the server does not say."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(headers=headers, timeout=TOLD) as client:
-        tagged = _listed(
-            client,
-            f"{url.removesuffix('/v1')}/api/tags",
-            "models",
-            "name",
-            {model, f"{model}:latest"},
-        )
-        listed = tagged or _listed(client, f"{url}/models", "data", "id", {model})
-    return {key: listed[key] for key in CONTENT if listed.get(key)} or None
+    with httpx.Client(headers=headers, timeout=LISTING_TIMEOUT) as client:
+        tags_url = f"{url.removesuffix('/v1')}/api/tags"
+        entry = _listed_model(client, tags_url, "models", "name", {model, f"{model}:latest"})
+        if not entry:
+            entry = _listed_model(client, f"{url}/models", "data", "id", {model})
+    return {key: entry[key] for key in CONTENT if entry.get(key)} or None
 
 
-def _listed(
-    client: httpx.Client, address: str, within: str, key: str, names: set[str]
+def _listed_model(
+    client: httpx.Client, address: str, list_key: str, name_key: str, names: set[str]
 ) -> dict[str, Any]:
+    """The entry of the model in a server's list; empty where it has none."""
     try:
-        found = client.get(address).raise_for_status().json()[within]
-        return next((one for one in found if one[key] in names), {})
+        entries = client.get(address).raise_for_status().json()[list_key]
+        return next((entry for entry in entries if entry[name_key] in names), {})
     except (httpx.HTTPError, ValueError, LookupError, TypeError):
         return {}
 
 
-def gguf(name: str, file: Path) -> Served:
-    """A GGUF file through a llama-server; one question at a time, since answers depend on what else
-    is in a batch."""
+def gguf(name: str, file: Path) -> ServedResponder:
+    """A GGUF file in a llama-server; one question at a time, since answers depend on what else is
+    in a batch."""
     from thumbwheel.llm.llama_server import LlamaServer
 
     if not file.is_file():
@@ -134,7 +137,7 @@ def gguf(name: str, file: Path) -> Served:
             "Make one: thumbwheel export VERSION --format gguf",
         )
 
-    def connect() -> Line:
+    def connect() -> Connection:
         server = LlamaServer(file)
         server.start()
         client = Client(server.url, file.stem)
@@ -143,17 +146,18 @@ def gguf(name: str, file: Path) -> Served:
             client.close()
             server.stop()
 
-        return client, close
+        return Connection(client, close)
 
-    return Served(name, ids.fingerprint(["gguf", ids.file_hash(file)]), connect, 1)
+    return ServedResponder(name, ids.fingerprint(["gguf", ids.file_hash(file)]), connect, 1)
 
 
-def _answer(client: Client, asked: Ask, number: int, at_once: int) -> Answer | Refused:
+def _answer(client: Client, ask: Ask, seed: int, workers: int) -> Answer | Refused:
+    """The answer to one request, of which `workers` run at once."""
     body = {
-        "messages": asked.prompt,
-        "max_tokens": asked.max_new_tokens,
-        "temperature": asked.temperature,
-        "seed": number,
+        "messages": ask.prompt,
+        "max_tokens": ask.max_new_tokens,
+        "temperature": ask.temperature,
+        "seed": seed,
     }
     began = time.perf_counter()
     try:
@@ -177,5 +181,5 @@ def _answer(client: Client, asked: Ask, number: int, at_once: int) -> Answer | R
         usage.get("completion_tokens"),
         usage.get("prompt_tokens"),
         seconds,
-        busy=seconds / at_once,
+        busy=seconds / workers,
     )

@@ -1,9 +1,8 @@
-"""What the gate stands on is signed with the home's key: evaluations when they are made, decisions
-when they are taken.
+"""Signatures, with the home's key, over evaluations and the gate's decisions.
 
-A row that somebody edits in the database no longer fits its signature. It is refused, and never
-signed again as it is: only measuring and deciding anew make a new one. Not here: what a decision
-depends on (gate.py), which version may go live (approval.py).
+A row that somebody edits in the database no longer fits its signature. It is refused and never
+signed again as it is: only a new measurement or decision gets a new signature. What a decision
+depends on is in gate.py, which version may go live in approval.py.
 """
 
 from __future__ import annotations
@@ -29,33 +28,32 @@ WHY = (
 
 
 def signed_evaluation(ws: Workspace, evaluation: Evaluation) -> Evaluation:
-    """The evaluation with its signature. For one that was measured now, or that was `genuine`
-    before it was changed by us."""
-    whole = Evaluation(
-        **evaluation.model_dump(mode="json")
-    )  # with every default written out, as it is stored and signed
-    return whole.model_copy(update={"signature": _signature(ws, "evaluation", whole)})
+    """The evaluation with its signature. Only for one that was measured just now, or that was
+    `genuine` before this program changed it."""
+    # Every default is written out, as it is stored and signed.
+    complete = Evaluation(**evaluation.model_dump(mode="json"))
+    return complete.model_copy(update={"signature": _signature(ws, "evaluation", complete)})
 
 
 def signed_decision(ws: Workspace, decision: StoredDecision) -> StoredDecision:
     """The decision with its signature."""
-    whole = StoredDecision(**decision.model_dump(mode="json"))
-    return whole.model_copy(update={"signature": _signature(ws, "decision", whole)})
+    complete = StoredDecision(**decision.model_dump(mode="json"))
+    return complete.model_copy(update={"signature": _signature(ws, "decision", complete)})
 
 
 def genuine(ws: Workspace, record: Evaluation | StoredDecision) -> bool:
-    """Whether the record is as this home signed it."""
+    """Whether the record is exactly what this home signed."""
     kind = "evaluation" if isinstance(record, Evaluation) else "decision"
     return hmac.compare_digest(record.signature or "", _signature(ws, kind, record))
 
 
 def resigned(ws: Workspace, row: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-    """The `results` that an erasure left of a stored evaluation, signed anew where the `row` was
-    genuine; an edited one stays edited."""
+    """The `results` that an erasure left of a stored evaluation, signed again where the `row` was
+    genuine. An edited row gets no new signature."""
     identity = {"id": row["id"], "config": row["config"]}
     try:
         before = Evaluation(**row["results"] | identity)
-    except (ValidationError, TypeError):  # edited into something that is no evaluation
+    except (ValidationError, TypeError):  # somebody edited it: it is no evaluation any more
         return dict(results)
     if not genuine(ws, before):
         return dict(results)
@@ -65,7 +63,7 @@ def resigned(ws: Workspace, row: Mapping[str, Any], results: Mapping[str, Any]) 
 
 
 def check_evaluation(ws: Workspace, evaluation: Evaluation) -> None:
-    """Raise Conflict for an evaluation that is not as it was signed."""
+    """Raise Conflict for an evaluation that was changed after it was signed."""
     if not genuine(ws, evaluation):
         again = f"thumbwheel evaluate {evaluation.candidate} --agent {evaluation.agent}"
         raise Conflict(
@@ -74,7 +72,7 @@ def check_evaluation(ws: Workspace, evaluation: Evaluation) -> None:
 
 
 def check_decision(ws: Workspace, decision: StoredDecision) -> None:
-    """Raise Conflict for a decision that is not as it was signed."""
+    """Raise Conflict for a decision that was changed after it was signed."""
     if not genuine(ws, decision):
         fix = (
             "Restore the home from a backup, or evaluate the version again: thumbwheel evaluate "
@@ -84,6 +82,7 @@ def check_decision(ws: Workspace, decision: StoredDecision) -> None:
 
 
 def _signature(ws: Workspace, kind: str, record: Config) -> str:
-    """Over what was written then: a field that came later is not part of it."""
+    """Over the fields that were set when it was made: a field that was added to the class later is
+    not part of it."""
     content = record.model_dump(mode="json", exclude={"signature"}, exclude_unset=True)
     return make_seal(ws.home.signing).of(kind, ids.canonical(content))

@@ -24,21 +24,23 @@ from thumbwheel.evaluation.policy import Look
 from thumbwheel.evaluation.types import Message
 
 
-def number(look: Look, earlier: Sequence[Look]) -> int:
-    """Which look at its rows this is, after `earlier` ones (oldest first); one without rows may
+def look_number(look: Look, earlier: Sequence[Look]) -> int:
+    """Which look at its rows this is, after `earlier` ones (oldest first); a look without rows may
     have read any."""
-    before = earlier[: earlier.index(look)] if look in earlier else earlier
-    distinct = set(before)
-    times = Counter(row for one in distinct for row in one.rows)
-    return (
-        1
-        + sum(not one.rows for one in distinct)
-        + max((times[row] for row in look.rows), default=0)
-    )
+    if look in earlier:
+        earlier = earlier[: earlier.index(look)]
+    distinct_looks = set(earlier)
+    times_read = Counter[str]()
+    for earlier_look in distinct_looks:
+        times_read.update(earlier_look.rows)
+    most_read = max((times_read[row] for row in look.rows), default=0)
+    unknown_rows = sum(not earlier_look.rows for earlier_look in distinct_looks)
+    return 1 + unknown_rows + most_read
 
 
 def row_keys(ws: Workspace, prompts: Iterable[Sequence[Message]]) -> tuple[str, ...]:
-    """Keyed hashes by which prompts are known again, however they came into the home; they say
-    nothing about the text."""
+    """Keyed hashes of prompts: equal for equal prompts, whatever their source, and without a trace
+    of the text."""
     seal = make_seal(ws.home.signing)
-    return tuple(sorted({seal.of("row", prompt_key(prompt).hex())[:16] for prompt in prompts}))
+    keys = {seal.of("row", prompt_key(prompt).hex())[:16] for prompt in prompts}
+    return tuple(sorted(keys))

@@ -1,9 +1,10 @@
-"""All SQL of this stage: reads cases and where held-out rows are, keeps evaluations and decisions."""
+"""All SQL of this stage: reads cases and recorded answers, stores replies, evaluations, decisions
+and declarations."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,9 +37,9 @@ from thumbwheel.models.types import ModelVersion
 
 VARIABLES = 500
 """Values in one IN (...): SQLite takes at least 999 variables."""
-LEARNED = {"reward_model", "learned", "judge"}
+MODEL_FUNCTIONS = {"reward_model", "learned", "judge"}
 """Reward functions that ask a model."""
-TOLD = (
+CALL_COLUMNS = (
     "finish_reason",
     "completion_tokens",
     "prompt_tokens",
@@ -48,12 +49,12 @@ TOLD = (
     "served_model",
     "requested_model",
 )
-"""What a call of a model may have told."""
+"""What is read of a recorded model call."""
 
 
 def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case]:
-    """Cases of this basis that have a reference or a checker, by id; a case whose history is broken
-    has an empty prompt."""
+    """Cases of this basis that have a reference or a checker, by id. A case of whose prompt a
+    message is missing has an empty prompt."""
     query = (
         sa.select(cases)
         .where(
@@ -65,8 +66,9 @@ def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case
     )
     rows = connection.execute(query).mappings().all()
     prompts = _prompts(connection, sorted({row["input_id"] for row in rows}))
-    return [
-        Case(
+    judgeable_cases = []
+    for row in rows:
+        case = Case(
             row["id"],
             row["group_key"] or row["input_id"],
             row["input_id"],
@@ -76,38 +78,43 @@ def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case
             row["checker_config"],
             {str(name): str(value) for name, value in (row["slices"] or {}).items()},
         )
-        for row in rows
-    ]
+        judgeable_cases.append(case)
+    return judgeable_cases
 
 
 def _prompts(connection: sa.Connection, prompt_ids: Sequence[str]) -> dict[str, list[Message]]:
-    found: dict[str, sa.RowMapping] = {}
+    """Id of the last message -> the messages of the prompt, read level by level upwards."""
+    by_id: dict[str, sa.RowMapping] = {}
     wanted = set(prompt_ids)
     while wanted:
-        level: dict[str, sa.RowMapping] = {}
-        ordered = sorted(wanted)
-        for start in range(0, len(ordered), VARIABLES):
-            some = ordered[start : start + VARIABLES]
-            level |= {
-                row["id"]: row
-                for row in connection.execute(
-                    sa.select(messages).where(messages.c.id.in_(some))
-                ).mappings()
-            }
-        found |= level
-        wanted = {row["parent_id"] for row in level.values()} - found.keys() - {None}
-    return {prompt_id: _chain(found, prompt_id) for prompt_id in prompt_ids}
+        parents = set()
+        for batch in _batches(wanted):
+            query = sa.select(messages).where(messages.c.id.in_(batch))
+            for row in connection.execute(query).mappings():
+                by_id[row["id"]] = row
+                parents.add(row["parent_id"])
+        wanted = parents - by_id.keys() - {None}
+    return {prompt_id: _prompt(by_id, prompt_id) for prompt_id in prompt_ids}
 
 
-def _chain(found: dict[str, sa.RowMapping], last: str) -> list[Message]:
-    chain: list[Message] = []
-    at: str | None = last
-    while at is not None:
-        if at not in found:
+def _prompt(by_id: dict[str, sa.RowMapping], last_id: str) -> list[Message]:
+    """The messages up to `last_id`, oldest first; empty where one is missing."""
+    newest_first: list[Message] = []
+    message_id: str | None = last_id
+    while message_id is not None:
+        if message_id not in by_id:
             return []
-        chain.append({"role": found[at]["role"], **found[at]["content"]})
-        at = found[at]["parent_id"]
-    return chain[::-1]
+        row = by_id[message_id]
+        newest_first.append({"role": row["role"], **row["content"]})
+        message_id = row["parent_id"]
+    return newest_first[::-1]
+
+
+def _batches(values: Collection[str]) -> Iterator[list[str]]:
+    """Sorted values in batches that fit into one IN (...)."""
+    ordered = sorted(values)
+    for start in range(0, len(ordered), VARIABLES):
+        yield ordered[start : start + VARIABLES]
 
 
 def dataset_of_run(connection: sa.Connection, run_id: str) -> str | None:
@@ -115,30 +122,29 @@ def dataset_of_run(connection: sa.Connection, run_id: str) -> str | None:
     return connection.execute(sa.select(runs.c.dataset_id).where(runs.c.id == run_id)).scalar()
 
 
-def kept_answers(
+def stored_answers(
     connection: sa.Connection, model: str, kind: str, keys: Collection[str]
 ) -> dict[str, Any]:
-    """question -> reply, of those that `model` was asked before."""
-    found: dict[str, Any] = {}
-    ordered = sorted(keys)
-    for start in range(0, len(ordered), VARIABLES):
-        some = ordered[start : start + VARIABLES]
+    """Key of a question -> the stored reply of `model`, for those of `keys` that have one."""
+    replies: dict[str, Any] = {}
+    for batch in _batches(keys):
         query = sa.select(answers.c.row, answers.c.result).where(
-            answers.c.model == model, answers.c.suite == kind, answers.c.row.in_(some)
+            answers.c.model == model, answers.c.suite == kind, answers.c.row.in_(batch)
         )
-        found |= dict(connection.execute(query).tuples().all())
-    return found
+        replies |= dict(connection.execute(query).tuples().all())
+    return replies
 
 
-def keep_answers(
+def store_answers(
     connection: sa.Connection, agent_id: str, model: str, kind: str, values: Mapping[str, Any]
 ) -> None:
-    """Keep replies of `model`; the first one to a question stays."""
-    known = kept_answers(connection, model, kind, values)
+    """Store replies of `model`; the first one to a question stays."""
+    stored = stored_answers(connection, model, kind, values)
     common = {"model": model, "suite": kind, "agent_id": agent_id, "recorded_at": datetime.now(UTC)}
-    rows = [
-        {**common, "row": key, "result": value} for key, value in values.items() if key not in known
-    ]
+    rows = []
+    for key, value in values.items():
+        if key not in stored:
+            rows.append({**common, "row": key, "result": value})
     if rows:
         connection.execute(answers.insert(), rows)
 
@@ -146,60 +152,56 @@ def keep_answers(
 def recorded(
     connection: sa.Connection, agent_id: str, version: ModelVersion, prompt_ids: Collection[str]
 ) -> dict[str, Answer]:
-    """prompt -> the newest answer to it that the app recorded, with what its last call of a model
-    counted; none that says another one made it than `version`."""
-    last = sa.select(steps.c.trace_id, sa.func.max(steps.c.position).label("position")).where(
-        steps.c.kind == "llm"
+    """Prompt id -> the newest answer that the app recorded, with the token counts of its last model
+    call. Answers of another model than `version` are left out."""
+    last_calls = (
+        sa.select(steps.c.trace_id, sa.func.max(steps.c.position).label("position"))
+        .where(steps.c.kind == "llm")
+        .group_by(steps.c.trace_id)
+        .subquery()
     )
-    ended = last.group_by(steps.c.trace_id).subquery()
-    joined = traces.outerjoin(ended, ended.c.trace_id == traces.c.id).outerjoin(
-        steps, (steps.c.trace_id == traces.c.id) & (steps.c.position == ended.c.position)
+    is_last_call = (steps.c.trace_id == traces.c.id) & (steps.c.position == last_calls.c.position)
+    joined = traces.outerjoin(last_calls, last_calls.c.trace_id == traces.c.id).outerjoin(
+        steps, is_last_call
     )
-    found: dict[str, Answer] = {}
-    ordered = sorted(prompt_ids)
-    for start in range(0, len(ordered), VARIABLES):
+    columns = [traces.c.input_id, traces.c.output, *(steps.c[name] for name in CALL_COLUMNS)]
+    newest: dict[str, Answer] = {}
+    for batch in _batches(prompt_ids):
         query = (
-            sa.select(traces.c.input_id, traces.c.output, *(steps.c[name] for name in TOLD))
+            sa.select(*columns)
             .select_from(joined)
             .where(
                 traces.c.agent_id == agent_id,
                 traces.c.output.is_not(None),
-                traces.c.input_id.in_(ordered[start : start + VARIABLES]),
+                traces.c.input_id.in_(batch),
             )
             .order_by(traces.c.recorded_at, traces.c.id)
         )
-        found |= {
-            row["input_id"]: _recorded(row)
-            for row in connection.execute(query).mappings()
-            if not _foreign(row, version)
-        }
-    return found
+        for row in connection.execute(query).mappings():
+            if not _by_another_model(row, version):
+                newest[row["input_id"]] = _answer(row)
+    return newest
 
 
-def _foreign(row: sa.RowMapping, version: ModelVersion) -> bool:
-    """Whether the call names another model; only an endpoint is known by the name that calls have
-    for it."""
+def _by_another_model(row: sa.RowMapping, version: ModelVersion) -> bool:
+    """Whether the call names another model. Only an endpoint has a model name to compare with."""
     if row["model_version_id"] is not None:
         return bool(row["model_version_id"] != version.id)
-    called = [one for one in (row["served_model"], row["requested_model"]) if one]
-    return (
-        bool(called)
-        and version.endpoint is not None
-        and not any(_same_model(one, version.endpoint["model"]) for one in called)
-    )
+    if version.endpoint is None:
+        return False
+    names = [name for name in (row["served_model"], row["requested_model"]) if name]
+    same = [_same_model(name, version.endpoint["model"]) for name in names]
+    return bool(same) and not any(same)
 
 
-def _same_model(one: str, other: str) -> bool:
-    """With or without the provider before it, and the date or tag of what stands behind the name
-    after it."""
-    short, long = sorted((one.rpartition("/")[2], other.rpartition("/")[2]), key=len)
-    return (
-        long.startswith(short)
-        and re.fullmatch(r"(-\d[\d.-]*|:latest)?", long[len(short) :]) is not None
-    )
+def _same_model(name: str, other: str) -> bool:
+    """Equal, but for a provider before the name, and a date or `:latest` after it."""
+    short, long = sorted((name.rpartition("/")[2], other.rpartition("/")[2]), key=len)
+    suffix = long.removeprefix(short)
+    return long.startswith(short) and re.fullmatch(r"(-\d[\d.-]*|:latest)?", suffix) is not None
 
 
-def _recorded(row: sa.RowMapping) -> Answer:
+def _answer(row: sa.RowMapping) -> Answer:
     timed = row["started_at"] is not None and row["ended_at"] is not None
     seconds = (row["ended_at"] - row["started_at"]).total_seconds() if timed else None
     return Answer(
@@ -218,19 +220,15 @@ def find(connection: sa.Connection, candidate_id: str) -> list[Evaluation]:
         .where(evaluations.c.candidate_id == candidate_id)
         .order_by(evaluations.c.recorded_at, evaluations.c.id)
     )
-    return [
-        evaluation
-        for row in connection.execute(query).mappings()
-        if (evaluation := _evaluation(row)) is not None
-    ]
+    found = [_evaluation(row) for row in connection.execute(query).mappings()]
+    return [evaluation for evaluation in found if evaluation is not None]
 
 
 def _evaluation(row: sa.RowMapping) -> Evaluation | None:
-    """None for a row that was edited into something that is no evaluation."""
+    """None for a row that somebody edited so that it is no evaluation any more."""
     try:
-        return Evaluation(
-            **row["results"] | {"id": row["id"], "config": EvaluationConfig(**row["config"])}
-        )
+        config = EvaluationConfig(**row["config"])
+        return Evaluation(**row["results"] | {"id": row["id"], "config": config})
     except (ValidationError, TypeError):
         return None
 
@@ -241,11 +239,11 @@ def add(
     evaluation: Evaluation,
     genuine: Callable[[Evaluation], bool],
 ) -> Evaluation:
-    """Keep `evaluation`; where another process kept the same one first and it is `genuine`, that
-    one is returned."""
-    for known in find(connection, evaluation.candidate_id):
-        if known.key == evaluation.key and genuine(known):
-            return known
+    """Store `evaluation`. Where another process stored the same one first and it is `genuine`,
+    return that one."""
+    for stored in find(connection, evaluation.candidate_id):
+        if stored.key == evaluation.key and genuine(stored):
+            return stored
     connection.execute(
         evaluations.insert().values(
             id=evaluation.id,
@@ -264,7 +262,8 @@ def add(
 def add_decision(
     connection: sa.Connection, agent_id: str, stored: StoredDecision, declare: str | None
 ) -> None:
-    """Keep a decision; with `declare`, its policy becomes the first declaration, for that reason."""
+    """Store a decision. With `declare`, its policy becomes the first declaration, for that
+    reason."""
     if declare is not None:
         add_declaration(connection, agent_id, stored.policy, declare)
     connection.execute(
@@ -290,23 +289,20 @@ def find_decisions(
     evaluation_id: str | None = None,
     version_id: str | None = None,
 ) -> list[StoredDecision]:
-    """Decisions that match what is given, oldest first. Ids may be abbreviated.
-
-    A row that was edited into something that is no decision is left out.
-    """
-    wanted = (
+    """Decisions with these ids, oldest first. Ids may be abbreviated."""
+    filters = (
         (decisions.c.id, decision_id),
         (decisions.c.evaluation_id, evaluation_id),
         (decisions.c.version_id, version_id),
     )
-    where = [has_id(column, value) for column, value in wanted if value is not None]
-    rows = connection.execute(
-        sa.select(decisions).where(*where).order_by(decisions.c.recorded_at, decisions.c.id)
-    ).mappings()
-    return [decision for row in rows if (decision := _decision(row)) is not None]
+    where = [has_id(column, value) for column, value in filters if value is not None]
+    query = sa.select(decisions).where(*where).order_by(decisions.c.recorded_at, decisions.c.id)
+    found = [_decision(row) for row in connection.execute(query).mappings()]
+    return [decision for decision in found if decision is not None]
 
 
 def _decision(row: sa.RowMapping) -> StoredDecision | None:
+    """None for a row that somebody edited so that it is no decision any more."""
     try:
         return StoredDecision(
             id=row["id"],
@@ -324,16 +320,15 @@ def _decision(row: sa.RowMapping) -> StoredDecision | None:
 def add_declaration(
     connection: sa.Connection, agent_id: str, policy: GatePolicy, reason: str
 ) -> Declaration:
-    """Keep a policy of the gate as the one that counts from now on."""
-    made = Declaration(
+    """Store a policy of the gate as the one in force from now on."""
+    declaration = Declaration(
         id=ids.new("dcl"), policy=policy, reason=reason, recorded_at=datetime.now(UTC)
     )
-    values = made.model_dump(exclude={"policy"}) | {
-        "policy": policy.model_dump(mode="json"),
-        "agent_id": agent_id,
-    }
+    values = declaration.model_dump(exclude={"policy"})
+    values["policy"] = policy.model_dump(mode="json")
+    values["agent_id"] = agent_id
     connection.execute(declarations_.insert().values(**values))
-    return made
+    return declaration
 
 
 def declarations(connection: sa.Connection, agent_id: str) -> list[Declaration]:
@@ -357,8 +352,8 @@ def declarations(connection: sa.Connection, agent_id: str) -> list[Declaration]:
 def looks(connection: sa.Connection, agent_id: str) -> list[Look]:
     """Every look at held-out rows of this home, oldest first.
 
-    Rows are known by their content, so a look by another agent at the same rows counts. An
-    evaluation that did not say what it read counts for its own agent only.
+    Rows are identified by their content, so a look by another agent at the same rows counts. An
+    evaluation that did not record what it read counts for its agent only.
     """
     query = sa.select(evaluations.c.agent_id, evaluations.c.results).order_by(
         evaluations.c.recorded_at, evaluations.c.id
@@ -372,25 +367,25 @@ def looks(connection: sa.Connection, agent_id: str) -> list[Look]:
                     tuple(results.get("sides", ())),
                     results["primary"]["name"],
                     rows,
-                    seen(results["primary"]),
+                    shown_figures(results["primary"]),
                 )
             )
     return history
 
 
-def seen(primary: Mapping[str, Any] | Measure) -> tuple[float, ...]:
-    """What a look showed, in numbers."""
-    known = primary.model_dump() if isinstance(primary, Measure) else primary
-    return tuple(
-        float(known[name])
-        for name in ("before", "after", "low", "high", "n", "clusters", "changed")
-    )
+def shown_figures(primary: Mapping[str, Any] | Measure) -> tuple[float, ...]:
+    """The figures of a primary measure that a look showed."""
+    fields = primary.model_dump() if isinstance(primary, Measure) else primary
+    names = ("before", "after", "low", "high", "n", "clusters", "changed")
+    return tuple(float(fields[name]) for name in names)
 
 
 def optimised(connection: sa.Connection, run_id: str | None) -> tuple[str, ...]:
     """The judges that a run trained against and that may be fooled: its reward model, and functions
     that ask a model."""
     config = connection.execute(sa.select(runs.c.config).where(runs.c.id == run_id)).scalar() or {}
-    found = {name.partition("=")[0] for name in config.get("reward_functions") or ()} & LEARNED
-    model = config.get("reward_model")
-    return tuple(sorted(found | ({"reward_model", model} if model else set())))
+    functions = {name.partition("=")[0] for name in config.get("reward_functions") or ()}
+    judges = functions & MODEL_FUNCTIONS
+    if config.get("reward_model"):
+        judges |= {"reward_model", config["reward_model"]}
+    return tuple(sorted(judges))

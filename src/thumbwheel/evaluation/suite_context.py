@@ -12,7 +12,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.rows import HeldOut
-from thumbwheel.evaluation.suite import Material, Opinion, Scorer
+from thumbwheel.evaluation.suite import RewardModelScorer, Scorer, SuiteContext
 from thumbwheel.evaluation.types import Answer, EvaluationConfig
 from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
@@ -22,143 +22,145 @@ from thumbwheel.rewards.component import components, resolve_paths
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 
 CHUNK = 32
-"""Pairs that a judge is asked about before its verdicts are kept."""
-SAID = frozenset({"feedback", "mates"})
-"""What nobody has about a fresh answer: functions that read it have nothing to judge."""
+"""Pairs that a judge is asked about before its verdicts are stored."""
+NOT_OF_FRESH_ANSWERS = frozenset({"feedback", "mates"})
+"""What a fresh answer never has: reward functions that read it have nothing to judge."""
 
 
-def material_of(
+def suite_context(
     ws: Workspace, candidate: ModelVersion, rows: HeldOut, config: EvaluationConfig
-) -> Material:
-    """For the evaluation of `candidate`; nothing is loaded before it is used."""
-    known = [one for one in reward_models.reward_models(ws, candidate.agent) if not one.tainted]
+) -> SuiteContext:
+    """The context of the evaluation of `candidate`. Models are loaded when they are first used."""
+    untainted = [
+        model for model in reward_models.reward_models(ws, candidate.agent) if not model.tainted
+    ]
     optimised = frozenset(optimised_by(ws, candidate))
-    others = [one.name for one in known if one.name not in optimised]
-    named = config.reward_model or (others[-1] if others and "reward" in config.suite else None)
-    opinions = {one.name: _opinion(ws, one) for one in known if one.name == named}
+    chosen = config.reward_model
+    if not chosen and "reward" in config.suite:
+        independent = [model.name for model in untainted if model.name not in optimised]
+        chosen = independent[-1] if independent else None
+    scorers = {
+        model.name: _reward_model_scorer(ws, model) for model in untainted if model.name == chosen
+    }
     reward_config = ledger.settings(ws, candidate.agent)
-    return Material(
+    return SuiteContext(
         rows.cases,
-        rows.given,
+        rows.recorded_answers,
         config,
-        rewards=_rewards(ws, candidate.agent, optimised),
-        opinions=opinions,
+        rewards=_reward_scorer(ws, candidate.agent, optimised),
+        reward_models=scorers,
         optimised=optimised,
-        verdicts=_verdicts(ws, candidate.agent),
+        score_by_judge=_judge_scorer(ws, candidate.agent),
         checkers=resolve_paths(ws, candidate.agent, reward_config.checkers),
         home=str(ws.home.path),
-        identity=[reward_config.fingerprint(), sorted(opinions)],
+        identity=[reward_config.fingerprint(), sorted(scorers)],
     )
 
 
 def optimised_by(ws: Workspace, candidate: ModelVersion) -> tuple[str, ...]:
-    """The judges that the candidate was trained to please, a reward model by its own name (rm1)
-    whatever the run called it."""
+    """The judges that the candidate was trained to please. A reward model is listed under its name
+    (rm1), whatever the run called it."""
     with ws.db.read() as connection:
-        named = set(store.optimised(connection, candidate.run_id))
-    known = reward_models.reward_models(ws, candidate.agent) if named else []
-    earlier = [one for one in known if one.recorded_at <= candidate.recorded_at]
-    meant = {
-        one.name
-        for one in earlier
-        if named & {one.id, one.name, str(one.number)} or ("latest" in named and one is earlier[-1])
-    }
-    return tuple(sorted(named | meant))
+        names = set(store.optimised(connection, candidate.run_id))
+    if not names:
+        return ()
+    models = reward_models.reward_models(ws, candidate.agent)
+    earlier = [model for model in models if model.recorded_at <= candidate.recorded_at]
+    resolved = set()
+    for model in earlier:
+        if names & {model.id, model.name, str(model.number)}:
+            resolved.add(model.name)
+    if "latest" in names and earlier:
+        resolved.add(earlier[-1].name)
+    return tuple(sorted(names | resolved))
 
 
-def _rewards(
+def _reward_scorer(
     ws: Workspace, agent: str, optimised: frozenset[str]
 ) -> Callable[[Sequence[Case]], dict[str, list[Score]]]:
-    """The components of the agent's reward that can judge a fresh answer, without a reward model
-    that was optimised."""
+    """Scores by the components of the agent's reward that can judge a fresh answer. A reward model
+    that the candidate was trained against is left out."""
 
     def score(cases: Sequence[Case]) -> dict[str, list[Score]]:
         config = ledger.settings(ws, agent)
-        parts = config.parts()
-        usable = [
-            name
-            for name, part in parts.items()
-            if _named(ws, agent, part.settings.get("model")) not in optimised
-        ]
-        able = [
-            one
-            for one in components(ws, agent, config, usable)
-            if usable and not one.function.reads & SAID
-        ]
+        usable = []
+        for name, part in config.parts().items():
+            model = part.settings.get("model")
+            if model:
+                model = reward_models.find(ws, agent, model).name
+            if model not in optimised:
+                usable.append(name)
         stored = [StoredCase(case, True) for case in cases]
-        found = {one.name: one.judge(stored) for one in able}
+        scores_of: dict[str, list[Score]] = {}
+        if usable:
+            for component in components(ws, agent, config, usable):
+                if not component.function.reads & NOT_OF_FRESH_ANSWERS:
+                    scores_of[component.name] = component.judge(stored)
         combine = config.combiner()
-        values = [
-            combine({name: scores[place] for name, scores in found.items()})
-            for place in range(len(cases))
-        ]
-        missing = Score.none(Status.NOT_APPLICABLE, "no reward function applies")
-        return {"": [missing if value is None else Score(value) for value in values], **found}
+        combined = []
+        for index in range(len(cases)):
+            value = combine({name: scores[index] for name, scores in scores_of.items()})
+            if value is None:
+                combined.append(Score.none(Status.NOT_APPLICABLE, "no reward function applies"))
+            else:
+                combined.append(Score(value))
+        return {"": combined, **scores_of}
 
     return score
 
 
-def _verdicts(ws: Workspace, agent: str) -> Scorer:
-    """What a judge said is kept, chunk by chunk; a verdict that it could not give is asked for
-    again, but not while it is down."""
+def _judge_scorer(ws: Workspace, agent: str) -> Scorer:
+    """Scores by a judging model. Verdicts are stored chunk by chunk. A missing verdict is asked for
+    again, but not while the judge is down."""
     agent_id = versions.require_agent(ws, agent)
 
     def score(function: RewardFunction[Any], cases: Sequence[Case]) -> list[Score]:
         judge = ids.fingerprint([type(function).__name__, function.version, function.identity()])
-        keys = [ids.fingerprint([one.prompt, one.text, one.mates]) for one in cases]
+        keys = [ids.fingerprint([case.prompt, case.text, case.mates]) for case in cases]
         with ws.db.read() as connection:
-            kept = store.kept_answers(connection, judge, "verdicts", set(keys))
-        found = {key: Score(value, evidence=evidence) for key, (value, evidence) in kept.items()}
-        missing = {key: one for key, one in zip(keys, cases, strict=True) if key not in found}
+            stored = store.stored_answers(connection, judge, "verdicts", set(keys))
+        scores = {key: Score(value, evidence=evidence) for key, (value, evidence) in stored.items()}
+        missing = {key: case for key, case in zip(keys, cases, strict=True) if key not in scores}
+        missing_keys = list(missing)
         with log.progress("verdicts of the judge", len(missing), "pairs") as advance:
             for start in range(0, len(missing), CHUNK):
-                some = list(missing)[start : start + CHUNK]
-                scores = dict(
-                    zip(some, function.score([missing[key] for key in some]), strict=True)
+                chunk = missing_keys[start : start + CHUNK]
+                chunk_scores = function.score([missing[key] for key in chunk])
+                values = {}
+                for key, verdict in zip(chunk, chunk_scores, strict=True):
+                    scores[key] = verdict
+                    if verdict.value is not None:
+                        values[key] = [verdict.value, verdict.evidence]
+                write = partial(
+                    store.store_answers,
+                    agent_id=agent_id,
+                    model=judge,
+                    kind="verdicts",
+                    values=values,
                 )
-                values = {
-                    key: [one.value, one.evidence]
-                    for key, one in scores.items()
-                    if one.value is not None
-                }
-                ws.db.write(
-                    partial(
-                        store.keep_answers,
-                        agent_id=agent_id,
-                        model=judge,
-                        kind="verdicts",
-                        values=values,
-                    )
-                )
-                found |= scores
-                advance(len(scores))
-                if blocked(scores.values()).total() == len(scores):
-                    return [found.get(key, scores[some[0]]) for key in keys]
-        return [found[key] for key in keys]
+                ws.db.write(write)
+                advance(len(chunk))
+                if blocked(chunk_scores).total() == len(chunk):  # the judge is down
+                    return [scores.get(key, chunk_scores[0]) for key in keys]
+        return [scores[key] for key in keys]
 
     return score
 
 
-def _named(ws: Workspace, agent: str, model: str | None) -> str | None:
-    """A reward model by its own name."""
-    return model and reward_models.find(ws, agent, model).name
+def _reward_model_scorer(ws: Workspace, reward_model: RewardModelRecord) -> RewardModelScorer:
+    """Scores by a reward model: it reads the answers of all responders to a prompt after the same
+    turns of it. An answer that is too long scores nan."""
 
-
-def _opinion(ws: Workspace, one: RewardModelRecord) -> Opinion:
-    """The scores of a reward model, the answers of all sides to a prompt after the same turns of
-    it; nan for what is too long."""
-
-    def score(prompts: Sequence[Any], sides: Sequence[Sequence[Answer]]) -> list[list[float]]:
+    def score(prompts: Sequence[Any], responders: Sequence[Sequence[Answer]]) -> list[list[float]]:
         from thumbwheel.engine.reward_model import RewardInput, RewardModel
         from thumbwheel.training.hardware import device
 
-        model = RewardModel.load(reward_models.folder(ws, one), device=device())
-        compared: list[list[RewardInput]] = []
-        for prompt, *answers in zip(prompts, *sides, strict=True):
-            compared.append(
-                [RewardInput(prompt, answer.text.strip(), answer.finish) for answer in answers]
-            )
-        by_prompt = model.score_together(compared)
-        return [[scores[side] for scores in by_prompt] for side in range(len(sides))]
+        model = RewardModel.load(reward_models.folder(ws, reward_model), device=device())
+        by_prompt: list[list[RewardInput]] = []
+        for prompt, *answers in zip(prompts, *responders, strict=True):
+            reads = [RewardInput(prompt, answer.text.strip(), answer.finish) for answer in answers]
+            by_prompt.append(reads)
+        scores_by_prompt = model.score_together(by_prompt)
+        return [[scores[index] for scores in scores_by_prompt] for index in range(len(responders))]
 
     return score

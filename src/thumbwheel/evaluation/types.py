@@ -1,7 +1,7 @@
-"""Nouns of this stage: settings, what is judged, what was measured, an evaluation. The gate's own
-are in policy.py.
+"""Types of this stage: settings, cases, questions and answers, measures, guards, an evaluation.
 
-What is stored is a `Config` class, so that its JSON reads back as the same value.
+Whatever is stored is a `Config` class, so that its JSON reads back as the same value. The gate's
+types are in policy.py.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from thumbwheel.models.types import Basis
 from thumbwheel.stats.types import Estimate
 
 Message = dict[str, Any]
+
+# Names of measures and guards, as they are stored.
 SUCCESS = "success"
 RANKING = "preference accuracy, summed log-probability"
 RANKING_PER_TOKEN = "preference accuracy, log-probability per token"
 AREA = "good above bad (AUC), summed log-probability"
 AREA_PER_TOKEN = "good above bad (AUC), log-probability per token"
-NLL, NLL_LIKED, EOS, LENGTH, FORMAT = (
-    "nll_good",
-    "nll_liked",
-    "eos_rate",
-    "answer_tokens",
-    "format_rate",
-)
-ANCHOR_NLL, ANCHOR_TASKS = "nll_anchor", "anchor_tasks"
+NLL = "nll_good"
+NLL_LIKED = "nll_liked"
+EOS = "eos_rate"
+LENGTH = "answer_tokens"
+FORMAT = "format_rate"
+ANCHOR_NLL = "nll_anchor"
+ANCHOR_TASKS = "anchor_tasks"
 
 
 class EvaluationConfig(Config):
@@ -68,7 +69,8 @@ class EvaluationConfig(Config):
     samples: int = Field(default=5, ge=1, le=200)
     """Programs that are drawn for each task (suite code)."""
     pass_at: int = Field(default=1, ge=1)
-    """k of pass@k: the chance that one of k programs passes, estimated without bias from `samples`."""
+    """k of pass@k: the chance that one of k programs passes, estimated without bias from
+    `samples`."""
     temperature: float = Field(default=0.8, ge=0)
     """Temperature of these programs; everything else is answered at 0."""
     judge_url: str | None = None
@@ -81,7 +83,7 @@ class EvaluationConfig(Config):
     """What an hour of the machine costs that serves what has no price of its own, in the same
     currency; so answers get their cost."""
     key_variable: str = "THUMBWHEEL_ENDPOINT_KEY"
-    """The environment variable with the key of endpoints; the key itself stands in no settings."""
+    """The environment variable with the key of endpoints; settings never hold the key itself."""
     parallel: int = Field(default=4, ge=1, le=64)
     """Questions that a server is asked at once."""
 
@@ -111,9 +113,9 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Given:
-    """A recorded answer on a held-out prompt. `good`: chosen, corrected or upvoted; `pair` joins
-    the two sides of a preference."""
+class RecordedAnswer:
+    """A recorded answer to a held-out prompt. `good`: chosen, corrected or upvoted. `pair` is the
+    id that the two answers of a preference share. `label`: it was labelled by itself."""
 
     row_id: str
     group: str
@@ -125,12 +127,12 @@ class Given:
     label: bool = False
     finish_reason: str | None = None
     liked: bool = False
-    """The app's own answer, and people were content with it; nobody wrote it for them."""
+    """The app itself gave this answer, and people liked it; no person wrote it."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A prompt that a side answers: greedily, or with `samples` drawn answers at a temperature."""
+    """A prompt to answer: greedily, or with `samples` answers drawn at a temperature."""
 
     prompt: list[Message]
     max_new_tokens: int
@@ -139,23 +141,23 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Known:
-    """Texts of which a side says how likely it finds them after `prompt`; without a prompt they
-    stand alone."""
+class AskLikelihood:
+    """Texts whose log-probability after `prompt` is asked for; with an empty prompt, that of one
+    text by itself."""
 
     prompt: list[Message]
     texts: tuple[str, ...]
     tools: list[dict[str, Any]] | None = None
     finish: tuple[str | None, ...] = ()
-    """Why each ended, where that is known: one that was cut off gets no end token."""
+    """The finish reason of each text, where it is known: one that was cut off gets no end token."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a side answered. Tokens and seconds are None where nobody counted them; `ids` where the
-    tokens are not ours to see.
+    """One answer of a responder. Tokens and seconds are None where they were not counted, `ids`
+    where the server does not return tokens.
 
-    Of a model in this process `seconds` is its part of the batch that it was answered in.
+    For a model in this process, `seconds` is the answer's share of the time of its batch.
     """
 
     text: str
@@ -165,19 +167,19 @@ class Answer:
     seconds: float | None = None
     ids: tuple[int, ...] | None = None
     busy: float | None = None
-    """Seconds of the machine: its part of them where several are answered at once."""
+    """Machine seconds: this answer's share where several are answered at once."""
 
 
 Answers = tuple[Answer, ...]
-"""To one `Ask`: as many as were asked for; none where the side has no answer."""
+"""The reply to one `Ask`: as many answers as were asked for; empty where there is no answer."""
 Sums = tuple[tuple[float, int], ...]
-"""To one `Known`: of each text the summed log-probability and the number of tokens; none where it
-does not fit the model."""
+"""The reply to one `AskLikelihood`: (summed log-probability, tokens) of each text; empty where they
+do not fit the model."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One fresh answer of one side. `value` is None where no side could be judged."""
+    """A fresh answer with its checker's judgement. `value` is None where it could not be judged."""
 
     text: str
     value: float | None
@@ -188,8 +190,8 @@ class Judged:
 
 
 class Spread(Config):
-    """What the interval of a difference follows from at any level; see `stats.types.Estimate`.
-    `limit`: its largest possible size."""
+    """The spread of a difference, from which its interval at any level follows; see
+    `stats.types.Estimate`. `limit`: the largest possible difference."""
 
     centre: float
     error: float | None
@@ -199,21 +201,21 @@ class Spread(Config):
     units: tuple[tuple[float, float, int], ...] = ()
 
     @classmethod
-    def of(cls, known: Estimate) -> Spread:
-        """As it is stored: no limit is None."""
-        limit = None if math.isinf(known.limit) else known.limit
+    def of(cls, estimate: Estimate) -> Spread:
+        """The spread of `estimate`, as JSON can hold it: an infinite limit is None."""
+        limit = None if math.isinf(estimate.limit) else estimate.limit
         return cls(
-            centre=known.centre,
-            error=known.error,
-            degrees=known.degrees,
+            centre=estimate.centre,
+            error=estimate.error,
+            degrees=estimate.degrees,
             limit=limit,
-            drawn=known.drawn,
-            units=known.units,
+            drawn=estimate.drawn,
+            units=estimate.units,
         )
 
     def around(self, change: float) -> Estimate:
-        """The estimate of a change, as it was; without a limit its intervals end at the largest
-        number."""
+        """The estimate of `change` with this spread. Without a limit, its intervals end at the
+        largest float."""
         limit = sys.float_info.max if self.limit is None else self.limit
         return Estimate(
             change, self.centre, self.error, self.degrees, limit, self.drawn, self.units
@@ -235,11 +237,11 @@ class Measure(Config):
     clusters: int
     changed: int
     spread: Spread
-    """What its interval is at other levels."""
+    """Gives the interval at other levels."""
     p: float | None = None
-    """How likely a difference at least as large is without any true one."""
+    """p value of the gain."""
     adjusted: float | None = None
-    """The same after Holm's correction over all suites of the evaluation, or over all slices of the
+    """p after Holm's correction over all suites of the evaluation, or over all slices of the
     primary measure."""
 
 
@@ -252,20 +254,20 @@ class Guard(Config):
     after: float | None
     n: int
     clusters: int | None = None
-    """Groups of these items; None where every item is one."""
+    """Groups of these items; None where every item is a group."""
     low: float | None = None
     """Lower end of the interval of after - before, clustered by group; None where there is none."""
     high: float | None = None
     """Upper end."""
     spread: Spread | None = None
-    """What that interval is at other levels."""
+    """Gives the interval at other levels."""
     chance: float | None = None
-    """What a uniform guess over the vocabulary gets, of guards in nats a token; None where that is
-    not known."""
+    """For guards in nats a token: the value of a uniform guess over the vocabulary, where it is
+    known."""
 
 
-class Changed(Config):
-    """One of the most changed answers."""
+class ChangedAnswer(Config):
+    """A case whose answer changed, with both answers."""
 
     case: str
     prompt: str
@@ -277,8 +279,8 @@ class Changed(Config):
 
 
 class SuiteResult(Config):
-    """What one suite found. The first of `measures` is its main one; `details` are figures of its
-    own."""
+    """The result of one suite. The first of `measures` is its main one; `details` are figures that
+    only this suite has."""
 
     name: str
     measures: tuple[Measure, ...]
@@ -288,7 +290,7 @@ class SuiteResult(Config):
 
 
 class Serving(Config):
-    """What answers of one side cost, next to how good they were; None where nobody counted."""
+    """Quality, tokens, time and price of one responder's answers; None where it was not counted."""
 
     side: str
     success: float
@@ -296,16 +298,16 @@ class Serving(Config):
     tokens: float | None
     """Mean tokens of an answer."""
     seconds: float | None
-    """Median seconds of an answer; in batches where the model runs in this process."""
+    """Median seconds of an answer; measured in batches where the model runs in this process."""
     slowest: float | None
-    """The 95th percentile of them."""
+    """95th percentile of the seconds of an answer."""
     cost: float | None
-    """Price of 1,000 answers: by the endpoint's price of tokens, else by the time that they took
-    and the price of an hour."""
+    """Price of 1,000 answers: by the endpoint's token prices, else by machine time and
+    `hour_price`."""
 
 
 class Evaluation(Config):
-    """A candidate against what it was compared with, as stored."""
+    """A candidate compared with the incumbent, as stored."""
 
     id: str
     agent: str
@@ -314,57 +316,55 @@ class Evaluation(Config):
     against_id: str
     against: str
     basis: Basis
-    """What the cases stand on: reviewed by the owner (gold), or imported and rated (feedback)."""
+    """Where the cases come from: reviewed by the owner (gold), or imported and rated (feedback)."""
     fresh: bool
-    """Whether the primary measure is the success of fresh generations; otherwise recorded answers
-    were only ranked."""
+    """Whether the primary measure judges fresh answers; otherwise recorded answers were only
+    ranked."""
     primary: Measure
     preferences: tuple[Measure, ...]
     opinions: tuple[Measure, ...] = ()
-    """Mean scores of fresh answers by reward models, in their own units."""
+    """Mean scores of fresh answers by reward models, in each model's units."""
     suites: tuple[SuiteResult, ...] = ()
-    """Everything that was measured, by suite."""
+    """All measures, by suite."""
     prompting: Measure | None = None
     """The primary measure of the candidate against its base with good training answers in the
     prompt; before is the base."""
     serving: tuple[Serving, ...] = ()
-    """Before and after side by side: quality, tokens, seconds, price."""
+    """Incumbent, then candidate: quality, tokens, seconds, price."""
     guards: tuple[Guard, ...]
     slices: tuple[Measure, ...]
-    examples: tuple[Changed, ...]
+    examples: tuple[ChangedAnswer, ...]
     reads: int
     """Which look at its held-out rows this is, counted over all candidates of the agent
     (spending.py)."""
     read: tuple[str, ...] = ()
     """Keyed hashes of the prompts behind the primary measure."""
     sides: tuple[str, ...] = ()
-    """What answered before and after: the fingerprints of the two sides."""
+    """Fingerprints of the two responders, incumbent first."""
     form: str | None = None
-    """How the candidate was served (responders.py); None is as it was trained, or the endpoint that it
-    is."""
+    """How the candidate was served (responders.py); None: as trained, or as its endpoint."""
     against_form: str | None = None
-    """How the other one was served."""
+    """How the incumbent was served."""
     blocked: dict[str, int] = Field(default_factory=dict)
-    """Reason -> judgements behind the primary measure and the guards that failed for want of what
-    judges (a server, a sandbox)."""
+    """Reason -> judgements behind the primary measure and the guards that failed because a server
+    or a sandbox was not available."""
     suite: str | None = None
     """The suite of the primary measure."""
     judges: tuple[str, ...] = ()
-    """What judged the answers behind the primary measure: names of reward functions, or of a reward
-    model."""
+    """Reward functions, or the reward model, that judged the answers behind the primary measure."""
     detectable: float | None
-    """The smallest gain that so many cases with so many changes show four times out of five."""
+    """The smallest true gain that is detected four times out of five with this many cases."""
     dropped: dict[str, int]
     notes: tuple[str, ...]
     aside: str = ""
-    """Why the gate does not decide on it: something else was asked than whether the version should
-    follow what runs today."""
+    """Why the gate does not decide on it: it does not compare the version as trained with what runs
+    today, with all guards."""
     limit: str = ""
-    """What keeps it from more than a canary."""
+    """Why the gate approves it for a canary at most."""
     rows: str
     """Fingerprint of the rows that were read."""
     key: str
-    """Fingerprint of everything that the result follows from; the same key is the same evaluation."""
+    """Fingerprint of all that the result depends on; equal keys mean the same evaluation."""
     config: EvaluationConfig
     weights: str | None = None
     """Fingerprint of the candidate's base and adapter files, as they were measured."""
@@ -374,13 +374,13 @@ class Evaluation(Config):
     @property
     def weights_pay(self) -> str:
         """Whether the trained weights beat the same feedback as a prompt, in words; empty where
-        that was not compared."""
+        they were not compared."""
         return "" if self.prompting is None else weights_pay(self.candidate, self.prompting)
 
 
 def weights_pay(candidate: str, prompting: Measure) -> str:
-    """What the comparison with a prompt says: the weights pay where the gain over it is known to
-    lie above zero."""
+    """Whether the weights pay, in words: the interval of their gain over a prompt has to lie above
+    zero."""
     gain = f"{prompting.gain:+.1%}, {prompting.low:+.1%} to {prompting.high:+.1%}"
     facts = (
         f"{candidate} succeeds in {prompting.after:.1%}, its base with examples in the prompt in "
@@ -397,18 +397,17 @@ def weights_pay(candidate: str, prompting: Measure) -> str:
 
 
 class DevScore(Config):
-    """How one version did on the dev rows. A value is None where there was nothing to measure."""
+    """One version's figures on the dev rows. A value is None where there was nothing to measure."""
 
     version: str
     success: float | None
-    """Share of judged dev prompts whose fresh answer is in line with the feedback."""
+    """Share of judged dev prompts whose fresh answer agrees with the feedback."""
     success_n: int
     nll: float | None
     """Nats a token of known good answers."""
     nll_n: int
     preference: float | None
-    """Good above bad by log-probability per token: area under the curve over all judged answers of
-    the dev rows."""
+    """Area under the ROC curve of good above bad answers, by log-probability per token."""
     preference_n: int
     eos_rate: float | None
 

@@ -1,8 +1,8 @@
-"""The checks of a benchmark task: one small function a type, from what the check says and a reply
-to (passed, detail).
+"""The checks of a benchmark task: one small function a type. It gets the check's parameters and a
+reply, and returns (passed, detail).
 
-What cannot be decided here (tools that were not offered, files, a judge that is not named) is None:
-skipped, and out of the denominator. To add a check: a function, and its line in VALIDATORS.
+Passed is None where a check cannot be decided here (no tools were offered, files, no judge): it is
+skipped and does not count. To add a check: a function, and its line in VALIDATORS.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions import FUNCTIONS
 
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 UNCERTAIN = re.compile(
     r"\b(i(?: do no|')?t? ?(?:am|'m)? ?not (?:sure|certain)|i (?:do not|don't|cannot|can't) "
     r"(?:know|say|tell|find)|no (?:information|data)|"
     r"unclear|unknown|not (?:available|specified|mentioned)|uncertain|insufficient)\b",
     re.IGNORECASE,
 )
-Found = tuple[bool | None, str]
+Params = Mapping[str, Any]
+"""A check as it stands in the YAML file: its type and its parameters."""
+Outcome = tuple[bool | None, str]
 """Whether it passed (None: skipped), and why."""
+Validator = Callable[[Params, "Reply"], Outcome]
 
 
 @dataclass(frozen=True)
@@ -41,217 +45,208 @@ class Reply:
     judge: Callable[[str], bool | None] | None = field(default=None, compare=False)
 
 
-def check(given: Mapping[str, Any], reply: Reply) -> dict[str, Any]:
+def check(params: Params, reply: Reply) -> dict[str, Any]:
     """The result of one check: validator, passed, detail, skipped."""
-    passed, detail = VALIDATORS[str(given["type"])](given, reply)
+    passed, detail = VALIDATORS[str(params["type"])](params, reply)
     return {
-        "validator": given["type"],
+        "validator": params["type"],
         "passed": bool(passed),
         "detail": detail,
         "skipped": passed is None,
     }
 
 
-def require(given: Any, where: str) -> None:
-    """Raise ConfigError for a check of no known type, or with parameters that it cannot read."""
-    if not isinstance(given, Mapping) or given.get("type") not in VALIDATORS:
-        name = given.get("type") if isinstance(given, Mapping) else given
+def require_valid(params: Any, where: str) -> None:
+    """Raise ConfigError for a check of unknown type, or with parameters that it cannot read."""
+    if not isinstance(params, Mapping) or params.get("type") not in VALIDATORS:
+        name = params.get("type") if isinstance(params, Mapping) else params
         hint = nearest(str(name), VALIDATORS)
         raise ConfigError(
             f"check {name!r} of {where}",
             "there is no validator of that name",
             f"Known: {', '.join(VALIDATORS)}.{hint}",
         )
-    for inner in given.get("checks") or ():
-        require(inner, where)
+    for inner in params.get("checks") or ():
+        require_valid(inner, where)
     try:
-        VALIDATORS[given["type"]](given, Reply("", tool_calls=()))
+        VALIDATORS[params["type"]](params, Reply("", tool_calls=()))
     except (KeyError, TypeError, ValueError, re.error) as error:
         raise ConfigError(
-            f"check {given['type']!r} of {where}",
+            f"check {params['type']!r} of {where}",
             f"{type(error).__name__}: {error}",
             "Give it its parameters",
         ) from None
 
 
-def _text(given: Mapping[str, Any], *names: str) -> str:
+def _text(params: Params, *names: str) -> str:
+    """The first of these parameters that is there, else `value`."""
     for name in (*names, "value"):
-        if name in given:
-            return str(given[name])
+        if name in params:
+            return str(params[name])
     raise KeyError(names[0] if names else "value")
 
 
-def _number(given: Mapping[str, Any], *names: str) -> float:
-    return float(_text(given, *names))
+def _number(params: Params, *names: str) -> float:
+    return float(_text(params, *names))
 
 
-def _contains(given: Mapping[str, Any], reply: Reply) -> Found:
-    wanted = _text(given, "text", "substring")
-    strict = bool(given.get("case_sensitive", False))
-    return (
-        wanted in reply.text if strict else wanted.casefold() in reply.text.casefold()
-    ), f"looked for {wanted!r}"
+def _contains(params: Params, reply: Reply) -> Outcome:
+    wanted = _text(params, "text", "substring")
+    detail = f"looked for {wanted!r}"
+    if params.get("case_sensitive", False):
+        return wanted in reply.text, detail
+    return wanted.casefold() in reply.text.casefold(), detail
 
 
-def _equals(given: Mapping[str, Any], reply: Reply) -> Found:
-    wanted = _text(given, "text", "expected")
+def _equals(params: Params, reply: Reply) -> Outcome:
+    wanted = _text(params, "text", "expected")
     return reply.text.strip() == wanted.strip(), f"expected {wanted!r}"
 
 
-def _regex(given: Mapping[str, Any], reply: Reply) -> Found:
-    function = FUNCTIONS.get("regex").create(
-        {"pattern": _text(given, "pattern"), "ignore_case": bool(given.get("ignore_case", False))}
-    )
+def _regex(params: Params, reply: Reply) -> Outcome:
+    pattern = _text(params, "pattern")
+    ignore_case = bool(params.get("ignore_case", False))
+    function = FUNCTIONS.get("regex").create({"pattern": pattern, "ignore_case": ignore_case})
     (score,) = function.score([Case(reply.text)])
-    return score.value == 1.0, str(
-        score.evidence.get("reason") or f"pattern {given.get('pattern') or given.get('value')!r}"
-    )
+    return score.value == 1.0, str(score.evidence.get("reason") or f"pattern {pattern!r}")
 
 
-def _characters(sign: int) -> Callable[[Mapping[str, Any], Reply], Found]:
-    return lambda given, reply: (
-        sign * (len(reply.text) - _number(given, "count", "n")) >= 0,
-        f"{len(reply.text)} characters",
-    )
+def _characters(sign: int) -> Validator:
+    """At least (1) or at most (-1) so many characters."""
+
+    def validate(params: Params, reply: Reply) -> Outcome:
+        excess = len(reply.text) - _number(params, "count", "n")
+        return sign * excess >= 0, f"{len(reply.text)} characters"
+
+    return validate
 
 
-def _tokens(given: Mapping[str, Any], reply: Reply) -> Found:
-    limit = _number(given, "max", "n")
-    return (
-        (None, "nobody counted tokens")
-        if reply.tokens is None
-        else (reply.tokens <= limit, f"{reply.tokens} tokens")
-    )
+def _tokens(params: Params, reply: Reply) -> Outcome:
+    limit = _number(params, "max", "n")
+    if reply.tokens is None:
+        return None, "nobody counted tokens"
+    return reply.tokens <= limit, f"{reply.tokens} tokens"
 
 
-def _latency(given: Mapping[str, Any], reply: Reply) -> Found:
-    limit = _number(given, "ms", "max_ms")
-    return (
-        (None, "nobody measured it")
-        if reply.seconds is None
-        else (1000 * reply.seconds <= limit, f"{1000 * reply.seconds:.0f} ms")
-    )
+def _latency(params: Params, reply: Reply) -> Outcome:
+    limit = _number(params, "ms", "max_ms")
+    if reply.seconds is None:
+        return None, "nobody measured it"
+    return 1000 * reply.seconds <= limit, f"{1000 * reply.seconds:.0f} ms"
 
 
 def _json(text: str) -> Any:
+    """The value of a JSON text; Ellipsis where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return ...
 
 
-def _json_valid(given: Mapping[str, Any], reply: Reply) -> Found:
+def _json_valid(params: Params, reply: Reply) -> Outcome:
     return _json(reply.text) is not ..., "parsed as JSON"
 
 
-def _json_has_key(given: Mapping[str, Any], reply: Reply) -> Found:
-    found, path = _json(reply.text), _text(given, "key")
-    for part in path.split("."):
-        found = found[part] if isinstance(found, dict) and part in found else ...
-    return found is not ..., f"key {path!r}"
+def _json_has_key(params: Params, reply: Reply) -> Outcome:
+    value, path = _json(reply.text), _text(params, "key")
+    for key in path.split("."):
+        value = value[key] if isinstance(value, dict) and key in value else ...
+    return value is not ..., f"key {path!r}"
 
 
-def _several(decide: Callable[[list[bool]], bool]) -> Callable[[Mapping[str, Any], Reply], Found]:
-    """Of the checks inside; skipped ones leave."""
+def _combined(decide: Callable[[list[bool]], bool]) -> Validator:
+    """A decision over inner checks; skipped ones do not count."""
 
-    def of(given: Mapping[str, Any], reply: Reply) -> Found:
-        inner = [check(one, reply) for one in given["checks"]]
-        known = [one["passed"] for one in inner if not one["skipped"]]
-        return (decide(known) if known else None), "; ".join(
-            f"{one['validator']}: {one['detail']}" for one in inner
-        )
+    def validate(params: Params, reply: Reply) -> Outcome:
+        results = [check(inner, reply) for inner in params["checks"]]
+        decided = [result["passed"] for result in results if not result["skipped"]]
+        detail = "; ".join(f"{result['validator']}: {result['detail']}" for result in results)
+        return (decide(decided) if decided else None), detail
 
-    return of
-
-
-def _judge(given: Mapping[str, Any], reply: Reply) -> Found:
-    asked = _text(given, "criteria", "prompt", "question")
-    passed = reply.judge(asked) if reply.judge else None
-    return (
-        passed,
-        "no judge is named, or it gave no verdict" if passed is None else f"judged by {asked!r}",
-    )
+    return validate
 
 
-def _tool(
-    of: Callable[[Mapping[str, Any], list[Mapping[str, Any]], Reply], bool],
-) -> Callable[[Mapping[str, Any], Reply], Found]:
-    """A check of the calls of tools."""
+def _judge(params: Params, reply: Reply) -> Outcome:
+    criteria = _text(params, "criteria", "prompt", "question")
+    passed = reply.judge(criteria) if reply.judge else None
+    if passed is None:
+        return None, "no judge is named, or it gave no verdict"
+    return passed, f"judged by {criteria!r}"
 
-    def found(given: Mapping[str, Any], reply: Reply) -> Found:
+
+ToolCalls = Sequence[Mapping[str, Any]]
+
+
+def _tool(holds: Callable[[Params, ToolCalls, Reply], bool]) -> Validator:
+    """A check of the tool calls; skipped where no tools were offered."""
+
+    def validate(params: Params, reply: Reply) -> Outcome:
         if reply.tool_calls is None:
             return None, "no tools were offered"
-        calls = list(reply.tool_calls)
-        return of(given, calls, reply), f"calls: {', '.join(_names(calls)) or 'none'}"
+        names = ", ".join(_names(reply.tool_calls))
+        return holds(params, reply.tool_calls, reply), f"calls: {names or 'none'}"
 
-    return found
-
-
-def _names(calls: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(one.get("name")) for one in calls]
+    return validate
 
 
-def _called_with(given: Mapping[str, Any], calls: list[Mapping[str, Any]], reply: Reply) -> bool:
-    wanted = dict(given.get("args") or {})
-    return any(
-        one.get("name") == _text(given, "tool", "name")
-        and wanted.items() <= dict(one.get("args") or {}).items()
-        for one in calls
-    )
+def _names(calls: ToolCalls) -> list[str]:
+    return [str(call.get("name")) for call in calls]
 
 
-def _order(given: Mapping[str, Any], calls: list[Mapping[str, Any]], reply: Reply) -> bool:
+def _called_with(params: Params, calls: ToolCalls, reply: Reply) -> bool:
+    arguments = dict(params.get("args") or {})
+    for call in calls:
+        same_tool = call.get("name") == _text(params, "tool", "name")
+        if same_tool and arguments.items() <= dict(call.get("args") or {}).items():
+            return True
+    return False
+
+
+def _order(params: Params, calls: ToolCalls, reply: Reply) -> bool:
     names = iter(_names(calls))
-    return all(tool in names for tool in given["tools"])
+    return all(tool in names for tool in params["tools"])
 
 
-def _results(calls: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(one.get("result")) for one in calls if one.get("result") not in (None, "")]
+def _results(calls: ToolCalls) -> list[str]:
+    return [str(call.get("result")) for call in calls if call.get("result") not in (None, "")]
 
 
-def _in_response(given: Mapping[str, Any], calls: list[Mapping[str, Any]], reply: Reply) -> bool:
-    named = [one for one in calls if not given.get("tool") or one.get("name") == given["tool"]]
-    return any(one.strip() in reply.text for one in _results(named))
+def _in_response(params: Params, calls: ToolCalls, reply: Reply) -> bool:
+    tool = params.get("tool")
+    chosen = [call for call in calls if not tool or call.get("name") == tool]
+    return any(result.strip() in reply.text for result in _results(chosen))
 
 
-def _uses_data(given: Mapping[str, Any], calls: list[Mapping[str, Any]], reply: Reply) -> bool:
-    said = set(re.findall(r"\w{3,}", reply.text.casefold()))
-    return any(said & set(re.findall(r"\w{3,}", one.casefold())) for one in _results(calls))
+def _uses_data(params: Params, calls: ToolCalls, reply: Reply) -> bool:
+    words = set(re.findall(r"\w{3,}", reply.text.casefold()))
+    words_of_results = set(re.findall(r"\w{3,}", " ".join(_results(calls)).casefold()))
+    return not words.isdisjoint(words_of_results)
 
 
-def _no_invention(given: Mapping[str, Any], reply: Reply) -> Found:
-    """Numbers of the answer all stand in what it could know: the truth and the results of tools."""
-    known = " ".join(
-        [
-            reply.truth or "",
-            *(str(one) for one in given.get("facts") or ()),
-            *_results(reply.tool_calls or ()),
-        ]
-    )
-    if not known.strip():
+def _no_invention(params: Params, reply: Reply) -> Outcome:
+    """All numbers of the answer appear in the ground truth, the facts, or a tool's result."""
+    facts = [str(fact) for fact in params.get("facts") or ()]
+    sources = " ".join([reply.truth or "", *facts, *_results(reply.tool_calls or ())])
+    if not sources.strip():
         return None, "there is no ground truth to compare with"
-    invented = set(re.findall(r"\d+(?:\.\d+)?", reply.text)) - set(
-        re.findall(r"\d+(?:\.\d+)?", known)
-    )
+    invented = set(NUMBER.findall(reply.text)) - set(NUMBER.findall(sources))
     return not invented, f"numbers from nowhere: {', '.join(sorted(invented)) or 'none'}"
 
 
-def _not(
-    of: Callable[[Mapping[str, Any], Reply], Found],
-) -> Callable[[Mapping[str, Any], Reply], Found]:
-    def found(given: Mapping[str, Any], reply: Reply) -> Found:
-        passed, detail = of(given, reply)
+def _not(validator: Validator) -> Validator:
+    def validate(params: Params, reply: Reply) -> Outcome:
+        passed, detail = validator(params, reply)
         return None if passed is None else not passed, detail
 
-    return found
+    return validate
 
 
-def _uncertain(given: Mapping[str, Any], reply: Reply) -> Found:
+def _uncertain(params: Params, reply: Reply) -> Outcome:
     match = UNCERTAIN.search(reply.text)
     return match is not None, f"it says {match[0]!r}" if match else "it says nothing of the kind"
 
 
-VALIDATORS: dict[str, Callable[[Mapping[str, Any], Reply], Found]] = {
+VALIDATORS: dict[str, Validator] = {
     "contains": _contains,
     "not_contains": _not(_contains),
     "equals": _equals,
@@ -262,21 +257,21 @@ VALIDATORS: dict[str, Callable[[Mapping[str, Any], Reply], Found]] = {
     "latency_lte": _latency,
     "json_valid": _json_valid,
     "json_has_key": _json_has_key,
-    "any_of": _several(any),
-    "all_of": _several(all),
-    "none_of": _several(lambda known: not any(known)),
+    "any_of": _combined(any),
+    "all_of": _combined(all),
+    "none_of": _combined(lambda passed: not any(passed)),
     "judge": _judge,
     "judge_compare": _judge,
-    "file_exists": lambda given, reply: (None, "an answer writes no files here"),
-    "tool_calls_lte": _tool(lambda given, calls, reply: len(calls) <= _number(given, "n", "max")),
-    "tool_calls_gte": _tool(lambda given, calls, reply: len(calls) >= _number(given, "n", "min")),
-    "tool_called": _tool(lambda given, calls, reply: _text(given, "tool", "name") in _names(calls)),
+    "file_exists": lambda params, reply: (None, "an answer writes no files here"),
+    "tool_calls_lte": _tool(lambda params, calls, _: len(calls) <= _number(params, "n", "max")),
+    "tool_calls_gte": _tool(lambda params, calls, _: len(calls) >= _number(params, "n", "min")),
+    "tool_called": _tool(lambda params, calls, _: _text(params, "tool", "name") in _names(calls)),
     "tool_not_called": _tool(
-        lambda given, calls, reply: _text(given, "tool", "name") not in _names(calls)
+        lambda params, calls, _: _text(params, "tool", "name") not in _names(calls)
     ),
     "tool_called_n": _tool(
-        lambda given, calls, reply: (
-            _names(calls).count(_text(given, "tool", "name")) == int(given["n"])
+        lambda params, calls, _: (
+            _names(calls).count(_text(params, "tool", "name")) == int(params["n"])
         )
     ),
     "tool_called_with": _tool(_called_with),

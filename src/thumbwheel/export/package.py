@@ -21,7 +21,7 @@ from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, S
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.load import adapter_base, base_fingerprint, quiet_transformers
-from thumbwheel.evaluation.rows import own_prompts
+from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export import parity, score, store
 from thumbwheel.export.format import Format
 from thumbwheel.export.formats import FORMATS
@@ -113,7 +113,7 @@ class _Work:
 
     def reference(self) -> parity.Reference:
         if not self.known:
-            probes = [*parity.PROBES, *islice(own_prompts(self.ws, self.version), OWN)]
+            probes = [*parity.PROBES, *islice(training_prompts(self.ws, self.version), OWN)]
             cases = score.cases_of(self.ws, self.version, self.cases if self.form.quants else 0)
             checkers = resolve_paths(
                 self.ws, self.version.agent, ledger.settings(self.ws, self.version.agent).checkers

@@ -61,12 +61,13 @@ def task(
         for case in cases:
             found.append(_answer(opened, builder, case, room))
             advance()
-    pairs = list(paired(judge(cases, trained, owner), judge(cases, found, owner)))
-    if not pairs:
+    values = list(paired(judge(cases, trained, owner), judge(cases, found, owner)))
+    if not values:
         return None
-    groups = [cases[place].group for place, *_ in pairs]
-    known = compare([before for _, before, _ in pairs], [after for *_, after in pairs], groups)
-    return TaskScore(len(pairs), known.after, known.before, known.interval.low, known.interval.high)
+    groups = [cases[value.index].group for value in values]
+    before = [value.before for value in values]
+    gain = compare(before, [value.after for value in values], groups)
+    return TaskScore(len(values), gain.after, gain.before, gain.interval.low, gain.interval.high)
 
 
 def _answer(opened: Opened, builder: PromptBuilder, case: Case, room: int) -> Answers:

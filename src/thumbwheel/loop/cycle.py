@@ -57,7 +57,7 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False
     training fails is passed over, with its reason.
     """
     check_ready(ws, config)
-    with CycleState.open(ws.home.cycles / agent, config.of_training, anew) as state:
+    with CycleState.open(ws.home.cycles / agent, config.training_settings, anew) as state:
         cycle = _find_candidate(ws, agent, config, state)
         if cycle.version is not None:
             release(ws, cycle, config, state=state)
@@ -68,7 +68,7 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False
 def find_candidate(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
     """The first half of a turn: plan, train, choose. Raises as `run_cycle` does."""
     check_ready(ws, config)
-    with CycleState.open(ws.home.cycles / agent, config.of_training) as state:
+    with CycleState.open(ws.home.cycles / agent, config.training_settings) as state:
         cycle = _find_candidate(ws, agent, config, state)
         state.finish()
     return cycle

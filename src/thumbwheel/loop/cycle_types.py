@@ -37,7 +37,7 @@ class CycleConfig(Config):
     of the home."""
 
     @property
-    def of_training(self) -> dict[str, Any]:
+    def training_settings(self) -> dict[str, Any]:
         """The settings that decide what is trained."""
         return {"base": self.base, "methods": list(self.methods)}
 

@@ -37,8 +37,8 @@ from thumbwheel.evaluation.signing import resigned
 from thumbwheel.loop import store
 from thumbwheel.loop.purge import changed_reports, check_idle, purge
 from thumbwheel.loop.retrain import retrain
-from thumbwheel.loop.taint import descendants, held, rewarded
-from thumbwheel.loop.types import Doomed, Record, Tainted
+from thumbwheel.loop.taint import datasets_holding, descendants, reward_datasets
+from thumbwheel.loop.types import Record, SubjectRows, Tainted
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import unlearn
 
@@ -96,7 +96,7 @@ class _Job:
     agent_id: str
     keys: set[str]
     """Keys under which the subject's erasure is recorded."""
-    doomed: Doomed
+    doomed: SubjectRows
     tainted: Tainted
     done: Erasure
     began: datetime
@@ -134,7 +134,7 @@ def erase(
 
 def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | None) -> _Job:
     with ws.db.read() as connection:
-        doomed = store.of_subject(connection, agent_id, subject)
+        doomed = store.subject_rows(connection, agent_id, subject)
         known = store.erasures(connection, agent_id)
     names = {subject} | doomed.names["subjects"] | doomed.subjects
     keys = {seal.of("subject", name) for name in names} if seal else set()
@@ -172,11 +172,14 @@ def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | N
 def _describe(job: _Job) -> None:
     """Find what descends from the rows and put it into words."""
     ws, before = job.ws, job.open["report"] if job.open else {}
-    holding, earlier = held(ws, job.agent, job.doomed.ids, lost=True), before.get("tainted", {})
+    holding, earlier = (
+        datasets_holding(ws, job.agent, job.doomed.ids, lost=True),
+        before.get("tainted", {}),
+    )
     fitted, said = _fitted(job, earlier), 0
     with ws.db.read() as connection:
         of = {*holding, *earlier.get("datasets", ())}
-        by_rewards = rewarded(ws, job.agent)
+        by_rewards = reward_datasets(ws, job.agent)
         if job.doomed.ids:
             of |= by_rewards if unlearn.classifier_has_part(connection, job.agent_id) else set()
             said = unlearn.count_classifier_output(connection, job.agent_id)
@@ -293,7 +296,7 @@ def _mark(job: _Job, seal: Seal) -> None:
     job.done.id = job.ws.db.write(work)
 
 
-def _tombstones(doomed: Doomed) -> Iterator[tuple[str, str]]:
+def _tombstones(doomed: SubjectRows) -> Iterator[tuple[str, str]]:
     for kind, rows in (
         ("trace", doomed.traces),
         ("feedback", doomed.feedback),
@@ -329,7 +332,7 @@ def _taint(connection: sa.Connection, tainted: Tainted) -> None:
 
 
 def _datasets(job: _Job, seal: Seal) -> None:
-    for dataset_id, found in held(job.ws, job.agent, job.doomed.ids, lost=True).items():
+    for dataset_id, found in datasets_holding(job.ws, job.agent, job.doomed.ids, lost=True).items():
         _rewrite(job, seal, dataset_id, {row for rows in found.rows.values() for row in rows})
 
 
@@ -413,7 +416,7 @@ def _rows(job: _Job, seal: Seal) -> None:
             unlearn.delete_classifier_output(connection, job.agent_id)
         if any(
             row["agent_id"] == job.agent_id
-            for row in store.found_rows(connection, schema.reward_models, job.tainted.reward_models)
+            for row in store.rows_by_id(connection, schema.reward_models, job.tainted.reward_models)
         ):
             unlearn.delete_reward_model_scores(connection, job.agent_id)
         store.note_erasure(connection, str(job.done.id), _report(job, "rows"))

@@ -22,8 +22,8 @@ from thumbwheel.datasets.types import SPLITS, Row
 from thumbwheel.db.schema import reward_models
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
-from thumbwheel.loop.taint import held, judge_of
-from thumbwheel.loop.types import Lineage, Record, Sources, Use
+from thumbwheel.loop.taint import datasets_holding, judge_of
+from thumbwheel.loop.types import Lineage, Record, Sources, SourceUse
 from thumbwheel.models import versions
 
 SOURCES = {"feedback": "feedback_ids", "traces": "trace_ids", "subjects": "subject_ids"}
@@ -51,7 +51,7 @@ def lineage(ws: Workspace, agent: str, version: str) -> Lineage:
 
 
 def _reward_model(ws: Workspace, connection: sa.Connection, run: Record) -> Record | None:
-    known = store.of_agent(connection, reward_models, run["agent_id"])
+    known = store.rows_of_agent(connection, reward_models, run["agent_id"])
     found = judge_of(ws, run, known)
     return next(
         ({**one, "name": f"rm{one['number']}"} for one in known if one["id"] == found), None
@@ -82,7 +82,7 @@ def sources(rows: Iterable[Row]) -> Sources:
     )
 
 
-def uses(ws: Workspace, agent: str, source: str) -> list[Use]:
+def uses(ws: Workspace, agent: str, source: str) -> list[SourceUse]:
     """The reward models and versions whose data holds `source`: a feedback, trace or subject, by
     our id or its external one; oldest first.
 
@@ -91,7 +91,7 @@ def uses(ws: Workspace, agent: str, source: str) -> list[Use]:
     """
     agent_id = versions.require_agent(ws, agent)
     with ws.db.read() as connection:
-        wanted = named_sources(ws, connection, agent, source)
+        wanted = source_and_feedback_ids(ws, connection, agent, source)
         trained, judges = (
             store.trained_versions(connection, agent_id),
             store.trained_reward_models(connection, agent_id),
@@ -100,7 +100,7 @@ def uses(ws: Workspace, agent: str, source: str) -> list[Use]:
             one["id"]: judge_of(ws, store.run(connection, one["run_id"]) or {}, judges)
             for one in trained
         }
-    counted = {one: found.counts for one, found in held(ws, agent, wanted).items()}
+    counted = {one: found.counts for one, found in datasets_holding(ws, agent, wanted).items()}
     found = [_use(f"rm{one['number']}", one, counted, None) for one in judges]
     by_id = {one["id"]: one for one in judges}
     for one in trained:
@@ -116,8 +116,8 @@ def _use(
     counted: Mapping[str, dict[str, int]],
     through: str | None,
     judge: Record | None = None,
-) -> Use:
-    return Use(
+) -> SourceUse:
+    return SourceUse(
         name,
         one["id"],
         one["run_id"],
@@ -127,7 +127,9 @@ def _use(
     )
 
 
-def named_sources(ws: Workspace, connection: sa.Connection, agent: str, source: str) -> set[str]:
+def source_and_feedback_ids(
+    ws: Workspace, connection: sa.Connection, agent: str, source: str
+) -> set[str]:
     """The ids that `source` means, and those of the feedback about it; raises NotFound for what was
     never recorded, or was erased."""
     agent_id = versions.require_agent(ws, agent)

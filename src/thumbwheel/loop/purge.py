@@ -23,7 +23,7 @@ from thumbwheel.capture.inbox import REJECTED
 from thumbwheel.datasets.rewrite import BUILDING, is_affected_file
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
-from thumbwheel.loop.types import Doomed, Tainted
+from thumbwheel.loop.types import SubjectRows, Tainted
 from thumbwheel.models import documents
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.versions import TAINTED
@@ -47,7 +47,7 @@ def check_idle(ws: Workspace) -> None:
 
 def purge(
     ws: Workspace,
-    doomed: Doomed,
+    doomed: SubjectRows,
     tainted: Tainted,
     known_runs: Collection[str],
     exports: Iterable[str],
@@ -119,7 +119,7 @@ def _blobs(ws: Workspace, ids: frozenset[str]) -> int:
     return many
 
 
-def _names(doomed: Doomed) -> set[str]:
+def _names(doomed: SubjectRows) -> set[str]:
     return {name for names in doomed.names.values() for name in names} | doomed.ids
 
 

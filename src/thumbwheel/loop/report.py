@@ -22,10 +22,10 @@ import thumbwheel
 from thumbwheel.core.errors import StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.declaration import policy_of
-from thumbwheel.evaluation.gate import guard_at
-from thumbwheel.evaluation.guards import standing
+from thumbwheel.evaluation.gate import guard_at_level
+from thumbwheel.evaluation.guards import guard_state
 from thumbwheel.evaluation.policy import GatePolicy
-from thumbwheel.evaluation.secondary_tests import described
+from thumbwheel.evaluation.secondary_tests import tests_in_words
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
@@ -101,7 +101,7 @@ def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
         "evaluation": evaluation,
         "guards": _guards(ws, agent, evaluation, decision),
         "weights": _weights(found, evaluation),
-        "opinions": described(one["details"] for one in (evaluation or {}).get("suites", ())),
+        "opinions": tests_in_words(one["details"] for one in (evaluation or {}).get("suites", ())),
         "decision": decision,
         "served": _served(found),
         "exports": _exports(ws, found),
@@ -260,9 +260,9 @@ def _guards(
         for one in (decision["inputs"] if decision else evaluation or {}).get("guards", ())
     ]
     found = []
-    for one in known if decision else [guard_at(one, 1 - policy.alpha) for one in known]:
+    for one in known if decision else [guard_at_level(one, 1 - policy.alpha) for one in known]:
         label, share = GUARDS.get(one.name, (one.name, False))
-        stands, words = standing(one, policy)
+        stands, words = guard_state(one, policy)
         found.append(
             {
                 **one.model_dump(mode="json"),

@@ -31,7 +31,7 @@ def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
     )
     exported = {
         str(Path(one["path"]).resolve()): one
-        for one in store.found_rows(connection, schema.exports, tainted.exports)
+        for one in store.rows_by_id(connection, schema.exports, tainted.exports)
     }
     below = {
         path: (store.version(connection, one["version_id"]) or {}).get("base")

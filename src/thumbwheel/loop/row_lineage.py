@@ -18,8 +18,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.erase import named
 from thumbwheel.loop.formatting import compact, visible
-from thumbwheel.loop.lineage import named_sources
-from thumbwheel.loop.taint import descendants, held
+from thumbwheel.loop.lineage import source_and_feedback_ids
+from thumbwheel.loop.taint import datasets_holding, descendants
 from thumbwheel.loop.types import Record
 from thumbwheel.models.versions import require_agent
 
@@ -57,13 +57,13 @@ def why(ws: Workspace, name: str, *, subjects: bool = False) -> dict[str, Any]:
     with ws.db.read() as connection:
         said = [
             _said(connection, one)
-            for one in store.found_rows(connection, schema.feedback, row["feedback_ids"])
+            for one in store.rows_by_id(connection, schema.feedback, row["feedback_ids"])
         ]
         traced = [
             _traced(connection, one)
-            for one in store.found_rows(connection, schema.traces, row["trace_ids"])
+            for one in store.rows_by_id(connection, schema.traces, row["trace_ids"])
         ]
-        known = store.found_rows(connection, schema.subjects, row["subject_ids"])
+        known = store.rows_by_id(connection, schema.subjects, row["subject_ids"])
         case = store.one(connection, schema.cases, row.get("case_id"))
         rewards = store.rewards_of(
             connection, [*row["trace_ids"], *([row["case_id"]] if row.get("case_id") else [])]
@@ -234,11 +234,11 @@ def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, A
                 "Name its agent with --agent, where it is not our own id",
             )
         agent_id = require_agent(ws, agent)
-        wanted = named_sources(ws, connection, agent, source)
-    holding = held(ws, agent, wanted)
+        wanted = source_and_feedback_ids(ws, connection, agent, source)
+    holding = datasets_holding(ws, agent, wanted)
     with ws.db.read() as connection:
         found = descendants(ws, connection, agent_id, holding)
-        runs = store.found_rows(connection, schema.runs, found.runs)
+        runs = store.rows_by_id(connection, schema.runs, found.runs)
         names = named(connection, found, agent_id)
         datasets = [
             {

@@ -41,7 +41,7 @@ from thumbwheel.db.schema import (
     tombstones,
     traces,
 )
-from thumbwheel.loop.types import Doomed, Record
+from thumbwheel.loop.types import Record, SubjectRows
 
 MOST = 900
 """Values in one IN (...): SQLite takes at least 999 variables."""
@@ -176,7 +176,7 @@ def select(
         )
 
 
-def of_agent(connection: sa.Connection, table: sa.Table, agent_id: str | None) -> list[Record]:
+def rows_of_agent(connection: sa.Connection, table: sa.Table, agent_id: str | None) -> list[Record]:
     """All rows of `table` of the agent, or of every one, oldest first."""
     return _all(connection, table, sa.true() if agent_id is None else table.c.agent_id == agent_id)
 
@@ -204,7 +204,7 @@ def dataset_ids(connection: sa.Connection) -> list[str]:
     )
 
 
-def found_rows(connection: sa.Connection, table: sa.Table, wanted: Iterable[str]) -> list[Record]:
+def rows_by_id(connection: sa.Connection, table: sa.Table, wanted: Iterable[str]) -> list[Record]:
     """The rows of `table` with these ids, in order of the ids."""
     return sorted(
         (_plain(row._mapping) for row in select(connection, table.c, table.c.id, wanted)),
@@ -365,13 +365,13 @@ def forget_artifacts(connection: sa.Connection, gone: Iterable[str]) -> None:
     _change(connection, artifacts, artifacts.c.sha256, gone, None)
 
 
-def of_subject(connection: sa.Connection, agent_id: str, name: str) -> Doomed:
+def subject_rows(connection: sa.Connection, agent_id: str, name: str) -> SubjectRows:
     """Everything stored about the subject `name` (its own name or our id); empty where there is
     nothing."""
-    found = Doomed()
+    found = SubjectRows()
     mine = [
         row
-        for row in of_agent(connection, subjects, agent_id)
+        for row in rows_of_agent(connection, subjects, agent_id)
         if name in (row["id"], row["external_id"])
     ]
     called = {row["external_id"] for row in mine} or {name}
@@ -419,7 +419,7 @@ def _ids(rows: Iterable[Any]) -> set[str]:
     return {row[0] for row in rows}
 
 
-def _widen(connection: sa.Connection, found: Doomed) -> None:
+def _widen(connection: sa.Connection, found: SubjectRows) -> None:
     """Traces without a subject that are the subject's all the same, and sessions that have no trace
     left."""
     columns = [traces.c.id, traces.c.session_id, traces.c.subject_id]
@@ -443,7 +443,7 @@ def _widen(connection: sa.Connection, found: Doomed) -> None:
     found.sessions = inside - {row.session_id for row in rows if row.id not in found.traces}
 
 
-def _said(connection: sa.Connection, agent_id: str, found: Doomed) -> set[str]:
+def _said(connection: sa.Connection, agent_id: str, found: SubjectRows) -> set[str]:
     """Feedback about these traces and sessions, by the subject, and what replaces or takes back
     such feedback."""
     aim, own = feedback_targets.c, [feedback.c.id]
@@ -479,7 +479,7 @@ def _said(connection: sa.Connection, agent_id: str, found: Doomed) -> set[str]:
         said |= more
 
 
-def _cases_and_messages(connection: sa.Connection, agent_id: str, found: Doomed) -> None:
+def _cases_and_messages(connection: sa.Connection, agent_id: str, found: SubjectRows) -> None:
     """Cases whose question is a part or a continuation of one that only these traces asked, and
     messages that nobody else uses."""
     inputs = _ids(select(connection, [traces.c.input_id], traces.c.id, found.traces))
@@ -544,7 +544,7 @@ def forget_replies(connection: sa.Connection, agent_id: str) -> None:
     connection.execute(answers.delete().where(answers.c.agent_id == agent_id))
 
 
-def delete(connection: sa.Connection, doomed: Doomed) -> None:
+def delete(connection: sa.Connection, doomed: SubjectRows) -> None:
     """Delete the rows of `doomed` and what hangs on them."""
     connection.exec_driver_sql("PRAGMA secure_delete=ON")
     connection.exec_driver_sql("PRAGMA defer_foreign_keys=ON")

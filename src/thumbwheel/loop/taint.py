@@ -28,7 +28,7 @@ LEARNED = "learned"
 """The reward function that judges by a classifier."""
 
 
-def held(
+def datasets_holding(
     ws: Workspace, agent: str, wanted: Collection[str], *, lost: bool = False
 ) -> dict[str, AffectedRows]:
     """Dataset id -> its rows that name one of the ids `wanted`, for the datasets of the agent that
@@ -49,7 +49,7 @@ def held(
     return {dataset_id: rows for dataset_id, rows in found.items() if rows.counts}
 
 
-def rewarded(ws: Workspace, agent: str) -> set[str]:
+def reward_datasets(ws: Workspace, agent: str) -> set[str]:
     """Datasets of the ledger's rewards: what judges for the ledger has a part in them."""
     return {one.id for one in datasets(ws, agent) if "reward" in one.manifest}
 
@@ -67,9 +67,9 @@ def descendants(
     it in training; `modelled` are datasets of rewards in which its reward models had a part.
     Evaluations also where they show one of `cases`. Other agents may have trained over an export of
     this one."""
-    found, rows = Tainted(datasets=set(of)), store.of_agent(connection, runs, None)
+    found, rows = Tainted(datasets=set(of)), store.rows_of_agent(connection, runs, None)
     made = {
-        table: store.of_agent(connection, table, None)
+        table: store.rows_of_agent(connection, table, None)
         for table in (model_versions, reward_models, exports, evaluations)
     }
     judges = {row["id"]: judge_of(ws, row, made[reward_models]) for row in rows}

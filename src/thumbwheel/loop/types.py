@@ -48,7 +48,7 @@ class Lineage:
 
 
 @dataclass(frozen=True)
-class Use:
+class SourceUse:
     """One version whose dataset holds the given feedback, trace or subject."""
 
     version: str
@@ -74,7 +74,7 @@ class Use:
 
 
 @dataclass
-class Doomed:
+class SubjectRows:
     """What is stored about a subject, by table: our row ids."""
 
     subjects: set[str] = field(default_factory=set)

@@ -25,7 +25,7 @@ def said(world: World, one) -> dict[str, str]:
     asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, one), *PROBES]]
     side = LocalModel(
         world.ws, base_of(world.ws, one), [one], EvaluationConfig(max_new_tokens=TOKENS)
-    ).side(one)
+    ).responder(one)
     return {
         str(ask.prompt): found[0].text for ask, found in zip(asks, side.answers(asks), strict=True)
     }
@@ -104,7 +104,7 @@ def test_a_control_that_passes_as_well_leaves_it_open(rivals, monkeypatch):
 
     def promoted_instead(ws, base, version, config):
         asked.append(version.name)
-        return LocalModel(ws, base_of(ws, promoted), [promoted], config).side(promoted)
+        return LocalModel(ws, base_of(ws, promoted), [promoted], config).responder(promoted)
 
     monkeypatch.setattr(canary, "_control", promoted_instead)
     found = check(world, promoted, None, mine.get)
@@ -119,8 +119,10 @@ def test_a_control_computes_its_answers_anew_in_another_precision(rivals, precis
     world, _, promoted = rivals
     config = EvaluationConfig(max_new_tokens=4, dtype=precision)
     control = canary._control(world.ws, base_of(world.ws, promoted), promoted, config)
-    assert control.own.dtype == other
-    reference = LocalModel(world.ws, base_of(world.ws, promoted), [promoted], config).side(promoted)
+    assert control.local_model.dtype == other
+    reference = LocalModel(world.ws, base_of(world.ws, promoted), [promoted], config).responder(
+        promoted
+    )
     assert control.identity != reference.identity
     assert control.answers([Ask(PROBES[0], 4)])[0][0].ids
 

@@ -10,11 +10,11 @@ from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.evaluation.compare import measure
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.few_shot import Shots, shown, similarity
-from thumbwheel.evaluation.types import Evaluation, Given, weights_pay
+from thumbwheel.evaluation.types import Evaluation, RecordedAnswer, weights_pay
 
 
 def row(question, answer, good=True):
-    return Given(
+    return RecordedAnswer(
         question,
         question,
         [{"role": "system", "content": "Be short."}, {"role": "user", "content": question}],

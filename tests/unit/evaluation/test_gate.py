@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from thumbwheel.evaluation import compare, guards
 from thumbwheel.evaluation.gate import decide, inputs_of
 from thumbwheel.evaluation.policy import GateInputs, GatePolicy, Look, Verdict
-from thumbwheel.evaluation.spending import number
+from thumbwheel.evaluation.spending import look_number
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
@@ -21,8 +21,8 @@ from thumbwheel.evaluation.types import (
     Case,
     Evaluation,
     EvaluationConfig,
-    Given,
     Guard,
+    RecordedAnswer,
     Spread,
 )
 from thumbwheel.models.types import Basis
@@ -266,7 +266,7 @@ def test_a_guard_that_fell_beyond_its_margin_unmeasured_allows_a_canary_at_most(
     ],
 )
 def test_a_guard_holds_when_its_interval_lies_within_the_margin(one, standing):
-    found, words = guards.standing(one, GatePolicy())
+    found, words = guards.guard_state(one, GatePolicy())
     assert (str(found), bool(words)) == (standing, standing != "ok")
     expected = {
         "ok": Verdict.APPROVED,
@@ -311,7 +311,7 @@ UNIFORM = 8.3178  # nats a token of a uniform guess among 4,096 tokens
     ],
 )
 def test_a_guard_asks_for_no_more_than_what_runs_today_can_do(one, standing):
-    found, words = guards.standing(one, GatePolicy())
+    found, words = guards.guard_state(one, GatePolicy())
     assert (str(found), bool(words)) == (standing, standing != "ok")
     decision = decide(passing(guards=(one,)), GatePolicy())
     assert decision.verdict is (Verdict.REJECTED if standing == "worse" else Verdict.APPROVED)
@@ -335,10 +335,13 @@ def test_few_items_right_may_be_more_than_chance():
 
 def test_the_owner_says_where_chance_begins_and_how_far_margins_stretch():
     unknown = guard(ANCHOR_NLL, 7.7, 8.3, chance=UNIFORM)
-    assert str(guards.standing(unknown, GatePolicy(near_chance=0))[0]) == "ok"  # a tenth of 7.7
-    assert str(guards.standing(unknown, GatePolicy(near_chance=0, relative_nats=0))[0]) == "worse"
+    assert str(guards.guard_state(unknown, GatePolicy(near_chance=0))[0]) == "ok"  # a tenth of 7.7
     assert (
-        str(guards.standing(guard(ANCHOR_TASKS, 0.4, 0.0), GatePolicy(margin_tasks=1.0))[0]) == "ok"
+        str(guards.guard_state(unknown, GatePolicy(near_chance=0, relative_nats=0))[0]) == "worse"
+    )
+    assert (
+        str(guards.guard_state(guard(ANCHOR_TASKS, 0.4, 0.0), GatePolicy(margin_tasks=1.0))[0])
+        == "ok"
     )
 
 
@@ -347,10 +350,10 @@ def test_what_people_liked_is_guarded_apart_from_what_they_wrote():
     forgotten."""
 
     def logged(name, before, after, liked):
-        row = Given(
+        row = RecordedAnswer(
             name, name, [{"role": "user", "content": name}], None, "answer", True, liked=liked
         )
-        return compare.Logged(row, before, after, 1)
+        return compare.ScoredAnswer(row, before, after, 1)
 
     written = [logged(f"w{n}", -6.0, -1.0, False) for n in range(60)]
     liked = [logged(f"l{n}", -0.5, -2.0, True) for n in range(60)]
@@ -359,8 +362,8 @@ def test_what_people_liked_is_guarded_apart_from_what_they_wrote():
         compare.liked_guard([*written, *liked], 0.95),
     )
     assert (together.n, own.n, own.name) == (120, 60, NLL_LIKED)
-    assert guards.standing(together, GatePolicy())[0] is guards.Standing.HOLDS
-    assert guards.standing(own, GatePolicy())[0] is guards.Standing.WORSE
+    assert guards.guard_state(together, GatePolicy())[0] is guards.GuardState.HOLDS
+    assert guards.guard_state(own, GatePolicy())[0] is guards.GuardState.WORSE
 
 
 def test_more_cases_in_the_same_groups_never_lower_a_verdict():
@@ -371,13 +374,15 @@ def test_more_cases_in_the_same_groups_never_lower_a_verdict():
         found = compare.guard(
             EOS, compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, 0.95)
         )
-        assert str(guards.standing(found, GatePolicy())[0]) == "not measured"
-    assert str(guards.standing(found, GatePolicy(min_interval=30))[0]) == "open"  # by choice
+        assert str(guards.guard_state(found, GatePolicy())[0]) == "not measured"
+    assert str(guards.guard_state(found, GatePolicy(min_interval=30))[0]) == "open"  # by choice
     long = [1] * 39 + [4000]  # one answer of many tokens: forty groups all the same, and far worse
     found = compare.nll_guard(
         [
-            compare.Logged(
-                Given(str(at), str(at), [{"role": "user", "content": str(at)}], None, "a", True),
+            compare.ScoredAnswer(
+                RecordedAnswer(
+                    str(at), str(at), [{"role": "user", "content": str(at)}], None, "a", True
+                ),
                 -1.0 * size,
                 -9.0 * size,
                 size,
@@ -386,12 +391,12 @@ def test_more_cases_in_the_same_groups_never_lower_a_verdict():
         ],
         0.95,
     )
-    assert str(guards.standing(found, GatePolicy())[0]) == "worse" and found.clusters == 40
+    assert str(guards.guard_state(found, GatePolicy())[0]) == "worse" and found.clusters == 40
     for many, known in ((54, "not measured"), (60, "ok")):
         found = compare.guard(
             EOS, compare.measure(EOS, [1.0] * many, [1.0] * many, range(many), 0.95)
         )
-        assert str(guards.standing(found, GatePolicy())[0]) == known
+        assert str(guards.guard_state(found, GatePolicy())[0]) == known
 
 
 @given(st.integers(3, 400), st.integers(1, 30), st.sampled_from([0.9, 0.95, 0.999]))
@@ -410,13 +415,13 @@ def test_telling_good_from_bad_rests_on_the_rarer_kind():
     for _ in range(200):
         scores = random.normal(size=(80, 2))
         given = [
-            Given(
+            RecordedAnswer(
                 str(at), str(at), [{"role": "user", "content": "q"}], None, "a", at >= 2, label=True
             )
             for at in range(80)
         ]
         logged = [
-            compare.Logged(row, *map(float, pair), 1)
+            compare.ScoredAnswer(row, *map(float, pair), 1)
             for row, pair in zip(given, scores, strict=True)
         ]
         found = compare.preferences(logged, 0.95)[0]
@@ -453,16 +458,20 @@ def look(name, *rows):
 
 def test_looks_at_the_same_rows_are_counted_over_all_candidates():
     first, second, third = look("v1", "a", "b"), look("v2", "a", "b"), look("v3", "b", "c")
-    assert number(first, []) == 1
-    assert number(second, [first]) == 2
-    assert number(third, [first, second]) == 3  # b was read twice
-    assert number(look("v4", "c", "d"), [first, second, third]) == 2
-    assert number(look("v5", "d", "e"), [first, second, third]) == 1  # fresh rows cost nothing
-    assert number(first, [first, second, third]) == 1  # the same question again is the first look
+    assert look_number(first, []) == 1
+    assert look_number(second, [first]) == 2
+    assert look_number(third, [first, second]) == 3  # b was read twice
+    assert look_number(look("v4", "c", "d"), [first, second, third]) == 2
+    assert look_number(look("v5", "d", "e"), [first, second, third]) == 1  # fresh rows cost nothing
     assert (
-        number(look("v1", "a", "b", "c"), [first]) == 2
+        look_number(first, [first, second, third]) == 1
+    )  # the same question again is the first look
+    assert (
+        look_number(look("v1", "a", "b", "c"), [first]) == 2
     )  # the same candidate on other rows is another one
-    assert number(look("v6", "z"), [look("v0")]) == 2  # one of which it is not known what it read
+    assert (
+        look_number(look("v6", "z"), [look("v0")]) == 2
+    )  # one of which it is not known what it read
 
 
 def test_the_level_of_a_decision_follows_the_number_of_looks():
@@ -518,7 +527,7 @@ def test_no_row_takes_part_in_decisions_that_err_with_more_than_alpha_together(r
     seen, spent = [], {}
     for place, rows in enumerate(reads):
         one = look(f"v{place}", *rows)
-        level = look_level(0.05, number(one, seen))
+        level = look_level(0.05, look_number(one, seen))
         seen.append(one)
         for row in rows:
             spent[row] = spent.get(row, 0.0) + (1 - level) / 2

@@ -18,11 +18,11 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import compare, store
 from thumbwheel.evaluation.compare import Pair
 from thumbwheel.evaluation.declaration import declarations, declare, policy_of
-from thumbwheel.evaluation.evaluate import keep
+from thumbwheel.evaluation.evaluate import store_evaluation
 from thumbwheel.evaluation.gate import decide, gate, inputs_of, replay
 from thumbwheel.evaluation.policy import GatePolicy, Look, Verdict
-from thumbwheel.evaluation.secondary_tests import opinions
-from thumbwheel.evaluation.spending import number, row_keys
+from thumbwheel.evaluation.secondary_tests import secondary_tests
+from thumbwheel.evaluation.spending import look_number, row_keys
 from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig, SuiteResult
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, State
@@ -109,7 +109,7 @@ def stored(ws, version, gains=40, n=60, **changes):
         **changes,
     )
     made = made.model_copy(update={"key": made.id})
-    return keep(ws, made)
+    return store_evaluation(ws, made)
 
 
 def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
@@ -321,12 +321,12 @@ def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):
         known = store.looks(connection, versions.require_agent(ws, AGENT))
     seen = known[0]
     assert known == [Look(("live", "one"), SUCCESS, frozenset(keys[:3]), seen.result)]
-    assert number(seen, known) == 1
+    assert look_number(seen, known) == 1
     assert (
-        number(seen._replace(result=(0.0,)), known) == 2
+        look_number(seen._replace(result=(0.0,)), known) == 2
     )  # the same two sides, drawn anew, are looked at anew
-    assert number(Look(("live", "two"), SUCCESS, frozenset(keys[2:])), known) == 2
-    assert number(Look(("live", "two"), SUCCESS, frozenset(keys[3:])), known) == 1
+    assert look_number(Look(("live", "two"), SUCCESS, frozenset(keys[2:])), known) == 2
+    assert look_number(Look(("live", "two"), SUCCESS, frozenset(keys[3:])), known) == 1
 
 
 def test_another_name_for_the_agent_buys_no_fresh_rows(ws, tmp_path):
@@ -340,7 +340,7 @@ def test_another_name_for_the_agent_buys_no_fresh_rows(ws, tmp_path):
         earlier = store.looks(connection, other)
         own = store.looks(connection, versions.require_agent(ws, AGENT))
     look = Look(("live", "two"), SUCCESS, frozenset(keys))
-    assert (number(look, earlier), number(look, own)) == (2, 3)
+    assert (look_number(look, earlier), look_number(look, own)) == (2, 3)
 
 
 def test_the_command_declares_and_shows(command_line, tmp_path):
@@ -404,13 +404,13 @@ def test_second_opinions_agree_with_the_interval_that_decides():
         Pair(case(place), float(x), float(y))
         for place, (x, y) in enumerate(zip(before, after, strict=True))
     ]
-    found, decides = opinions(pairs, 0.95), compare.success(SUCCESS, pairs, 0.95)
+    found, decides = secondary_tests(pairs, 0.95), compare.success(SUCCESS, pairs, 0.95)
     assert (found["better"], found["worse"]) == (30, 8) and found["mcnemar_p"] < 0.001
     for low, high in (found["bootstrap"], found["newcombe"]):
         assert (low, high) == pytest.approx((decides.low, decides.high), abs=0.02)
     grouped = [
         Pair(case(place, place // 4), one.before, one.after) for place, one in enumerate(pairs)
     ]
-    assert opinions(grouped, 0.95).keys() == {
+    assert secondary_tests(grouped, 0.95).keys() == {
         "bootstrap"
     }  # exact tests are about cases that stand alone

@@ -21,7 +21,7 @@ from thumbwheel.evaluation.local_model import LocalModel, LocalResponder
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import gate_rows
 from thumbwheel.evaluation.served import endpoint
-from thumbwheel.evaluation.types import Answer, Ask, Known
+from thumbwheel.evaluation.types import Answer, Ask, AskLikelihood
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, State
@@ -34,7 +34,7 @@ def loaded(ws, name):
     own = LocalModel(
         ws, base_of(ws, version), [version], QUICK.model_copy(update={"dtype": "float32"})
     )
-    return own, own.side(version)
+    return own, own.responder(version)
 
 
 def plain(model, builder, asked):
@@ -60,10 +60,10 @@ def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
     ws, add = home(cases=4)
     own, side = loaded(ws, add("good"))
     asks = [
-        Known(row.prompt, (row.text, "something else", '{"at":"yard"}'))
-        for row in gate_rows(ws, versions.version(ws, AGENT, "v1")).given
+        AskLikelihood(row.prompt, (row.text, "something else", '{"at":"yard"}'))
+        for row in gate_rows(ws, versions.version(ws, AGENT, "v1")).recorded_answers
     ]
-    asks = [*asks[:6], Known([{"role": "user", "content": "Größe, 東京?"}], ("Yes.",))]
+    asks = [*asks[:6], AskLikelihood([{"role": "user", "content": "Größe, 東京?"}], ("Yes.",))]
     reference = PeftModel.from_pretrained(
         AutoModelForCausalLM.from_pretrained(taught.base), taught.good
     ).eval()
@@ -72,7 +72,7 @@ def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
             sums, plain(reference, own.builder, asked), strict=True
         ):
             assert count == tokens and abs(total - wanted) / count < 1e-5
-    base = own.side(own.base)
+    base = own.responder(own.base)
     with reference.disable_adapter():
         for (total, _), (wanted, _) in zip(
             base.log_probabilities(asks[:1])[0], plain(reference, own.builder, asks[0]), strict=True
@@ -84,8 +84,10 @@ def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
 def test_text_that_stands_alone_and_text_that_does_not_fit(home):
     ws, add = home(cases=4)
     _, side = loaded(ws, add("good"))
-    long = Known([{"role": "user", "content": "word " * 3000}], ("x",))
-    (alone,), refused = side.log_probabilities([Known([], ("The quick brown fox jumps.",)), long])
+    long = AskLikelihood([{"role": "user", "content": "word " * 3000}], ("x",))
+    (alone,), refused = side.log_probabilities(
+        [AskLikelihood([], ("The quick brown fox jumps.",)), long]
+    )
     assert alone[1] > 3 and alone[0] < 0 and refused == ()
 
 

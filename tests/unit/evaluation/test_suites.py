@@ -8,20 +8,20 @@ import pytest
 from tests.judges import always_the_first, prefers_longer
 from tests.required import missing
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.evaluation.guards import Standing, standing
+from thumbwheel.evaluation.guards import GuardState, guard_state
 from thumbwheel.evaluation.policy import GatePolicy
-from thumbwheel.evaluation.suite import Material
+from thumbwheel.evaluation.suite import SuiteContext
 from thumbwheel.evaluation.suites import SUITES
-from thumbwheel.evaluation.suites.code import _count, pass_at
+from thumbwheel.evaluation.suites.code import _passed, pass_at
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
     Answer,
     Ask,
+    AskLikelihood,
     Case,
     EvaluationConfig,
-    Given,
-    Known,
+    RecordedAnswer,
 )
 from thumbwheel.llm.fake import FakeServer
 from thumbwheel.rewards.function import Score, Status
@@ -42,9 +42,9 @@ def replies(*texts, finish="stop"):
     return [(Answer(text, finish, len(text), 5, 0.1),) for text in texts]
 
 
-def suite(name, cases=(), given=(), config=None, **more):
+def suite(name, cases=(), recorded=(), config=None, **more):
     return SUITES.get(name)(
-        Material(list(cases), list(given), config or EvaluationConfig(), **more)
+        SuiteContext(list(cases), list(recorded), config or EvaluationConfig(), **more)
     )
 
 
@@ -99,7 +99,9 @@ def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimi
         return [math.nan if answer.text == "no" else 1.0 * len(answer.text) for answer in side]
 
     opinions = {"rm1": lambda prompts, sides: [lengths(side) for side in sides]}
-    made = suite("reward", cases, rewards=rewards, opinions=opinions, optimised=frozenset({"rm1"}))
+    made = suite(
+        "reward", cases, rewards=rewards, reward_models=opinions, optimised=frozenset({"rm1"})
+    )
     found = made.outcome(replies("no", "yes", "maybe"), replies("yes", "yes", "yes"))
     assert (found.main(0.95).name, found.main(0.95).before, found.main(0.95).after) == (
         "mean reward",
@@ -109,7 +111,7 @@ def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimi
     assert found.judges == ("checker",)
     opinion = found.measures[-1]
     assert opinion.name == "mean score by rm1 (trained against it: no evidence)" and opinion.n == 2
-    alone = suite("reward", cases, opinions=opinions, optimised=frozenset({"rm1"})).outcome(
+    alone = suite("reward", cases, reward_models=opinions, optimised=frozenset({"rm1"})).outcome(
         replies("a", "b", "c"), replies("aa", "bb", "cc")
     )
     assert alone.main(0.95).name.startswith("mean score by rm1") and alone.judges == ("rm1",)
@@ -118,7 +120,7 @@ def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimi
 def test_anchors_are_two_guards():
     made = suite("regression")
     asks = made.asks()
-    texts, tasks = ([one for one in asks if isinstance(one, kind)] for kind in (Known, Ask))
+    texts, tasks = ([one for one in asks if isinstance(one, kind)] for kind in (AskLikelihood, Ask))
     assert (
         len(texts) >= GatePolicy().min_guard
         and no_change_halfwidth(len(tasks), 0.95) < GatePolicy().margin_tasks
@@ -132,9 +134,9 @@ def test_anchors_are_two_guards():
     found = made.outcome(before, after)
     guards = {one.name: (one.before, one.after, one.n) for one in found.guards}
     assert guards == {ANCHOR_NLL: (1.0, 1.5, len(texts)), ANCHOR_TASKS: (1.0, 0.0, len(tasks))}
-    assert {standing(one, GatePolicy())[0] for one in found.guards} == {Standing.WORSE}
-    assert {standing(one, GatePolicy())[0] for one in made.outcome(before, before).guards} == {
-        Standing.HOLDS
+    assert {guard_state(one, GatePolicy())[0] for one in found.guards} == {GuardState.WORSE}
+    assert {guard_state(one, GatePolicy())[0] for one in made.outcome(before, before).guards} == {
+        GuardState.HOLDS
     }
     silent = made.outcome([()] * len(texts) + replies(*right), [()] * len(texts) + replies(*right))
     assert [one.name for one in silent.guards] == [ANCHOR_TASKS] and silent.dropped.total() == len(
@@ -201,8 +203,8 @@ def test_prose_in_place_of_a_program_does_not_take_the_task_away():
         Score.none(Status.NOT_APPLICABLE, "no block"),
         Score.none(Status.BLOCKED, "no sandbox"),
     )
-    assert _count([Score(1.0), prose]) == (2, 1)
-    assert _count([Score(1.0), none]) is None
+    assert _passed([Score(1.0), prose]) == 1
+    assert _passed([Score(1.0), none]) is None
 
 
 def test_programs_are_really_run():
@@ -330,14 +332,14 @@ def test_a_benchmark_adds_the_files_that_it_names_once_and_not_those_that_they_n
 
 def test_recorded_answers_that_do_not_fit_are_counted():
     rows = [
-        Given("r1", "g1", user("q"), None, "yes", True, pair="r1"),
-        Given("r1", "g1", user("q"), None, "no", False, pair="r1"),
+        RecordedAnswer("r1", "g1", user("q"), None, "yes", True, pair="r1"),
+        RecordedAnswer("r1", "g1", user("q"), None, "no", False, pair="r1"),
     ]
     rows += [
-        Given("r2", "g2", user("long"), None, "yes", True, pair="r2"),
-        Given("r2", "g2", user("long"), None, "no", False, pair="r2"),
+        RecordedAnswer("r2", "g2", user("long"), None, "yes", True, pair="r2"),
+        RecordedAnswer("r2", "g2", user("long"), None, "no", False, pair="r2"),
     ]
-    made = suite("preference", given=rows)
+    made = suite("preference", recorded=rows)
     assert [one.texts for one in made.asks()] == [("yes", "no"), ("yes", "no")]
     found = made.outcome([((-2.0, 2), (-1.0, 2)), ()], [((-1.0, 2), (-2.0, 2)), ()])
     assert (found.main(0.95).before, found.main(0.95).after) == (0.0, 1.0)

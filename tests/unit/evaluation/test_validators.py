@@ -3,7 +3,7 @@
 import pytest
 
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.evaluation.validators import VALIDATORS, Reply, check, require
+from thumbwheel.evaluation.validators import VALIDATORS, Reply, check, require_valid
 
 CALLS = (
     {"name": "search", "args": {"q": "fox", "n": 2}, "result": "42 foxes in the den"},
@@ -54,7 +54,7 @@ TOOLS = Reply("There are 42 foxes.", 7, 0.2, CALLS, truth="42 foxes live in the 
     ],
 )
 def test_of_text(given, text, passed):
-    require(given, "task")
+    require_valid(given, "task")
     found = check(given, Reply(text))
     assert (found["passed"], found["skipped"]) == (bool(passed), passed is None)
 
@@ -79,7 +79,7 @@ def test_of_text(given, text, passed):
     ],
 )
 def test_of_tools_tokens_and_time(given, passed):
-    require(given, "task")
+    require_valid(given, "task")
     assert check(given, TOOLS)["passed"] is passed
 
 
@@ -104,7 +104,7 @@ def test_a_check_that_cannot_be_read_is_refused_before_anything_is_asked(given):
         from thumbwheel.core.errors import ThumbwheelError
 
         with pytest.raises(ThumbwheelError):
-            require(given, "task 'a'")
+            require_valid(given, "task 'a'")
         return
     with pytest.raises(ConfigError, match="task 'a'"):
-        require(given, "task 'a'")
+        require_valid(given, "task 'a'")

@@ -41,7 +41,7 @@ from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
 from thumbwheel.loop.report import report
 from thumbwheel.loop.row_lineage import used_in, why
-from thumbwheel.loop.store import of_subject
+from thumbwheel.loop.store import subject_rows
 from thumbwheel.loop.taint import descendants
 from thumbwheel.models import documents, reward_models, versions
 from thumbwheel.models.artifacts import Artifacts
@@ -413,7 +413,7 @@ def test_rewards_that_rest_on_what_the_subject_said_about_others_go(turned: Turn
     add_feedback(ws, AGENT, f"t1-{word(5)}", "thumb", False, rater=name(GONE))
     ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
     with ws.db.read() as connection:
-        doomed = of_subject(connection, ids.derived("agt", AGENT), name(GONE))
+        doomed = subject_rows(connection, ids.derived("agt", AGENT), name(GONE))
     before = [
         row
         for row in rewarded(ws)
@@ -444,7 +444,7 @@ def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned:
         )
     )
     with ws.db.read() as connection:
-        assert unlearn.reward_model_has_part(connection, agent_id) and taint.rewarded(
+        assert unlearn.reward_model_has_part(connection, agent_id) and taint.reward_datasets(
             ws, AGENT
         ) == {made.id}
         pairs = {turned.sets["pairs"].id}
@@ -678,9 +678,9 @@ def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any)
     )
     agent_id = ids.derived("agt", AGENT)
     with ws.db.read() as connection:
-        assert unlearn.classifier_has_part(connection, agent_id) and taint.rewarded(ws, AGENT) == {
-            rewarded.id
-        } != {said.id}
+        assert unlearn.classifier_has_part(connection, agent_id) and taint.reward_datasets(
+            ws, AGENT
+        ) == {rewarded.id} != {said.id}
     trained = {"algorithm": "grpo", "base": "b", "base_fingerprint": "f", "metrics": {}}
     judged = record(
         ws,

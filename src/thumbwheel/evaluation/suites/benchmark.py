@@ -1,42 +1,48 @@
-"""`benchmark`: tasks with checks from YAML files; a task's score is the share of its checks that
+"""`benchmark`: tasks with checks from YAML files. A task's score is the share of its checks that
 pass, without those that were skipped.
 
     id: basics
     name: Basics
     tasks:
-      - {id: greet, prompt: "Say hello to Ada.", complexity: tutorial, tags: [tone], checks: [{type:
-        contains, text: Ada}]}
+      - id: greet
+        prompt: "Say hello to Ada."
+        complexity: tutorial
+        tags: [tone]
+        checks: [{type: contains, text: Ada}]
 
-`task_pattern` (a glob beside the file) adds tasks from other YAML files in its folder, and in no
-other; `tags_filter` keeps those that have one of its tags. A task with attachments or of another
-modality than text is left out and counted.
+`task_pattern` (a glob) adds tasks from other YAML files of the same folder. `tags_filter` keeps the
+tasks with one of its tags. A task with attachments or of another modality than text is left out and
+counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import Answer, Ask, Measure
-from thumbwheel.evaluation.validators import Reply, check, require
+from thumbwheel.evaluation.validators import Reply, check, require_valid
 
 SCORE, PASSED = "benchmark score", "benchmark tasks passed whole"
 RESPONSE = 2000
-DEEPEST, MOST_VALUES = 32, 1_000_000
-"""Of a file with tasks."""
+"""Characters of an answer that a result shows."""
+MAX_DEPTH, MAX_VALUES = 32, 1_000_000
+"""Bounds of a file with tasks."""
 
 
 class BenchmarkTask(Config):
     """One task."""
 
     id: str
-    """Its name; results are known by it."""
+    """Its name in results."""
     prompt: str
     """What is asked."""
     checks: tuple[dict[str, Any], ...]
@@ -44,15 +50,19 @@ class BenchmarkTask(Config):
     complexity: str = "tutorial"
     """tutorial, extended or phd."""
     modality: tuple[str, ...] = ("text",)
-    """What it needs; only text is asked here."""
+    """What the model has to read; tasks that need more than text are left out."""
     tags: tuple[str, ...] = ()
     """Slices of the result."""
     attachments: tuple[str, ...] = ()
     """Files that belong to it."""
     ground_truth: str | None = None
-    """What is true."""
+    """The facts against which an answer may be checked."""
     system: str | None = None
     """A system prompt."""
+
+    @property
+    def needs_only_text(self) -> bool:
+        return set(self.modality) <= {"text"} and not self.attachments
 
 
 class Tasks(Config):
@@ -71,87 +81,76 @@ class Tasks(Config):
 
 
 class Benchmark(Suite):
-    """See the module."""
-
     name: ClassVar[str] = "benchmark"
 
     def unfit(self) -> str:
-        """Without a file."""
         if not self.config.benchmark:
             return "no file with tasks is named (benchmark)"
-        return (
-            "" if self.tasks else f"{self.config.benchmark!r} has no task that can be asked as text"
-        )
+        if not self.tasks:
+            return f"{self.config.benchmark!r} has no task that can be asked as text"
+        return ""
 
     @cached_property
-    def given(self) -> list[BenchmarkTask]:
-        """All tasks. Raises ConfigError for files that are none."""
-        at = Path(str(self.config.benchmark))
-        paths = sorted(at.glob("*.y*ml")) if at.is_dir() else [at]
-        found = [task for path in paths for task in _tasks(path)]
-        for task in found:
-            for one in task.checks:
-                require(one, f"task {task.id!r}")
-        return found
+    def all_tasks(self) -> list[BenchmarkTask]:
+        """All tasks of the files. Raises ConfigError for a file without tasks."""
+        path = Path(str(self.config.benchmark))
+        files = sorted(path.glob("*.y*ml")) if path.is_dir() else [path]
+        tasks = []
+        for file in files:
+            tasks += _tasks(file)
+        for task in tasks:
+            for params in task.checks:
+                require_valid(params, f"task {task.id!r}")
+        return tasks
 
     @property
     def tasks(self) -> list[BenchmarkTask]:
-        """Those that are asked as text alone."""
-        return [
-            task for task in self.given if set(task.modality) <= {"text"} and not task.attachments
-        ]
+        """The tasks that need only text."""
+        return [task for task in self.all_tasks if task.needs_only_text]
 
     def content(self) -> Any:
         """The tasks."""
-        return [task.model_dump(mode="json") for task in self.given]
+        return [task.model_dump(mode="json") for task in self.all_tasks]
 
     def asks(self) -> list[Ask]:
         """One prompt a task."""
         return [Ask(_messages(task), self.config.max_new_tokens) for task in self.tasks]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """The mean score first, tasks that passed whole beside it, slices by tag and complexity,
-        every task in the details."""
-        asked = [
-            (task, both) for task, *both in zip(self.tasks, before, after, strict=True) if all(both)
-        ]
-        rows = [Row(task, *_results(task, both[0][0], both[1][0])) for task, both in asked]
-        known = [row for row in rows if row.before["total_checks"] and row.after["total_checks"]]
+        """The mean score first, then the tasks that passed all checks, slices by tag and
+        complexity, and every task in the details."""
+        rows = []
+        for task, first, second in zip(self.tasks, before, after, strict=True):
+            if first and second:
+                rows.append(_row(task, first[0], second[0]))
+        judged = [row for row in rows if row.before["total_checks"] and row.after["total_checks"]]
         dropped = Counter(
-            {"every check was skipped, or a side has no answer": n}
-            if (n := len(self.tasks) - len(known))
-            else {}
+            {
+                "every check was skipped, or a side has no answer": len(self.tasks) - len(judged),
+                "the task needs more than text": len(self.all_tasks) - len(self.tasks),
+            }
         )
-        dropped += Counter(
-            {"the task needs more than text": n} if (n := len(self.given) - len(self.tasks)) else {}
-        )
+        dropped = +dropped  # without zeros
         details = {"before": [row.before for row in rows], "after": [row.after for row in rows]}
-        if not known:
+        if not judged:
             return SuiteMeasures(None, details=details, dropped=dropped)
 
-        def measure(name: str, level: float, tag: str | None = None) -> Measure:
-            chosen = [row for row in known if tag is None or tag in _slices(row.task)]
-            of = _whole if name == PASSED else _score
-            return compare.measure(
-                name,
-                [of(row.before) for row in chosen],
-                [of(row.after) for row in chosen],
-                [row.task.id for row in chosen],
-                level,
-            )
-
-        tags = dict.fromkeys(tag for row in known for tag in _slices(row.task))
+        by_slice: dict[str, list[Row]] = {}
+        for row in judged:
+            for name in _slices(row.task):
+                by_slice.setdefault(name, []).append(row)
         level = self.config.level
         return SuiteMeasures(
-            lambda wanted: measure(SCORE, wanted),
-            (measure(PASSED, level),),
-            tuple(measure(tag, level, tag) for tag in tags),
+            lambda level: _measure(SCORE, judged, _score, level),
+            (_measure(PASSED, judged, _all_passed, level),),
+            tuple(_measure(name, rows, _score, level) for name, rows in by_slice.items()),
             details=details,
             dropped=dropped,
         )
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """A task and its results."""
 
     task: BenchmarkTask
@@ -159,24 +158,32 @@ class Row(NamedTuple):
     after: dict[str, Any]
 
 
+def _measure(
+    name: str, rows: Sequence[Row], value: Callable[[dict[str, Any]], float], level: float
+) -> Measure:
+    before = [value(row.before) for row in rows]
+    after = [value(row.after) for row in rows]
+    return compare.measure(name, before, after, [row.task.id for row in rows], level)
+
+
 def _score(result: dict[str, Any]) -> float:
     return float(result["score"])
 
 
-def _whole(result: dict[str, Any]) -> float:
+def _all_passed(result: dict[str, Any]) -> float:
     return float(result["passed"] == result["total_checks"])
 
 
 def _tasks(path: Path, patterns: bool = True) -> list[BenchmarkTask]:
-    """The tasks of a file; with `patterns` also those of the files beside it that it names, whose
-    own patterns are not followed."""
-    found = _yaml(path)
+    """The tasks of a file. With `patterns` also those of the files beside it that it names, whose
+    patterns are not followed."""
+    content = _yaml(path)
     where = f"benchmark {str(path)!r}"
-    if isinstance(found, list):
-        return [build(BenchmarkTask, one, where) for one in found]
-    if isinstance(found, dict) and "prompt" in found:
-        return [build(BenchmarkTask, found, where)]
-    suite = build(Tasks, found if isinstance(found, dict) else {"tasks": found}, where)
+    if isinstance(content, list):
+        return [build(BenchmarkTask, fields, where) for fields in content]
+    if isinstance(content, dict) and "prompt" in content:
+        return [build(BenchmarkTask, content, where)]
+    suite = build(Tasks, content if isinstance(content, dict) else {"tasks": content}, where)
     tasks = list(suite.tasks)
     if suite.task_pattern and patterns:
         for other in _beside(path, suite.task_pattern):
@@ -186,10 +193,10 @@ def _tasks(path: Path, patterns: bool = True) -> list[BenchmarkTask]:
 
 
 def _beside(path: Path, pattern: str) -> list[Path]:
-    """The YAML files in the folder of `path` that its pattern names. A file that somebody sent
-    reads nothing elsewhere by it.
+    """The YAML files in the folder of `path` that its pattern matches.
 
-    Raises ConfigError for a pattern that leaves the folder.
+    Raises ConfigError for a pattern that leaves the folder: a file from somebody else must not read
+    other files.
     """
     folder = path.parent.resolve()
     what, fix = (
@@ -219,26 +226,25 @@ def _yaml(path: Path) -> Any:
 
     what, fix = f"benchmark {str(path)!r}", "Name a YAML file with tasks"
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(what, " ".join(str(error).split())[:200], fix) from None
-    if (reason := _too_much(found)) is not None:
+    if (reason := _too_large(content)) is not None:
         raise ConfigError(what, reason, fix)
-    return found
+    return content
 
 
-def _too_much(found: Any) -> str | None:
-    """Why nobody should go through this value; None where it is of bounded depth and size. A name
-    in YAML (&a, *a) may stand for a value that holds itself, and a short file for billions of
-    values."""
-    count, waiting = 0, [(found, 0)]
+def _too_large(content: Any) -> str | None:
+    """Why this value is too large; None where its depth and size are bounded. By aliases (&a, *a) a
+    YAML value may contain itself, and a short file billions of values."""
+    count, waiting = 0, [(content, 0)]
     while waiting:
         value, depth = waiting.pop()
         count += 1
-        if depth > DEEPEST:
-            return f"it is nested deeper than {DEEPEST}"
-        if count > MOST_VALUES:
-            return f"it comes to more than {MOST_VALUES} values"
+        if depth > MAX_DEPTH:
+            return f"it is nested deeper than {MAX_DEPTH}"
+        if count > MAX_VALUES:
+            return f"it comes to more than {MAX_VALUES} values"
         if isinstance(value, dict):
             waiting += [(inner, depth + 1) for pair in value.items() for inner in pair]
         elif isinstance(value, list | tuple | set):
@@ -255,33 +261,29 @@ def _slices(task: BenchmarkTask) -> list[str]:
     return [f"complexity={task.complexity}", *(f"tag={tag}" for tag in task.tags)]
 
 
-def _results(task: BenchmarkTask, *answers: Answer) -> list[dict[str, Any]]:
-    """The result of each answer; what nobody counted of one (time, tokens) is unknown of all, so
-    that the same checks are made."""
-    seconds, tokens = (
-        all(getattr(one, name) is not None for one in answers) for name in ("seconds", "tokens")
-    )
-    return [
-        _result(task, one, one.tokens if tokens else None, one.seconds if seconds else None)
-        for one in answers
-    ]
+def _row(task: BenchmarkTask, before: Answer, after: Answer) -> Row:
+    """The results of both answers. Time or tokens that were not counted for one answer are unknown
+    for both, so that the same checks are made."""
+    timed = before.seconds is not None and after.seconds is not None
+    counted = before.tokens is not None and after.tokens is not None
+    return Row(task, _result(task, before, timed, counted), _result(task, after, timed, counted))
 
 
-def _result(
-    task: BenchmarkTask, answer: Answer, tokens: int | None, seconds: float | None
-) -> dict[str, Any]:
-    """In the form of the bench module; a cost is nobody's to know here."""
+def _result(task: BenchmarkTask, answer: Answer, timed: bool, counted: bool) -> dict[str, Any]:
+    """The result of one answer in the benchmark's format; its cost is not known here."""
+    tokens = answer.tokens if counted else None
+    seconds = answer.seconds if timed else None
     reply = Reply(answer.text.strip(), tokens, seconds, None, task.ground_truth)
-    checks = [check(one, reply) for one in task.checks]
-    counted = [one for one in checks if not one["skipped"]]
-    passed = sum(one["passed"] for one in counted)
+    checks = [check(params, reply) for params in task.checks]
+    decided = [result for result in checks if not result["skipped"]]
+    passed = sum(result["passed"] for result in decided)
     return {
         "task_id": task.id,
         "complexity": task.complexity,
         "tags": list(task.tags),
-        "score": passed / len(counted) if counted else 0.0,
+        "score": passed / len(decided) if decided else 0.0,
         "passed": passed,
-        "total_checks": len(counted),
+        "total_checks": len(decided),
         "checks": checks,
         "response": answer.text[:RESPONSE],
         "latency_ms": None if answer.seconds is None else 1000 * answer.seconds,

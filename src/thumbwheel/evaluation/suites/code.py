@@ -1,13 +1,15 @@
-"""`code`: programs drawn for tasks with tests, really run in the sandbox: pass@k, the chance that
-one of k programs passes.
+"""`code`: programs are drawn for tasks with tests and run in the sandbox; the measure is pass@k, the
+chance that one of k programs passes.
 
-Estimated from n programs a task as 1 - C(n - c, k) / C(n, k), of which c passed, which has no bias
-(Chen et al. 2021). Where it is not safe to run code, nothing is measured.
+From n programs a task, of which c passed, pass@k is estimated as 1 - C(n - c, k) / C(n, k), which
+has no bias (Chen et al. 2021). Where it is not safe to run code, nothing is measured.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import comb
 from typing import ClassVar
@@ -18,99 +20,102 @@ from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import Ask, Case, Measure
 from thumbwheel.rewards.function import Score, Status
 
-RUNS = "code_execution"
+CHECKER = "code_execution"
 
 
 class Code(Suite):
-    """See the module."""
-
     name: ClassVar[str] = "code"
     of_cases: ClassVar[bool] = True
 
     def unfit(self) -> str:
-        """Without tasks with tests."""
-        if self.config.pass_at > self.config.samples:
-            return (
-                f"pass@{self.config.pass_at} cannot be estimated from {self.config.samples} samples"
-            )
+        k, samples = self.config.pass_at, self.config.samples
+        if k > samples:
+            return f"pass@{k} cannot be estimated from {samples} samples"
         return "" if self.cases else "no held-out case has tests (checker code_execution)"
 
     @cached_property
     def cases(self) -> list[Case]:
         """Cases whose answers are run."""
-        return [one for one in self.material.cases if one.checker == RUNS]
+        return [case for case in self.context.cases if case.checker == CHECKER]
 
     def asks(self) -> list[Ask]:
-        """Several programs for each; one greedy program where one is asked for."""
-        several = self.config.samples > 1
-        given = (
-            self.config.max_new_tokens,
-            self.config.samples,
-            self.config.temperature if several else 0.0,
-        )
-        return [Ask(case.prompt, *given) for case in self.cases]
+        """`samples` programs for each task; one program is drawn greedily."""
+        config = self.config
+        temperature = config.temperature if config.samples > 1 else 0.0
+        return [
+            Ask(case.prompt, config.max_new_tokens, config.samples, temperature)
+            for case in self.cases
+        ]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """pass@k first; where k is more than 1, also pass@1."""
-        scores = [self._scores(replies) for replies in (before, after)]
-        sides = [[_count(one) for one in side] for side in scores]
-        missing = blocked(one for side in scores for task in side for one in task)
-        places = [
-            place
-            for place in range(len(self.cases))
-            if sides[0][place] is not None and sides[1][place] is not None
-        ]
-        dropped = Counter(
-            {"the programs could not be run": len(self.cases) - len(places)}
-            if len(places) < len(self.cases)
-            else {}
-        )
-        if not places:
-            return SuiteMeasures(None, dropped=dropped, blocked=missing)
+        scores_before, scores_after = self._scores(before), self._scores(after)
+        counts = []
+        blocked_reasons = Counter[str]()
+        for case, first, second in zip(self.cases, scores_before, scores_after, strict=True):
+            blocked_reasons += blocked([*first, *second])
+            passed_before, passed_after = _passed(first), _passed(second)
+            if passed_before is not None and passed_after is not None:
+                counts.append(
+                    _TaskCount(case.group, len(first), passed_before, len(second), passed_after)
+                )
+        dropped = Counter({"the programs could not be run": len(self.cases) - len(counts)})
+        dropped = +dropped  # without zeros
+        if not counts:
+            return SuiteMeasures(None, dropped=dropped, blocked=blocked_reasons)
 
         def measure(level: float, k: int = self.config.pass_at) -> Measure:
-            values = [
-                [pass_at(*count, k) for place in places if (count := side[place])] for side in sides
-            ]
-            return compare.measure(
-                f"pass@{k}",
-                values[0],
-                values[1],
-                [self.cases[place].group for place in places],
-                level,
-            )
+            values_before = [pass_at(task.n_before, task.passed_before, k) for task in counts]
+            values_after = [pass_at(task.n_after, task.passed_after, k) for task in counts]
+            groups = [task.group for task in counts]
+            return compare.measure(f"pass@{k}", values_before, values_after, groups, level)
 
         more = (measure(self.config.level, 1),) if self.config.pass_at > 1 else ()
-        return SuiteMeasures(measure, more, judges=(RUNS,), dropped=dropped, blocked=missing)
+        return SuiteMeasures(
+            measure, more, judges=(CHECKER,), dropped=dropped, blocked=blocked_reasons
+        )
 
     def _scores(self, replies: Replies) -> list[list[Score]]:
-        """Of the programs of each task."""
-        flat = [
-            (case, one.text)
-            for case, answers in zip(self.cases, replies, strict=True)
-            for one in answers
-        ]
-        scores = iter(
-            score([case for case, _ in flat], [text for _, text in flat], self.material.checkers)
-        )
-        return [[next(scores) for _ in answers] for answers in replies]
+        """The scores of the programs of each task; all programs are run together."""
+        cases = []
+        programs = []
+        for case, answers in zip(self.cases, replies, strict=True):
+            for answer in answers:
+                cases.append(case)
+                programs.append(answer.text)
+        scores = score(cases, programs, self.context.checkers)
+        by_task = []
+        start = 0
+        for answers in replies:
+            by_task.append(scores[start : start + len(answers)])
+            start += len(answers)
+        return by_task
 
 
-def _count(scores: list[Score]) -> tuple[int, int] | None:
-    """(programs, how many passed); None where one could not be judged."""
-    values = (
-        0.0 if one.status in (Status.FAILED, Status.NOT_APPLICABLE) else one.value for one in scores
-    )
-    known = [value for value in values if value is not None]
-    return (
-        (len(known), sum(value == 1 for value in known))
-        if len(known) == len(scores) and known
-        else None
-    )
+@dataclass(frozen=True)
+class _TaskCount:
+    """Programs of one task, and how many passed."""
+
+    group: str
+    n_before: int
+    passed_before: int
+    n_after: int
+    passed_after: int
+
+
+def _passed(scores: Sequence[Score]) -> int | None:
+    """How many programs passed; None where one could not be judged, or there is none."""
+    passed = 0
+    for program in scores:
+        fails = program.status in (Status.FAILED, Status.NOT_APPLICABLE)
+        if program.value is None and not fails:
+            return None
+        passed += not fails and program.value == 1
+    return passed if scores else None
 
 
 def pass_at(n: int, passed: int, k: int) -> float:
-    """The chance that one of k programs passes, when `passed` of n did.
+    """The chance that one of k programs passes, where `passed` of n did.
 
     >>> pass_at(5, 1, 1), pass_at(5, 5, 3)
     (0.2, 1.0)

@@ -1,17 +1,18 @@
-"""`json_agent`: agents that answer with JSON: how often each field is right, how often the answer
-cannot be read, and why.
+"""`json_agent`: for agents that answer with JSON: how often each field is right, how often the
+answer cannot be parsed, and why.
 
 Fields are those of the reference (or those that the case's `json_fields` checker names); of a list
-of objects, the values of each field in any order. Words count as equal whatever their case, and
-spaces, hyphens and underscores are one, so that PROJECT is Project. The figures of the seeds'
-report stand in `details`.
+of objects, the values of each field in any order. Text is compared without case, and spaces,
+hyphens and underscores are equal, so that PROJECT is Project. `details` has a report for each of
+the two responders.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -22,182 +23,210 @@ from thumbwheel.rewards.function import Case as Answered
 from thumbwheel.rewards.function import Unjudgeable
 from thumbwheel.rewards.json_answer import equal, parse_object
 
-ALL, PARSED, SHARE, REWARD = (
-    "all fields right",
-    "answers that parse",
-    "share of fields right",
-    "mean reward",
-)
-SAMPLES, PROMPT, RESPONSE = 5, 100, 200
-"""Errors that are shown, and the characters of their prompts and answers."""
+ALL = "all fields right"
+PARSED = "answers that parse"
+SHARE = "share of fields right"
+REWARD = "mean reward"
+ERROR_EXAMPLES = 5
+PROMPT = 100
+"""Characters of a prompt that an error example shows."""
+RESPONSE = 200
+"""Characters of an answer that an error example shows."""
+
+Fields = dict[str, bool]
+"""Field -> whether the answer has it right."""
+
+
+@dataclass(frozen=True)
+class JsonCase:
+    """A case with its reference as an object."""
+
+    case: Case
+    reference: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JsonAnswer:
+    """An answer to a case. `fields` is None where it is no JSON object."""
+
+    case: JsonCase
+    text: str
+    fields: Fields | None
+
+    @property
+    def all_right(self) -> float:
+        return float(self.fields is not None and all(self.fields.values()))
+
+    @property
+    def share_right(self) -> float:
+        return sum(self.fields.values()) / len(self.fields) if self.fields else 0.0
 
 
 class JsonAgent(Suite):
-    """See the module."""
-
     name: ClassVar[str] = "json_agent"
     default: ClassVar[bool] = True
     of_cases: ClassVar[bool] = True
 
     def unfit(self) -> str:
-        """Without a reference that is JSON."""
         return "" if self.cases else "no held-out case has a JSON object or list as its reference"
 
     @cached_property
-    def cases(self) -> list[tuple[Case, dict[str, Any]]]:
-        """Cases with their references as objects."""
-        read = [
-            (one, reference_of(one))
-            for one in self.material.cases
-            if one.checker in (None, "json_fields")
-        ]
-        return [(one, reference) for one, reference in read if reference]
+    def cases(self) -> list[JsonCase]:
+        """Cases whose reference is a JSON object or list."""
+        cases = []
+        for case in self.context.cases:
+            if case.checker in (None, "json_fields"):
+                reference = reference_of(case)
+                if reference:
+                    cases.append(JsonCase(case, reference))
+        return cases
 
     def asks(self) -> list[Ask]:
         """Their prompts."""
-        return [Ask(case.prompt, self.config.max_new_tokens) for case, _ in self.cases]
+        return [Ask(case.case.prompt, self.config.max_new_tokens) for case in self.cases]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """All fields first, then parsing, the mean share, every field, and the agent's own reward."""
-        both = [place for place in range(len(self.cases)) if before[place] and after[place]]
-        if not both:
-            return SuiteMeasures(None, dropped=Counter({"a side has no answer": len(self.cases)}))
-        texts = [[replies[place][0].text.strip() for place in both] for replies in (before, after)]
-        cases = [self.cases[place] for place in both]
-        sides = [
-            [fields_of(text, reference) for text, (_, reference) in zip(side, cases, strict=True)]
-            for side in texts
-        ]
-        groups = [case.group for case, _ in cases]
+        """All fields first, then parsing, the mean share, every field, and the agent's reward."""
+        answers_before = []
+        answers_after = []
+        for case, first, second in zip(self.cases, before, after, strict=True):
+            if first and second:
+                answers_before.append(_json_answer(case, first[0].text.strip()))
+                answers_after.append(_json_answer(case, second[0].text.strip()))
+        dropped = Counter({"a side has no answer": len(self.cases) - len(answers_before)})
+        dropped = +dropped  # without zeros
+        if not answers_before:
+            return SuiteMeasures(None, dropped=dropped)
 
-        def measure(name: str, of: Any, level: float = self.config.level) -> Measure:
-            return compare.measure(
-                name, [of(one) for one in sides[0]], [of(one) for one in sides[1]], groups, level
-            )
+        groups = [answer.case.case.group for answer in answers_before]
+        level = self.config.level
 
-        names = list(dict.fromkeys(name for _, reference in cases for name in reference))
-        measures = [measure(PARSED, lambda one: float(one is not None)), measure(SHARE, _share)]
-        measures += [
-            found for name in names if (found := self._field(name, cases, sides)) is not None
+        def measure(name: str, value: Callable[[JsonAnswer], float], level: float) -> Measure:
+            values_before = [value(answer) for answer in answers_before]
+            values_after = [value(answer) for answer in answers_after]
+            return compare.measure(name, values_before, values_after, groups, level)
+
+        measures = [
+            measure(PARSED, lambda answer: float(answer.fields is not None), level),
+            measure(SHARE, lambda answer: answer.share_right, level),
         ]
-        measures += self._rewards(cases, texts)
+        names: dict[str, None] = {}
+        for answer in answers_before:
+            names.update(dict.fromkeys(answer.case.reference))
+        measures += [_field_measure(name, answers_before, answers_after, level) for name in names]
+        reward = self._reward_measure(answers_before, answers_after, groups)
+        if reward is not None:
+            measures.append(reward)
         return SuiteMeasures(
-            lambda level: measure(ALL, _whole, level),
+            lambda level: measure(ALL, lambda answer: answer.all_right, level),
             tuple(measures),
-            details={
-                "before": details(cases, texts[0], sides[0]),
-                "after": details(cases, texts[1], sides[1]),
-            },
+            details={"before": details(answers_before), "after": details(answers_after)},
             judges=("json_fields",),
-            dropped=Counter(
-                {"a side has no answer": n} if (n := len(self.cases) - len(both)) else {}
-            ),
+            dropped=dropped,
         )
 
-    def _field(
+    def _reward_measure(
         self,
-        name: str,
-        cases: Sequence[tuple[Case, Any]],
-        sides: Sequence[Sequence[dict[str, bool] | None]],
+        before: Sequence[JsonAnswer],
+        after: Sequence[JsonAnswer],
+        groups: Sequence[str],
     ) -> Measure | None:
-        places = [place for place, (_, reference) in enumerate(cases) if name in reference]
-        values = [
-            [float((side[place] or {}).get(name, False)) for place in places] for side in sides
-        ]
-        return compare.measure(
-            f"field {name}",
-            values[0],
-            values[1],
-            [cases[place][0].group for place in places],
-            self.config.level,
-        )
+        """The agent's reward of the fresh answers; None unless it judges all of them."""
+        values_before, values_after = self._rewards(before), self._rewards(after)
+        if not values_before or values_after is None:
+            return None
+        bounded = all(0 <= value <= 1 for value in (*values_before, *values_after))
+        span = 1.0 if bounded else None
+        return compare.measure(REWARD, values_before, values_after, groups, self.config.level, span)
 
-    def _rewards(
-        self, cases: Sequence[tuple[Case, Any]], texts: Sequence[Sequence[str]]
-    ) -> list[Measure]:
-        """What the agent's reward functions make of the fresh answers, where they judge all of
-        them."""
-        sides = []
-        for side in texts:
-            answered = [
-                Answered(
-                    text,
-                    case.reference,
-                    case.prompt,
-                    metadata={"checker": case.checker, "checker_config": case.checker_config},
-                )
-                for text, (case, _) in zip(side, cases, strict=True)
-            ]
-            sides.append([one.value for one in self.material.rewards(answered).get("", [])])
-        incumbent, candidate = ([value for value in side if value is not None] for side in sides)
-        if not sides[0] or len(incumbent) + len(candidate) < len(sides[0]) + len(sides[1]):
-            return []
-        bounded = 1.0 if all(0 <= value <= 1 for value in (*incumbent, *candidate)) else None
-        groups = [case.group for case, _ in cases]
-        return [compare.measure(REWARD, incumbent, candidate, groups, self.config.level, bounded)]
+    def _rewards(self, answers: Sequence[JsonAnswer]) -> list[float] | None:
+        """None where an answer has no reward."""
+        judged = []
+        for answer in answers:
+            case = answer.case.case
+            metadata = {"checker": case.checker, "checker_config": case.checker_config}
+            judged.append(Answered(answer.text, case.reference, case.prompt, metadata=metadata))
+        scores = self.context.rewards(judged).get("", [])
+        values = [score.value for score in scores if score.value is not None]
+        return values if len(values) == len(scores) else None
+
+
+def _json_answer(case: JsonCase, text: str) -> JsonAnswer:
+    return JsonAnswer(case, text, fields_of(text, case.reference))
+
+
+def _field_measure(
+    name: str, before: Sequence[JsonAnswer], after: Sequence[JsonAnswer], level: float
+) -> Measure:
+    """How often this field is right, over the cases whose reference has it."""
+    values_before = []
+    values_after = []
+    groups = []
+    for first, second in zip(before, after, strict=True):
+        if name in first.case.reference:
+            values_before.append(float((first.fields or {}).get(name, False)))
+            values_after.append(float((second.fields or {}).get(name, False)))
+            groups.append(first.case.case.group)
+    return compare.measure(f"field {name}", values_before, values_after, groups, level)
 
 
 def reference_of(case: Case) -> dict[str, Any]:
-    """The fields that are asked for; none where the reference is no JSON object."""
-    found = case.reference
+    """The fields that are asked for; none where the reference is no JSON object or list."""
+    reference = case.reference
     try:
-        found = (
-            parse(found)
-            if isinstance(found, str)
-            else columns(found)
-            if isinstance(found, list)
-            else found
-        )
+        if isinstance(reference, str):
+            reference = parse(reference)
+        elif isinstance(reference, list):
+            reference = columns(reference)
     except (ValueError, Unjudgeable):
         return {}
-    named = (case.checker_config or {}).get("fields") if case.checker == "json_fields" else None
-    return (
-        {name: value for name, value in found.items() if not named or name in named}
-        if isinstance(found, dict)
-        else {}
-    )
+    if not isinstance(reference, dict):
+        return {}
+    named = None
+    if case.checker == "json_fields":
+        named = (case.checker_config or {}).get("fields")
+    return {name: value for name, value in reference.items() if not named or name in named}
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The fields of an answer. Raises ValueError for what is neither a JSON object nor a list,
-    Unjudgeable for one beyond the bounds."""
+    """The fields of an answer. Raises ValueError for text that is neither a JSON object nor a list,
+    Unjudgeable for one that is too large."""
     if text.startswith("["):
         return columns(parse_object(f'{{"items": {text}}}')["items"])
     return parse_object(text)
 
 
 def columns(items: list[Any]) -> dict[str, Any]:
-    """A list of objects as fields: the values of each, in an order of their own, and how many
-    objects there are.
+    """A list of objects as fields: the sorted values of each field, and the number of objects.
 
     >>> columns([{"type": "Conflict"}, {"type": "Relation"}])
     {'items': 2, 'type': ['conflict', 'relation']}
     """
-    names = dict.fromkeys(name for one in items if isinstance(one, dict) for name in one)
-    values = {
-        name: [plain(one[name]) for one in items if isinstance(one, dict) and name in one]
-        for name in names
-    }
-    return {
-        "items": len(items),
-        **{name: sorted(found, key=json.dumps) for name, found in values.items()},
-    }
+    values_of: dict[str, list[Any]] = {}
+    for item in items:
+        if isinstance(item, dict):
+            for name, value in item.items():
+                values_of.setdefault(name, []).append(plain(value))
+    fields: dict[str, Any] = {"items": len(items)}
+    for name, values in values_of.items():
+        fields[name] = sorted(values, key=json.dumps)
+    return fields
 
 
-def fields_of(text: str, reference: dict[str, Any]) -> dict[str, bool] | None:
+def fields_of(text: str, reference: dict[str, Any]) -> Fields | None:
     """Which fields of the answer are right; None for an answer that is no JSON object."""
     try:
-        found = parse(text)
+        answer = parse(text)
     except (ValueError, Unjudgeable):
         return None
     return {
-        name: name in found and equal(plain(found[name]), plain(value))
+        name: name in answer and equal(plain(answer[name]), plain(value))
         for name, value in reference.items()
     }
 
 
 def plain(value: Any) -> Any:
-    """Words without case, and with one sort of space.
+    """Text without case, and with one kind of space.
 
     >>> plain(["COLD_STORAGE", "Cold storage"])
     ['cold storage', 'cold storage']
@@ -205,63 +234,57 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         return " ".join(value.casefold().replace("_", " ").replace("-", " ").split())
     if isinstance(value, list):
-        return [plain(one) for one in value]
-    return {key: plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    return value
 
 
-def _whole(one: dict[str, bool] | None) -> float:
-    return float(one is not None and all(one.values()))
+def details(answers: Sequence[JsonAnswer]) -> dict[str, Any]:
+    """The report of one responder's answers."""
+    asked = Counter[str]()
+    right = Counter[str]()
+    wrong = []
+    for index, answer in enumerate(answers):
+        asked.update(answer.case.reference.keys())
+        right.update(name for name, is_right in (answer.fields or {}).items() if is_right)
+        if not answer.all_right:
+            wrong.append(index)
+    unparsed = sum(answer.fields is None for answer in answers)
 
-
-def _share(one: dict[str, bool] | None) -> float:
-    return sum(one.values()) / len(one) if one else 0.0
-
-
-def details(
-    cases: Sequence[tuple[Case, dict[str, Any]]],
-    texts: Sequence[str],
-    found: Sequence[dict[str, bool] | None],
-) -> dict[str, Any]:
-    """The report of one side."""
-    wrong = [place for place, one in enumerate(found) if not _whole(one)]
+    unparsed_first = sorted(wrong, key=lambda index: (answers[index].fields is not None, index))
+    error_examples = []
+    for index in unparsed_first[:ERROR_EXAMPLES]:
+        answer = answers[index]
+        case = answer.case.case
+        example = {
+            "index": index,
+            "case": case.id,
+            "prompt": str(case.prompt[-1].get("content"))[:PROMPT],
+            "response": answer.text[:RESPONSE],
+            "error": _error(answer),
+        }
+        error_examples.append(example)
     return {
-        "accuracy": sum(map(_whole, found)) / len(found),
-        "accuracy_by_field": _by_field(cases, found),
-        "error_rate": sum(one is None for one in found) / len(found),
-        "total_examples": len(found),
-        "correct": len(found) - len(wrong),
-        "errors": sum(one is None for one in found),
-        "error_examples": [
-            {
-                "index": place,
-                "case": cases[place][0].id,
-                "prompt": str(cases[place][0].prompt[-1].get("content"))[:PROMPT],
-                "response": texts[place][:RESPONSE],
-                "error": _problem(texts[place], found[place], cases[place][1]),
-            }
-            for place in sorted(wrong, key=lambda place: (found[place] is not None, place))[
-                :SAMPLES
-            ]
-        ],
+        "accuracy": (len(answers) - len(wrong)) / len(answers),
+        "accuracy_by_field": {name: right[name] / count for name, count in asked.items()},
+        "error_rate": unparsed / len(answers),
+        "total_examples": len(answers),
+        "correct": len(answers) - len(wrong),
+        "errors": unparsed,
+        "error_examples": error_examples,
     }
 
 
-def _by_field(
-    cases: Sequence[tuple[Case, dict[str, Any]]], found: Sequence[dict[str, bool] | None]
-) -> dict[str, float]:
-    asked = Counter(name for _, reference in cases for name in reference)
-    right = Counter(name for one in found if one for name, good in one.items() if good)
-    return {name: right[name] / count for name, count in asked.items()}
-
-
-def _problem(text: str, found: dict[str, bool] | None, reference: dict[str, Any]) -> str:
-    if found is None:
+def _error(answer: JsonAnswer) -> str:
+    """What is wrong with the answer, in words."""
+    if answer.fields is None:
         try:
-            parse(text)
+            parse(answer.text)
         except (ValueError, Unjudgeable) as error:
             return f"no JSON: {error}"
-    return "wrong: " + ", ".join(
-        f"{name} (not {json.dumps(reference[name])[:60]})"
-        for name, good in (found or {}).items()
-        if not good
-    )
+    wrong = []
+    for name, is_right in (answer.fields or {}).items():
+        if not is_right:
+            wrong.append(f"{name} (not {json.dumps(answer.case.reference[name])[:60]})")
+    return f"wrong: {', '.join(wrong)}"

@@ -1,14 +1,14 @@
-"""`judge`: a language model says which side's answer is better: the win rate, with the places of
-the two answers swapped.
+"""`judge`: a language model says which of two answers is better; the measure is the win rate.
 
-Each pair is asked in both orders; where the verdicts differ, it is a tie. How often the judge
-agreed with itself stands in `details`, with its stated agreement with people, where there is such a
-statement. The judge is an OpenAI-compatible endpoint (judge_url, judge_model).
+Each pair is asked in both orders; where the verdicts differ, it is a tie. `details` has how often
+the judge agreed with itself, and its agreement with people where that is stated. The judge is an
+OpenAI-compatible endpoint (judge_url, judge_model).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -23,94 +23,101 @@ from thumbwheel.rewards.functions import FUNCTIONS
 WINS = "judged better"
 
 
-class Judge(Suite):
-    """See the module."""
+@dataclass(frozen=True)
+class HeldOutPrompt:
+    """A prompt and its group."""
 
+    messages: list[Message]
+    group: str
+
+
+class Judge(Suite):
     name: ClassVar[str] = "judge"
     of_cases: ClassVar[bool] = True
 
     def unfit(self) -> str:
-        """Without prompts or a judge."""
         if not self.config.judge_url or not self.config.judge_model:
             return "no judge is named (judge_url, judge_model)"
         return "" if self.prompts else "no prompt is held out"
 
     @cached_property
-    def prompts(self) -> list[tuple[list[Message], str]]:
+    def prompts(self) -> list[HeldOutPrompt]:
         """Held-out prompts with their groups, each once."""
-        rows = [(one.prompt, one.group) for one in self.material.cases]
-        rows += [(one.prompt, one.group) for one in self.material.given if one.tools is None]
-        return list({ids.canonical(prompt): (prompt, group) for prompt, group in rows}.values())
+        prompts = [HeldOutPrompt(case.prompt, case.group) for case in self.context.cases]
+        without_tools = [answer for answer in self.context.recorded_answers if answer.tools is None]
+        prompts += [HeldOutPrompt(answer.prompt, answer.group) for answer in without_tools]
+        return list({ids.canonical(prompt.messages): prompt for prompt in prompts}.values())
 
     def asks(self) -> list[Ask]:
         """Every prompt."""
-        return [Ask(prompt, self.config.max_new_tokens) for prompt, _ in self.prompts]
+        return [Ask(prompt.messages, self.config.max_new_tokens) for prompt in self.prompts]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """Equal answers are ties without a question; a pair without a verdict is left out."""
-        config, both = (
-            self.config,
-            [place for place in range(len(self.prompts)) if before[place] and after[place]],
-        )
-        judge: Any = FUNCTIONS.get("judge").create(
-            {
-                "url": config.judge_url,
-                "model": config.judge_model,
-                "agreement": config.judge_agreement,
-                "home": self.material.home,
-                "api_key_variable": config.key_variable,
-                "parallel": config.parallel,
-            },
-            "suite judge",
-        )
-        texts = [(before[place][0].text.strip(), after[place][0].text.strip()) for place in both]
-        pairs = [
-            Case(new, prompt=self.prompts[place][0], mates=(old,))
-            for place, (old, new) in zip(both, texts, strict=True)
-        ]
-        scores = self.material.verdicts(judge, pairs)
-        known = [
-            (score, self.prompts[place][1])
-            for place, score in zip(both, scores, strict=True)
-            if score.value is not None
-        ]
-        missing = Counter(
-            f"no verdict: {str(score.evidence.get('reason'))[:120]}"
-            for score in scores
-            if score.value is None
-        )
-        if not known:
-            return SuiteMeasures(None, dropped=missing, blocked=blocked(scores))
-        wins, groups = (
-            [float(score.value or 0.0) for score, _ in known],
-            [group for _, group in known],
-        )
-        asked = [
-            score
-            for score, (old, new) in zip(scores, texts, strict=True)
-            if old != new and score.value is not None
-        ]
-        torn = sum(score.evidence["contradicted_itself"] for score in asked)
+        """The win rate. Equal answers are ties and are not asked about; a pair without a verdict is
+        left out."""
+        judge = self._judge()
+
+        # Ask about every prompt that both responders answered.
+        pairs = []
+        groups = []
+        for prompt, first, second in zip(self.prompts, before, after, strict=True):
+            if first and second:
+                old, new = first[0].text.strip(), second[0].text.strip()
+                pairs.append(Case(new, prompt=prompt.messages, mates=(old,)))
+                groups.append(prompt.group)
+        scores = self.context.score_by_judge(judge, pairs)
+
+        # Count the verdicts.
+        wins = []
+        groups_of_wins = []
+        dropped = Counter[str]()
+        asked = contradictions = 0
+        for pair, score, group in zip(pairs, scores, groups, strict=True):
+            if score.value is None:
+                dropped[f"no verdict: {str(score.evidence.get('reason'))[:120]}"] += 1
+                continue
+            wins.append(float(score.value))
+            groups_of_wins.append(group)
+            if pair.text != pair.mates[0]:
+                asked += 1
+                contradictions += score.evidence["contradicted_itself"]
+        blocked_reasons = blocked(scores)
+        if not wins:
+            return SuiteMeasures(None, dropped=dropped, blocked=blocked_reasons)
+        losses = [1 - win for win in wins]
         details = {
             "win_rate": sum(wins) / len(wins),
             "wins": wins.count(1.0),
             "ties": wins.count(0.5),
             "losses": wins.count(0.0),
-            "judge": config.judge_model,
-            "agrees_with_itself": 1 - torn / len(asked) if asked else None,
-            "agreement_with_people": stated(judge.statement()),
+            "judge": self.config.judge_model,
+            "agrees_with_itself": 1 - contradictions / asked if asked else None,
+            "agreement_with_people": stated_agreement(judge.statement()),
             "may_not_gate": judge.may_not_gate(),
         }
-        losses = [1 - one for one in wins]
-        main = lambda level: compare.measure(WINS, losses, wins, groups, level)  # noqa: E731
         return SuiteMeasures(
-            main, details=details, judges=("judge",), dropped=missing, blocked=blocked(scores)
+            lambda level: compare.measure(WINS, losses, wins, groups_of_wins, level),
+            details=details,
+            judges=("judge",),
+            dropped=dropped,
+            blocked=blocked_reasons,
         )
 
+    def _judge(self) -> Any:
+        settings = {
+            "url": self.config.judge_url,
+            "model": self.config.judge_model,
+            "agreement": self.config.judge_agreement,
+            "home": self.context.home,
+            "api_key_variable": self.config.key_variable,
+            "parallel": self.config.parallel,
+        }
+        return FUNCTIONS.get("judge").create(settings, "suite judge")
 
-def stated(statement: dict[str, Any] | str) -> dict[str, Any] | None:
-    """Kappa with people, as `thumbwheel label trust` wrote and signed it; None where the judge says
-    instead why it has no statement."""
+
+def stated_agreement(statement: dict[str, Any] | str) -> dict[str, Any] | None:
+    """Kappa with people, as `thumbwheel label trust` wrote and signed it; None where the judge
+    gives the reason why it has no statement."""
     if isinstance(statement, str):
         return None
     return {name: statement.get(name) for name in ("kappa", "low", "high", "pairs")}

@@ -1,9 +1,9 @@
-"""`preference`: how likely each side finds recorded answers, response tokens only, and whether it
-ranks the good above the bad.
+"""`preference`: log-probabilities of recorded answers, response tokens only: does a model rank the
+good above the bad?
 
-Pairs where there are any, otherwise labels; summed log-probability first, per token beside it. The
+Pairs where there are any, otherwise labels; by summed log-probability first, then per token. The
 likelihood of good answers is a guard, and so is that of the app's own answers that people liked:
-what the model could do before, on this agent's own traffic.
+what the model could do before, on this agent's traffic.
 """
 
 from __future__ import annotations
@@ -14,60 +14,54 @@ from typing import ClassVar
 
 from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
-from thumbwheel.evaluation.compare import Logged
+from thumbwheel.evaluation.compare import ScoredAnswer
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
-from thumbwheel.evaluation.types import Given, Known
+from thumbwheel.evaluation.types import AskLikelihood, RecordedAnswer
 
 
 class Preference(Suite):
-    """See the module."""
-
     name: ClassVar[str] = "preference"
     fresh: ClassVar[bool] = False
     default: ClassVar[bool] = True
 
     def unfit(self) -> str:
-        """Without recorded answers."""
-        return "" if self.material.given else "no recorded answer is held out"
+        return "" if self.context.recorded_answers else "no recorded answer is held out"
 
     @cached_property
-    def prompts(self) -> list[list[Given]]:
-        """The recorded answers of each prompt, so that it is computed once for all of them."""
-        found: dict[str, list[Given]] = {}
-        for row in self.material.given:
-            found.setdefault(ids.canonical([row.prompt, row.tools]), []).append(row)
-        return list(found.values())
+    def by_prompt(self) -> list[list[RecordedAnswer]]:
+        """The recorded answers of each prompt: a prompt is computed once for all its answers."""
+        by_prompt: dict[str, list[RecordedAnswer]] = {}
+        for answer in self.context.recorded_answers:
+            by_prompt.setdefault(ids.canonical([answer.prompt, answer.tools]), []).append(answer)
+        return list(by_prompt.values())
 
-    def asks(self) -> list[Known]:
+    def asks(self) -> list[AskLikelihood]:
         """One question a prompt."""
-        return [
-            Known(
-                same[0].prompt,
-                tuple(row.text for row in same),
-                same[0].tools,
-                tuple(row.finish_reason for row in same),
-            )
-            for same in self.prompts
-        ]
+        asks = []
+        for answers in self.by_prompt:
+            texts = tuple(answer.text for answer in answers)
+            finish_reasons = tuple(answer.finish_reason for answer in answers)
+            asks.append(AskLikelihood(answers[0].prompt, texts, answers[0].tools, finish_reasons))
+        return asks
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """Accuracy over pairs or the area under the curve over labels."""
-        logged, refused = [], 0
-        for same, first, second in zip(self.prompts, before, after, strict=True):
-            if not first or not second:
-                refused += len(same)
+        """Accuracy over pairs, or the area under the curve over labels."""
+        scored = []
+        dropped = Counter[str]()
+        for answers, sums_before, sums_after in zip(self.by_prompt, before, after, strict=True):
+            if not sums_before or not sums_after:
+                dropped["recorded answer does not fit the model"] += len(answers)
                 continue
-            logged += [
-                Logged(row, x[0], y[0], x[1]) for row, x, y in zip(same, first, second, strict=True)
-            ]
-        dropped = Counter({"recorded answer does not fit the model": refused} if refused else {})
+            for answer, first, second in zip(answers, sums_before, sums_after, strict=True):
+                (total_before, tokens), (total_after, _) = first, second
+                scored.append(ScoredAnswer(answer, total_before, total_after, tokens))
         level = self.config.level
-        guards = (compare.nll_guard(logged, level), compare.liked_guard(logged, level))
-        measures = compare.preferences(logged, level)
+        guards = (compare.nll_guard(scored, level), compare.liked_guard(scored, level))
+        measures = compare.preferences(scored, level)
         if not measures:
             return SuiteMeasures(None, guards=guards, dropped=dropped)
         return SuiteMeasures(
-            lambda wanted: compare.preferences(logged, wanted)[0],
+            lambda level: compare.preferences(scored, level)[0],
             measures[1:],
             guards=guards,
             dropped=dropped,

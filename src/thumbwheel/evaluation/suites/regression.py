@@ -1,12 +1,15 @@
-"""`regression`: what the model could do before and has to be able to do still, on a frozen set of
-anchors: the guard against forgetting.
+"""`regression`: the guard against forgetting. What the model could do before it has to be able to do
+still, on a frozen set of anchors.
 
 Anchors are general texts, of which the likelihood a token is measured, and short tasks with a
-reference. The built-in set was written for this; name a file of your own with `anchors`. Its
-content is part of what a stored result is known by.
+reference. There is a built-in set; `anchors` names a file with another one. The content of the set
+is part of the key of an evaluation.
 
-    texts: ["Water boils at a lower temperature on a mountain, because ...", ...] tasks: [{prompt:
-    "What is 7 times 8? Answer with the number only.", reference: "56", checker: exact_answer}, ...]
+    texts: ["Water boils at a lower temperature on a mountain, because ...", ...]
+    tasks:
+      - prompt: "What is 7 times 8? Answer with the number only."
+        reference: "56"
+        checker: exact_answer
 """
 
 from __future__ import annotations
@@ -25,13 +28,22 @@ from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.measure import blocked, judge, paired
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
-from thumbwheel.evaluation.types import ANCHOR_NLL, ANCHOR_TASKS, Ask, Case, Known, Measure
-
-UNREAD, UNSOLVED = (
-    "a text is too short, or a side gives no log-probabilities",
-    "a task could not be judged",
+from thumbwheel.evaluation.types import (
+    ANCHOR_NLL,
+    ANCHOR_TASKS,
+    Ask,
+    AskLikelihood,
+    Case,
+    Measure,
+    Sums,
 )
-LIKELIHOOD, TASKS = "nats a token of general text", "short general tasks solved"
+
+UNREAD = "a text is too short, or a side gives no log-probabilities"
+UNSOLVED = "a task could not be judged"
+LIKELIHOOD = "nats a token of general text"
+TASKS = "short general tasks solved"
+LONGEST_ANSWER = 64
+"""Tokens of an answer to a task."""
 
 
 class RegressionTask(Config):
@@ -42,7 +54,7 @@ class RegressionTask(Config):
     reference: Any
     """The right answer."""
     checker: str | None = None
-    """The reward function that compares; without one, the one for this kind of reference."""
+    """The reward function that compares. Unset, the default for this kind of reference."""
     checker_config: dict[str, Any] = Field(default_factory=dict)
     """Its settings."""
 
@@ -57,41 +69,29 @@ class Anchors(Config):
 
 
 class Regression(Suite):
-    """See the module."""
-
     name: ClassVar[str] = "regression"
     default: ClassVar[bool] = True
 
     def unfit(self) -> str:
-        """With an empty set."""
         return "" if self.anchors.texts or self.anchors.tasks else "the set of anchors is empty"
 
     @cached_property
     def anchors(self) -> Anchors:
-        """The frozen set. Raises ConfigError for a file that is none."""
+        """The frozen set. Raises ConfigError for a file that cannot be read as one."""
         import yaml
 
-        given = self.config.anchors
+        what = f"anchors {self.config.anchors!r}"
+        built_in = files("thumbwheel.evaluation") / "anchors" / "general.yaml"
+        file = Path(self.config.anchors) if self.config.anchors else built_in
         try:
-            text = (
-                Path(given)
-                if given
-                else files("thumbwheel.evaluation") / "anchors" / "general.yaml"
-            ).read_text(encoding="utf-8")
-            found = yaml.safe_load(text)
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise ConfigError(
-                f"anchors {given!r}",
-                " ".join(str(error).split())[:200],
-                "Name a YAML file with texts and tasks",
-            ) from None
-        if not isinstance(found, dict):
-            raise ConfigError(
-                f"anchors {given!r}",
-                "its top level is no mapping",
-                "Write texts: [...] and tasks: [...]",
-            )
-        return build(Anchors, found, f"anchors {given!r}")
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(what, reason, "Name a YAML file with texts and tasks") from None
+        if not isinstance(content, dict):
+            fix = "Write texts: [...] and tasks: [...]"
+            raise ConfigError(what, "its top level is no mapping", fix)
+        return build(Anchors, content, what)
 
     def content(self) -> Any:
         """The whole set."""
@@ -100,68 +100,72 @@ class Regression(Suite):
     @cached_property
     def cases(self) -> list[Case]:
         """The tasks as cases."""
-        made = []
-        for one in self.anchors.tasks:
-            name = ids.fingerprint(one.model_dump(mode="json"))[:16]
-            made.append(
-                Case(
-                    name,
-                    name,
-                    name,
-                    [_user(one.prompt)],
-                    one.reference,
-                    one.checker,
-                    one.checker_config,
-                    {},
-                )
+        cases = []
+        for task in self.anchors.tasks:
+            name = ids.fingerprint(task.model_dump(mode="json"))[:16]
+            case = Case(
+                id=name,
+                group=name,
+                prompt_id=name,
+                prompt=[{"role": "user", "content": task.prompt}],
+                reference=task.reference,
+                checker=task.checker,
+                checker_config=task.checker_config,
+                slices={},
             )
-        return made
+            cases.append(case)
+        return cases
 
-    def asks(self) -> list[Known | Ask]:
+    def asks(self) -> list[AskLikelihood | Ask]:
         """Texts, then tasks."""
-        texts: list[Known | Ask] = [Known([], (text,)) for text in self.anchors.texts]
-        return texts + [
-            Ask(case.prompt, min(self.config.max_new_tokens, 64)) for case in self.cases
-        ]
+        longest = min(self.config.max_new_tokens, LONGEST_ANSWER)
+        texts = [AskLikelihood([], (text,)) for text in self.anchors.texts]
+        tasks = [Ask(case.prompt, longest) for case in self.cases]
+        return [*texts, *tasks]
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
-        """Texts first; each of the two is a guard."""
-        split = len(self.anchors.texts)
-        texts: list[tuple[Any, Any]] = list(zip(before[:split], after[:split], strict=True))
-        read = [place for place, both in enumerate(texts) if all(both)]
-        owner = self.material.checkers
-        first, second = (
-            judge(self.cases, before[split:], owner),
-            judge(self.cases, after[split:], owner),
-        )
-        solved = list(paired(first, second))
+        """The likelihood of texts first, then the tasks solved; both are guards."""
+        texts = len(self.anchors.texts)
+        read = []
+        nll_before = []
+        nll_after = []
+        for index, (first, second) in enumerate(zip(before[:texts], after[:texts], strict=True)):
+            if first and second:
+                read.append(index)
+                nll_before.append(_nats_a_token(first))
+                nll_after.append(_nats_a_token(second))
+        judged_before = judge(self.cases, before[texts:], self.context.checkers)
+        judged_after = judge(self.cases, after[texts:], self.context.checkers)
+        solved = list(paired(judged_before, judged_after))
+        groups = [self.cases[value.index].group for value in solved]
+
+        def likelihood(level: float) -> Measure:
+            return compare.measure(LIKELIHOOD, nll_before, nll_after, read, level, None)
+
+        def tasks(level: float) -> Measure:
+            values_before = [value.before for value in solved]
+            values_after = [value.after for value in solved]
+            return compare.measure(TASKS, values_before, values_after, groups, level)
+
         level = self.config.level
-
-        def likelihood(wanted: float) -> Measure:
-            first, second = (
-                [-sums[0] / sums[1] for place in read for sums in (texts[place][side][0],)]
-                for side in (0, 1)
-            )
-            return compare.measure(LIKELIHOOD, first, second, read, wanted, None)
-
-        def tasks(wanted: float) -> Measure:
-            groups = [self.cases[place].group for place, *_ in solved]
-            return compare.measure(
-                TASKS, [one for _, one, _ in solved], [one for *_, one in solved], groups, wanted
-            )
-
-        guards = [compare.guard(ANCHOR_NLL, likelihood(level))] if read else []
-        guards += [compare.guard(ANCHOR_TASKS, tasks(level))] if solved else []
-        found = ([likelihood] if read else []) + ([tasks] if solved else [])
-        missing = {UNREAD: split - len(read), UNSOLVED: len(self.cases) - len(solved)}
+        measures = []
+        guards = []
+        if read:
+            measures.append(likelihood)
+            guards.append(compare.guard(ANCHOR_NLL, likelihood(level)))
+        if solved:
+            measures.append(tasks)
+            guards.append(compare.guard(ANCHOR_TASKS, tasks(level)))
+        dropped = Counter({UNREAD: texts - len(read), UNSOLVED: len(self.cases) - len(solved)})
         return SuiteMeasures(
-            found[0] if found else None,
-            tuple(one(level) for one in found[1:]),
+            measures[0] if measures else None,
+            tuple(measure(level) for measure in measures[1:]),
             guards=tuple(guards),
-            dropped=Counter({reason: count for reason, count in missing.items() if count}),
-            blocked=blocked([*first, *second]),
+            dropped=+dropped,  # without zeros
+            blocked=blocked([*judged_before, *judged_after]),
         )
 
 
-def _user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
+def _nats_a_token(sums: Sums) -> float:
+    ((log_probability, tokens),) = sums
+    return -log_probability / tokens

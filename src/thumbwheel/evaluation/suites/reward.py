@@ -1,8 +1,8 @@
-"""`reward`: fresh greedy answers on held-out prompts, scored by the agent's own reward functions
-and by reward models.
+"""`reward`: fresh greedy answers on held-out prompts, scored by the agent's reward functions and by
+reward models.
 
-A reward model that the candidate was trained against is shown under that name: it has been
-optimised and is no evidence.
+A reward model that the candidate was trained against is marked: it was optimised, and so it is no
+evidence.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from thumbwheel.core import ids
 from thumbwheel.evaluation import compare
@@ -21,48 +22,52 @@ from thumbwheel.evaluation.types import Answer, Ask, Measure
 from thumbwheel.rewards.function import Case as Answered
 from thumbwheel.rewards.function import Score, Status
 
-Compared = tuple[Sequence[float | None], Sequence[float | None], float | None]
 MEAN = "mean reward"
-SILENT = Answer("", "unanswered", None)
+NO_ANSWER = Answer("", "unanswered", None)
 UNSCORED = Score.none(Status.NOT_APPLICABLE, "this side has no answer")
 OPTIMISED = " (trained against it: no evidence)"
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """A held-out prompt with what judges an answer to it."""
 
     prompt: list[dict[str, Any]]
     group: str
     reference: Any = None
-    metadata: dict[str, Any] = {}  # noqa: RUF012 - never written
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Values:
+    """Values of the answers of both responders, one a prompt. `span`: largest minus smallest
+    possible value; None where there is no limit."""
+
+    before: Sequence[float | None]
+    after: Sequence[float | None]
+    span: float | None
 
 
 class Reward(Suite):
-    """See the module."""
-
     name: ClassVar[str] = "reward"
     of_cases: ClassVar[bool] = True
 
     def unfit(self) -> str:
-        """Without prompts."""
         return "" if self.rows else "no prompt is held out"
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Cases, then the prompts of recorded answers, each once; prompts with tools would be
-        answered differently and are left out."""
-        cases = self.material.cases
-        found = [
-            Row(
-                one.prompt,
-                one.group,
-                one.reference,
-                {"checker": one.checker, "checker_config": one.checker_config},
-            )
-            for one in cases
-        ]
-        found += [Row(one.prompt, one.group) for one in self.material.given if one.tools is None]
-        return list({ids.canonical(row.prompt): row for row in reversed(found)}.values())[::-1]
+        """Cases, then the prompts of recorded answers, each prompt once. Prompts with tools would
+        be answered differently and are left out."""
+        rows = []
+        for case in self.context.cases:
+            metadata = {"checker": case.checker, "checker_config": case.checker_config}
+            rows.append(Row(case.prompt, case.group, case.reference, metadata))
+        without_tools = [answer for answer in self.context.recorded_answers if answer.tools is None]
+        rows += [Row(answer.prompt, answer.group) for answer in without_tools]
+        # The first row of a prompt counts; their order is that of the last rows.
+        last_first = {ids.canonical(row.prompt): row for row in reversed(rows)}
+        return list(last_first.values())[::-1]
 
     def asks(self) -> list[Ask]:
         """Every prompt."""
@@ -70,97 +75,93 @@ class Reward(Suite):
 
     def outcome(self, before: Replies, after: Replies) -> SuiteMeasures:
         """The mean reward first, then its components, then what reward models say."""
-        first, second = self._scores(before), self._scores(after)
-        missing = blocked(
-            one for side in (first, second) for scores in side.values() for one in scores
-        )
-        answers = [[one[0] if one else None for one in replies] for replies in (before, after)]
-        values: dict[str, Compared] = {
-            name or MEAN: (_values(first[name]), _values(second[name]), 1.0) for name in first
-        }
-        for name in self.material.opinions:
-            mark = OPTIMISED if name in self.material.optimised else ""
-            before_, after_ = self._opinion(name, answers)
-            values[compare.OPINION + name + mark] = (before_, after_, None)
-        measures = [
-            found for name in values if (found := self._measure(name, *values[name])) is not None
-        ]
-        judges = tuple(
-            name
-            for name in first
-            if name and any(one.value is not None for one in (*first[name], *second[name]))
-        )
-        judges = judges or tuple(self.material.opinions)
-        dropped = Counter(
-            {"nothing could judge the answer": n}
-            if (n := len(self.rows) - (measures[0].n if measures else 0))
-            else {}
-        )
+        scores_before, scores_after = self._scores(before), self._scores(after)
+        values: dict[str, Values] = {}
+        judges = []
+        blocked_reasons = Counter[str]()
+        for component in scores_before:
+            both = (*scores_before[component], *scores_after[component])
+            blocked_reasons += blocked(both)
+            if component and any(score.value is not None for score in both):
+                judges.append(component)
+            component_before = [score.value for score in scores_before[component]]
+            component_after = [score.value for score in scores_after[component]]
+            values[component or MEAN] = Values(component_before, component_after, 1.0)
+        for name in self.context.reward_models:
+            mark = OPTIMISED if name in self.context.optimised else ""
+            values[compare.OPINION + name + mark] = self._by_reward_model(name, before, after)
+
+        measures = []
+        for name in values:
+            measure = self._measure(name, values[name], self.config.level)
+            if measure is not None:
+                measures.append(measure)
+        judged = measures[0].n if measures else 0
+        dropped = Counter({"nothing could judge the answer": len(self.rows) - judged})
+        dropped = +dropped  # without zeros
         if not measures:
-            return SuiteMeasures(None, dropped=dropped, blocked=missing)
+            return SuiteMeasures(None, dropped=dropped, blocked=blocked_reasons)
         main = measures[0].name
         return SuiteMeasures(
-            lambda level: self._measure(main, *values[main], level) or measures[0],
+            lambda level: self._measure(main, values[main], level) or measures[0],
             tuple(measures[1:]),
-            judges=judges,
+            judges=tuple(judges or self.context.reward_models),
             dropped=dropped,
-            blocked=missing,
+            blocked=blocked_reasons,
         )
 
     def _scores(self, replies: Replies) -> dict[str, list[Score]]:
-        """component -> its scores of the answers; "" is all of them together."""
-        cases = [
-            Answered(
-                one.text.strip(),
+        """Component -> its scores of the answers; "" is the combined reward."""
+        answered = []
+        for row, reply in zip(self.rows, replies, strict=True):
+            answer = _first(reply) or NO_ANSWER
+            case = Answered(
+                answer.text.strip(),
                 row.reference,
                 row.prompt,
-                finish=one.finish,
+                finish=answer.finish,
                 metadata=row.metadata,
             )
-            for row, (one, *_) in zip(
-                self.rows, (reply or (SILENT,) for reply in replies), strict=True
-            )
-        ]
-        return {
-            name: [
+            answered.append(case)
+        scores_of = {}
+        for component, scores in self.context.rewards(answered).items():
+            scores_of[component] = [
                 score if reply else UNSCORED for score, reply in zip(scores, replies, strict=True)
             ]
-            for name, scores in self.material.rewards(cases).items()
-        }
+        return scores_of
 
-    def _opinion(
-        self, name: str, answers: Sequence[Sequence[Answer | None]]
-    ) -> list[list[float | None]]:
-        judge, prompts = self.material.opinions[name], [row.prompt for row in self.rows]
-        scores = judge(prompts, [[answer or SILENT for answer in side] for side in answers])
-        return [
-            [
-                value if one is not None and math.isfinite(value) else None
-                for value, one in zip(values, side, strict=True)
-            ]
-            for values, side in zip(scores, answers, strict=True)
-        ]
+    def _by_reward_model(self, name: str, before: Replies, after: Replies) -> Values:
+        prompts = [row.prompt for row in self.rows]
+        answers_before = [_first(reply) or NO_ANSWER for reply in before]
+        answers_after = [_first(reply) or NO_ANSWER for reply in after]
+        score = self.context.reward_models[name]
+        scores_before, scores_after = score(prompts, [answers_before, answers_after])
+        return Values(_usable(scores_before, before), _usable(scores_after, after), None)
 
-    def _measure(
-        self,
-        name: str,
-        before: Sequence[float | None],
-        after: Sequence[float | None],
-        span: float | None,
-        level: float | None = None,
-    ) -> Measure | None:
-        """Over the prompts on which both sides have a value; None without any."""
-        both = [
-            (x, y, row.group)
-            for x, y, row in zip(before, after, self.rows, strict=True)
-            if x is not None and y is not None
-        ]
-        if not both:
+    def _measure(self, name: str, values: Values, level: float) -> Measure | None:
+        """Over the prompts that have both values; None without any."""
+        before = []
+        after = []
+        groups = []
+        for row, first, second in zip(self.rows, values.before, values.after, strict=True):
+            if first is not None and second is not None:
+                before.append(first)
+                after.append(second)
+                groups.append(row.group)
+        if not groups:
             return None
-        first, second, groups = (list(one) for one in zip(*both, strict=True))
-        bounded = span if all(0 <= one <= 1 for one in (*first, *second)) else None
-        return compare.measure(name, first, second, groups, level or self.config.level, bounded)
+        bounded = all(0 <= value <= 1 for value in (*before, *after))
+        span = values.span if bounded else None
+        return compare.measure(name, before, after, groups, level, span)
 
 
-def _values(scores: Sequence[Score]) -> list[float | None]:
-    return [one.value for one in scores]
+def _first(reply: Sequence[Answer]) -> Answer | None:
+    return reply[0] if reply else None
+
+
+def _usable(scores: Sequence[float], replies: Replies) -> list[float | None]:
+    """Finite scores of prompts that have an answer; None for the others."""
+    return [
+        score if reply and math.isfinite(score) else None
+        for score, reply in zip(scores, replies, strict=True)
+    ]
