@@ -1,4 +1,4 @@
-"""Tables of anybody's, CSV and Parquet: columns by `--column prompt=question --column
+"""Tables with any columns, CSV and Parquet: columns by `--column prompt=question --column
 rating=stars`, or guessed from their names.
 
 A row becomes a trace with its feedback, a pair (chosen, rejected), or a case (a reference and no
@@ -33,7 +33,6 @@ class Columns:
         return False
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Columns:
-        """The same with these columns and scales."""
         return replace(self, columns=columns, scales=scales)
 
     def mapping(self, path: Path) -> ColumnMapping:
@@ -43,11 +42,9 @@ class Columns:
         )
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """See Source."""
         parse = partial(row_records, mapping=self.mapping(path))
-        yield from JsonLines(parse, self.claims, self.example).items(
-            table_rows(path, on_position, self.container), parse
-        )
+        source = JsonLines(parse, self.claims, self.example)
+        yield from source.items(table_rows(path, on_position, self.container), parse)
 
 
 CSV = Columns(

@@ -153,15 +153,15 @@ def decision_of(row: Row) -> Decision:
 def _records(decision: Decision) -> list[AnyRecord]:
     trace = _trace(decision)
     target = trace.as_target()
-    statements = [
-        *_person(decision, target),
+    feedback = [
+        *_person_feedback(decision, target),
         *_outcomes(decision, target),
         *_reward(decision, target),
     ]
-    if trace.id and not any(statement.occurred_at for statement in statements):
+    if trace.id and not any(record.occurred_at for record in feedback):
         # an exported line says when its decision was made, and no other time
-        statements = [statement.not_before(trace.occurred_at) for statement in statements]
-    return [trace, *statements]
+        feedback = [record.not_before(trace.occurred_at) for record in feedback]
+    return [trace, *feedback]
 
 
 def _of_table(row: Row) -> Decision:
@@ -169,41 +169,42 @@ def _of_table(row: Row) -> Decision:
     action = _object(row.get("action"), "action")
     agent = _known_agent(row.get("agentType") or agent_of(action))
     for key in ("reasoning", "confidence"):
-        asked = key in KEYS.get(agent or "", ())
-        if asked and action.get(key) is None and row.get(key) is not None:
+        is_asked = key in KEYS.get(agent or "", ())
+        if is_asked and action.get(key) is None and row.get(key) is not None:
             action[key] = plain(row[key])
-    return Decision(
-        agent, prompt_of(agent, state, action), state, action, _answer(agent, action), row
-    )
+    prompt = prompt_of(agent, state, action)
+    return Decision(agent, prompt, state, action, _answer(agent, action), row)
 
 
 def _exported(row: Row) -> Decision:
-    told = row.get("metadata")
-    if told is not None and not isinstance(told, dict):
+    # its columns
+    metadata = row.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
         raise Unreadable("metadata is no object")
-    columns = {"id": (told or {}).get("decisionId"), **(told or {}), "reward": row.get("reward")}
+    metadata = metadata or {}
+    columns = {"id": metadata.get("decisionId"), **metadata, "reward": row.get("reward")}
     columns["confidence"] = row.get("confidence", columns.get("confidence"))
+
+    # the action
     messages: Any = row.get("messages")
     if "messages" not in row:
         completion = row.get("completion")
     elif _ends_with_answer(messages):
         completion = messages[-1].get("content")
-        if not columns.get("rewardComputedAt"):
-            columns["reward"] = (
-                columns["reward"] or None
-            )  # a reward that was never computed is written as 0
+        if not columns.get("rewardComputedAt") and not columns["reward"]:
+            columns["reward"] = None  # a reward that was never computed is written as 0
     else:
         raise Unreadable("messages do not end with the assistant's action")
+    action: dict[str, Any] = {}
+    parsed = _parsed(completion)
+    if isinstance(parsed, dict):
+        optional = ("reasoning", "confidence")
+        fields = _object(parsed, "completion").items()
+        action = {key: value for key, value in fields if value is not None or key not in optional}
 
-    found = _parsed(completion)
-    action = _object(found, "completion") if isinstance(found, dict) else {}
-    action = {
-        key: value
-        for key, value in action.items()
-        if value is not None or key not in ("reasoning", "confidence")
-    }
+    # what was asked, and the answer as a text
     agent = _known_agent(columns.get("agentType") or agent_of(action))
-    prompt, state = _asked(row, messages, agent, action)
+    prompt, state = _prompt_and_state(row, messages, agent, action)
     if action:
         answer = _answer(agent, action)
     elif completion is None or isinstance(completion, str):
@@ -219,15 +220,13 @@ def _ends_with_answer(messages: Any) -> bool:
     return isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant"
 
 
-def _asked(
+def _prompt_and_state(
     row: Row, messages: Any, agent: str | None, action: Row
 ) -> tuple[Any, dict[str, Any] | None]:
     """(what the agent was asked, its state where the line has it)."""
-    text = (
-        messages[-2].get("content")
-        if messages and isinstance(messages[-2], dict)
-        else row.get("prompt")
-    )
+    text = row.get("prompt")
+    if messages and isinstance(messages[-2], dict):
+        text = messages[-2].get("content")
     state = _parsed(text) if isinstance(text, str) else None
     if isinstance(state, dict):
         state = _object(state, "state")
@@ -236,20 +235,23 @@ def _asked(
         return messages[:-1], None
     if not isinstance(text, str):
         raise Unreadable(f"prompt {str(text)[:60]!r} is no text")
+
+    # a text, plain or with markers of roles
     parts = MARKER.split(text)
     if len(parts) == 1 or parts[0].strip():
         return [*system_of(agent, action), {"role": "user", "content": text}], None
-    pairs = zip(parts[1::2], parts[2::2], strict=True)
-    return [
-        {"role": role, "content": content.strip()} for role, content in pairs if content.strip()
-    ], None
+    prompt = []
+    for role, content in zip(parts[1::2], parts[2::2], strict=True):
+        if content.strip():
+            prompt.append({"role": role, "content": content.strip()})
+    return prompt, None
 
 
-def _object(found: Any, name: str) -> dict[str, Any]:
-    value = _parsed(found)
-    if not isinstance(value, dict):
+def _object(value: Any, name: str) -> dict[str, Any]:
+    parsed = _parsed(value)
+    if not isinstance(parsed, dict):
         raise Unreadable(f"{name} is no object")
-    return dict(plain(value))
+    return dict(plain(parsed))
 
 
 def _parsed(text: Any) -> Any:
@@ -276,49 +278,50 @@ def _answer(agent: str | None, action: Row) -> str | None:
 def _trace(decision: Decision) -> TraceRecord:
     columns, action = decision.columns, declared(decision.action)
     metadata = {key: columns[column] for key, column in BESIDE.items() if columns.get(column)}
-    metadata |= {
-        key: columns[column]
-        for key, column in MARKS.items()
-        if isinstance(columns.get(column), bool)
-    }
+    for key, column in MARKS.items():
+        if isinstance(columns.get(column), bool):
+            metadata[key] = columns[column]
     if decision.agent:
-        item = {key: action[key] for key in ("swimlane", "priority", "labels") if action.get(key)}
-        confidence = columns.get("confidence", action.get("confidence"))
-        judged = {
+        item_keys = ("swimlane", "priority", "labels")
+        for_reward = {
             "agent_type": decision.agent,
-            "confidence": confidence,
+            "confidence": columns.get("confidence", action.get("confidence")),
             "action": action,
-            "item": item,
+            "item": {key: action[key] for key in item_keys if action.get(key)},
         }
         metadata["decision"] = {
-            key: value for key, value in judged.items() if value not in (None, {})
+            key: value for key, value in for_reward.items() if value not in (None, {})
         }
-    model = {"model": columns["modelVersion"]} if columns.get("modelVersion") else {}
+    decision_step = {
+        "kind": "decision",
+        "name": decision.agent,
+        "input": decision.state,
+        "output": action or None,
+    }
+    llm_step = {"kind": "llm"}
+    if columns.get("modelVersion"):
+        llm_step["model"] = columns["modelVersion"]
     fields = {
         "id": columns.get("id"),
-        "session": f"item:{columns['itemId']}" if columns.get("itemId") else None,
+        "session": _item_name(columns),
         "subject": columns.get("userId"),
         "input": decision.prompt,
         "output": decision.answer or None,
-        "steps": [
-            {
-                "kind": "decision",
-                "name": decision.agent,
-                "input": decision.state,
-                "output": action or None,
-            },
-            {"kind": "llm"} | model,
-        ],
+        "steps": [decision_step, llm_step],
         "occurred_at": columns.get("createdAt"),
         "metadata": metadata or None,
     }
-    trace = TraceRecord.model_validate(
-        plain({key: value for key, value in fields.items() if value is not None})
-    )
+    known = {key: value for key, value in fields.items() if value is not None}
+    trace = TraceRecord.model_validate(plain(known))
     return trace.with_identity({"decision": trace.id}) if trace.id else trace
 
 
-def _person(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
+def _item_name(columns: Row) -> str | None:
+    """The item that was decided about, as a session or a group is named."""
+    return f"item:{columns['itemId']}" if columns.get("itemId") else None
+
+
+def _person_feedback(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     columns, word = decision.columns, decision.columns.get("userFeedback")
     if word is None:
         return
@@ -326,27 +329,28 @@ def _person(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
         raise Unreadable(f"userFeedback {word!r} is none of {', '.join(WORDS)}")
     rater = {"id": columns["userId"]} if columns.get("userId") else None
     shared = {"targets": [target], "rater": rater, "occurred_at": columns.get("feedbackAt")}
-    yield _statement(decision, shared | {"kind": "label", "name": "user_feedback", "value": word})
+    yield _feedback(decision, shared | {"kind": "label", "name": "user_feedback", "value": word})
     if WORDS[word] is not None:
-        yield _statement(decision, shared | {"kind": "thumb", "value": WORDS[word]})
+        yield _feedback(decision, shared | {"kind": "thumb", "value": WORDS[word]})
+
     change = _parsed(columns.get("userCorrection"))
-    if isinstance(change, dict) and change and decision.answer is not None and decision.action:
-        partial = plain(change)
-        text = json.dumps(
-            in_order(decision.agent, apply_change(decision.action, partial)), ensure_ascii=False
-        )
-        if text != decision.answer:
-            correction = shared | {
-                "kind": "correction",
-                "value": text,
-                "metadata": {"partial": partial},
-            }
-            yield _statement(decision, correction, declared(partial))
+    if not isinstance(change, dict) or not change:
+        return
+    if decision.answer is None or not decision.action:
+        return
+    partial = plain(change)
+    corrected = in_order(decision.agent, apply_change(decision.action, partial))
+    text = json.dumps(corrected, ensure_ascii=False)
+    if text != decision.answer:
+        correction = {"kind": "correction", "value": text, "metadata": {"partial": partial}}
+        yield _feedback(decision, shared | correction, declared(partial))
 
 
 def _outcomes(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     metrics = _parsed(decision.columns.get("outcomeMetrics"))
-    for name, value in metrics.items() if isinstance(metrics, dict) else ():
+    if not isinstance(metrics, dict):
+        return
+    for name, value in metrics.items():
         shared = {
             "name": name,
             "targets": [target],
@@ -354,10 +358,10 @@ def _outcomes(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]
             "occurred_at": decision.columns.get("outcomeObservedAt"),
         }
         if name == "completedSuccessfully" and isinstance(value, bool):
-            yield _statement(decision, shared | {"kind": "outcome", "value": value})
+            yield _feedback(decision, shared | {"kind": "outcome", "value": value})
         elif isinstance(value, bool | int | float | str) and value != "":
             text = value if isinstance(value, bool | str) else json.dumps(value)
-            yield _statement(decision, shared | {"kind": "label", "value": text})
+            yield _feedback(decision, shared | {"kind": "label", "value": text})
 
 
 def _reward(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
@@ -367,42 +371,38 @@ def _reward(decision: Decision, target: TargetRef) -> Iterator[FeedbackRecord]:
     shared: dict[str, Any] = {"targets": [target], "rater": REWARDED}
     # where nobody knows when the rest of the row was said, all of it has the time of its import: a
     # reward was computed after what it counts
-    others = (("userFeedback", "feedbackAt"), ("outcomeMetrics", "outcomeObservedAt"))
-    if all(columns.get(at) for column, at in others if columns.get(column)):
+    times = {"userFeedback": "feedbackAt", "outcomeMetrics": "outcomeObservedAt"}
+    if all(columns.get(time) for column, time in times.items() if columns.get(column)):
         shared["occurred_at"] = columns.get("rewardComputedAt")
     if value is not None and (value != 0 or evidence):
-        scale = Scale(min=-5.0, max=5.0)
-        beside = {"components": plain(components)} if components else None
-        yield _statement(
-            decision,
-            shared
-            | {
-                "kind": "score",
-                "name": STORED_REWARD,
-                "value": value,
-                "scale": scale,
-                "metadata": beside,
-            },
-        )
+        score = {
+            "kind": "score",
+            "name": STORED_REWARD,
+            "value": value,
+            "scale": Scale(min=-5.0, max=5.0),
+            "metadata": {"components": plain(components)} if components else None,
+        }
+        yield _feedback(decision, shared | score)
     if isinstance(components, dict) and components:
         text = json.dumps(plain(components), sort_keys=True)
-        yield _statement(
-            decision, shared | {"kind": "label", "name": STORED_COMPONENTS, "value": text}
-        )
+        label = {"kind": "label", "name": STORED_COMPONENTS, "value": text}
+        yield _feedback(decision, shared | label)
 
 
-def _statement(
-    decision: Decision, fields: Mapping[str, Any], content: Any = None
-) -> FeedbackRecord:
-    """Feedback about a decision, known by what it says: a dialect that leaves out who said it, or
-    when, says nothing new."""
+def _feedback(decision: Decision, fields: Mapping[str, Any], content: Any = None) -> FeedbackRecord:
+    """Feedback about a decision, identified by what it says (`content`, else its value): a dialect
+    that leaves out who said it, or when, says nothing new."""
     record = FeedbackRecord.model_validate(fields)
     decision_id = decision.columns.get("id")
     if not decision_id:
         return record
-    said = record.value if content is None else content
     return record.with_identity(
-        {"decision": str(decision_id), "kind": record.kind, "name": record.name, "value": said}
+        {
+            "decision": str(decision_id),
+            "kind": record.kind,
+            "name": record.name,
+            "value": record.value if content is None else content,
+        }
     )
 
 
@@ -412,21 +412,19 @@ def _case(decision: Decision) -> CaseRecord:
     fields = COMPARED.get(decision.agent or "")
     if fields is None:
         name = decision.agent or "an agent that is not known"
-        why = (
+        raise Unreadable(
             f"a decision of {name} is no case: its answer is a text of which more than one can be "
-            "right"
+            "right; write a case with a checker (thumbwheel case add)"
         )
-        raise Unreadable(f"{why}; write a case with a checker (thumbwheel case add)")
     columns, action = decision.columns, decision.action
     word, change = columns.get("userFeedback"), _parsed(columns.get("userCorrection"))
     if isinstance(change, dict) and change:
         action = apply_change(action, plain(change))
     if word in WORDS and WORDS[word] is False and action == decision.action:
         raise Unreadable(f"a person said {word} and not what would be right, so it is no case")
+    compared = spelled(fields, action)
     reference = {
-        key: value
-        for key, value in action.items()
-        if key in spelled(fields, action) and value is not None
+        key: value for key, value in action.items() if key in compared and value is not None
     }
     if not reference:
         raise Unreadable(
@@ -437,17 +435,16 @@ def _case(decision: Decision) -> CaseRecord:
         "input": decision.prompt,
         "reference": reference,
         "checker": "json_fields",
-        "group": f"item:{columns['itemId']}" if columns.get("itemId") else None,
+        "group": _item_name(columns),
         "slices": {"agent_type": decision.agent},
     }
-    return CaseRecord.model_validate(
-        {key: value for key, value in case.items() if value is not None}
-    )
+    known = {key: value for key, value in case.items() if value is not None}
+    return CaseRecord.model_validate(known)
 
 
 @dataclass(frozen=True)
 class Decisions(JsonLines):
-    """See the module: a file of rows, or the address of the database.
+    """A file of rows, or the address of the database.
 
     `agent` takes one agent's decisions only; with `gold` a decision is a case that somebody
     reviewed, and no trace.
@@ -459,7 +456,6 @@ class Decisions(JsonLines):
     address_variable: str = "DATABASE_URL"
 
     def of_agent(self, name: str) -> Decisions:
-        """See detect.OfAgents."""
         agent = name.upper()
         if agent not in AGENTS:
             raise InputError(
@@ -470,11 +466,9 @@ class Decisions(JsonLines):
         return replace(self, agent=agent)
 
     def as_gold(self) -> Decisions:
-        """See detect.Reviewable."""
         return replace(self, gold=True)
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
-        """The item of one row."""
         return super().item(number, row, text, self._records)
 
     def _records(self, row: dict[str, Any]) -> list[AnyRecord]:
@@ -483,88 +477,82 @@ class Decisions(JsonLines):
             raise Unwanted(f"it is of {decision.agent or 'an agent that it does not name'}")
         if self.gold:
             return [_case(decision)]
-        trace, *said = _records(decision)
+        trace, *feedback = _records(decision)
         assert isinstance(trace, TraceRecord)  # noqa: S101 - narrows the type; the trace of a decision comes first
         goal = _leading_goal(decision, trace.as_target(), self.goals)
-        return [trace, *said, *([goal] if goal else [])]
+        if goal is not None:
+            feedback.append(goal)
+        return [trace, *feedback]
 
     def _knowing_goals(self, table: Iterable[Row]) -> Decisions:
-        """This source, which has seen in the whole table which goals led."""
-        return replace(
-            self,
-            goals=LeadingGoals(completion for row in table if (completion := _completion(row))),
-        )
+        """This source, which has read in the whole table which goals led."""
+        completions = map(_completion, table)
+        goals = LeadingGoals(completion for completion in completions if completion is not None)
+        return replace(self, goals=goals)
 
     def claims_location(self, path: Path) -> bool:
-        """See detect.ReadsLocations: a database of PostgreSQL."""
-        return isinstance(path, Address) and path.url.lower().startswith(
-            ("postgresql://", "postgres://")
-        )
+        """A database of PostgreSQL."""
+        if not isinstance(path, Address):
+            return False
+        return path.url.lower().startswith(("postgresql://", "postgres://"))
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """See Source; of a database nothing but its Decision table is read, as a stream.
+        """Every item of the file or of the Decision table; of a database nothing else is read.
 
         What was completed when is read first, so the whole is read twice where FILER's decisions
         are wanted.
         """
+        source = self
         goals_matter = self.agent in (None, "FILER") and not self.gold
         if not isinstance(path, Address):
-            known = (
-                self._knowing_goals(
-                    line.row for line in read_rows(path, ignore_position) if line.row
-                )
-                if goals_matter
-                else self
-            )
-            yield from known.items(read_rows(path, on_position), known.parse)
+            if goals_matter:
+                rows = read_rows(path, ignore_position)
+                source = self._knowing_goals(row.row for row in rows if row.row)
+            yield from source.items(read_rows(path, on_position), source.parse)
             return
-        known = (
-            self._knowing_goals(_table(path, "FILER"))
-            if goals_matter and _wanted(path, self.agent).agent in (None, "FILER")
-            else self
-        )
+        if goals_matter and _query(path, self.agent).agent in (None, "FILER"):
+            source = self._knowing_goals(_table(path, "FILER"))
         for number, row in enumerate(_table(path, self.agent), 1):
-            yield known.item(number, row, json.dumps(row, ensure_ascii=False))
+            yield source.item(number, row, json.dumps(row, ensure_ascii=False))
 
 
 def _completion(row: Row) -> Completion | None:
     """When the item of a FILER's decision was completed, and what for."""
-    about = row if "state" in row or "action" in row else row.get("metadata")
-    metrics = _parsed(about.get("outcomeMetrics")) if isinstance(about, dict) else None
+    columns = row if "state" in row or "action" in row else row.get("metadata")
+    metrics = _parsed(columns.get("outcomeMetrics")) if isinstance(columns, dict) else None
     if not isinstance(metrics, dict) or metrics.get("completedSuccessfully") is not True:
         return None
     try:
         decision = decision_of(row)
     except Unreadable:
         return None  # the import itself says why
-    at = instant(decision.columns.get("outcomeObservedAt"))
+    time = instant(decision.columns.get("outcomeObservedAt"))
     labels = declared(decision.action).get("labels")
-    if decision.agent != "FILER" or at is None or not isinstance(labels, list):
+    if decision.agent != "FILER" or time is None or not isinstance(labels, list):
         return None
+    decision_id = str(decision.columns.get("id"))
+    return Completion(decision_id, _user(decision), time, tuple(map(str, labels)))
+
+
+def _user(decision: Decision) -> str | None:
     user = decision.columns.get("userId")
-    return Completion(
-        str(decision.columns.get("id")), str(user) if user else None, at, tuple(map(str, labels))
-    )
+    return str(user) if user else None
 
 
 def _leading_goal(
     decision: Decision, target: TargetRef, goals: LeadingGoals | None
 ) -> FeedbackRecord | None:
-    columns, metrics = decision.columns, _parsed(decision.columns.get("outcomeMetrics"))
+    """Which goal led when the item was completed; None where it says so itself, or nobody knows."""
+    if goals is None or decision.agent != "FILER":
+        return None
+    metrics = _parsed(decision.columns.get("outcomeMetrics"))
     labels = declared(decision.action).get("labels")
-    at = instant(columns.get("outcomeObservedAt"))
-    if (
-        goals is None
-        or decision.agent != "FILER"
-        or at is None
-        or not isinstance(metrics, dict)
-        or not isinstance(labels, list)
-    ):
+    time = instant(decision.columns.get("outcomeObservedAt"))
+    if time is None or not isinstance(metrics, dict) or not isinstance(labels, list):
         return None
     if "leadingGoal" in metrics or not {INCOME, AUTHORITY} & set(map(str, labels)):
         return None
-    user = columns.get("userId")
-    goal = goals.leading_goal(str(user) if user else None, at)
+    goal = goals.leading_goal(_user(decision), time)
     if goal is None:
         return None
     fields = {
@@ -573,13 +561,13 @@ def _leading_goal(
         "value": goal,
         "targets": [target],
         "rater": TRACKER,
-        "occurred_at": at,
+        "occurred_at": time,
     }
-    return _statement(decision, fields, "as this import knows it")
+    return _feedback(decision, fields, "as this import knows it")
 
 
 def _table(address: Address, agent: str | None) -> Iterator[dict[str, Any]]:
-    wanted = _wanted(address, agent)
+    query = _query(address, agent)
     try:
         import psycopg
         from psycopg import sql
@@ -587,22 +575,20 @@ def _table(address: Address, agent: str | None) -> Iterator[dict[str, Any]]:
     except ImportError:
         raise MissingExtra.of(f"source {str(address)!r}", "psycopg", "postgres") from None
     # a search path would be a startup option, which a pooler between us and the server refuses
-    table = (
-        sql.Identifier(wanted.schema, "Decision") if wanted.schema else sql.Identifier("Decision")
-    )
-    query = sql.SQL(
+    table = sql.Identifier(query.schema, "Decision") if query.schema else sql.Identifier("Decision")
+    statement = sql.SQL(
         'SELECT * FROM {} WHERE %(agent)s::text IS NULL OR "agentType"::text = %(agent)s ORDER BY '
         '"createdAt", id'
     ).format(table)
     try:
         # prepared statements outlive a transaction, after which a pooler hands out another
         # connection
-        with psycopg.connect(wanted.url, prepare_threshold=None) as connection:
+        with psycopg.connect(query.url, prepare_threshold=None) as connection:
             connection.read_only = True
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             with connection.cursor("thumbwheel", row_factory=dict_row) as cursor:
                 cursor.itersize = 500
-                for row in cursor.execute(query, {"agent": wanted.agent}):
+                for row in cursor.execute(statement, {"agent": query.agent}):
                     yield {key: _value(value) for key, value in row.items()}
     except psycopg.Error as error:
         why = str(error).strip().partition("\n")[0]
@@ -628,7 +614,7 @@ def _advice(error: Exception, why: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Query:
     """An address, taken apart: what the driver understands, and what it does not."""
 
     url: str
@@ -636,60 +622,49 @@ class _Wanted:
     schema: str | None
 
 
-def _wanted(address: Address, agent: str | None) -> _Wanted:
-    """What is read there. Prisma's own parameters are no business of the driver's: `schema` names
-    where the table is, those of its pool say nothing here, and those of its certificates have other
-    names there."""
+def _query(address: Address, agent: str | None) -> _Query:
+    """What is read there. The driver does not know Prisma's parameters: `schema` names where the
+    table is, those of its pool say nothing here, and those of its certificates have other names
+    there."""
+    what = f"address {str(address)!r}"
     try:
         parts = urlsplit(address.url)
     except ValueError as error:
         raise InputError(
-            f"address {str(address)!r}",
-            address.hide(str(error)),
-            "Escape such characters: %5B for [",
+            what, address.hide(str(error)), "Escape such characters: %5B for ["
         ) from None
     if parts.scheme not in ("postgresql", "postgres"):
         raise InputError(
-            f"address {str(address)!r}",
-            f"{parts.scheme} is no database that is read here",
-            "Give postgresql://...",
+            what, f"{parts.scheme} is no database that is read here", "Give postgresql://..."
         )
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
-    named = parameters.pop("agentType", None)
+    address_agent = parameters.pop("agentType", None)
     schema = parameters.pop("schema", None)
-    if named not in (None, *AGENTS):
+    if address_agent not in (None, *AGENTS):
         raise InputError(
-            f"address {str(address)!r}",
-            f"agentType {named!r} is none of {', '.join(AGENTS)}",
+            what,
+            f"agentType {address_agent!r} is none of {', '.join(AGENTS)}",
             "Leave it out for all",
         )
-    if None not in (named, agent) and named != agent:
+    if None not in (address_agent, agent) and address_agent != agent:
         raise InputError(
-            f"--agent-type {agent}", f"the address asks for {named}", "Give one of them"
+            f"--agent-type {agent}", f"the address asks for {address_agent}", "Give one of them"
         )
     for name in PRISMA_TLS & parameters.keys():
-        why = f"{name} is Prisma's, and the PostgreSQL driver has its own way to check certificates"
         raise InputError(
-            f"address {str(address)!r}",
-            why,
+            what,
+            f"{name} is Prisma's, and the PostgreSQL driver has its own way to check certificates",
             "Give sslmode=verify-full with sslrootcert=FILE in its place",
         )
-    query = urlencode(
-        {"connect_timeout": "10"}
-        | {key: value for key, value in parameters.items() if key not in PRISMA_POOL}
-    )
-    return _Wanted(
-        urlunsplit((parts.scheme, parts.netloc, parts.path, query, "")),
-        agent or named,
-        schema or None,
-    )
+    for_driver = {name: value for name, value in parameters.items() if name not in PRISMA_POOL}
+    query = urlencode({"connect_timeout": "10"} | for_driver)
+    url = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
+    return _Query(url, agent or address_agent, schema or None)
 
 
 def _value(value: Any) -> Any:
-    if (
-        isinstance(value, datetime) and value.tzinfo is None
-    ):  # Prisma writes UTC into columns without a zone
-        value = value.replace(tzinfo=UTC)
+    if isinstance(value, datetime) and value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)  # Prisma writes UTC into columns without a zone
     return value.isoformat() if hasattr(value, "isoformat") else plain(value)
 
 

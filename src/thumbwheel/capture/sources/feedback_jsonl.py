@@ -33,16 +33,16 @@ def claims(row: Row) -> bool:
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """One trace and its signals."""
-    told = object_at(row, "metadata")
-    user, session = name_of(told.get("user_id")), name_of(told.get("session_id"))
-    beside = {key: value for key, value in row.items() if key not in KEYS and value is not None}
+    metadata = object_at(row, "metadata")
+    user, session = name_of(metadata.get("user_id")), name_of(metadata.get("session_id"))
+    further = {key: value for key, value in row.items() if key not in KEYS and value is not None}
     fields = {
         "input": row.get("query"),
         "output": row.get("response"),
         "session": session,
         "subject": user,
         "occurred_at": row.get("timestamp"),
-        "metadata": beside | told or None,
+        "metadata": further | metadata or None,
     }
     trace = TraceRecord.model_validate(fields)
     if user:
@@ -70,13 +70,14 @@ def _signals(row: Row) -> list[dict[str, Any]]:
         raise Unreadable(f"feedback_type {kind!r} is none of {', '.join(TYPES)}")
     if kind in ("rating", "correction") and row.get(kind) is None:
         raise Unreadable(f"feedback_type {kind!r} without a {kind}")
-    thumb = [{"kind": "thumb", "value": kind == "thumbs_up"}] if kind.startswith("thumbs_") else []
-    rated = [{"kind": "rating", "value": rating}] if rating is not None else []
-    return (
-        thumb
-        + rated
-        + ([{"kind": "correction", "value": correction}] if correction is not None else [])
-    )
+    signals: list[dict[str, Any]] = []
+    if kind.startswith("thumbs_"):
+        signals.append({"kind": "thumb", "value": kind == "thumbs_up"})
+    if rating is not None:
+        signals.append({"kind": "rating", "value": rating})
+    if correction is not None:
+        signals.append({"kind": "correction", "value": correction})
+    return signals
 
 
 SOURCE = JsonLines(parse, claims, EXAMPLE)

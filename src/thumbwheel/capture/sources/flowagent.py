@@ -24,7 +24,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import islice, pairwise
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ from thumbwheel.capture.unpickle import MOST_BYTES, Standin, as_json, unpickle
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 from thumbwheel.sdk.redact import redacted, secrets_in
-from thumbwheel.sdk.tracefile import ExecutionTrace, line_of, plain
+from thumbwheel.sdk.tracefile import TASK, ExecutionTrace, line_of, plain
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 SUMMARY = re.compile(r"\s*RUN SUMMARY \[")
@@ -89,33 +90,30 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         line = line_of(trace)
     except (TypeError, ValueError, AttributeError) as error:
         raise Unreadable(f"it is no trace file: {error}") from None
-    recorded = isinstance(trace.extra.get("agent"), str)
-    record = TraceRecord.model_validate(line | ({"source": "sdk"} if recorded else {}))
-    return [
-        record,
-        *_said(trace, TargetRef(kind="trace", id=record.external_id, source=record.source)),
-    ]
+    if isinstance(trace.extra.get("agent"), str):  # recorded by our sdk
+        line["source"] = "sdk"
+    record = TraceRecord.model_validate(line)
+    target = TargetRef(kind="trace", id=record.external_id, source=record.source)
+    return [record, *_feedback(trace, target)]
 
 
-def _said(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackRecord]:
+def _feedback(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackRecord]:
     if trace.label is not None:
-        notes = str(trace.review_notes or "") or None
-        # a label that the collector gave is one voice, whether it comes by the inbox or with the
+        # a label that the collector gave is one vote, whether it comes by the inbox or with the
         # file
-        given = {
+        thumb = {
             "kind": "thumb",
             "value": trace.label,
             "targets": [target],
-            "comment": notes,
+            "comment": str(trace.review_notes or "") or None,
             "source": target.source,
         }
-        yield FeedbackRecord.model_validate(given)
+        yield FeedbackRecord.model_validate(thumb)
     if trace.reward_score is not None:
-        scale = Scale(min=0.0, max=1.0)
         score = {
             "kind": "score",
             "value": trace.reward_score,
-            "scale": scale,
+            "scale": Scale(min=0.0, max=1.0),
             "targets": [target],
             "rater": REWARDED,
         }
@@ -124,16 +122,16 @@ def _said(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackRecord]:
 
 @dataclass(frozen=True)
 class FlowAgent(JsonLines):
-    """See the module: a file of rows, a checkpoint, or a folder of both."""
+    """A file of rows, a checkpoint, or a folder of both."""
 
     def claims_location(self, path: Path) -> bool:
-        """See detect.ReadsLocations: a folder with a checkpoint, or with a trace file."""
+        """A folder with a checkpoint, or with a trace file."""
         files = _run_files(path) if path.is_dir() else []
         return any(file.suffix == ".pkl" or _is_trace_file(file) for file in files)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """See Source. In a folder, whatever is neither a trace file nor a checkpoint is refused by
-        its name and stops nothing."""
+        """Every item in order. In a folder, whatever is neither a trace file nor a checkpoint is
+        refused by its name and stops nothing."""
         if path.is_dir():
             yield from self._folder(path, on_position)
         elif path.suffix == ".pkl" and path.is_file():
@@ -144,13 +142,11 @@ class FlowAgent(JsonLines):
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Any = None) -> Item:
         """The item of one row; its text is shown without secrets."""
-        found = super().item(number, row, text, parse)
+        item = super().item(number, row, text, parse)
         clean = redacted(row)
-        return (
-            found
-            if clean == row
-            else type(found)(**(vars(found) | {"text": json.dumps(clean, ensure_ascii=False)}))
-        )
+        if clean == row:
+            return item
+        return replace(item, text=json.dumps(clean, ensure_ascii=False))
 
     def _folder(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         files = _run_files(path)
@@ -172,16 +168,16 @@ class FlowAgent(JsonLines):
             )
 
     def _files(self, folder: Path, files: list[Path], on_position: OnPosition) -> Iterator[Item]:
-        known: dict[str, list[AnyRecord]] = {}
+        turns: dict[str, list[AnyRecord]] = {}
         newest_copies = _newest_copies(files)
-        read = 0
+        read_bytes = 0
         for file in files:
-            items = _checkpoint(file, known) if file.suffix == ".pkl" else self._file(file)
+            items = _checkpoint(file, turns) if file.suffix == ".pkl" else self._file(file)
             if newest_copies.get(file.name, file) != file:
                 items = (_without_label(item, file.stem) for item in items)
             yield from named(items, file.relative_to(folder).as_posix())
-            read += file.stat().st_size
-            on_position(read)
+            read_bytes += file.stat().st_size
+            on_position(read_bytes)
 
     def _file(self, file: Path) -> Iterator[Item]:
         try:
@@ -191,11 +187,8 @@ class FlowAgent(JsonLines):
 
 
 def _run_files(folder: Path) -> list[Path]:
-    return [
-        file
-        for file in files_below(folder, ".json", ".pkl")
-        if not file.name.endswith(".meta.json")
-    ]
+    files = files_below(folder, ".json", ".pkl")
+    return [file for file in files if not file.name.endswith(".meta.json")]
 
 
 def _newest_copies(files: Iterable[Path]) -> dict[str, Path]:
@@ -219,46 +212,45 @@ def _without_label(item: Item, trace_id: str) -> Item:
 def _is_trace_file(file: Path) -> bool:
     """Whether its first object is a trace; what cannot be read is none."""
     try:
-        return any(
-            first.row is not None and claims(first.row)
-            for first in islice(read_rows(file, ignore_position), 1)
-        )
+        first = next(read_rows(file, ignore_position), None)
     except InputError:
         return False
+    return first is not None and first.row is not None and claims(first.row)
 
 
-def _checkpoint(file: Path, known: dict[str, list[AnyRecord]]) -> Iterator[Item]:
-    """The items of one checkpoint; `known` has the turns of those before it, which are handed out
-    again as they were."""
+def _checkpoint(file: Path, known_turns: dict[str, list[AnyRecord]]) -> Iterator[Item]:
+    """The items of one checkpoint; `known_turns` has the turns of those before it, which are handed
+    out again as they were."""
     try:
-        found = _opened(unpickle(read_regular(file, MOST_BYTES)))
-    except (Unreadable, InputError) as error:
-        yield Refused(0, error.why if isinstance(error, InputError) else str(error), file.name)
+        checkpoint = _opened(unpickle(read_regular(file, MOST_BYTES)))
+    except InputError as error:
+        yield Refused(0, error.why, file.name)
         return
-    for turn in _turns(found):
-        text = json.dumps(
-            {"checkpoint": file.name, "session": turn.session, "query": turn.query},
-            ensure_ascii=False,
-        )
+    except Unreadable as error:
+        yield Refused(0, str(error), file.name)
+        return
+    for turn in _turns(checkpoint):
+        about = {"checkpoint": file.name, "session": turn.session, "query": turn.query}
+        text = json.dumps(about, ensure_ascii=False)
         try:
-            yield Line(0, known.setdefault(turn.name, [turn.record()]), text)
-        except (ValidationError, Unreadable) as error:
-            yield Refused(
-                0, explain(error) if isinstance(error, ValidationError) else str(error), text
-            )
+            yield Line(0, known_turns.setdefault(turn.name, [turn.record()]), text)
+        except ValidationError as error:
+            yield Refused(0, explain(error), text)
+        except Unreadable as error:
+            yield Refused(0, str(error), text)
 
 
-def _opened(found: Any) -> dict[str, Any]:
+def _opened(checkpoint: Any) -> dict[str, Any]:
     """The parts of a checkpoint that are looked at, as JSON without secrets; what is secret
     anywhere in it is secret everywhere."""
-    if not isinstance(found, Standin) or found.name != "AgentCheckpoint":
+    if not isinstance(checkpoint, Standin) or checkpoint.name != "AgentCheckpoint":
         raise Unreadable("it is no checkpoint of an agent")
-    everything = as_json(found.fields)
-    secret = secrets_in(everything)
-    if "variable_scopes" in everything:
-        scopes = _in(everything["variable_scopes"])
-        everything["variable_scopes"] = {name: scopes[name] for name in SCOPES if name in scopes}
-    return {key: redacted(plain(everything[key]), secret) for key in PARTS if key in everything}
+    fields = as_json(checkpoint.fields)
+    secrets = secrets_in(fields)
+    if "variable_scopes" in fields:
+        scopes = _object(fields["variable_scopes"])
+        fields["variable_scopes"] = {name: scopes[name] for name in SCOPES if name in scopes}
+    return {key: redacted(plain(fields[key]), secrets) for key in PARTS if key in fields}
 
 
 @dataclass
@@ -273,7 +265,8 @@ class _Turn:
     between: list[Row]
     agent: str | None
     subject: str | None = None
-    place: int = 0
+    repetition: int = 0
+    """How many turns like it came before."""
     tasks: list[dict[str, Any]] = field(default_factory=list)
     thoughts: list[dict[str, Any]] = field(default_factory=list)
     summary: str | None = None
@@ -281,38 +274,42 @@ class _Turn:
     @property
     def name(self) -> str:
         """The same in every checkpoint that has this turn."""
-        told = [
+        identity = [
             self.session,
             self.query,
             self.response,
             self.user.get("timestamp"),
             self.answer.get("timestamp"),
-            self.place,
+            self.repetition,
         ]
-        return f"turn-{ids.fingerprint(told)[:40]}"
+        return f"turn-{ids.fingerprint(identity)[:40]}"
 
+    def covers(self, time: datetime) -> bool:
+        """Whether the time lies between the question and the answer."""
+        if self.span is None:
+            return False
+        asked, answered = self.span
+        return asked <= time <= answered
+
+    @cached_property
     def span(self) -> tuple[datetime, datetime] | None:
         """From the question to the answer; None where the messages have no times."""
         first, last = _time(self.user.get("timestamp")), _time(self.answer.get("timestamp"))
         return (first, last) if first and last and first <= last else None
 
     def record(self) -> TraceRecord:
-        """The trace."""
-        told = self.answer.get("metadata")
-        about: Mapping[str, Any] = told if isinstance(told, dict) else {}
-        last, spent = _time(self.answer.get("timestamp")), about.get("execution_duration")
-        started = (
-            last - timedelta(seconds=spent)
-            if last and isinstance(spent, int | float) and 0 <= spent < 10**6
-            else None
-        )
+        about = _object(self.answer.get("metadata"))
+        ended, duration = _time(self.answer.get("timestamp")), about.get("execution_duration")
+        started = None
+        if ended and isinstance(duration, int | float) and 0 <= duration < 10**6:
+            started = ended - timedelta(seconds=duration)
         failed = about.get("error") is True
         status = "error" if failed else "ok"
         answer = {
             "kind": "llm",
             "status": status,
             "started_at": started,
-            "ended_at": last if started else None,
+            "ended_at": ended if started else None,
         }
         metadata = {
             "agent_name": self.agent,
@@ -326,96 +323,99 @@ class _Turn:
             "output": self.response,
             "status": status,
             "subject": self.subject,
-            "occurred_at": _time(self.user.get("timestamp")) or last,
+            "occurred_at": _time(self.user.get("timestamp")) or ended,
             "steps": [*self.thoughts, *_tools(self.between), *self.tasks, answer],
             "metadata": {key: value for key, value in metadata.items() if value} or None,
         }
-        record = TraceRecord.model_validate(
-            {key: value for key, value in fields.items() if value is not None and value != ""}
-        )
+        known = {key: value for key, value in fields.items() if value is not None and value != ""}
         # variables are overwritten by the next run, so a later checkpoint knows less of the same
         # turn
-        return record.with_identity({"turn": self.name})
+        return TraceRecord.model_validate(known).with_identity({"turn": self.name})
 
 
-def _time(given: Any) -> datetime | None:
+def _time(value: Any) -> datetime | None:
     try:
-        return parse_time(given)
+        return parse_time(value)
     except Unreadable:
         return None
 
 
-def _turns(found: Row) -> list[_Turn]:
+def _turns(checkpoint: Row) -> list[_Turn]:
     turns: list[_Turn] = []
-    agent = found.get("agent_name") or _in(found.get("metadata")).get("agent_name")
-    owners = _owners(found)
-    for session, history, second in _histories(found):
-        seen: Counter[str] = Counter()
-        for turn in _paired(session, history, second, str(agent) if agent else None):
+    agent = checkpoint.get("agent_name") or _object(checkpoint.get("metadata")).get("agent_name")
+    agent = str(agent) if agent else None
+    owners = _owners(checkpoint)
+    for session, history, is_second in _histories(checkpoint):
+        repetitions: Counter[str] = Counter()
+        for turn in _answered_turns(session, history, is_second, agent):
             turn.subject = _user_of(turn.user) or _user_of(turn.answer) or owners.get(session)
-            alike = turn.name
-            turn.place = seen[alike]
-            seen[alike] += 1
+            first_name = turn.name
+            turn.repetition = repetitions[first_name]
+            repetitions[first_name] += 1
             turns.append(turn)
-    _give_tasks(turns, _in(found.get("task_state")))
-    _give_thoughts(turns, _in(found.get("variable_scopes")))
+    _give_tasks(turns, _object(checkpoint.get("task_state")))
+    _give_thoughts(turns, _object(checkpoint.get("variable_scopes")))
     return turns
 
 
 def _user_of(part: Row) -> str | None:
     """Whose a message or a session is: its user_id, or that of its metadata."""
-    for holder in (_in(part.get("metadata")), part):
+    for holder in (_object(part.get("metadata")), part):
         user = holder.get("user_id")
         if isinstance(user, str | int) and not isinstance(user, bool) and str(user).strip():
             return str(user)[:LONGEST_NAME]
     return None
 
 
-def _owners(found: Row) -> dict[str, str]:
+def _owners(checkpoint: Row) -> dict[str, str]:
     """Session -> whose it is, where the session says so, or the variables of the run that was the
     last one."""
     owners: dict[str, str] = {}
-    last = _in(_in(found.get("variable_scopes")).get("user"))
-    user = _user_of({"user_id": last.get("id")})
-    if user and isinstance(last.get("session"), str):
-        owners[last["session"]] = user
-    for sessions in (
-        _in(found.get("session_data")),
-        _in(_in(found.get("sessions_data")).get("sessions")),
-    ):
-        for session, kept in sessions.items():
-            user = _user_of(_in(kept))
+    last_run = _object(_object(checkpoint.get("variable_scopes")).get("user"))
+    user = _user_of({"user_id": last_run.get("id")})
+    if user and isinstance(last_run.get("session"), str):
+        owners[last_run["session"]] = user
+    for sessions in (_first_sessions(checkpoint), _second_sessions(checkpoint)):
+        for name, session in sessions.items():
+            user = _user_of(_object(session))
             if user:
-                owners[session] = user
+                owners[name] = user
     return owners
 
 
-def _in(found: Any) -> Mapping[str, Any]:
-    return found if isinstance(found, dict) else {}
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _histories(found: Row) -> Iterator[tuple[str, list[Row], bool]]:
+def _first_sessions(checkpoint: Row) -> Mapping[str, Any]:
+    """The sessions of a checkpoint of the first generation."""
+    return _object(checkpoint.get("session_data"))
+
+
+def _second_sessions(checkpoint: Row) -> Mapping[str, Any]:
+    """The sessions of a checkpoint of the second generation."""
+    return _object(_object(checkpoint.get("sessions_data")).get("sessions"))
+
+
+def _histories(checkpoint: Row) -> Iterator[tuple[str, list[Row], bool]]:
     """(session, its messages, whether it is of the second generation)."""
-    second = _in(_in(found.get("sessions_data")).get("sessions"))
-    for sessions, key, newer in (
-        (_in(found.get("session_data")), "history", False),
-        (second, "chat_history", True),
+    for sessions, key, is_second in (
+        (_first_sessions(checkpoint), "history", False),
+        (_second_sessions(checkpoint), "chat_history", True),
     ):
-        for session, kept in sessions.items():
-            messages = _in(kept).get(key)
-            yield (
-                session,
-                [one for one in messages if isinstance(one, dict)]
-                if isinstance(messages, list)
-                else [],
-                newer,
-            )
+        for name, session in sessions.items():
+            messages = _object(session).get(key)
+            if not isinstance(messages, list):
+                messages = []
+            yield name, [message for message in messages if isinstance(message, dict)], is_second
 
 
-def _paired(session: str, history: list[Row], second: bool, agent: str | None) -> Iterator[_Turn]:
+def _answered_turns(
+    session: str, history: list[Row], is_second: bool, agent: str | None
+) -> Iterator[_Turn]:
     """The answered turns. What a user said that nobody answered is no turn yet; a later checkpoint
     may have the answer."""
-    starts = [place for place, message in enumerate(history) if message.get("role") == "user"]
+    starts = [index for index, message in enumerate(history) if message.get("role") == "user"]
     for start, end in pairwise([*starts, len(history)]):
         query = _text(history[start])
         if query is None:
@@ -427,12 +427,12 @@ def _paired(session: str, history: list[Row], second: bool, agent: str | None) -
             text = _text(message) if message.get("role") == "assistant" else None
             if text is None:
                 continue
-            if second and SUMMARY.match(text):
+            if is_second and SUMMARY.match(text):
                 summary = text
             else:
                 answers.append((message, text))
         if answers:
-            message, text = answers[-1 if second else 0]
+            message, text = answers[-1 if is_second else 0]
             yield _Turn(
                 session, history[start], message, query, text, between, agent, summary=summary
             )
@@ -450,59 +450,49 @@ def _text(message: Row) -> str | None:
 def _tools(between: list[Row]) -> Iterator[dict[str, Any]]:
     """Tool messages as steps; in the second generation the assistant's own message has the name and
     the arguments."""
-    calls = [
-        call
-        for one in between
-        if isinstance(one.get("tool_calls"), list)
-        for call in one["tool_calls"]
-    ]
-    asked = {
-        call.get("id"): _in(call.get("function"))
-        for call in calls
-        if isinstance(call, dict) and isinstance(call.get("id"), str)
-    }
-    for one in between:
-        if one.get("role") != "tool":
+    calls: dict[str, Row] = {}
+    for message in between:
+        tool_calls = message.get("tool_calls")
+        for call in tool_calls if isinstance(tool_calls, list) else ():
+            if isinstance(call, dict) and isinstance(call.get("id"), str):
+                calls[call["id"]] = _object(call.get("function"))
+    for message in between:
+        if message.get("role") != "tool":
             continue
-        call = asked.get(one.get("tool_call_id")) or one
-        error = one.get("error")
-        step = {
+        call = calls.get(message.get("tool_call_id") or "") or message
+        arguments = call.get("arguments")
+        error = message.get("error")
+        yield {
             "kind": "tool",
-            "name": str(call.get("name") or "tool")[:512],
-            "input": _arguments(call.get("arguments")),
+            "name": str(call.get("name") or "tool")[:LONGEST_NAME],
+            "input": value_in(arguments) if isinstance(arguments, str) else arguments,
+            "output": error or message.get("content"),
+            "status": "error" if error else "ok",
         }
-        yield step | {"output": error or one.get("content"), "status": "error" if error else "ok"}
-
-
-def _arguments(given: Any) -> Any:
-    return value_in(given) if isinstance(given, str) else given
 
 
 def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
-    spans = [(span, turn) for turn in turns if (span := turn.span())]
-    for name, task in ((name, _in(tasks[name])) for name in sorted(tasks)):
+    for name in sorted(tasks):
+        task = _object(tasks[name])
         created = _time(task.get("created_at"))
-        own = [(span, turn) for span, turn in spans if created and span[0] <= created <= span[1]]
-        if len(own) != 1:
+        candidates = [turn for turn in turns if created and turn.covers(created)]
+        if len(candidates) != 1:
             continue  # whose it is nobody knows
-        (_, answered), turn = own[0]
+        (turn,) = candidates
+        answered = _time(turn.answer.get("timestamp"))
         done = _time(task.get("completed_at"))
-        status = (
-            FINISHED.get(str(task.get("status")), "created")
-            if done and done <= answered
-            else "created"
-        )
-        about = {
-            "task_id": str(task.get("id") or name),
-            "description": str(task.get("description") or "")[:500],
-        }
+        status = "created"
+        if done and answered and done <= answered:
+            status = FINISHED.get(str(task.get("status")), "created")
         result = {"completed": task.get("result"), "failed": task.get("error")}.get(status)
-        output = None if result is None else str(result)[:500]
         step = {
             "kind": "task",
-            "name": str(task.get("type") or "task")[:512],
-            "input": about,
-            "output": output,
+            "name": str(task.get("type") or "task")[:LONGEST_NAME],
+            "input": {
+                "task_id": str(task.get("id") or name),
+                "description": str(task.get("description") or "")[:TASK],
+            },
+            "output": None if result is None else str(result)[:TASK],
             "status": status,
         }
         turn.tasks.append(step)
@@ -511,70 +501,60 @@ def _give_tasks(turns: list[_Turn], tasks: Mapping[str, Any]) -> None:
 def _give_thoughts(turns: list[_Turn], scopes: Mapping[str, Any]) -> None:
     """The steps of the scopes of reasoning and delegation, each to the turn that it belongs to;
     what nobody can tell is left out."""
-    asked = _asked_last(turns, _in(scopes.get("user")))
-    reasoning = _in(scopes.get("reasoning"))
-    complete = _in(reasoning.get("session_complete"))
+    last = _last_asked(turns, _object(scopes.get("user")))
+
+    reasoning = _object(scopes.get("reasoning"))
+    complete = _object(reasoning.get("session_complete"))
     result = reasoning.get("final_result")
     if isinstance(result, str) and result.strip():
-        turn = _owner(turns, _time(complete.get("timestamp")), asked)
+        turn = _turn_at(turns, _time(complete.get("timestamp")), last)
+        keys = ("loops", "success")
+        about = {key: complete[key] for key in keys if complete.get(key) is not None}
         if turn is not None:
-            known = {
-                key: complete[key] for key in ("loops", "success") if complete.get(key) is not None
-            }
-            step = {
-                "kind": "reasoning",
-                "name": "final_result",
-                "input": known or None,
-                "output": result[:THOUGHT],
-            }
-            turn.thoughts.append(step)
+            turn.thoughts.append(_thought("final_result", about or None, result[:THOUGHT]))
 
-    delegation = _in(scopes.get("delegation"))
-    loops = [
-        (name, _in(delegation[name]))
-        for name in sorted(delegation, key=_loop_order)
-        if name.startswith("loop_")
-    ]
-    for name, loop in loops or [("latest", _in(delegation.get("latest")))]:
+    delegation = _object(scopes.get("delegation"))
+    names = [name for name in delegation if name.startswith("loop_")]
+    for name in sorted(names, key=_loop_order) or ["latest"]:
+        loop = _object(delegation.get(name))
         task = loop.get("task") or loop.get("task_description")
         response = loop.get("response") or loop.get("final_response")
         if task is None and response is None:
             continue
-        turn = _owner(turns, _time(loop.get("timestamp")), asked)
+        turn = _turn_at(turns, _time(loop.get("timestamp")), last)
+        about = {"task": str(task)[:DELEGATED] if task is not None else None, "loop": name}
+        output = str(response)[:DELEGATED] if response is not None else None
         if turn is not None:
-            about = {"task": str(task)[:DELEGATED] if task is not None else None, "loop": name}
-            output = str(response)[:DELEGATED] if response is not None else None
-            turn.thoughts.append(
-                {"kind": "reasoning", "name": "delegation", "input": about, "output": output}
-            )
+            turn.thoughts.append(_thought("delegation", about, output))
+
+
+def _thought(name: str, about: dict[str, Any] | None, output: str | None) -> dict[str, Any]:
+    return {"kind": "reasoning", "name": name, "input": about, "output": output}
 
 
 def _loop_order(name: str) -> tuple[int, str]:
     """Loops by their number, which is no text: loop_10 comes after loop_9."""
     number = name.removeprefix("loop_")
-    return (int(number) if number.isascii() and number.isdigit() and len(number) < 10 else -1), name
+    is_number = number.isascii() and number.isdigit() and len(number) < 10
+    return (int(number) if is_number else -1), name
 
 
-def _asked_last(turns: list[_Turn], user: Mapping[str, Any]) -> _Turn | None:
+def _last_asked(turns: list[_Turn], user: Mapping[str, Any]) -> _Turn | None:
     """The turn that the scope of the user names, or the only one."""
     if len(turns) == 1:
         return turns[0]
-    named = [
-        turn
-        for turn in turns
-        if (turn.session, turn.query) == (user.get("session"), user.get("query"))
-    ]
-    return named[-1] if named else None
+    question = user.get("session"), user.get("query")
+    matches = [turn for turn in turns if (turn.session, turn.query) == question]
+    return matches[-1] if matches else None
 
 
-def _owner(turns: list[_Turn], happened: datetime | None, asked: _Turn | None) -> _Turn | None:
-    """The one turn in whose time it happened; without a time, or where no turn has one, the turn
-    that was asked last."""
-    spans = [(span, turn) for turn in turns if (span := turn.span())]
-    if happened is None or not spans:
-        return asked
-    inside = [turn for (first, last), turn in spans if first <= happened <= last]
-    return inside[0] if len(inside) == 1 else None
+def _turn_at(turns: list[_Turn], time: datetime | None, last: _Turn | None) -> _Turn | None:
+    """The one turn between whose question and answer the time lies; without a time, or where no
+    turn has one, the turn that was asked last."""
+    if time is None or not any(turn.span for turn in turns):
+        return last
+    matches = [turn for turn in turns if turn.covers(time)]
+    return matches[0] if len(matches) == 1 else None
 
 
 SOURCE = FlowAgent(parse, claims, EXAMPLE)

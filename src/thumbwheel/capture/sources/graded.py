@@ -26,8 +26,10 @@ from thumbwheel.capture.types import (
     Unreadable,
 )
 
-MARKS = ("####", "A:")
+ANSWER = re.compile(r"(####|A:)(?P<text>.*)", re.DOTALL)
 GRADER = Rater(id="grader", kind="reference")
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
+"""The separators in 1,000,000."""
 EXAMPLE = (
     '{"question": "3 + 4?", "ground_truth": "3 + 4 = 7\\n#### 7", "model-a": {"is_correct": false, '
     '"solution": "A: 8"}}'
@@ -50,64 +52,56 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     case = CaseRecord.model_validate(
         {"input": question, "reference": _final(truth), "checker": "exact_answer"}
     )
-    rest = {
-        key: value
-        for key, value in row.items()
-        if key not in ("question", "ground_truth", "answer")
-    }
-    extra = {key: value for key, value in rest.items() if not isinstance(value, dict)}
+    solutions, extra = {}, {}
+    for key, value in row.items():
+        if key in ("question", "ground_truth", "answer"):
+            continue
+        if isinstance(value, dict):
+            solutions[key] = value
+        else:
+            extra[key] = value
     records: list[AnyRecord] = [case]
-    for model, graded in rest.items():
-        if model not in extra:
-            records += _solution(question, case.external_id, model, graded, extra)
+    for model, graded in solutions.items():
+        records += _solution(question, case.external_id, model, graded, extra)
     return records
 
 
 def _final(truth: Any) -> str:
     """What stands after the last "####" or "A:" that begins a line, without thousands separators."""
-    found = _marked(truth) if isinstance(truth, str) else []
-    if not found:
+    answers = _marked(truth) if isinstance(truth, str) else []
+    if not answers:
         raise Unreadable(
             f"the answer {str(truth)[-60:]!r} does not end in '#### answer' or 'A: answer'"
         )
-    return str(re.sub(r"(?<=\d),(?=\d{3})", "", found[-1]))
+    return THOUSANDS.sub("", answers[-1])
 
 
 def _marked(truth: str) -> list[str]:
-    lines = [line.strip() for line in truth.splitlines()]
-    return [
-        text
-        for line in lines
-        for mark in MARKS
-        if line.startswith(mark) and (text := line.removeprefix(mark).strip())
-    ]
+    """What stands after each "####" or "A:" that begins a line."""
+    answers = [ANSWER.match(line.strip()) for line in truth.splitlines()]
+    texts = [answer.group("text").strip() for answer in answers if answer]
+    return [text for text in texts if text]
 
 
 def _solution(
     question: str, case: str, model: str, graded: Row, extra: dict[str, Any]
 ) -> list[AnyRecord]:
     correct, solution = graded.get("is_correct"), graded.get("solution")
-    if (
-        not isinstance(correct, bool)
-        or not isinstance(solution, str)
-        or graded.keys() - {"is_correct", "solution"}
-    ):
+    is_graded = isinstance(correct, bool) and isinstance(solution, str)
+    if not is_graded or graded.keys() != {"is_correct", "solution"}:
         raise Unreadable(f"{model!r} is no {{is_correct: true or false, solution: text}}")
-    step = StepRecord(served_model=model)
-    trace = TraceRecord.model_validate(
-        {
-            "input": question,
-            "output": solution,
-            "case": case,
-            "steps": [step],
-            "metadata": extra or None,
-        }
+    fields = {
+        "input": question,
+        "output": solution,
+        "case": case,
+        "steps": [StepRecord(served_model=model)],
+        "metadata": extra or None,
+    }
+    trace = TraceRecord.model_validate(fields)
+    label = FeedbackRecord(
+        kind="label", name="correct", value=correct, targets=[trace.as_target()], rater=GRADER
     )
-    target = trace.as_target()
-    return [
-        trace,
-        FeedbackRecord(kind="label", name="correct", value=correct, targets=[target], rater=GRADER),
-    ]
+    return [trace, label]
 
 
 @dataclass(frozen=True)
@@ -115,11 +109,10 @@ class Graded(JsonLines):
     """The source, with a remark where a label says something else than the final answers do."""
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
-        """The item of one row."""
         item = super().item(number, row, text, parse)
-        return (
-            replace(item, remarks=tuple(_contradictions(row))) if isinstance(item, Line) else item
-        )
+        if not isinstance(item, Line):
+            return item
+        return replace(item, remarks=tuple(_contradictions(row)))
 
 
 def _contradictions(row: Row) -> Iterator[str]:
@@ -139,7 +132,7 @@ def _contradictions(row: Row) -> Iterator[str]:
 
 def _comparable(answer: str) -> Decimal | str:
     """A number where it is one, whatever stands around it; else the text in small letters."""
-    text = re.sub(r"(?<=\d),(?=\d{3})", "", answer).strip(" $€£%.").casefold()
+    text = THOUSANDS.sub("", answer).strip(" $€£%.").casefold()
     try:
         return Decimal(text)
     except InvalidOperation:

@@ -50,13 +50,13 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     return [KINDS[kind](row)]
 
 
-def _known(row: Row, known: frozenset[str], what: str) -> None:
-    for key in row.keys() - known:
-        raise Unreadable(f"key {key!r} is unknown in {what}.{nearest(key, sorted(known))}")
+def _demand_known(row: Row, keys: frozenset[str], what: str) -> None:
+    for key in row.keys() - keys:
+        raise Unreadable(f"key {key!r} is unknown in {what}.{nearest(key, sorted(keys))}")
 
 
 def _trace(row: dict[str, Any]) -> TraceRecord:
-    _known(row, TRACE, "a trace")
+    _demand_known(row, TRACE, "a trace")
     call = {key: row[key] for key in LLM_FIELDS if row.get(key) is not None}
     fields = {key: value for key, value in row.items() if key != "type" and key not in LLM_FIELDS}
     fields["steps"] = _steps(fields.get("steps") or [], call)
@@ -68,22 +68,21 @@ def _steps(steps: Any, call: Mapping[str, Any]) -> Any:
     added at the end."""
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise Unreadable("steps is no list of objects")
-    last = next(
-        (i for i in reversed(range(len(steps))) if steps[i].get("kind", "llm") == "llm"), None
-    )
-    if last is None:
+    llm_steps = [i for i, step in enumerate(steps) if step.get("kind", "llm") == "llm"]
+    if not llm_steps:
         return [*steps, {"kind": "llm", **call}] if call or not steps else steps
+    last = llm_steps[-1]
     for key in call.keys() & steps[last].keys():
         if steps[last][key] not in (None, call[key]):
             raise Unreadable(
                 f"the trace and its last llm step differ about {key!r}: {call[key]!r} and "
                 f"{steps[last][key]!r}"
             )
-    return [{**step, **call} if i == last else step for i, step in enumerate(steps)]
+    return [*steps[:last], {**steps[last], **call}, *steps[last + 1 :]]
 
 
 def _feedback(row: dict[str, Any]) -> FeedbackRecord:
-    _known(row, FEEDBACK, "feedback")
+    _demand_known(row, FEEDBACK, "feedback")
     fields = {key: value for key, value in row.items() if key not in ("type", "target", "shown")}
     fields["targets"] = _targets(row)
     if isinstance(row.get("rater"), str | int):
@@ -128,31 +127,34 @@ def _shown(shown: Any, count: int) -> list[int]:
 def _targets(row: Row) -> list[TargetRef]:
     if "target" in row and "targets" in row:
         raise Unreadable("it has both target and targets; give one of them")
-    found = [row["target"]] if row.get("target") is not None else row.get("targets") or []
-    if not isinstance(found, list):
-        raise Unreadable(f"targets {found!r} is no list")
-    return [_target(one) for one in found]
+    targets = row.get("targets") or []
+    if row.get("target") is not None:
+        targets = [row["target"]]
+    if not isinstance(targets, list):
+        raise Unreadable(f"targets {targets!r} is no list")
+    return [_target(target) for target in targets]
 
 
-def _target(one: Any) -> TargetRef:
-    kinds = [kind for kind in TARGET_KINDS if kind in one] if isinstance(one, dict) else []
-    if len(kinds) != 1 or one.keys() - {kinds[0], "source"}:
+def _target(target: Any) -> TargetRef:
+    kinds = [kind for kind in TARGET_KINDS if kind in target] if isinstance(target, dict) else []
+    if len(kinds) != 1 or target.keys() - {*kinds, "source"}:
         raise Unreadable(
-            f'target {one!r} is none of {{"trace": id}}, {{"session": id}}, {{"step": [id, n]}}, '
-            'each with an optional "source"'
+            f'target {target!r} is none of {{"trace": id}}, {{"session": id}}, {{"step": [id, n]}},'
+            ' each with an optional "source"'
         )
-    name, step = one[kinds[0]], None
-    if kinds[0] == "step":
+    (kind,) = kinds
+    name, step = target[kind], None
+    if kind == "step":
         if not isinstance(name, list) or len(name) != 2:
             raise Unreadable(f"step {name!r} is no [trace id, position]")
         name, step = name
     return TargetRef.model_validate(
-        {"kind": kinds[0], "id": name, "step": step, "source": one.get("source")}
+        {"kind": kind, "id": name, "step": step, "source": target.get("source")}
     )
 
 
 def _case(row: dict[str, Any]) -> CaseRecord:
-    _known(row, CASE, "a case")
+    _demand_known(row, CASE, "a case")
     return CaseRecord.model_validate({key: value for key, value in row.items() if key != "type"})
 
 

@@ -74,16 +74,13 @@ EXAMPLE = (
 def claims(row: Row) -> bool:
     """A trace with its observations, a row of one of the tables, or a page of the API."""
     keys = {_camel(key) for key in row}
-    score = {"name", "dataType"} <= keys and bool({"traceId", "sessionId", "observationId"} & keys)
-    trace = {"id", "timestamp", "input", "output"} <= keys and bool(
-        {"sessionId", "userId", "tags", "release"} & keys
-    )
-    return (
-        {"trace", "observations"} <= keys
-        or score
-        or trace
-        or ({"data", "meta"} == keys and isinstance(row["data"], list))
-    )
+    if {"trace", "observations"} <= keys:
+        return True
+    if {"name", "dataType"} <= keys and {"traceId", "sessionId", "observationId"} & keys:
+        return True  # a score
+    if {"id", "timestamp", "input", "output"} <= keys:
+        return bool({"sessionId", "userId", "tags", "release"} & keys)  # a trace
+    return {"data", "meta"} == keys and isinstance(row["data"], list)
 
 
 @dataclass(frozen=True)
@@ -95,110 +92,99 @@ class Langfuse(JsonLines):
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Langfuse:
         """The same, where `columns` says which name of a score is a thumb, a rating or a score."""
-        told = {_plain(name): kind for kind, name in columns.items()}
-        own = replace(self, opinions={**self.opinions, **told}, scales=scales)
-        return replace(own, parse=own.records)
+        named = {_plain(name): kind for kind, name in columns.items()}
+        mapped = replace(self, opinions={**self.opinions, **named}, scales=scales)
+        return replace(mapped, parse=mapped.records)
 
-    def items(self, found: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
-        """The elements of a page are rows of their own, so that one that cannot be taken costs no
-        other."""
-        return super().items(_unpaged(found), parse)
+    def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
+        """The elements of a page are rows too, so that one that cannot be taken costs no other."""
+        return super().items(_unpaged(rows), parse)
 
     def records(self, row: dict[str, Any]) -> list[AnyRecord]:
         """The records of a row of any form."""
         if "trace" in row and "observations" in row:
             trace = _cameled(object_at(row, "trace"))
-            return self._trace(
-                trace, objects_at(row, "observations") or objects_at(trace, "observations")
-            )
+            observations = objects_at(row, "observations") or objects_at(trace, "observations")
+            return self._trace(trace, observations)
         row = _cameled(row)
         if "dataType" in row:
             return [self._score(row, None)]
-        return self._trace(
-            row, [one for one in _list(row.get("observations")) if isinstance(one, dict)]
-        )
+        return self._trace(row, _objects(row.get("observations")))
 
     def _trace(self, row: Row, observations: list[dict[str, Any]]) -> list[AnyRecord]:
         name = name_of(row.get("id"))
         if name is None:
             raise Unreadable("it has no id of a trace")
-        seen = sorted(
-            (_cameled(one) for one in observations), key=lambda one: str(one.get("startTime"))
-        )
-        calls = [one for one in seen if one.get("type") == "GENERATION"]
-        given = _first([row.get("input"), *(one.get("input") for one in [*_roots(seen), *calls])])
-        answer = _first(
-            [row.get("output"), *(one.get("output") for one in [*_roots(seen), *calls[::-1]])]
-        )
-        if given is None:
+        observations = [_cameled(observation) for observation in observations]
+        observations.sort(key=lambda observation: str(observation.get("startTime")))
+        roots = [step for step in observations if not step.get("parentObservationId")]
+        calls = [step for step in observations if step.get("type") == "GENERATION"]
+
+        # what the trace does not say itself, its observations do
+        inputs = [row.get("input"), *(step.get("input") for step in [*roots, *calls])]
+        outputs = [row.get("output"), *(step.get("output") for step in [*roots, *calls[::-1]])]
+        prompt, answer = _first(inputs), _first(outputs)
+        if prompt is None:
             raise Unreadable("neither the trace nor an observation of it holds an input")
-        about = {
-            key: row[key]
-            for key in ("name", "tags", "release", "version", "environment")
-            if row.get(key)
-        }
-        tools = next((found for one in calls if (found := _tools(one.get("input")))), None)
+        keys = ("name", "tags", "release", "version", "environment")
+        metadata = {key: row[key] for key in keys if row.get(key)}
+        for call in calls:
+            tools = _tools(call.get("input"))
+            if tools:
+                metadata["tools"] = tools
+                break
         fields = {
             "id": name,
             "session": name_of(row.get("sessionId")),
             "subject": name_of(row.get("userId")),
-            "input": _asked(given),
+            "input": _messages(prompt),
             "output": None if answer is None else _answer(answer),
-            "steps": [_step(one) for one in seen] or [{}],
+            "steps": list(map(_step, observations)) or [{}],
             "occurred_at": moment(row.get("timestamp")),
-            "metadata": (about | ({"tools": tools} if tools else {})) or None,
+            "metadata": metadata or None,
         }
-        scores = _list(row.get("scores"))
-        judged = [
-            self._score(_cameled(one), name)
-            for one in [*scores, *_list(row.get("corrections"))]
-            if isinstance(one, dict)
-        ]
-        return [TraceRecord.model_validate(fields), *judged]
+        scores = [*_objects(row.get("scores")), *_objects(row.get("corrections"))]
+        feedback = [self._score(_cameled(score), name) for score in scores]
+        return [TraceRecord.model_validate(fields), *feedback]
 
     def _score(self, row: Row, trace: str | None) -> FeedbackRecord:
         """A score that was changed since has another time, so it is another one, and the newest of
         a rater counts."""
-        called, kind = row.get("name"), row.get("dataType")
-        target, source, at = (
-            _target(row, trace),
-            row.get("source"),
-            moment(row.get("updatedAt") or row.get("timestamp")),
-        )
-        at = parse_time(at) if at is not None else None  # tables and downloads write it in two ways
-        rater = name_of(row.get("authorUserId")) or (
-            f"{source}: {called}" if source == "EVAL" else None
-        )
-        name = name_of(row.get("id"))
+        score_name, data_type, origin = row.get("name"), row.get("dataType"), row.get("source")
+        target = _target(row, trace)
+        time = moment(row.get("updatedAt") or row.get("timestamp"))
+        time = parse_time(time) if time is not None else None  # written in two ways
+        rater = name_of(row.get("authorUserId"))
+        if not rater and origin == "EVAL":
+            rater = f"{origin}: {score_name}"
+        score_id = name_of(row.get("id"))
+        if score_id and time:
+            score_id = f"{score_id}/{time:%Y%m%dT%H%M%S.%f}"
         shared = {
-            "id": f"{name}/{at:%Y%m%dT%H%M%S.%f}" if name and at else name,
+            "id": score_id,
             "targets": [target],
-            "occurred_at": at,
-            "rater": {"id": rater, "kind": RATERS.get(str(source))} if rater else None,
+            "occurred_at": time,
+            "rater": {"id": rater, "kind": RATERS.get(str(origin))} if rater else None,
             "comment": row.get("comment") or None,
         }
-        text = row.get("longStringValue") or row.get("stringValue")
-        if kind == "CORRECTION" or (
-            kind != "CATEGORICAL" and called == "output" and row.get("longStringValue")
-        ):
-            return FeedbackRecord.model_validate(shared | {"kind": "correction", "value": text})
-        if kind == "CATEGORICAL" or (kind == "TEXT" and text):
-            return FeedbackRecord.model_validate(
-                shared | {"kind": "label", "name": called, "value": text}
-            )
-        return FeedbackRecord.model_validate(
-            shared | self._numeric(str(called), row.get("value"), kind == "BOOLEAN")
-        )
 
-    def _numeric(self, name: str, given: Any, boolean: bool) -> dict[str, Any]:
-        value = number_of(given, f"score {name}")
+        text = row.get("longStringValue") or row.get("stringValue")
+        is_edited = score_name == "output" and row.get("longStringValue")
+        if data_type == "CORRECTION" or (data_type != "CATEGORICAL" and is_edited):
+            signal = {"kind": "correction", "value": text}
+        elif data_type == "CATEGORICAL" or (data_type == "TEXT" and text):
+            signal = {"kind": "label", "name": score_name, "value": text}
+        else:
+            signal = self._numeric(str(score_name), row.get("value"), data_type == "BOOLEAN")
+        return FeedbackRecord.model_validate(shared | signal)
+
+    def _numeric(self, name: str, number: Any, is_boolean: bool) -> dict[str, Any]:
+        value = number_of(number, f"score {name}")
         opinion = self.opinions.get(_plain(name))
-        if boolean or (opinion == "thumb" and value in (1, 0, -1)):
-            return (
-                {"kind": "thumb", "value": value > 0}
-                if opinion
-                else {"kind": "label", "name": name, "value": value > 0}
-            )
+        if is_boolean and not opinion:
+            return {"kind": "label", "name": name, "value": value > 0}
+        if is_boolean or (opinion == "thumb" and value in (1, 0, -1)):
+            return {"kind": "thumb", "value": value > 0}
         if opinion is None:
             return {"kind": "label", "name": name, "value": f"{value:g}"}
         kind = "score" if opinion == "thumb" else opinion
@@ -211,27 +197,23 @@ class Langfuse(JsonLines):
         return {"kind": kind, "value": value, "scale": Scale(min=low, max=high)}
 
 
-def _unpaged(found: Iterator[FileRow]) -> Iterator[FileRow]:
-    """Rows, and what stands in pages of them, numbered on."""
-    more = 0
-    for one in found:
-        page = (
-            one.row.get("data")
-            if one.row is not None and one.row.keys() <= {"data", "meta"}
-            else None
-        )
+def _unpaged(rows: Iterator[FileRow]) -> Iterator[FileRow]:
+    """Rows, and the elements of pages of them, numbered on."""
+    shift = 0
+    for row in rows:
+        page = None
+        if row.row is not None and row.row.keys() <= {"data", "meta"}:
+            page = row.row.get("data")
         if not isinstance(page, list):
-            yield replace(one, number=one.number + more)
+            yield replace(row, number=row.number + shift)
             continue
-        for place, row in enumerate(page):
-            known = row if isinstance(row, dict) else None
-            yield FileRow(
-                one.number + more + place,
-                known,
-                json.dumps(row, ensure_ascii=False),
-                "" if known else "it is no object",
-            )
-        more += len(page) - 1
+        for index, element in enumerate(page):
+            number, text = row.number + shift + index, json.dumps(element, ensure_ascii=False)
+            if isinstance(element, dict):
+                yield FileRow(number, element, text)
+            else:
+                yield FileRow(number, None, text, "it is no object")
+        shift += len(page) - 1
 
 
 def _plain(name: str) -> str:
@@ -248,121 +230,106 @@ def _cameled(row: Row) -> dict[str, Any]:
     return {_camel(key): value for key, value in row.items()}
 
 
-def _list(value: Any) -> list[Any]:
-    value = unpacked(value)
-    return value if isinstance(value, list) else []
-
-
-def _roots(observations: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in observations if not one.get("parentObservationId")]
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list, which may be JSON in a text; none where it is no list."""
+    elements = unpacked(value)
+    if not isinstance(elements, list):
+        return []
+    return [element for element in elements if isinstance(element, dict)]
 
 
 def _first(values: list[Any]) -> Any:
-    return next(
-        (found for one in values if (found := unpacked(one)) not in (None, "", [], {})), None
-    )
+    """The first value that is not empty."""
+    opened = map(unpacked, values)
+    return next((value for value in opened if value not in (None, "", [], {})), None)
 
 
 def _target(row: Row, trace: str | None) -> TargetRef:
-    found = trace or name_of(row.get("traceId"))
-    if found:
-        return TargetRef(kind="trace", id=found)
+    trace = trace or name_of(row.get("traceId"))
+    if trace:
+        return TargetRef(kind="trace", id=trace)
     session = name_of(row.get("sessionId"))
     if session is None:
         raise Unreadable("the score names neither a trace nor a session")
     return TargetRef(kind="session", id=session)
 
 
-def _asked(value: Any) -> list[dict[str, Any]]:
+def _messages(value: Any) -> list[dict[str, Any]]:
     """The chat that an input of any framework holds; what is unknown is the JSON that was given."""
     value = unpacked(value)
     if is_chat(value):
         return chat(value)
     if isinstance(value, dict):
-        for key in ("messages", "contents", "prompt", "input", "query", "question", "args"):
+        for key in ("messages", "contents", "prompt", "input", "query", "question"):
             inner = unpacked(value.get(key))
             if is_chat(inner) or (isinstance(inner, str) and inner):
-                return _asked(inner)
-            if (
-                key == "args"
-                and isinstance(inner, list)
-                and len(inner) == 1
-                and isinstance(inner[0], str)
-            ):
-                return _asked(inner[0])
-    return [
-        {
-            "role": "user",
-            "content": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
-        }
-    ]
+                return _messages(inner)
+        arguments = unpacked(value.get("args"))
+        if is_chat(arguments) or (isinstance(arguments, str) and arguments):
+            return _messages(arguments)
+        if isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str):
+            return _messages(arguments[0])
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return [{"role": "user", "content": text}]
 
 
 def _answer(value: Any) -> str:
     """The text that an output of any framework holds; what is unknown is the JSON that was given."""
     value = unpacked(value)
+    answer = value
     if is_chat(value):
-        answers = [
-            text
-            for one in value
-            if one.get("role") in ("assistant", "model") and (text := content_text(one))
-        ]
-        value = answers[-1] if answers else value
+        replies = [message for message in value if message.get("role") in ("assistant", "model")]
+        texts = [text for text in map(content_text, replies) if text]
+        answer = texts[-1] if texts else value
     elif isinstance(value, dict):
-        for key in ("choices", "candidates"):
-            if isinstance(value.get(key), list) and value[key]:
-                value = content_text(value[key][0]) or value
-                break
-        else:
-            value = next(
-                (
-                    value[key]
-                    for key in ("output", "response", "answer", "raw")
-                    if isinstance(value.get(key), str)
-                ),
-                content_text(value) or value,
-            )
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        wrapped = _wrapped_answer(value)
+        answer = value if wrapped is None else wrapped
+    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+
+def _wrapped_answer(output: Row) -> str | None:
+    """The text in an object that a model's API or a framework returned."""
+    for key in ("choices", "candidates"):
+        if isinstance(output.get(key), list) and output[key]:
+            return content_text(output[key][0]) or None
+    for key in ("output", "response", "answer", "raw"):
+        if isinstance(output.get(key), str):
+            return str(output[key])
+    return content_text(output) or None
 
 
 def _tools(value: Any) -> list[Any] | None:
     value = unpacked(value)
     tools = value.get("tools") if isinstance(value, dict) else None
-    return (
-        tools
-        if isinstance(tools, list) and tools and all(isinstance(one, dict) for one in tools)
-        else None
-    )
+    is_list = isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
+    return tools if is_list and tools else None
 
 
 def _step(row: Row) -> dict[str, Any]:
     kind = KINDS.get(str(row.get("type")), "task")
-    usage = unpacked(row.get("usageDetails"))
-    usage = usage if isinstance(usage, dict) else {}
-    counts = {
-        key: usage[name]
-        for key, name in (("prompt", "input"), ("completion", "output"))
-        if type(usage.get(name)) is int
+    fields = {
+        "kind": kind,
+        "name": row["name"][:512] if isinstance(row.get("name"), str) else None,
+        "input": unpacked(row.get("input")),
+        "output": unpacked(row.get("output")),
+        "status": "error" if row.get("level") == "ERROR" else "ok",
+        "started_at": moment(row.get("startTime")),
+        "ended_at": moment(row.get("endTime")),
     }
-    step = StepRecord.model_validate(
-        {
-            "kind": kind,
-            "name": row["name"][:512] if isinstance(row.get("name"), str) else None,
-            "input": unpacked(row.get("input")),
-            "output": unpacked(row.get("output")),
-            "status": "error" if row.get("level") == "ERROR" else "ok",
-            "started_at": moment(row.get("startTime")),
-            "ended_at": moment(row.get("endTime")),
-        }
-    )
+    step = StepRecord.model_validate(fields).model_dump()
     if kind != "llm":
-        return step.model_dump()
+        return step
+    usage = unpacked(row.get("usageDetails"))
+    counts = {}
+    if isinstance(usage, dict):
+        names = {"prompt": "input", "completion": "output"}
+        counts = {key: usage[name] for key, name in names.items() if type(usage.get(name)) is int}
     sampling = unpacked(row.get("modelParameters"))
-    more = {
+    return step | {
         "served_model": name_of(row.get("model")),
         "sampling": sampling if isinstance(sampling, dict) else None,
+        "tokens": Tokens.model_validate(counts) if counts else None,
     }
-    return step.model_dump() | more | {"tokens": Tokens.model_validate(counts) if counts else None}
 
 
 SOURCE = Langfuse(Langfuse.records, claims, EXAMPLE).with_mapping({}, {})  # type: ignore[arg-type]

@@ -44,40 +44,35 @@ def claims(row: Row) -> bool:
 
 def beside(path: Path) -> Parse:
     """`parse` that knows the prompts and answers of the files beside `path`."""
-    prompts = {str(row.get("id")): row.get("text") for row in _beside(path, "prompts.jsonl")}
-    answers = {
-        (str(row.get("prompt")), str(row.get("model"))): row
-        for row in _beside(path, "results.jsonl")
-    }
+    prompts = {str(row.get("id")): row.get("text") for row in _rows_beside(path, "prompts.jsonl")}
+    answers = {}
+    for row in _rows_beside(path, "results.jsonl"):
+        answers[str(row.get("prompt")), str(row.get("model"))] = row
     return partial(parse, prompts=prompts, answers=answers)
 
 
-def _beside(path: Path, ending: str) -> list[dict[str, Any]]:
+def _rows_beside(path: Path, ending: str) -> list[dict[str, Any]]:
     companion = _companion(path, ending)
-    return (
-        [found.row for found in read_rows(companion, ignore_position) if found.row]
-        if companion
-        else []
-    )
+    if companion is None:
+        return []
+    return [row.row for row in read_rows(companion, ignore_position) if row.row]
 
 
 def _companion(path: Path, ending: str) -> Path | None:
     """The file beside `path` with that ending and the same beginning."""
-    candidates = sorted(path.parent.glob(f"*{ending}"))
-    return next(
-        (file for file in candidates if path.name.startswith(file.name.removesuffix(ending))), None
-    )
+    for file in sorted(path.parent.glob(f"*{ending}")):
+        if path.name.startswith(file.name.removesuffix(ending)):
+            return file
+    return None
 
 
 def missing(path: Path) -> str | None:
     """Which file is looked for beside `path` and is not there."""
-    wanted = (
-        ["prompts.jsonl"]
-        if path.name.endswith("results.jsonl")
-        else ["prompts.jsonl", "results.jsonl"]
-    )
+    endings = ["prompts.jsonl"]
+    if not path.name.endswith("results.jsonl"):
+        endings.append("results.jsonl")
     beginning = re.split(r"(?<=[-_.])", path.name)[0]
-    names = [f"{beginning}{ending}" for ending in wanted if _companion(path, ending) is None]
+    names = [f"{beginning}{ending}" for ending in endings if _companion(path, ending) is None]
     if not names:
         return None
     return (
@@ -92,8 +87,9 @@ def parse(
     answers: Mapping[tuple[str, str], Row] | None = None,
 ) -> list[AnyRecord]:
     """The two answers, where they are known, and the preference; or the answer that the row is."""
+    prompts, answers = prompts or {}, answers or {}
     if "result" in row and "winner" not in row:
-        return [_trace(row, prompts or {})]
+        return [_trace(row, prompts)]
     prompt = name_of(row.get("prompt"))
     models = [name_of(row.get(key)) for key in ("model_x", "model_y")]
     if prompt is None or None in models:
@@ -101,24 +97,24 @@ def parse(
     winner = row.get("winner")
     if not isinstance(winner, str) or winner not in RANKINGS:
         raise Unreadable(f"winner {clip(winner)} is none of left, right, tie")
-    known = [
-        answers[prompt, str(model)]
-        for model in models
-        if answers and (prompt, str(model)) in answers
-    ]
     worker = name_of(row.get("worker"))
     rater = Rater(id=f"worker {worker}", kind="person") if worker else JUDGE
-    fields = {
-        "id": f"{row.get('id')}/{rater.id}",
-        "kind": "preference",
-        "value": {"ranking": RANKINGS[winner]},
-        "rater": rater,
-    }
-    targets = [TargetRef(kind="trace", id=f"{prompt}/{model}") for model in models]
-    given = FeedbackRecord.model_validate(
-        fields | {"targets": targets, "metadata": {"shown": [0, 1]}}
+    preference = FeedbackRecord.model_validate(
+        {
+            "id": f"{row.get('id')}/{rater.id}",
+            "kind": "preference",
+            "value": {"ranking": RANKINGS[winner]},
+            "rater": rater,
+            "targets": [TargetRef(kind="trace", id=f"{prompt}/{model}") for model in models],
+            "metadata": {"shown": [0, 1]},
+        }
     )
-    return [*(_trace(one, prompts or {}) for one in known), given]
+    traces = []
+    for model in models:
+        answer = answers.get((prompt, str(model)))
+        if answer is not None:
+            traces.append(_trace(answer, prompts))
+    return [*traces, preference]
 
 
 def _trace(answer: Row, prompts: Row) -> TraceRecord:

@@ -33,24 +33,25 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         raise Unreadable("it has no turns" if name else "it has no question_id")
     if not references:
         raise Unreadable("it has no reference: there is nothing to judge an answer by")
-    if bad := [one for one in (*turns, *references) if not isinstance(one, str)]:
-        raise Unreadable(f"{clip(bad[0])} is no text")
+    for text in (*turns, *references):
+        if not isinstance(text, str):
+            raise Unreadable(f"{clip(text)} is no text")
     category = row.get("category")
     slices = {"category": category} if isinstance(category, str) and category else None
-    found: list[AnyRecord] = []
+    cases: list[AnyRecord] = []
     before: list[dict[str, str]] = []
-    for place, (turn, reference) in enumerate(zip(turns, references, strict=False), start=1):
-        asked = [*before, {"role": "user", "content": turn}]
+    for number, (turn, reference) in enumerate(zip(turns, references, strict=False), start=1):
+        prompt = [*before, {"role": "user", "content": turn}]
         fields = {
-            "id": f"{name}/{place}",
-            "input": asked,
+            "id": f"{name}/{number}",
+            "input": prompt,
             "reference": reference,
             "group": name,
             "slices": slices,
         }
-        found.append(CaseRecord.model_validate(fields))
-        before = [*asked, {"role": "assistant", "content": reference}]
-    return found
+        cases.append(CaseRecord.model_validate(fields))
+        before = [*prompt, {"role": "assistant", "content": reference}]
+    return cases
 
 
 SOURCE = JsonLines(parse, claims, EXAMPLE)

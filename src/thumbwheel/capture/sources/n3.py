@@ -42,29 +42,29 @@ EXAMPLE = (
 
 def claims(row: Row) -> bool:
     """A scored answer of a run, or a dataset of the server."""
-    return (
-        {"prompt", "response", "score"} <= row.keys() and bool({"runId", "run_id"} & row.keys())
-    ) or {
-        "examples",
-        "max_length",
-    } <= row.keys()
+    if {"examples", "max_length"} <= row.keys():
+        return True
+    return {"prompt", "response", "score"} <= row.keys() and bool({"runId", "run_id"} & row.keys())
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """Trace and score of a row, or of every example of a dataset."""
-    if "examples" in row:
-        examples = objects_at(row, "examples")
-        if not examples:
-            raise Unreadable("it has no examples")
-        return [one for example in examples for one in _scored(example, SCALED)]
-    return _scored(row, POSTED)
+    if "examples" not in row:
+        return _scored(row, POSTED)
+    examples = objects_at(row, "examples")
+    if not examples:
+        raise Unreadable("it has no examples")
+    records: list[AnyRecord] = []
+    for example in examples:
+        records += _scored(example, SCALED)
+    return records
 
 
 def _scored(row: Row, scale: Scale) -> list[AnyRecord]:
     if row.get("score") is None:
         raise Unreadable("key 'score' is missing")
     run = name_of(row.get("runId", row.get("run_id")))
-    at = moment(row.get("created_at", row.get("createdAt")))
+    time = moment(row.get("created_at", row.get("createdAt")))
     rest = {key: value for key, value in row.items() if key not in KNOWN and value is not None}
     fields = {
         "session": run,
@@ -73,17 +73,16 @@ def _scored(row: Row, scale: Scale) -> list[AnyRecord]:
         "metadata": rest or None,
     }
     trace = TraceRecord.model_validate(fields)
-    target = trace.as_target()
-    notes = row.get("notes") or None
-    said = {
+    score = {
         "kind": "score",
         "id": name_of(row.get("id")),
         "value": number_of(row["score"], "score"),
         "scale": scale,
-        "comment": notes,
-        "occurred_at": at,
+        "comment": row.get("notes") or None,
+        "occurred_at": time,
+        "targets": [trace.as_target()],
     }
-    return [trace, FeedbackRecord.model_validate(said | {"targets": [target]})]
+    return [trace, FeedbackRecord.model_validate(score)]
 
 
 def agent_of(row: Row) -> str | None:
@@ -93,16 +92,14 @@ def agent_of(row: Row) -> str | None:
 
 @dataclass(frozen=True)
 class N3(JsonLines):
-    """See the module; `agent` takes the rows of one agent of the server."""
+    """Rows of a server; `agent` takes those of one of its agents."""
 
     agent: str | None = None
 
     def of_agent(self, name: str) -> N3:
-        """See detect.OfAgents."""
         return replace(self, agent=name)
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
-        """The item of one row."""
         return super().item(number, row, text, self._records)
 
     def _records(self, row: dict[str, Any]) -> list[AnyRecord]:
@@ -112,8 +109,8 @@ class N3(JsonLines):
         return self.parse(row)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """See Source. Raises InputError where the rows are of several agents and nobody said which
-        is meant."""
+        """Every item in order. Raises InputError where the rows are of several agents and nobody
+        said which is meant."""
         if self.agent is None:
             _demand_one_agent(path)
         yield from super().read(path, on_position)
@@ -121,21 +118,22 @@ class N3(JsonLines):
 
 def _demand_one_agent(path: Path) -> None:
     owners: Counter[str] = Counter()
-    for found in read_rows(path, ignore_position):
+    for row in read_rows(path, ignore_position):
         try:
-            owner = agent_of(found.row) if found.row else None
+            owner = agent_of(row.row) if row.row else None
         except Unreadable:
             continue  # it is refused where it is read
         if owner is not None:
             owners[owner] += 1
     if len(owners) > 1:
-        counts = ", ".join(f"{name} ({count} rows)" for name, count in owners.most_common(10))
+        largest = owners.most_common(10)
+        counts = ", ".join(f"{name} ({count} rows)" for name, count in largest)
         more = f" and {len(owners) - 10} more" if len(owners) > 10 else ""
-        why = f"its rows are of {len(owners)} agents: {counts}{more}"
+        example, _ = largest[0]
         raise InputError(
             f"file {str(path)!r}",
-            why,
-            f"Import one at a time, for example: --agent-id {owners.most_common(1)[0][0]}",
+            f"its rows are of {len(owners)} agents: {counts}{more}",
+            f"Import one at a time, for example: --agent-id {example}",
         )
 
 

@@ -36,13 +36,12 @@ def claims(row: Row) -> bool:
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """A trace and its label, or two traces and the preference."""
     if "preferred_output" in row or "non_preferred_output" in row:
-        given = object_at(row, "input")
-        tools = _tools(given, given.keys() - {"messages"})
+        question = object_at(row, "input")
+        tools = _tools(question, question.keys() - {"messages"})
         answers = _output(row, "preferred_output"), _output(row, "non_preferred_output")
         rest = {key: value for key, value in row.items() if key not in PAIR}
-        return pair_records(
-            chat(objects_at(given, "messages")), answers, [(None, [[0], [1]])], rest, metadata=tools
-        )
+        prompt = chat(objects_at(question, "messages"))
+        return pair_records(prompt, answers, [(None, [[0], [1]])], rest, metadata=tools)
     messages = objects_at(row, "messages")
     while messages and messages[-1].get("role") not in ("assistant", "model", "gpt"):
         messages = messages[:-1]
@@ -54,29 +53,27 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     )
     if messages[-1].get("weight") == 0:
         return [trace]
-    target = trace.as_target()
-    return [trace, FeedbackRecord(kind="label", name="good", value=True, targets=[target])]
+    label = FeedbackRecord(kind="label", name="good", value=True, targets=[trace.as_target()])
+    return [trace, label]
 
 
 def _tools(row: Row, keys: set[str]) -> dict[str, Any] | None:
     """What stands beside the messages; `tools` is where the rest of the project looks for them,
     `functions` is their older form."""
-    found = {key: row[key] for key in sorted(keys) if row[key] is not None}
+    metadata = {key: row[key] for key in sorted(keys) if row[key] is not None}
     if functions := list_at(row, "functions"):
-        found = {key: value for key, value in found.items() if key != "functions"}
-        found["tools"] = [{"type": "function", "function": one} for one in functions]
-    return found or None
+        del metadata["functions"]
+        metadata["tools"] = [{"type": "function", "function": function} for function in functions]
+    return metadata or None
 
 
 def _output(row: Row, key: str) -> str:
     messages = chat(objects_at(row, key))
-    if (
-        len(messages) != 1
-        or not isinstance(messages[0]["content"], str)
-        or messages[0]["role"] != "assistant"
-    ):
-        raise Unreadable(f"{key} is not one text of the assistant")
-    return str(messages[0]["content"])
+    if len(messages) == 1:
+        (message,) = messages
+        if message["role"] == "assistant" and isinstance(message["content"], str):
+            return message["content"]
+    raise Unreadable(f"{key} is not one text of the assistant")
 
 
 SOURCE = JsonLines(parse, claims, EXAMPLE)

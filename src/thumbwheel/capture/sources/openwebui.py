@@ -11,6 +11,8 @@ trace.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from thumbwheel.capture.fields import (
@@ -53,12 +55,11 @@ EXAMPLE = (
 def claims(row: Row) -> bool:
     """Feedback about a message of a chat, or a chat with its history."""
     meta, chat = row.get("meta"), row.get("chat")
-    about = isinstance(meta, dict) and (
-        "message_id" in meta or "chat_id" in meta or "arena" in meta
-    )
-    return (about and "data" in row and "type" in row) or (
-        isinstance(chat, dict) and isinstance(chat.get("history"), dict)
-    )
+    if isinstance(chat, dict) and isinstance(chat.get("history"), dict):
+        return True
+    if not isinstance(meta, dict) or not {"message_id", "chat_id", "arena"} & meta.keys():
+        return False
+    return "data" in row and "type" in row
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
@@ -72,16 +73,22 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         raise Unreadable("its meta names no message_id: nobody can say which answer is meant")
     stored = object_at(object_at(row, "snapshot"), "chat")
     session = name_of(meta.get("chat_id") or stored.get("id"))
-    at = moment(row.get("updated_at", row.get("created_at")))
-    given = _Given(name_of(row.get("id")), _seconds(at), name_of(row.get("user_id")), at, data)
-    return _rated(_history(stored), message_id, session, name_of(stored.get("user_id")), given)
+    time = moment(row.get("updated_at", row.get("created_at")))
+    state = f"{time.timestamp():.0f}" if isinstance(time, datetime) else time
+    rating = _Rating(name_of(row.get("id")), state, name_of(row.get("user_id")), time, data)
+    return _rated(_history(stored), message_id, session, name_of(stored.get("user_id")), rating)
 
 
-class _Given:
-    """One rating: its own id and state, who gave it when, and its data."""
+@dataclass(frozen=True)
+class _Rating:
+    """What somebody said about a message."""
 
-    def __init__(self, id: str | None, state: Any, rater: str | None, at: Any, data: Row) -> None:
-        self.id, self.state, self.rater, self.at, self.data = id, state, rater, at, data
+    id: str | None
+    state: str | None
+    """Changes when the rating is changed."""
+    rater: str | None
+    time: datetime | str | None
+    data: Row
 
     def record(self, what: str, targets: list[TargetRef], **fields: Any) -> FeedbackRecord:
         """A signal; a rating that was changed since has another state, so it is another one, and
@@ -89,44 +96,37 @@ class _Given:
         shared = {
             "id": f"{self.id}/{self.state}/{what}" if self.id else None,
             "rater": Rater(id=self.rater) if self.rater else None,
+            "targets": targets,
+            "occurred_at": self.time,
         }
-        return FeedbackRecord.model_validate(
-            shared | {"targets": targets, "occurred_at": self.at} | fields
-        )
-
-
-def _seconds(at: Any) -> Any:
-    return f"{at.timestamp():.0f}" if hasattr(at, "timestamp") else at
+        return FeedbackRecord.model_validate(shared | fields)
 
 
 def _chat(row: Row) -> list[AnyRecord]:
     stored = {"id": row.get("id"), "chat": row.get("chat")}
     history, user = _history(stored), name_of(row.get("user_id"))
-    found: list[AnyRecord] = []
+    records: list[AnyRecord] = []
     refused: list[str] = []
     for message_id, message in history.items():
         annotation = object_at(message, "annotation")
-        if annotation.get("rating") is not None:
-            given = _Given(
-                name_of(message.get("feedbackId")),
-                ids.fingerprint(annotation)[:12],
-                user,
-                None,
-                annotation,
-            )
-            try:
-                found += _rated(history, message_id, name_of(row.get("id")), user, given)
-            except Unreadable as error:
-                refused.append(str(error))
-    if not found:
+        if annotation.get("rating") is None:
+            continue
+        state = ids.fingerprint(annotation)[:12]
+        rating = _Rating(name_of(message.get("feedbackId")), state, user, None, annotation)
+        try:
+            records += _rated(history, message_id, name_of(row.get("id")), user, rating)
+        except Unreadable as error:
+            refused.append(str(error))
+    if not records:
         raise Unreadable(refused[0] if refused else "none of its messages was rated")
-    return list({one.name_and_fingerprint(): one for one in found}.values())
+    return list({record.name_and_fingerprint(): record for record in records}.values())
 
 
 def _history(stored: Row) -> dict[str, dict[str, Any]]:
     messages = object_at(object_at(object_at(stored, "chat"), "history"), "messages")
-    if bad := [key for key, value in messages.items() if not isinstance(value, dict)]:
-        raise Unreadable(f"message {bad[0]!r} of the history is no object")
+    for key, message in messages.items():
+        if not isinstance(message, dict):
+            raise Unreadable(f"message {key!r} of the history is no object")
     return messages
 
 
@@ -135,64 +135,58 @@ def _rated(
     message_id: str,
     session: str | None,
     user: str | None,
-    given: _Given,
+    rating: _Rating,
 ) -> list[AnyRecord]:
+    """The traces of the rated message and of those that it is compared with, and the signals."""
     target = TargetRef(kind="trace", id=message_id)
     message = history.get(message_id, {})
-    signals = _signals(target, given, message)
+    signals = _signals(target, rating, message)
     if not message:
         return [*signals]
     traces = {message_id: _trace(history, message_id, session, user)}
-    rating = _rating(given.data)
-    ranking = [[0], [1]] if rating == 1 else [[1], [0]]
-    for sibling in _siblings(history, message, given.data) if rating is not None else []:
+    thumb = _thumb(rating.data)
+    if thumb is None:
+        return [*traces.values(), *signals]
+    ranking = [[0], [1]] if thumb == 1 else [[1], [0]]
+    for sibling in _siblings(history, message, rating.data):
         try:
             traces[sibling] = _trace(history, sibling, session, user)
         except Unreadable:
             continue  # it failed, so there is nothing to compare with
         both = [target, TargetRef(kind="trace", id=sibling)]
         signals.append(
-            given.record(f"over {sibling}", both, kind="preference", value={"ranking": ranking})
+            rating.record(f"over {sibling}", both, kind="preference", value={"ranking": ranking})
         )
     return [*traces.values(), *signals]
 
 
-def _signals(target: TargetRef, given: _Given, message: Row) -> list[FeedbackRecord]:
-    data = given.data
+def _signals(target: TargetRef, rating: _Rating, message: Row) -> list[FeedbackRecord]:
+    data = rating.data
     comment = (content_text(data.get("comment")) or "").strip() or None
-    about = {
-        "metadata": {key: data[key] for key in ("reason", "tags") if data.get(key)} or None,
-        "comment": comment,
-    }
-    rating, detail = _rating(data), object_at(data, "details").get("rating")
-    found = []
-    if rating is not None:
-        found.append(given.record("thumb", [target], kind="thumb", value=THUMBS[rating], **about))
-    if detail not in (None, ""):
-        found.append(
-            given.record(
-                "rating",
-                [target],
-                kind="rating",
-                value=number_of(detail, "details.rating"),
-                scale=TEN,
-                **about,
-            )
+    metadata = {key: data[key] for key in ("reason", "tags") if data.get(key)}
+    about = {"metadata": metadata or None, "comment": comment}
+    thumb, of_ten = _thumb(data), object_at(data, "details").get("rating")
+    signals = []
+    if thumb is not None:
+        value = THUMBS[thumb]
+        signals.append(rating.record("thumb", [target], kind="thumb", value=value, **about))
+    if of_ten not in (None, ""):
+        number = number_of(of_ten, "details.rating")
+        signals.append(
+            rating.record("rating", [target], kind="rating", value=number, scale=TEN, **about)
         )
-    original, content = (
-        content_text(message.get("originalContent")),
-        content_text(message.get("content")),
-    )
+    original = content_text(message.get("originalContent"))
+    content = content_text(message.get("content"))
     if original and content and original != content:
-        found.append(given.record("correction", [target], kind="correction", value=content))
-    if not found and comment:
-        found.append(given.record("comment", [target], kind="comment", value=comment))
-    if not found:
+        signals.append(rating.record("correction", [target], kind="correction", value=content))
+    if not signals and comment:
+        signals.append(rating.record("comment", [target], kind="comment", value=comment))
+    if not signals:
         raise Unreadable("it holds neither a rating nor a comment")
-    return found
+    return signals
 
 
-def _rating(data: Row) -> int | None:
+def _thumb(data: Row) -> int | None:
     rating = data.get("rating")
     if rating in (None, ""):
         return None
@@ -204,14 +198,11 @@ def _rating(data: Row) -> int | None:
 
 def _siblings(history: Mapping[str, Row], message: Row, data: Row) -> list[str]:
     """The answers of other models to the same message, where the rating names these models."""
-    others = list_at(data, "sibling_model_ids")
+    models = list_at(data, "sibling_model_ids")
     parent = history.get(str(message.get("parentId")), {})
-    children = [str(one) for one in list_at(parent, "childrenIds")]
-    return [
-        one
-        for one in children
-        if one in history and one != message.get("id") and _model(history[one]) in others
-    ]
+    children = [str(child) for child in list_at(parent, "childrenIds")]
+    others = [child for child in children if child in history and child != message.get("id")]
+    return [other for other in others if _model(history[other]) in models]
 
 
 def _model(message: Row) -> Any:
@@ -240,16 +231,18 @@ def _trace(
 
 
 def _before(history: Mapping[str, Row], message_id: str) -> Messages:
-    found: Messages = []
-    met = {message_id}
-    parent = history[message_id].get("parentId")
-    while isinstance(parent, str) and parent in history and parent not in met:
-        met.add(parent)
-        text = content_text(history[parent].get("content"))
+    """The messages from the first one to the one before this one."""
+    messages: Messages = []
+    visited = {message_id}
+    parent_id = history[message_id].get("parentId")
+    while isinstance(parent_id, str) and parent_id in history and parent_id not in visited:
+        visited.add(parent_id)
+        parent = history[parent_id]
+        text = content_text(parent.get("content"))
         if text:
-            found.append({"role": history[parent].get("role"), "content": text})
-        parent = history[parent].get("parentId")
-    return found[::-1]
+            messages.append({"role": parent.get("role"), "content": text})
+        parent_id = parent.get("parentId")
+    return messages[::-1]
 
 
 SOURCE = JsonLines(parse, claims, EXAMPLE)

@@ -45,21 +45,19 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def _pandalm(row: dict[str, Any]) -> list[AnyRecord]:
-    instruction, context, *answers = (_text(row, key) for key in PANDALM)
+    instruction, context, first, second = (_text(row, key) for key in PANDALM)
     names = [key for key in row if ANNOTATOR.fullmatch(key)]
     if not names:
         raise Unreadable("it has no annotator1, annotator2, ...: nobody judged the two responses")
+    verdicts: list[Verdict] = []
     for name in names:
         if type(row[name]) is not int or row[name] not in VERDICTS:
             raise Unreadable(f"{name} {row[name]!r} is none of 0 (tie), 1, 2")
+        verdicts.append((Rater(id=name, kind="person"), VERDICTS[row[name]]))
     text = "\n\n".join(part for part in (instruction, context) if part)
-    verdicts: list[Verdict] = [
-        (Rater(id=name, kind="person"), VERDICTS[row[name]]) for name in names
-    ]
+    prompt = [{"role": "user", "content": text}]
     rest = {key: value for key, value in row.items() if key not in PANDALM and key not in names}
-    return pair_records(
-        [{"role": "user", "content": text}], (answers[0], answers[1]), verdicts, rest
-    )
+    return pair_records(prompt, (first, second), verdicts, rest)
 
 
 def _text(row: Row, key: str) -> str:

@@ -46,83 +46,84 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """The case of the task, the run, and its reward."""
     task_id, trial = name_of(row.get("task_id")), name_of(row.get("trial"))
     messages = chat(objects_at(row, "traj"))
-    start = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), 0)
-    if task_id is None or not start:
-        raise Unreadable(
-            "it has no task_id"
-            if task_id is None
-            else "its traj has no message before the first of the assistant"
-        )
-    case = _case(messages[0], object_at(object_at(row, "info"), "task"), task_id)
-    answers = [one["content"] for one in messages if one["role"] == "assistant" and one["content"]]
+    if task_id is None:
+        raise Unreadable("it has no task_id")
+    roles = [message["role"] for message in messages]
+    start = roles.index("assistant") if "assistant" in roles else 0
+    if not start:
+        raise Unreadable("its traj has no message before the first of the assistant")
+
+    task = object_at(object_at(row, "info"), "task")
+    case = _case(messages[0], task, task_id)
+    contents = [message["content"] for message in messages if message["role"] == "assistant"]
+    answers = [content for content in contents if content]
     fields = {
         "case": case.external_id,
-        "subject": name_of(object_at(object_at(row, "info"), "task").get("user_id")),
+        "subject": name_of(task.get("user_id")),
         "input": messages[:start],
         "output": answers[-1] if answers else None,
         "steps": _steps(messages[start:]),
         "metadata": {"task": task_id, "trial": trial},
     }
     trace = TraceRecord.model_validate(fields)
-    target = trace.as_target()
-    said = {
+    outcome = {
         "kind": "outcome",
         "name": "reward",
         "value": row.get("reward"),
-        "targets": [target],
+        "targets": [trace.as_target()],
         "rater": JUDGE,
     }
-    return [case, trace, FeedbackRecord.model_validate(said)]
+    return [case, trace, FeedbackRecord.model_validate(outcome)]
 
 
-def _case(policy: Row, task: Row, task_id: str) -> CaseRecord:
+def _case(first: Row, task: Row, task_id: str) -> CaseRecord:
+    """The case of a task; where the first message is the policy, it is asked with it."""
     instruction = task.get("instruction")
     if not isinstance(instruction, str):
         raise Unreadable(f"info.task.instruction {clip(instruction)} is no text")
-    asked = [
-        *([policy] if policy["role"] == "system" else []),
-        {"role": "user", "content": instruction},
-    ]
+    prompt: list[Row] = [{"role": "user", "content": instruction}]
+    if first["role"] == "system":
+        prompt.insert(0, first)
     reference = {"actions": task.get("actions") or [], "outputs": task.get("outputs") or []}
     return CaseRecord.model_validate(
-        {"input": asked, "reference": reference, "checker": "outcome", "group": f"task {task_id}"}
+        {"input": prompt, "reference": reference, "checker": "outcome", "group": f"task {task_id}"}
     )
 
 
 def _steps(messages: list[dict[str, Any]]) -> list[StepRecord]:
-    found: list[StepRecord] = []
-    since: list[dict[str, Any]] = []
-    asked: dict[str, Any] = {}
+    steps: list[StepRecord] = []
+    since: list[dict[str, Any]] = []  # messages after the last one of the assistant
+    functions: dict[str, Any] = {}
     for message in messages:
-        if message["role"] == "assistant":
-            calls = message.get("tool_calls")
-            called = (
-                [one for one in calls if isinstance(one, dict)] if isinstance(calls, list) else []
-            )
-            asked |= {str(one.get("id")): object_at(one, "function") for one in called}
-            output = (
-                {"content": message["content"], "tool_calls": called}
-                if called
-                else message["content"]
-            )
-            found.append(StepRecord(input={"messages": since} if since else None, output=output))
-            since = []
+        if message["role"] != "assistant":
+            since.append(message)
+            if message["role"] == "tool":
+                function = functions.get(str(message.get("tool_call_id")), {})
+                steps.append(_tool(message, function))
             continue
-        since.append(message)
-        if message["role"] == "tool":
-            found.append(_tool(message, asked.get(str(message.get("tool_call_id")), {})))
-    return found
+        output = message["content"]
+        calls = message.get("tool_calls")
+        calls = (
+            [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+        )
+        if calls:
+            output = {"content": message["content"], "tool_calls": calls}
+        for call in calls:
+            functions[str(call.get("id"))] = object_at(call, "function")
+        steps.append(StepRecord(input={"messages": since} if since else None, output=output))
+        since = []
+    return steps
 
 
-def _tool(message: Row, call: Row) -> StepRecord:
-    name = message.get("name") or call.get("name")
+def _tool(message: Row, function: Row) -> StepRecord:
+    name = message.get("name") or function.get("name")
     text = message["content"]
     failed = isinstance(text, str) and text.startswith("Error")
     return StepRecord.model_validate(
         {
             "kind": "reasoning" if name == "think" else "tool",
             "name": name,
-            "input": unpacked(call.get("arguments")),
+            "input": unpacked(function.get("arguments")),
             "output": text,
             "status": "error" if failed else "ok",
         }

@@ -38,6 +38,8 @@ USED = frozenset(
         "tools",
     }
 )
+GOOD: Row = {"kind": "label", "name": "good", "value": True}
+"""What the file says of an answer without a label."""
 EXAMPLE = (
     '{"prompt": "The sky is", "completion": " blue."}\n'
     '{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", '
@@ -49,12 +51,12 @@ EXAMPLE = (
 
 def claims(row: Row) -> bool:
     """A prompt with what completes it, or a text of language modelling."""
-    about = row.get("metadata")
-    if isinstance(about, dict) and "decisionId" in about:
+    metadata = row.get("metadata")
+    if isinstance(metadata, dict) and "decisionId" in metadata:
         return False  # an exported decision, which says more
-    alone = {key for key, value in row.items() if value is not None} in ({"text"}, {"prompt"})
+    keys = {key for key, value in row.items() if value is not None}
     return (
-        alone
+        keys in ({"text"}, {"prompt"})
         or {"prompt", "completion"} <= row.keys()
         or {"prompt", "completions", "labels"} <= row.keys()
     )
@@ -62,44 +64,41 @@ def claims(row: Row) -> bool:
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """The records of a row of any layout."""
-    rest = {key: value for key, value in row.items() if key not in USED and value is not None}
-    about = {"metadata": rest | ({"tools": row["tools"]} if row.get("tools") else {}) or None}
+    metadata = {key: value for key, value in row.items() if key not in USED and value is not None}
+    if row.get("tools"):
+        metadata["tools"] = row["tools"]
+    about = {"metadata": metadata or None}
     if "chosen" in row or "rejected" in row:
         prompt, *answers = split_pair(row.get("prompt"), row.get("chosen"), row.get("rejected"))
         return pair_records(prompt, (answers[0], answers[1]), [(None, [[0], [1]])], {}, **about)
     if is_chat(row.get("messages")):
         prompt, answer = split_answer(chat(row["messages"]), "the chat")
-        return _answered(prompt, answer, about, {"kind": "label", "name": "good", "value": True})
+        return _answered(prompt, answer, about, GOOD)
     if "prompt" not in row:
-        why = (
-            "a bare text does not say what was asked and what was answered; give prompt and "
-            "completion, or messages"
-        )
-        raise Unreadable(
-            why if "text" in row else "it has neither prompt, nor messages, nor chosen and rejected"
-        )
+        why = "it has neither prompt, nor messages, nor chosen and rejected"
+        if "text" in row:
+            why = (
+                "a bare text does not say what was asked and what was answered; give prompt and "
+                "completion, or messages"
+            )
+        raise Unreadable(why)
     if row.get("completions") is not None:
         return _stepwise(row, about)
     prompt = _prompt(row["prompt"])
     if row.get("completion") is None:
         return [TraceRecord.model_validate({"input": prompt} | about)]
-    label = row.get("label")
-    said = (
-        {"kind": "label", "name": "good", "value": True}
-        if label is None
-        else {"kind": "thumb", "value": thumb_of(label)}
-    )
-    return _answered(prompt, _completion(row["completion"]), about, said)
+    signal = GOOD
+    if row.get("label") is not None:
+        signal = {"kind": "thumb", "value": thumb_of(row["label"])}
+    return _answered(prompt, _completion(row["completion"]), about, signal)
 
 
 def _answered(
-    prompt: list[dict[str, Any]], answer: str, about: dict[str, Any], said: dict[str, Any]
+    prompt: list[dict[str, Any]], answer: str, about: dict[str, Any], signal: Row
 ) -> list[AnyRecord]:
     trace = TraceRecord.model_validate({"input": prompt, "output": answer} | about)
-    return [
-        trace,
-        FeedbackRecord.model_validate(said | {"targets": [trace.as_target()]}),
-    ]
+    feedback = FeedbackRecord.model_validate({"targets": [trace.as_target()], **signal})
+    return [trace, feedback]
 
 
 def _prompt(value: Any) -> list[dict[str, Any]]:
@@ -115,10 +114,9 @@ def _completion(value: Any) -> str:
 
 
 def _stepwise(row: Row, about: dict[str, Any]) -> list[AnyRecord]:
-    parts, labels = (
-        [_completion(one) for one in list_at(row, "completions")],
-        list_at(row, "labels"),
-    )
+    """One trace with a reasoning step for each completion, and a label on each of them."""
+    parts = [_completion(completion) for completion in list_at(row, "completions")]
+    labels = list_at(row, "labels")
     if not parts or len(parts) != len(labels):
         raise Unreadable(f"{len(labels)} labels for {len(parts)} completions")
     steps = [StepRecord(kind="reasoning", output=part) for part in parts]
@@ -129,18 +127,12 @@ def _stepwise(row: Row, about: dict[str, Any]) -> list[AnyRecord]:
     }
     trace = TraceRecord.model_validate(fields | about)
     name = trace.external_id
-    return [
-        trace,
-        *(
-            FeedbackRecord(
-                kind="label",
-                name="correct",
-                value=thumb_of(label),
-                targets=[TargetRef(kind="step", id=name, step=place)],
-            )
-            for place, label in enumerate(labels)
-        ),
-    ]
+    records: list[AnyRecord] = [trace]
+    for position, label in enumerate(labels):
+        target = TargetRef(kind="step", id=name, step=position)
+        value = thumb_of(label)
+        records.append(FeedbackRecord(kind="label", name="correct", value=value, targets=[target]))
+    return records
 
 
 SOURCE = JsonLines(parse, claims, EXAMPLE)

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,9 @@ EXAMPLE = (
 
 def claims(row: Row) -> bool:
     """An entry, or the file of a run."""
-    return {"entry_id", "scenario", "fixture"} <= row.keys() or (
-        "run_id" in row and isinstance(row.get("entries"), list)
-    )
+    if {"entry_id", "scenario", "fixture"} <= row.keys():
+        return True
+    return "run_id" in row and isinstance(row.get("entries"), list)
 
 
 @dataclass
@@ -115,39 +116,42 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def _entry(row: Row, run: _Run, ratings: RatingFilter) -> list[AnyRecord]:
-    if (
-        not isinstance(row.get("entry_id"), str | int)
-        or not isinstance(row.get("fixture"), str)
-        or not row["fixture"].strip()
-    ):
+    """The traces of an entry, and its rating where that counts."""
+    fixture = row.get("fixture")
+    has_id = isinstance(row.get("entry_id"), str | int)
+    if not has_id or not isinstance(fixture, str) or not fixture.strip():
         raise Unreadable("an entry has an entry_id, a scenario and a fixture; this one has not")
-    override = row.get("data_override")
-    about = {key: row[key] for key in KEPT if row.get(key) is not None} | (
-        {"data": override} if override else {}
-    )
-    asked = [("", prompt_of(row, run.fixtures.get(str(row.get("scenario")), {})), row["fixture"])]
+    metadata = {key: row[key] for key in KEPT if row.get(key) is not None}
+    if row.get("data_override"):
+        metadata["data"] = row["data_override"]
+    metadata["entry_id"] = row["entry_id"]
+    if run.name:
+        metadata["run_id"] = run.name
+
+    # which fixture, and for a natural entry also which widget
+    fixtures = run.fixtures.get(str(row.get("scenario")), {})
+    questions = [("", prompt_of(row, fixtures), fixture)]
     if row.get("natural") is True and row.get("scenario") and row.get("question"):
-        asked.append((":widget", choice_of(row, sorted(run.fixtures)), _widget(row)))
-    found: list[AnyRecord] = []
-    for suffix, prompt, answer in asked:
+        questions.append((":widget", choice_of(row, sorted(run.fixtures)), _widget(row)))
+
+    counts = ratings.objection(row, _confidence(row)) is None
+    records: list[AnyRecord] = []
+    for suffix, prompt, answer in questions:
         fields = {
             "id": f"{run.name}:{row['entry_id']}{suffix}" if run.name else None,
             "session": f"question:{row['question_id']}" if row.get("question_id") else None,
             "input": prompt,
             "output": answer,
-            "metadata": about
-            | {"entry_id": row["entry_id"]}
-            | ({"run_id": run.name} if run.name else {}),
+            "metadata": metadata,
         }
-        trace = TraceRecord.model_validate(
-            {key: value for key, value in fields.items() if value is not None}
-        )
+        known = {key: value for key, value in fields.items() if value is not None}
+        trace = TraceRecord.model_validate(known)
         if trace.id:
             trace.with_identity({"widget": trace.id})
-        found.append(trace)
-        if ratings.objection(row, _intent(row).get("confidence")) is None:
-            found += _rating(row, trace.external_id, run.made_at)
-    return found
+        records.append(trace)
+        if counts:
+            records += _rating(row, trace.external_id, run.made_at)
+    return records
 
 
 def _widget(row: Row) -> str:
@@ -155,18 +159,23 @@ def _widget(row: Row) -> str:
 
 
 def _intent(row: Row) -> Mapping[str, Any]:
-    """What the app took the question for."""
+    """What the app understood the question to be about."""
     meta = row.get("pipeline_meta")
     intent = meta.get("intent") if isinstance(meta, dict) else None
     return intent if isinstance(intent, dict) else {}
+
+
+def _confidence(row: Row) -> Any:
+    """How sure the app was of that."""
+    return _intent(row).get("confidence")
 
 
 def prompt_of(entry: Row, fixtures: Mapping[str, str]) -> str:
     """The question that a fixture answers: equal for two entries exactly where everything that it
     shows is equal.
 
-    >>> print(prompt_of({"scenario": "kpi", "question": "Pump 4?", "size": "hero"}, {"dial": "a
-    round scale", "bar": ""}))
+    >>> entry = {"scenario": "kpi", "question": "Pump 4?", "size": "hero"}
+    >>> print(prompt_of(entry, {"dial": "a round scale", "bar": ""}))
     Scenario: kpi
     Query: Pump 4?
     Size: hero
@@ -176,30 +185,29 @@ def prompt_of(entry: Row, fixtures: Mapping[str, str]) -> str:
     Which fixture shows this best? Answer with its name only.
     """
     override = entry.get("data_override")
-    found: Mapping[str, Any] = override if isinstance(override, dict) else {}
-    data: Mapping[str, Any] = next(
-        (found[key] for key in ("demoData", "data") if isinstance(found.get(key), dict)), {}
-    )
-    config = found.get("config")
+    override = override if isinstance(override, dict) else {}
+    parts = [override.get("demoData"), override.get("data")]
+    data: Mapping[str, Any] = next((part for part in parts if isinstance(part, dict)), {})
+    config = override.get("config")
     title = config.get("title") if isinstance(config, dict) else None
     lines = [
         ("Scenario", entry.get("scenario")),
         ("Query", entry.get("question")),
         ("Size", entry.get("size")),
+        ("Fixtures", ", ".join(sorted(fixtures)) or None),
     ]
-    lines.append(("Fixtures", ", ".join(sorted(fixtures)) or None))
     lines += [(f"- {name}", fixtures[name] or None) for name in sorted(fixtures)]
     lines += [(f"Data.{key}", data.get(key)) for key in SHOWN]
     lines.append(("Title", title))
-    return _told(lines, "Which fixture shows this best? Answer with its name only.")
+    return _prompt(lines, "Which fixture shows this best? Answer with its name only.")
 
 
 def choice_of(entry: Row, scenarios: list[str]) -> str:
     """The question that one widget or several answer: the same for all entries of a question.
 
-    >>> meant = {"domains": ["ops"], "entities": {"pump": ["4"]}, "time_range": "last week"}
-    >>> print(choice_of({"question": "Pump 4?", "pipeline_meta": {"intent": meant}}, ["kpi",
-    "map"]))
+    >>> intent = {"domains": ["ops"], "entities": {"pump": ["4"]}, "time_range": "last week"}
+    >>> entry = {"question": "Pump 4?", "pipeline_meta": {"intent": intent}}
+    >>> print(choice_of(entry, ["kpi", "map"]))
     Query: Pump 4?
     Scenarios: kpi, map
     Domains: ops
@@ -209,20 +217,19 @@ def choice_of(entry: Row, scenarios: list[str]) -> str:
     Which widgets show this best? Answer with the scenario and size of each, as: kpi (normal), trend
     (normal)
     """
-    known = _intent(entry)
-    domains, entities = known.get("domains"), known.get("entities")
-    named = (
-        [f"{name}: {_listed(value)}" for name, value in entities.items()]
-        if isinstance(entities, dict)
-        else []
-    )
-    lines = [("Query", entry.get("question")), ("Scenarios", ", ".join(scenarios) or None)]
-    lines += [
+    intent = _intent(entry)
+    domains, time_range = intent.get("domains"), intent.get("time_range")
+    entities = []
+    if isinstance(intent.get("entities"), dict):
+        entities = [f"{name}: {_listed(value)}" for name, value in intent["entities"].items()]
+    lines = [
+        ("Query", entry.get("question")),
+        ("Scenarios", ", ".join(scenarios) or None),
         ("Domains", _listed(domains) if domains else None),
-        ("Entities", ", ".join(named) or None),
+        ("Entities", ", ".join(entities) or None),
+        ("Time range", _listed(time_range) if time_range else None),
     ]
-    lines.append(("Time range", _listed(known["time_range"]) if known.get("time_range") else None))
-    return _told(lines, ASKED)
+    return _prompt(lines, ASKED)
 
 
 def _listed(value: Any) -> str:
@@ -231,9 +238,9 @@ def _listed(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _told(lines: Iterable[tuple[str, Any]], question: str) -> str:
-    told = "\n".join(f"{name}: {value}" for name, value in lines if value is not None)
-    return f"{told}\n\n{question}"
+def _prompt(lines: Iterable[tuple[str, Any]], question: str) -> str:
+    facts = "\n".join(f"{name}: {value}" for name, value in lines if value is not None)
+    return f"{facts}\n\n{question}"
 
 
 def _rating(row: Row, trace: str, made_at: Any = None) -> Iterator[FeedbackRecord]:
@@ -242,16 +249,12 @@ def _rating(row: Row, trace: str, made_at: Any = None) -> Iterator[FeedbackRecor
         return
     if not isinstance(rating, str) or rating not in THUMBS:
         raise Unreadable(f"rating {rating!r} is none of up, down, null")
-    tags = {"tags": row["tags"]} if row.get("tags") else None
     fields = {
         "kind": "thumb",
         "value": THUMBS[rating],
         "targets": [TargetRef(kind="trace", id=trace)],
-        "metadata": tags,
-    }
-    rater = {"id": row["device_id"]} if row.get("device_id") else None
-    fields |= {
-        "rater": rater,
+        "metadata": {"tags": row["tags"]} if row.get("tags") else None,
+        "rater": {"id": row["device_id"]} if row.get("device_id") else None,
         "occurred_at": row.get("rated_at") or made_at,
         "comment": row.get("notes") or None,
     }
@@ -260,112 +263,121 @@ def _rating(row: Row, trace: str, made_at: Any = None) -> Iterator[FeedbackRecor
 
 @dataclass(frozen=True)
 class Widgets(JsonLines):
-    """See the module: a run, its ratings, a folder of runs, or entries one by one. `ratings` says
-    which of them count."""
+    """A run, its ratings, a folder of runs, or entries one by one. `ratings` says which ratings
+    count."""
 
     ratings: RatingFilter = ALL_COUNT
 
     def with_ratings(self, ratings: RatingFilter) -> Widgets:
-        """See detect.Rated."""
         return replace(self, ratings=ratings)
 
-    def items(self, found: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
+    def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
         """The item of every entry that stands alone, and of its rating where that does not count."""
-        for entry in found:
-            yield from super().items(
-                iter([entry]), lambda row: _entry(row, _Run(row.get("run_id")), self.ratings)
-            )
-            if entry.row is not None:
-                yield from _uncounted(
-                    entry.row, _intent(entry.row).get("confidence"), self.ratings, entry.number
-                )
+
+        def parse_entry(entry: Row) -> list[AnyRecord]:
+            return _entry(entry, _Run(entry.get("run_id")), self.ratings)
+
+        for row in rows:
+            yield from super().items(iter([row]), parse_entry)
+            if row.row is not None:
+                yield from _uncounted(row.row, _confidence(row.row), self.ratings, row.number)
 
     def claims_location(self, path: Path) -> bool:
-        """See detect.ReadsLocations: a folder with the file of a run."""
-        return path.is_dir() and any(_is_run(_object(file)) for file in files_below(path, ".json"))
+        """A folder with the file of a run."""
+        return path.is_dir() and any(_is_run(_value(file)) for file in files_below(path, ".json"))
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """See Source. The file of a run is one JSON object and is held in memory."""
+        """Every item in order. The file of a run is one JSON object and is held in memory."""
         if path.is_dir():
-            files = list(files_below(path, ".json"))
-            runs = [one for one in files if _is_run(_object(one))]
-            if not runs:
-                raise InputError(
-                    f"folder {str(path)!r}",
-                    "no file in it has the entries of a run",
-                    "Name the folder of exhaustive_data.json",
-                )
-            yield from numbered(
-                item
-                for run in runs
-                for item in named(_whole(run, self.ratings), run.relative_to(path).as_posix())
-            )
-        elif _is_run(found := _object(path)):
-            yield from numbered(_whole(path, self.ratings))
-        elif found is not None and (ratings := _ratings(found)):
-            yield from numbered(_rated(path, ratings, _beside(path), self.ratings))
+            yield from numbered(self._folder(path, on_position))
+            return
+        value = _value(path)
+        ratings = _ratings(value)
+        if _is_run(value):
+            yield from numbered(_run_items(path, self.ratings))
+        elif ratings:
+            yield from numbered(_rated(path, ratings, _run_beside(path), self.ratings))
         else:
             yield from super().read(path, on_position)
             return
-        on_position(sum(file.stat().st_size for file in ([path] if path.is_file() else files)))
+        on_position(path.stat().st_size)
+
+    def _folder(self, folder: Path, on_position: OnPosition) -> Iterator[Item]:
+        files = list(files_below(folder, ".json"))
+        runs = [file for file in files if _is_run(_value(file))]
+        if not runs:
+            raise InputError(
+                f"folder {str(folder)!r}",
+                "no file in it has the entries of a run",
+                "Name the folder of exhaustive_data.json",
+            )
+        for run in runs:
+            yield from named(_run_items(run, self.ratings), run.relative_to(folder).as_posix())
+        on_position(sum(file.stat().st_size for file in files))
 
 
-def _object(path: Path, *, allow_nul: bool = True) -> Any:
+def _value(path: Path, *, allow_nul: bool = True) -> Any:
     """The value of a .json file; None for every other file, whose lines are read one by one.
     Entries with NUL are refused one by one."""
+    if path.suffix != ".json":
+        return None
     try:
-        return (
-            json_value(read_regular(path), MOST_VALUES, allow_nul=allow_nul)
-            if path.suffix == ".json"
-            else None
-        )
+        return json_value(read_regular(path), MOST_VALUES, allow_nul=allow_nul)
     except (InputError, Unreadable):
         return None
 
 
-def _is_run(found: Any) -> bool:
-    return isinstance(found, dict) and isinstance(found.get("entries"), list)
+def _is_run(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("entries"), list)
 
 
-def _ratings(found: Any) -> list[dict[str, Any]]:
+def _ratings(value: Any) -> list[dict[str, Any]]:
     """The rows of a rating file, each with its entry_id; none where it is no such file."""
-    inner = found.get("ratings", found) if isinstance(found, dict) else found
-    if isinstance(inner, dict):
-        inner = [{"entry_id": name, **one} for name, one in inner.items() if isinstance(one, dict)]
-    rows = [one for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
-    rated = bool(rows) and all(
-        "rating" in one and "entry_id" in one and "fixture" not in one for one in rows
-    )
-    return rows if rated else []
+    ratings = value.get("ratings", value) if isinstance(value, dict) else value
+    rows: list[dict[str, Any]] = []
+    if isinstance(ratings, dict):
+        for name, row in ratings.items():
+            if isinstance(row, dict):
+                rows.append({"entry_id": name, **row})
+    elif isinstance(ratings, list):
+        rows = [row for row in ratings if isinstance(row, dict)]
+    for row in rows:
+        if not {"rating", "entry_id"} <= row.keys() or "fixture" in row:
+            return []
+    return rows
 
 
 def _run_of(path: Path) -> _Run:
-    found = _object(path)
-    fixtures: dict[str, dict[str, str]] = defaultdict(dict)
-    if has_nul([found.get("run_id"), found.get("created_at")]):
+    """What is known about the run in this file, and from the catalogues beside it."""
+    value = _value(path)
+    if has_nul([value.get("run_id"), value.get("created_at")]):
         raise InputError(f"file {str(path)!r}", str(HasNul()), "Correct its run_id or created_at")
-    entries = [one for one in found["entries"] if isinstance(one, dict) and not has_nul(one)]
-    for one in entries:
-        if one.get("scenario"):
-            fixtures[str(one["scenario"])].setdefault(str(one.get("fixture")), "")
-    for catalogue in sorted(path.parent.glob("*catalog*.json")):
-        known = _object(catalogue, allow_nul=False)
-        if isinstance(known, dict):
-            for name, described in known.items():
+    entries = [
+        entry for entry in value["entries"] if isinstance(entry, dict) and not has_nul(entry)
+    ]
+
+    # the fixtures of each scenario
+    fixtures: dict[str, dict[str, str]] = defaultdict(dict)
+    for entry in entries:
+        if entry.get("scenario"):
+            fixtures[str(entry["scenario"])].setdefault(str(entry.get("fixture")), "")
+    for file in sorted(path.parent.glob("*catalog*.json")):
+        catalogue = _value(file, allow_nul=False)
+        if isinstance(catalogue, dict):
+            for name, described in catalogue.items():
                 fixtures[name] = _described(described, fixtures[name])
-    run = _Run(found.get("run_id") or None, found.get("created_at"), fixtures)
-    run.confidences = {
-        str(entry.get("entry_id")): _intent(entry).get("confidence") for entry in entries
-    }
+
+    # the traces of each entry
+    run = _Run(value.get("run_id") or None, value.get("created_at"), fixtures)
+    run.confidences = {str(entry.get("entry_id")): _confidence(entry) for entry in entries}
     names = {}
-    for one in entries:
+    for entry in entries:
         try:
-            made = _entry(one, run, ALL_COUNT)
-            names[str(one.get("entry_id"))] = [
-                trace.external_id for trace in made if isinstance(trace, TraceRecord)
-            ]
+            records = _entry(entry, run, ALL_COUNT)
         except (Unreadable, ValidationError):
             continue  # it is refused where it is read
+        traces = [record for record in records if isinstance(record, TraceRecord)]
+        names[str(entry.get("entry_id"))] = [trace.external_id for trace in traces]
     run.entries = names
     return run
 
@@ -377,45 +389,45 @@ def _described(described: Any, rendered: Mapping[str, str]) -> dict[str, str]:
         return {name: text if isinstance(text, str) else "" for name, text in described.items()}
     if isinstance(described, list):
         return {str(name): "" for name in described}
-    alone = described if isinstance(described, str) and len(rendered) == 1 else ""
-    return dict.fromkeys(rendered, alone)
+    text = described if isinstance(described, str) and len(rendered) == 1 else ""
+    return dict.fromkeys(rendered, text)
 
 
-def _beside(path: Path) -> _Run:
-    runs = [one for one in sorted(path.parent.glob("*.json")) if _is_run(_object(one))]
+def _run_beside(path: Path) -> _Run:
+    runs = [file for file in sorted(path.parent.glob("*.json")) if _is_run(_value(file))]
     if len(runs) != 1:
-        why = f"there are {len(runs)} runs beside it, and entry ids begin anew with every run"
         raise InputError(
-            f"file {str(path)!r}", why, "Put it into the folder of its exhaustive_data.json"
+            f"file {str(path)!r}",
+            f"there are {len(runs)} runs beside it, and entry ids begin anew with every run",
+            "Put it into the folder of its exhaustive_data.json",
         )
     return _run_of(runs[0])
 
 
-def _whole(path: Path, ratings: RatingFilter) -> Iterator[Item]:
+def _run_items(path: Path, ratings: RatingFilter) -> Iterator[Item]:
     """The entries of a run, the ratings in its folder, and what both say about several widgets of a
     question."""
     run = _run_of(path)
-    entries = _object(path)["entries"]
-    shown: list[Row] = []
+    readable: list[Row] = []
     counted: list[Row] = []
-    for entry in entries:
+    for entry in _value(path)["entries"]:
         row = entry if isinstance(entry, dict) else {}
-        item = _item(lambda row=row: _entry(row, run, ratings), entry)
+        item = _item(partial(_entry, row, run, ratings), entry)
         yield item
         if not isinstance(item, Line):
             continue
-        shown.append(row)
-        uncounted = list(_uncounted(row, _intent(row).get("confidence"), ratings))
+        readable.append(row)
+        uncounted = list(_uncounted(row, _confidence(row), ratings))
         yield from uncounted
         if row.get("rating") and not uncounted:
             counted.append(row)
-    for place in sorted(path.parent.glob("*rating*.json")):
-        rows = _ratings(_object(place))
-        for row, item in zip(rows, _rated(place, rows, _beside(place), ratings), strict=True):
+    for file in sorted(path.parent.glob("*rating*.json")):
+        rows = _ratings(_value(file))
+        for row, item in zip(rows, _rated(file, rows, _run_beside(file), ratings), strict=True):
             yield item
             if isinstance(item, Line) and row.get("rating"):
                 counted.append(row)
-    yield from _choices(shown, counted, run)
+    yield from _choices(readable, counted, run)
 
 
 def _uncounted(
@@ -430,41 +442,39 @@ def _uncounted(
 def _choices(entries: list[Row], counted: list[Row], run: _Run) -> Iterator[Item]:
     """For every question of which more than one widget was liked or disliked: all that were liked,
     all that were not, which is better."""
-    newest: dict[tuple[str, Any], Row] = {}
-    for rating in counted:
-        key = str(rating["entry_id"]), rating.get("device_id")
-        if key not in newest or _rated_at(newest[key]) <= _rated_at(rating):
-            newest[key] = rating
-    voices: dict[str, list[Row]] = defaultdict(list)
-    for (name, _), rating in newest.items():
-        voices[name].append(rating)
+    by_entry = _newest_ratings(counted)
     questions: dict[str, list[Row]] = defaultdict(list)
     for entry in entries:
-        if (
-            entry.get("natural") is True
-            and entry.get("scenario")
-            and entry.get("question")
-            and entry.get("question_id")
-        ):
+        has_question = entry.get("question") and entry.get("question_id")
+        if entry.get("natural") is True and entry.get("scenario") and has_question:
             questions[str(entry["question_id"])].append(entry)
 
     for question, shown in questions.items():
-        heard: dict[str, list[Row]] = defaultdict(list)
+        by_widget: dict[str, list[Row]] = defaultdict(list)
         for entry in shown:
-            heard[_widget(entry)] += voices[str(entry.get("entry_id"))]
-        thumbs = {
-            widget: {THUMBS[rating["rating"]] for rating in ratings}
-            for widget, ratings in heard.items()
-            if ratings
-        }
-        liked = sorted(widget for widget, said in thumbs.items() if said == {True})
-        disliked = sorted(widget for widget, said in thumbs.items() if said == {False})
+            by_widget[_widget(entry)] += by_entry[str(entry.get("entry_id"))]
+        thumbs = {}
+        for widget in sorted(by_widget):
+            thumbs[widget] = {THUMBS[rating["rating"]] for rating in by_widget[widget]}
+        liked = [widget for widget, values in thumbs.items() if values == {True}]
+        disliked = [widget for widget, values in thumbs.items() if values == {False}]
         if liked and disliked and len(liked) + len(disliked) > 2:
-            ratings = [rating for widget in (*liked, *disliked) for rating in heard[widget]]
-            yield _item(
-                partial(_preferred, question, shown[0], (liked, disliked), ratings, run),
-                {"question_id": question},
-            )
+            ratings = list(chain.from_iterable(by_widget[name] for name in (*liked, *disliked)))
+            records = partial(_preferred, question, shown[0], (liked, disliked), ratings, run)
+            yield _item(records, {"question_id": question})
+
+
+def _newest_ratings(ratings: list[Row]) -> dict[str, list[Row]]:
+    """Entry -> its ratings, of each device the newest."""
+    newest: dict[tuple[str, Any], Row] = {}
+    for rating in ratings:
+        key = str(rating["entry_id"]), rating.get("device_id")
+        if key not in newest or _rated_at(newest[key]) <= _rated_at(rating):
+            newest[key] = rating
+    by_entry: dict[str, list[Row]] = defaultdict(list)
+    for (entry_id, _), rating in newest.items():
+        by_entry[entry_id].append(rating)
+    return by_entry
 
 
 def _preferred(
@@ -472,18 +482,19 @@ def _preferred(
 ) -> list[AnyRecord]:
     """Two answers of several widgets to a question, the liked ones and the others, and the
     preference that follows from the ratings."""
-    about = {"question_id": question} | ({"run_id": run.name} if run.name else {})
-    traces = [
-        TraceRecord.model_validate(
-            {
-                "session": f"question:{question}",
-                "input": choice_of(entry, sorted(run.fixtures)),
-                "output": ", ".join(widgets),
-                "metadata": about,
-            }
-        )
-        for widgets in sides
-    ]
+    metadata = {"question_id": question}
+    if run.name:
+        metadata["run_id"] = run.name
+    prompt = choice_of(entry, sorted(run.fixtures))
+    traces = []
+    for widgets in sides:
+        fields = {
+            "session": f"question:{question}",
+            "input": prompt,
+            "output": ", ".join(widgets),
+            "metadata": metadata,
+        }
+        traces.append(TraceRecord.model_validate(fields))
     devices = {rating.get("device_id") for rating in ratings}
     device = devices.pop() if len(devices) == 1 else None
     last = max(ratings, key=_rated_at).get("rated_at") or run.made_at
@@ -501,41 +512,41 @@ def _preferred(
 
 def _rated_at(rating: Row) -> datetime:
     """When it was given; what has no time came before everything that has."""
-    return (
-        parse_time(rating["rated_at"])
-        if rating.get("rated_at")
-        else datetime.min.replace(tzinfo=UTC)
-    )
+    if rating.get("rated_at"):
+        return parse_time(rating["rated_at"])
+    return datetime.min.replace(tzinfo=UTC)
 
 
 def _rated(
     path: Path, rows: list[dict[str, Any]], run: _Run, ratings: RatingFilter
 ) -> Iterator[Item]:
+    """The items of the ratings of a rating file."""
     for row in rows:
-        reason = ratings.objection(row, run.confidences.get(str(row["entry_id"])))
-        if reason is not None:
-            yield LeftOut(0, reason, json.dumps(row, ensure_ascii=False))
+        uncounted = list(_uncounted(row, run.confidences.get(str(row["entry_id"])), ratings))
+        if uncounted:
+            yield from uncounted
         else:
-            yield _item(lambda row=row: _given(row, run, path), row)
+            yield _item(partial(_thumbs, row, run, path), row)
 
 
-def _given(row: Row, run: _Run, path: Path) -> list[AnyRecord]:
+def _thumbs(row: Row, run: _Run, path: Path) -> list[AnyRecord]:
+    """The thumbs of a rating, one a trace of its entry."""
     entry = str(row["entry_id"])
     if row.get("run_id") not in (None, run.name) or entry not in run.entries:
         raise Unreadable(f"{path.name}: entry {entry!r} is not of run {run.name!r}")
-    if (
-        row.get("rated_at")
-        and run.made_at
-        and parse_time(row["rated_at"]) < parse_time(run.made_at)
-    ):
+    rated_at = parse_time(row["rated_at"]) if row.get("rated_at") and run.made_at else None
+    if rated_at is not None and rated_at < parse_time(run.made_at):
         raise Unreadable(
             f"{path.name}: entry {entry!r} was rated before this run was made, so another widget "
             "is meant"
         )
-    return [thumb for trace in run.entries[entry] for thumb in _rating(row, trace)]
+    thumbs: list[AnyRecord] = []
+    for trace in run.entries[entry]:
+        thumbs += _rating(row, trace)
+    return thumbs
 
 
-def _item(records: Any, row: Any) -> Item:
+def _item(records: Callable[[], list[AnyRecord]], row: Any) -> Item:
     text = json.dumps(row, ensure_ascii=False)
     try:
         if has_nul(row):
