@@ -116,8 +116,8 @@ class Source(Protocol):
         """Whether an object with these keys is of this format."""
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        """Every item of the file in order, in constant memory; `on_position` is told the position in bytes
-        now and then.
+        """Every item of the file in order, in constant memory; `on_position` is told the position
+        in bytes now and then.
 
         Raises InputError where the file as a whole cannot be read.
         """

@@ -156,8 +156,8 @@ class _Machine:
             self.stack[-1][key] = value
 
     def key(self, value: Any) -> str:
-        """A key that is no text or number, as a text: a new one each time, which is counted before it
-        is made."""
+        """A key that is no text or number, as a text: a new one each time, which is counted before
+        it is made."""
         parts: tuple[Any, ...] = ()
         if isinstance(value, tuple):
             parts = value
