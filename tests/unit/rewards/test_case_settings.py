@@ -21,7 +21,7 @@ from thumbwheel.rewards.checker import checker, refusal
 from thumbwheel.rewards.component import components, resolve_paths
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions.judge import Judge, signature
-from thumbwheel.training.judge import Ask
+from thumbwheel.training.judge import JudgeRequest
 from thumbwheel.training.judge import Judge as FreshJudge
 
 AGENT = "support"
@@ -109,7 +109,7 @@ def test_a_row_of_an_old_dataset_is_blocked_where_training_judges(tmp_path):
     }
     judge = FreshJudge({"checker": 1.0})
     try:
-        (found,) = judge.judge([Ask(row, trace["output"], "stop", [])])
+        (found,) = judge.judge([JudgeRequest(row, trace["output"], "stop", [])])
     finally:
         judge.close()
     assert (found.value, dict(found.failures)) == (None, {"checker": "blocked"})
@@ -187,7 +187,7 @@ def test_the_owners_settings_make_a_judge_of_a_case_that_only_names_it(tmp_path)
         fresh = FreshJudge({"checker": 1.0}, checkers=owner)
         try:
             row = {"row_id": "r1", "reference": "Short", "checker": "judge", "checker_config": None}
-            (trained,) = fresh.judge([Ask(row, "A long answer", "stop", [])])
+            (trained,) = fresh.judge([JudgeRequest(row, "A long answer", "stop", [])])
         finally:
             fresh.close()
         assert trained.value == 1

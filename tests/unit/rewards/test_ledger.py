@@ -592,8 +592,8 @@ def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count
 
 def test_inputs_are_the_fingerprint_of_what_is_read_and_of_nothing_else(world):
     part = components(world().ws, AGENT, ledger.settings(world().ws, AGENT), ["edit_distance"])[0]
-    from thumbwheel.rewards.cases import Stored
+    from thumbwheel.rewards.cases import StoredCase
 
-    first = part.inputs(Stored(Case("a", metadata={"x": 1}, as_of=datetime.now(UTC)), True))
-    assert first == part.inputs(Stored(Case("a", metadata={"x": 2}, steps=()), True))
-    assert first != part.inputs(Stored(Case("b"), True))
+    first = part.inputs(StoredCase(Case("a", metadata={"x": 1}, as_of=datetime.now(UTC)), True))
+    assert first == part.inputs(StoredCase(Case("a", metadata={"x": 2}, steps=()), True))
+    assert first != part.inputs(StoredCase(Case("b"), True))
