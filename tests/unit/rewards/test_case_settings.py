@@ -21,8 +21,8 @@ from thumbwheel.rewards.checker import checker, refusal
 from thumbwheel.rewards.component import components, resolve_paths
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions.judge import Judge, signature
-from thumbwheel.training.judge import JudgeRequest
 from thumbwheel.training.judge import Judge as FreshJudge
+from thumbwheel.training.judge import JudgeRequest
 
 AGENT = "support"
 TRUSTED = {"checker": "code_execution", "checker_config": {"trusted_code": True}}
