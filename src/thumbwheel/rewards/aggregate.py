@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from thumbwheel.rewards.types import Edit, Judgement, LabelConfig, Statement, Value
 
 
-class Said(Protocol):
+class TimedStatement(Protocol):
     """What has a time and a name: a statement, or a vote."""
 
     @property
@@ -37,32 +37,32 @@ class Said(Protocol):
         """Whether no person said it."""
 
 
-S = TypeVar("S", bound=Said)
+T = TypeVar("T", bound=TimedStatement)
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
 ROUNDING = 1e-9
 """4 of 1..5 stars lies at 0.75 and 0.6 of 0..1 at 0.6 exactly; a boundary must not depend on
 rounding."""
 
 
-def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judgement:
+def judge(trace_id: str, statements: Iterable[Statement], config: LabelConfig) -> Judgement:
     """What `said` says about one trace, by the rule. A rater of weight 0 is not heard."""
-    heard = [s for s in said if s.weight > 0]
+    heard = [s for s in statements if s.weight > 0]
     if len(heard) == 1:
         return _alone(trace_id, heard[0], config)
-    votes = {s.feedback_id: reading(s, config) for s in heard if s.kind != "correction"}
-    every = [
+    votes = {s.feedback_id: verdict_of(s, config) for s in heard if s.kind != "correction"}
+    opinions = [
         s
         for s in heard
         if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)
     ]
-    opinions = people_first(every)
+    preferred = people_first(opinions)
     counted, torn = (
-        newest(opinions, voice, lambda s: votes[s.feedback_id])
-        if len(opinions) > 1
-        else (opinions, False)
+        newest_per_speaker(preferred, speaker_of, lambda s: votes[s.feedback_id])
+        if len(preferred) > 1
+        else (preferred, False)
     )
-    last = {
-        voice(s): s.at for s in counted
+    last_times = {
+        speaker_of(s): s.at for s in counted
     }  # a rating and a thumb may be given at once, and both are the newest word
     for_, against = (
         sorted((s for s in counted if votes[s.feedback_id] is side), key=_when)
@@ -70,7 +70,7 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
     )
     gain, loss = (math.fsum(s.weight for s in side) for side in (for_, against))
     good = None if gain == loss else gain > loss
-    edit, edit_conflict = edit_of(heard)
+    edit, edit_conflict = agreed_edit(heard)
     judgement = Judgement(
         trace_id,
         good,
@@ -80,11 +80,11 @@ def judge(trace_id: str, said: Iterable[Statement], config: LabelConfig) -> Judg
         torn or bool(for_ and against),
         edit,
         edit_conflict,
-        value_of([s for s in opinions if last.get(voice(s)) == s.at], config),
+        mean_value([s for s in preferred if last_times.get(speaker_of(s)) == s.at], config),
         bool(for_ or against) and all(s.automatic for s in (*for_, *against)),
     )
-    if judgement.value is None and len(opinions) < len(every):
-        computed = value_of([s for s in every if s.automatic], config)
+    if judgement.value is None and len(preferred) < len(opinions):
+        computed = mean_value([s for s in opinions if s.automatic], config)
         return judgement._replace(value=beside_verdict(judgement, computed))
     return judgement
 
@@ -122,19 +122,19 @@ class _Spoken(Protocol):
         """Whether no person said it."""
 
 
-def people_first(said: Iterable[P]) -> list[P]:
+def people_first(statements: Iterable[P]) -> list[P]:
     """What people said; all of it where no person is among them."""
-    every = list(said)
-    people = [s for s in every if not s.automatic]
-    return people or every
+    everything = list(statements)
+    people = [s for s in everything if not s.automatic]
+    return people or everything
 
 
-def _alone(trace_id: str, said: Statement, config: LabelConfig) -> Judgement:
+def _alone(trace_id: str, statement: Statement, config: LabelConfig) -> Judgement:
     """The rule for what one rater says and nobody else, which is most of what there is."""
-    vote = None if said.kind == "correction" else reading(said, config)
+    vote = None if statement.kind == "correction" else verdict_of(statement, config)
     edit, value = (
-        edit_of((said,))[0] if said.kind == "correction" else None,
-        value_of((said,), config),
+        agreed_edit((statement,))[0] if statement.kind == "correction" else None,
+        mean_value((statement,), config),
     )
     if vote is None:
         return Judgement(trace_id, None, None, None, (), False, edit, False, value)
@@ -142,81 +142,97 @@ def _alone(trace_id: str, said: Statement, config: LabelConfig) -> Judgement:
         trace_id,
         vote,
         1.0,
-        said.kind,
-        (said.feedback_id,),
+        statement.kind,
+        (statement.feedback_id,),
         False,
         edit,
         False,
         value,
-        said.automatic,
+        statement.automatic,
     )
 
 
-def reading(said: Statement, config: LabelConfig) -> bool | None:
+def verdict_of(statement: Statement, config: LabelConfig) -> bool | None:
     """Good (True), bad (False) or neither (None) as one statement has it."""
-    return READERS[said.kind](said, config) if said.kind in READERS else None
+    return READERS[statement.kind](statement, config) if statement.kind in READERS else None
 
 
-def _thumb(said: Statement, config: LabelConfig) -> bool | None:
-    return said.value if isinstance(said.value, bool) else None
+def _thumb(statement: Statement, config: LabelConfig) -> bool | None:
+    return statement.value if isinstance(statement.value, bool) else None
 
 
-def _number(said: Statement, config: LabelConfig) -> bool | None:
-    place = place_of(said)
-    if place is None:
+def _number(statement: Statement, config: LabelConfig) -> bool | None:
+    position = scale_position(statement)
+    if position is None:
         return None
-    part, _ = place
-    if part >= config.good_from - ROUNDING:
+    share, _ = position
+    if share >= config.good_from - ROUNDING:
         return True
-    return False if part <= config.bad_to + ROUNDING else None
+    return False if share <= config.bad_to + ROUNDING else None
 
 
-def place_of(said: Statement) -> tuple[float, tuple[float, float]] | None:
+def scale_position(statement: Statement) -> tuple[float, tuple[float, float]] | None:
     """(where the number lies on its scale from 0 to 1, the scale); None for what is no number, or
     none of its scale."""
-    if isinstance(said.value, bool) or not isinstance(said.value, int | float):
+    if isinstance(statement.value, bool) or not isinstance(statement.value, int | float):
         return None
-    low, high = (said.scale["min"], said.scale["max"]) if said.scale else SCALES[said.kind]
+    low, high = (
+        (statement.scale["min"], statement.scale["max"])
+        if statement.scale
+        else SCALES[statement.kind]
+    )
     return (
-        ((said.value - low) / (high - low), (low, high))
-        if low <= said.value <= high and low != high
+        ((statement.value - low) / (high - low), (low, high))
+        if low <= statement.value <= high and low != high
         else None
     )
 
 
-def value_of(
-    said: Iterable[Statement], config: LabelConfig, kinds: Container[str] = SCALES
+def mean_value(
+    statements: Iterable[Statement], config: LabelConfig, kinds: Container[str] = SCALES
 ) -> Value | None:
     """The weighted mean of what the raters gave as numbers of `kinds`, the newest of each."""
-    numbers = [one for one in said if one.kind in kinds and place_of(one) is not None]
+    numbers = [
+        statement
+        for statement in statements
+        if statement.kind in kinds and scale_position(statement) is not None
+    ]
     if len(numbers) < 2:
         return _as_value(numbers[0], config) if numbers else None
-    latest, _ = newest(numbers, voice, lambda one: one.value)
-    return Value.mean([(_as_value(one, config), one.weight) for one in latest])
+    latest, _ = newest_per_speaker(numbers, speaker_of, lambda statement: statement.value)
+    return Value.mean([(_as_value(statement, config), statement.weight) for statement in latest])
 
 
-def _as_value(said: Statement, config: LabelConfig) -> Value:
-    place = place_of(said)
-    assert place is not None  # noqa: S101 - narrows the type; the caller has checked it
-    part, scale = place
-    turned = said.kind == "outcome" and (said.name or "").casefold() in config.bad_outcomes
+def _as_value(statement: Statement, config: LabelConfig) -> Value:
+    position = scale_position(statement)
+    assert position is not None  # noqa: S101 - narrows the type; the caller has checked it
+    share, scale = position
+    turned = (
+        statement.kind == "outcome" and (statement.name or "").casefold() in config.bad_outcomes
+    )
     return Value(
-        1 - part if turned else part, scale, said.kind, (said.feedback_id,), said.automatic
+        1 - share if turned else share,
+        scale,
+        statement.kind,
+        (statement.feedback_id,),
+        statement.automatic,
     )
 
 
-def _label(said: Statement, config: LabelConfig) -> bool | None:
-    truth = said.value if isinstance(said.value, bool) else True
-    word = (said.name or "" if isinstance(said.value, bool) else str(said.value)).casefold()
+def _label(statement: Statement, config: LabelConfig) -> bool | None:
+    applies = statement.value if isinstance(statement.value, bool) else True
+    word = (
+        statement.name or "" if isinstance(statement.value, bool) else str(statement.value)
+    ).casefold()
     if word in config.good_labels:
-        return truth
-    return not truth if word in config.bad_labels else None
+        return applies
+    return not applies if word in config.bad_labels else None
 
 
-def _outcome(said: Statement, config: LabelConfig) -> bool | None:
-    found = said.value if isinstance(said.value, bool) else _number(said, config)
-    bad = (said.name or "").casefold() in config.bad_outcomes
-    return found if found is None or not bad else not found
+def _outcome(statement: Statement, config: LabelConfig) -> bool | None:
+    verdict = statement.value if isinstance(statement.value, bool) else _number(statement, config)
+    bad = (statement.name or "").casefold() in config.bad_outcomes
+    return verdict if verdict is None or not bad else not verdict
 
 
 READERS: dict[str, Callable[[Statement, LabelConfig], bool | None]] = {
@@ -228,23 +244,29 @@ READERS: dict[str, Callable[[Statement, LabelConfig], bool | None]] = {
 }
 
 
-def voice(said: Statement) -> tuple[str, ...]:
+def speaker_of(statement: Statement) -> tuple[str, ...]:
     """Who speaks: all opinions of a rater replace each other, an outcome is a fact of its own and
     replaces no opinion."""
-    return (said.rater, f"outcome:{said.name or ''}") if said.kind == "outcome" else (said.rater,)
+    return (
+        (statement.rater, f"outcome:{statement.name or ''}")
+        if statement.kind == "outcome"
+        else (statement.rater,)
+    )
 
 
-def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
+def agreed_edit(statements: Iterable[Statement]) -> tuple[Edit | None, bool]:
     """The correction that the raters settled on, and whether they differ."""
-    edits = people_first(s for s in said if s.kind == "correction" and isinstance(s.value, str))
+    edits = people_first(
+        s for s in statements if s.kind == "correction" and isinstance(s.value, str)
+    )
     if len(edits) < 2:  # the rule below comes to the same; a million traces have one statement each
         return (
             Edit(edits[0].value, (edits[0].feedback_id,), edits[0].automatic) if edits else None
         ), False
-    latest, torn = newest(edits, voice, lambda s: s.value)
+    latest, torn = newest_per_speaker(edits, speaker_of, lambda s: s.value)
     weights: dict[str, float] = defaultdict(float)
-    for one in latest:
-        weights[one.value] += one.weight
+    for statement in latest:
+        weights[statement.value] += statement.weight
     leading = [text for text, weight in weights.items() if weight == max(weights.values())]
     conflict = torn or len(weights) > 1
     if len(leading) != 1:
@@ -255,9 +277,9 @@ def edit_of(said: Iterable[Statement]) -> tuple[Edit | None, bool]:
     ), conflict
 
 
-def newest(
-    said: Iterable[S], speaker: Callable[[S], tuple[str, ...]], meaning: Callable[[S], Any]
-) -> tuple[list[S], bool]:
+def newest_per_speaker(
+    statements: Iterable[T], speaker: Callable[[T], tuple[str, ...]], meaning: Callable[[T], Any]
+) -> tuple[list[T], bool]:
     """The newest of each voice, and whether a voice contradicts itself at the same instant: such a
     voice does not count.
 
@@ -265,31 +287,34 @@ def newest(
     Those with neither rater nor time all count: nobody knows that they are one person's, and their
     order in a file means nothing.
     """
-    voices: dict[tuple[str, ...], list[S]] = defaultdict(list)
-    for one in said:
-        voices[speaker(one)].append(one)
-    kept, torn = [], False
-    for own in voices.values():
-        if len(own) == 1:
-            kept.append(own[0])
+    by_speaker: dict[tuple[str, ...], list[T]] = defaultdict(list)
+    for statement in statements:
+        by_speaker[speaker(statement)].append(statement)
+    latest, torn = [], False
+    for statements_of_one in by_speaker.values():
+        if len(statements_of_one) == 1:
+            latest.append(statements_of_one[0])
             continue
-        last = max(s.at for s in own)
+        last = max(s.at for s in statements_of_one)
         final = sorted(
-            (s for s in own if s.at == last), key=lambda s: (meaning(s) is None, s.feedback_id)
+            (s for s in statements_of_one if s.at == last),
+            key=lambda s: (meaning(s) is None, s.feedback_id),
         )
         if all(s.lone for s in final):
-            kept.extend(final)
+            latest.extend(final)
         elif len({meaning(s) for s in final if meaning(s) is not None}) > 1:
             torn = True
         else:
-            kept.append(final[0])
-    return kept, torn
+            latest.append(final[0])
+    return latest, torn
 
 
-def _when(said: Statement) -> tuple[datetime, str]:
-    return said.at, said.feedback_id
+def _when(statement: Statement) -> tuple[datetime, str]:
+    return statement.at, statement.feedback_id
 
 
-def of_kinds(said: Iterable[Statement], *kinds: str) -> tuple[Statement, ...]:
+def of_kinds(statements: Iterable[Statement], *kinds: str) -> tuple[Statement, ...]:
     """The statements of these kinds, without those of raters that nobody hears (weight 0)."""
-    return tuple(one for one in said if one.kind in kinds and one.weight > 0)
+    return tuple(
+        statement for statement in statements if statement.kind in kinds and statement.weight > 0
+    )

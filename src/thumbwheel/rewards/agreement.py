@@ -31,7 +31,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import documents
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
-from thumbwheel.rewards.aggregate import newest, place_of, reading, voice
+from thumbwheel.rewards.aggregate import newest_per_speaker, scale_position, speaker_of, verdict_of
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions.judge import Judge, pair_of, signature
@@ -65,7 +65,7 @@ class Panel:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        alphas = {metric: one.as_dict() for metric, one in self.people.items()}
+        alphas = {metric: agreement.as_dict() for metric, agreement in self.people.items()}
         return {
             "kind": self.kind,
             "people": alphas,
@@ -74,8 +74,8 @@ class Panel:
         }
 
 
-def _plain(voices: Sequence[RaterAgreement]) -> list[dict[str, Any]]:
-    return [asdict(one) | {"agreement": one.agreement.as_dict()} for one in voices]
+def _plain(raters: Sequence[RaterAgreement]) -> list[dict[str, Any]]:
+    return [asdict(voice) | {"agreement": voice.agreement.as_dict()} for voice in raters]
 
 
 def panel(
@@ -93,36 +93,40 @@ def panel(
     for thing, rater, verdict in verdicts:
         things[thing][rater] = verdict
     people = {
-        thing: {rater: verdict for rater, verdict in said.items() if rater not in judges}
-        for thing, said in things.items()
+        thing: {rater: verdict for rater, verdict in verdicts_on.items() if rater not in judges}
+        for thing, verdicts_on in things.items()
     }
-    units = [list(said.values()) for said in people.values()]
-    known = sorted({rater for said in things.values() for rater in said})
-    voices = {rater: _against(rater, things, people) for rater in known}
+    units = [list(verdicts_on.values()) for verdicts_on in people.values()]
+    names = sorted({rater for verdicts_on in things.values() for rater in verdicts_on})
+    against_crowd = {rater: _against(rater, things, people) for rater in names}
     return Panel(
         kind,
         {metric: alpha(units, metric) for metric in metrics},
-        [voices[rater] for rater in known if rater not in judges],
-        [voices[rater] for rater in known if rater in judges],
+        [against_crowd[rater] for rater in names if rater not in judges],
+        [against_crowd[rater] for rater in names if rater in judges],
     )
 
 
 def _against(
     rater: str, things: Mapping[str, Mapping[str, Any]], people: Mapping[str, Mapping[str, Any]]
 ) -> RaterAgreement:
-    own, crowd, torn, alone = list[Any](), list[Any](), 0, 0
-    for thing, said in things.items():
-        if rater not in said:
+    verdicts, crowd_verdicts, torn, alone = list[Any](), list[Any](), 0, 0
+    for thing, verdicts_on in things.items():
+        if rater not in verdicts_on:
             continue
         others = Counter(verdict for name, verdict in people[thing].items() if name != rater)
         leading = [verdict for verdict, count in others.items() if count == max(others.values())]
         torn += len(leading) > 1
         alone += not leading
         if len(leading) == 1:
-            own.append(said[rater])
-            crowd.append(leading[0])
+            verdicts.append(verdicts_on[rater])
+            crowd_verdicts.append(leading[0])
     return RaterAgreement(
-        rater, sum(rater in said for said in things.values()), kappa(own, crowd), torn, alone
+        rater,
+        sum(rater in verdicts_on for verdicts_on in things.values()),
+        kappa(verdicts, crowd_verdicts),
+        torn,
+        alone,
     )
 
 
@@ -148,20 +152,20 @@ def agreement(ws: Workspace, agent: str) -> list[Panel]:
     ]
     panels = [panel(kind, verdicts, judges, metrics) for kind, verdicts, metrics in kinds]
     return [
-        one
-        for one in panels
-        if any(alike.units for alike in one.people.values())
-        or any(j.agreement.units for j in one.judges)
+        panel_of_kind
+        for panel_of_kind in panels
+        if any(coefficient.units for coefficient in panel_of_kind.people.values())
+        or any(judge.agreement.units for judge in panel_of_kind.judges)
     ]
 
 
 def _names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str]]:
     """Rater -> (name, kind); names that two sources share are told apart by the id."""
-    found = store.rater_names(connection, agent_id)
-    counts = Counter(name for name, _ in found.values())
+    rater_names = store.rater_names(connection, agent_id)
+    counts = Counter(name for name, _ in rater_names.values())
     return {
         rater: (name if counts[name] == 1 else f"{name} {rater[-6:]}", kind)
-        for rater, (name, kind) in found.items()
+        for rater, (name, kind) in rater_names.items()
     }
 
 
@@ -174,19 +178,25 @@ def _spoken(
     opinions, numbers = list[tuple[str, str, Any]](), list[tuple[str, str, Any]]()
     for trace_id, group in groupby(store.statements(connection, agent_id, None), key=itemgetter(0)):
         said = [one for _, one in group if one.kind not in ("correction", "outcome")]
-        latest, _ = newest(
-            (one for one in said if reading(one, rule) is not None),
-            voice,
-            lambda one: reading(one, rule),
+        latest, _ = newest_per_speaker(
+            (one for one in said if verdict_of(one, rule) is not None),
+            speaker_of,
+            lambda one: verdict_of(one, rule),
         )
         opinions += [
-            (trace_id, names.get(one.rater, one.rater), reading(one, rule)) for one in latest
+            (trace_id, names.get(one.rater, one.rater), verdict_of(one, rule)) for one in latest
         ]
-        rated, _ = newest(
-            (one for one in said if place_of(one) is not None), voice, lambda one: one.value
+        rated, _ = newest_per_speaker(
+            (one for one in said if scale_position(one) is not None),
+            speaker_of,
+            lambda one: one.value,
         )
         numbers += [
-            (trace_id, names.get(one.rater, one.rater), round((place_of(one) or (0.0, None))[0], 9))
+            (
+                trace_id,
+                names.get(one.rater, one.rater),
+                round((scale_position(one) or (0.0, None))[0], 9),
+            )
             for one in rated
         ]
     return opinions, numbers
@@ -249,7 +259,7 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
             people.append(crowd[first, second])
             model.append(side if pair[1] == cases[first].text else -side)
             prompts.append(pair[0])
-    found = kappa(people, model, prompts).as_dict()
+    kappa_figures = kappa(people, model, prompts).as_dict()
     facts = {
         "agent": agent,
         "judge": judge.fingerprint(),
@@ -259,12 +269,12 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
     reasons = Counter(one.reason for one in verdicts.values() if one.value is None).most_common(3)
     stated = {
         **facts,
-        "kappa": found["value"],
-        "low": found["low"],
-        "high": found["high"],
-        "pairs": found["units"],
+        "kappa": kappa_figures["value"],
+        "low": kappa_figures["low"],
+        "high": kappa_figures["high"],
+        "pairs": kappa_figures["units"],
         "prompts": len(set(prompts)),
-        "share": found["share"],
+        "share": kappa_figures["share"],
     }
     stated |= {
         "without_verdict": len(asked) - len(people),
@@ -290,8 +300,8 @@ def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], in
 
 def _cases(connection: sa.Connection, agent: str, trace_ids: Collection[str]) -> dict[str, Case]:
     return {
-        str(one.case.target_id): one.case
+        str(stored.case.target_id): stored.case
         for batch in stored_cases(connection, agent, {"text", "prompt"})
-        for one in batch
-        if one.case.target_id in trace_ids
+        for stored in batch
+        if stored.case.target_id in trace_ids
     }

@@ -35,10 +35,10 @@ class Call:
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    places: tuple[Any, ...] = ()
+    positional: tuple[Any, ...] = ()
 
 
-def of_steps(steps: tuple[Step, ...]) -> list[Call]:
+def calls_of_steps(steps: tuple[Step, ...]) -> list[Call]:
     """The calls that a run made, in order; the live hook's `{"args", "kwargs"}` is understood."""
     return [
         call
@@ -48,24 +48,24 @@ def of_steps(steps: tuple[Step, ...]) -> list[Call]:
     ]
 
 
-def _of_input(name: str, given: Any) -> Call:
+def _of_input(name: str, arguments: Any) -> Call:
     if (
-        isinstance(given, Mapping)
-        and set(given) == {"args", "kwargs"}
-        and isinstance(given["kwargs"], Mapping)
+        isinstance(arguments, Mapping)
+        and set(arguments) == {"args", "kwargs"}
+        and isinstance(arguments["kwargs"], Mapping)
     ):
-        return Call(name, given["kwargs"], tuple(given["args"] or ()))
-    return _call(name, given) or Call(name, {}, () if given is None else (given,))
+        return Call(name, arguments["kwargs"], tuple(arguments["args"] or ()))
+    return _call(name, arguments) or Call(name, {}, () if arguments is None else (arguments,))
 
 
-def of_text(text: str) -> list[Call] | None:
+def calls_of_text(text: str) -> list[Call] | None:
     """The calls written in an answer, in order; None where none can be read."""
-    tagged = [found[2] for found in TAGGED.finditer(text)]
-    fenced = [] if tagged else [found[1] for found in FENCED.finditer(text)]
+    tagged = [match[2] for match in TAGGED.finditer(text)]
+    fenced = [] if tagged else [match[1] for match in FENCED.finditer(text)]
     for pieces in (tagged, fenced, [text], text.split("\n")[:MOST_LINES]):
-        found = [call for piece in pieces for call in _read(piece.strip()) or ()]
-        if found:
-            return found[:MOST_CALLS]
+        match = [call for piece in pieces for call in _read(piece.strip()) or ()]
+        if match:
+            return match[:MOST_CALLS]
     return None
 
 
@@ -84,13 +84,13 @@ def _is_json(piece: str) -> bool:
 
 
 def _json(piece: str) -> list[Call] | None:
-    return of_value(json.loads(piece))
+    return calls_of_value(json.loads(piece))
 
 
-def of_value(value: Any) -> list[Call] | None:
+def calls_of_value(value: Any) -> list[Call] | None:
     """The calls that a JSON value spells; None where it spells none."""
     if isinstance(value, list):
-        found = [of_value(one) for one in value]
+        found = [calls_of_value(one) for one in value]
         return (
             None
             if not found or any(one is None for one in found)
@@ -99,9 +99,9 @@ def of_value(value: Any) -> list[Call] | None:
     if not isinstance(value, Mapping):
         return None
     if isinstance(value.get("tool_calls"), list):
-        return of_value(value["tool_calls"])
+        return calls_of_value(value["tool_calls"])
     if isinstance(value.get("function"), Mapping):
-        return of_value(value["function"])
+        return calls_of_value(value["function"])
     call = _named(value)
     return None if call is None else [call]
 
@@ -133,13 +133,13 @@ def _python(piece: str) -> list[Call] | None:
     try:
         body = ast.parse(piece, mode="eval").body
         nodes = body.elts if isinstance(body, ast.List | ast.Tuple) else [body]
-        found = [_of_node(node) for node in nodes]
+        calls = [_of_node(node) for node in nodes]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return (
         None
-        if not found or any(one is None for one in found)
-        else [one for one in found if one is not None]
+        if not calls or any(call is None for call in calls)
+        else [call for call in calls if call is not None]
     )
 
 
@@ -147,13 +147,13 @@ def _of_node(node: ast.expr) -> Call | None:
     if (
         not isinstance(node, ast.Call)
         or (name := _dotted(node.func)) is None
-        or any(one.arg is None for one in node.keywords)
+        or any(argument.arg is None for argument in node.keywords)
     ):
         return None
     return Call(
         name,
-        {one.arg or "": _value(one.value) for one in node.keywords},
-        tuple(_value(one) for one in node.args),
+        {argument.arg or "": _value(argument.value) for argument in node.keywords},
+        tuple(_value(argument) for argument in node.args),
     )
 
 
@@ -176,9 +176,11 @@ def _value(node: ast.expr) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list | set | frozenset):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return (
-        {str(key): _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+        {str(key): _plain(item) for key, item in value.items()}
+        if isinstance(value, dict)
+        else value
     )
 
 

@@ -82,12 +82,12 @@ def stored_cases(
         yield found
 
 
-def offered_tools(*places: Any) -> list[dict[str, Any]] | None:
+def offered_tools(*sources: Any) -> list[dict[str, Any]] | None:
     """The tools that the model was given: as the input of its step has them, else as the trace's
     metadata has them."""
-    for place in places:
-        if isinstance(place, dict) and isinstance(place.get("tools"), list) and place["tools"]:
-            return list(place["tools"])
+    for source in sources:
+        if isinstance(source, dict) and isinstance(source.get("tools"), list) and source["tools"]:
+            return list(source["tools"])
     return None
 
 
@@ -116,19 +116,19 @@ class _Parts:
     def of(self, row: sa.RowMapping) -> Case:
         """The case of one trace, without feedback."""
         steps = self._steps.get(row["id"], [])
-        answer = next((one for one in reversed(steps) if one["kind"] == "llm"), None)
+        answer = next((step for step in reversed(steps) if step["kind"] == "llm"), None)
         others = [
             output
             for trace_id, output in self._mates.get(row["input_id"], [])
             if trace_id != row["id"]
         ]
-        asked = {key: row[key] for key in CHECKER_KEYS} if row["asked"] else {}
+        checker_fields = {key: row[key] for key in CHECKER_KEYS} if row["asked"] else {}
         return Case(
             text=row["output"] or "",
             reference=row["reference"],
             prompt=self._prompts.get(row["input_id"], ()),
             tools=offered_tools(answer["input"] if answer else None, row["metadata"]),
-            steps=tuple(_step(one) for one in steps),
+            steps=tuple(_step(step) for step in steps),
             status=row["status"],
             finish=answer["finish_reason"] if answer else None,
             metadata={
@@ -136,7 +136,7 @@ class _Parts:
                 for key, value in (row["metadata"] or {}).items()
                 if key not in CHECKER_KEYS
             }
-            | asked,
+            | checker_fields,
             mates=tuple(others[:MOST_MATES]),
             occurred_at=row["occurred_at"],
             target_id=row["id"],
@@ -144,8 +144,8 @@ class _Parts:
 
 
 def _step(row: Any) -> Step:
-    known = row["started_at"] is not None and row["ended_at"] is not None
-    seconds = (row["ended_at"] - row["started_at"]).total_seconds() if known else None
+    timed = row["started_at"] is not None and row["ended_at"] is not None
+    seconds = (row["ended_at"] - row["started_at"]).total_seconds() if timed else None
     plain = {
         key: row[key]
         for key in (

@@ -58,8 +58,8 @@ def refusal(name: str | None, settings: Mapping[str, Any] | None, reference: Any
     if not settings or function_name not in FUNCTIONS.names():
         return None
     allowed = FUNCTIONS.get(function_name).case_settings
-    known = FUNCTIONS.get(function_name).Config.model_fields
-    forbidden = [key for key in settings if key in known and key not in allowed]
+    fields = FUNCTIONS.get(function_name).Config.model_fields
+    forbidden = [key for key in settings if key in fields and key not in allowed]
     if not forbidden:
         return None
     permitted = ", ".join(sorted(allowed)) or "nothing"
@@ -96,7 +96,7 @@ class CheckerConfig(Config):
     """Function -> its settings; filled in from `rewards.checkers`."""
 
 
-class Checked(RewardFunction[CheckerConfig]):
+class CaseChecker(RewardFunction[CheckerConfig]):
     """The component `checker`: judges by what the trace's own case names, or what its kind of
     reference has."""
 
@@ -135,8 +135,8 @@ class Checked(RewardFunction[CheckerConfig]):
             return Score.none(
                 Status.NOT_APPLICABLE, "no case with a reference or a checker belongs to it"
             )
-        (found,) = function.score([case])
-        return replace(found, evidence={"checker": self._name(case), **found.evidence})
+        (score,) = function.score([case])
+        return replace(score, evidence={"checker": self._name(case), **score.evidence})
 
     def _name(self, case: Case) -> str:
         return str(case.metadata.get("checker") or checker_of(case.reference))

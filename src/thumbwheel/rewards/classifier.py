@@ -59,21 +59,21 @@ class Classifier:
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
-        one = self.regression
+        regression = self.regression
         numbers = {
             name: [_short(value) for value in part]
-            for name, part in (("mean", one.mean), ("scale", one.scale))
+            for name, part in (("mean", regression.mean), ("scale", regression.scale))
         }
         weights = {
-            "numbers": [_short(value) for value in one.weights[: len(NUMBERS)]],
-            "intercept": _short(one.intercept),
+            "numbers": [_short(value) for value in regression.weights[: len(NUMBERS)]],
+            "intercept": _short(regression.intercept),
         }
         words = {
-            str(place): _short(value)
-            for place, value in enumerate(one.weights[len(NUMBERS) : SPARSE])
+            str(index): _short(value)
+            for index, value in enumerate(regression.weights[len(NUMBERS) : SPARSE])
             if value
         }
-        meaning = [_short(value) for value in one.weights[SPARSE:]]
+        meaning = [_short(value) for value in regression.weights[SPARSE:]]
         return {
             "kind": KIND,
             "features": list(NUMBERS),
@@ -92,22 +92,22 @@ class Classifier:
                 raise ValueError("it was made by another version, for other features")
             weights = np.append(np.zeros(SPARSE), document["weights"]["meaning"])
             weights[: len(NUMBERS)] = document["weights"]["numbers"]
-            for place, value in document["weights"]["words"].items():
-                weights[len(NUMBERS) + int(place)] = value
+            for index, value in document["weights"]["words"].items():
+                weights[len(NUMBERS) + int(index)] = value
             mean, scale = (np.array(document[name], dtype=float) for name in ("mean", "scale"))
             first, second = document["calibration"]
-            one = Regression(mean, scale, weights, float(document["weights"]["intercept"]))
+            regression = Regression(mean, scale, weights, float(document["weights"]["intercept"]))
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise InputError(
                 "classifier",
                 f"this is no document of one ({error})",
                 "Fit it again: thumbwheel label suggest",
             ) from None
-        known = ("kind", "features", "mean", "scale", "weights", "calibration")
+        names = ("kind", "features", "mean", "scale", "weights", "calibration")
         return cls(
-            one,
+            regression,
             (float(first), float(second)),
-            {key: value for key, value in document.items() if key not in known},
+            {key: value for key, value in document.items() if key not in names},
         )
 
 
@@ -119,16 +119,16 @@ def design(rows: Sequence[Features], mean: Array, scale: Array) -> Any:
     """The sparse matrix [n, numbers + words + meaning]."""
     from scipy.sparse import csr_array, hstack
 
-    numbers = csr_array((np.array([one.numbers for one in rows]) - mean) / scale)
-    starts = np.cumsum([0, *(len(one.words) for one in rows)])
+    numbers = csr_array((np.array([row.numbers for row in rows]) - mean) / scale)
+    starts = np.cumsum([0, *(len(row.words) for row in rows)])
     places = np.fromiter(
-        (place for one in rows for place in one.words), dtype=np.int64, count=starts[-1]
+        (word for row in rows for word in row.words), dtype=np.int64, count=starts[-1]
     )
     values = np.fromiter(
-        (value for one in rows for value in one.words.values()), dtype=float, count=starts[-1]
+        (value for row in rows for value in row.words.values()), dtype=float, count=starts[-1]
     )
     parts = [numbers, csr_array((values, places, starts), shape=(len(rows), WORDS))]
-    meaning = np.array([one.meaning for one in rows])
+    meaning = np.array([row.meaning for row in rows])
     return hstack([*parts, csr_array(meaning)] if meaning.size else parts, format="csr")
 
 
@@ -136,7 +136,7 @@ def fit(rows: Sequence[Features], good: Array, strength: float) -> Regression:
     """The regression that these labels (1 good, 0 bad) give."""
     from scipy.optimize import minimize
 
-    numbers = np.array([one.numbers for one in rows])
+    numbers = np.array([row.numbers for row in rows])
     mean, spread = numbers.mean(0), numbers.std(0)
     scale = np.where(spread > 1e-9, spread, 1.0)
     matrix = design(rows, mean, scale)
@@ -150,10 +150,10 @@ def fit(rows: Sequence[Features], good: Array, strength: float) -> Regression:
             np.logaddexp(0, -margins).sum() + point[:-1] @ point[:-1] / (2 * strength)
         ), gradient
 
-    found = minimize(
+    result = minimize(
         loss, np.zeros(matrix.shape[1] + 1), jac=True, method="L-BFGS-B", options={"maxiter": 500}
     )
-    return Regression(mean, scale, found.x[:-1], float(found.x[-1]))
+    return Regression(mean, scale, result.x[:-1], float(result.x[-1]))
 
 
 def calibrate(margins: Array, good: Array) -> tuple[float, float]:
@@ -173,14 +173,14 @@ def calibrate(margins: Array, good: Array) -> tuple[float, float]:
         (0.0, None),
         (None, None),
     ]  # a margin that points the wrong way says nothing; it must not be turned round
-    found = minimize(
+    result = minimize(
         loss,
         np.array([1.0, math.log((for_ + 1) / (against + 1))]),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
     )
-    return float(found.x[0]), float(found.x[1])
+    return float(result.x[0]), float(result.x[1])
 
 
 def calibrated(margins: Array, calibration: tuple[float, float]) -> Array:

@@ -142,7 +142,7 @@ class RewardConfig(Config):
 
     def combiner(self) -> Callable[[Mapping[str, Score]], float | None]:
         """`combine` for many: what the settings come to is found out once."""
-        counting = Counting(self)
+        counting = ComponentValues(self)
         return lambda scores: weighted_mean(counting.values(scores), counting.weights)
 
     def fingerprint(self) -> str:
@@ -155,7 +155,7 @@ class RewardConfig(Config):
         return ids.fingerprint([parts, self.arithmetic or PRESETS[self.preset][0], *checkers])
 
 
-class Counting:
+class ComponentValues:
     """With which value each component enters the mean, by the settings of an agent."""
 
     def __init__(self, config: RewardConfig) -> None:
@@ -194,12 +194,12 @@ class RewardsConfig(RewardConfig):
 
     def of(self, agent: str) -> RewardConfig:
         """The settings of `agent`."""
-        own = self.agents.get(agent, RewardConfig())
-        given = {name: getattr(own, name) for name in own.model_fields_set}
-        given["components"] = merged(self.components, own.components)
-        given["checkers"] = {**self.checkers, **own.checkers}
+        agent_config = self.agents.get(agent, RewardConfig())
+        changed = {name: getattr(agent_config, name) for name in agent_config.model_fields_set}
+        changed["components"] = merged(self.components, agent_config.components)
+        changed["checkers"] = {**self.checkers, **agent_config.checkers}
         return RewardConfig(
-            **({name: getattr(self, name) for name in RewardConfig.model_fields} | given)
+            **({name: getattr(self, name) for name in RewardConfig.model_fields} | changed)
         )
 
 
@@ -245,10 +245,12 @@ def weighted_mean(values: Mapping[str, float | None], weights: Mapping[str, floa
     >>> weighted_mean({"a": 1.0, "b": None, "c": 0.0}, {"a": 3.0, "b": 5.0, "c": 1.0})
     0.75
     """
-    known = {name: value for name, value in values.items() if value is not None}
-    total = math.fsum(weights[name] for name in known)
+    present = {name: value for name, value in values.items() if value is not None}
+    total = math.fsum(weights[name] for name in present)
     return (
-        math.fsum(value * weights[name] for name, value in known.items()) / total if total else None
+        math.fsum(value * weights[name] for name, value in present.items()) / total
+        if total
+        else None
     )
 
 
@@ -262,10 +264,10 @@ def group_normalised(rewards: Sequence[float | None], ddof: int = 0) -> list[flo
     >>> [round(value, 4) for value in group_normalised([1.0, 2.0, 3.0])]
     [-1.2247, 0.0, 1.2247]
     """
-    known = [reward for reward in rewards if reward is not None]
-    mean = math.fsum(known) / len(known) if known else 0.0
-    squares = math.fsum((reward - mean) ** 2 for reward in known)
-    deviation = math.sqrt(squares / (len(known) - ddof)) if len(known) > ddof else 0.0
+    present = [reward for reward in rewards if reward is not None]
+    mean = math.fsum(present) / len(present) if present else 0.0
+    squares = math.fsum((reward - mean) ** 2 for reward in present)
+    deviation = math.sqrt(squares / (len(present) - ddof)) if len(present) > ddof else 0.0
     flat = math.isclose(deviation, 0.0, abs_tol=1e-8)
     return [
         None if reward is None else 0.0 if flat else (reward - mean) / deviation

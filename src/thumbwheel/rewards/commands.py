@@ -98,20 +98,20 @@ def list_(
     from thumbwheel.rewards.ledger_stats import reward_summary
 
     with ctx.obj() as ws:
-        found = reward_summary(ws, agent, _time(as_of), lowest)
+        summary = reward_summary(ws, agent, _time(as_of), lowest)
     if json:
-        log.answer(found)
+        log.answer(summary)
         return
     statuses = ("ok", "not_applicable", "pending", "failed", "blocked")
     rows = [
         (
             name,
-            f"{one['weight']:g}",
-            _number(one["mean"]),
-            *(one["statuses"].get(status, 0) for status in statuses),
-            one["not_judged"],
+            f"{component['weight']:g}",
+            _number(component["mean"]),
+            *(component["statuses"].get(status, 0) for status in statuses),
+            component["not_judged"],
         )
-        for name, one in found["components"].items()
+        for name, component in summary["components"].items()
     ]
     columns = (
         "component",
@@ -124,18 +124,18 @@ def list_(
         "blocked",
         "not judged",
     )
-    log.table(f"Rewards of {agent}, {found['traces']} traces", columns, rows)
-    whole = found["reward"]
+    log.table(f"Rewards of {agent}, {summary['traces']} traces", columns, rows)
+    whole = summary["reward"]
     log.show(
         f"reward: {whole['n']} traces, mean {_number(whole['mean'])}, {whole['good']} good "
         f"({whole['good_from']:g} or more)"
     )
-    if found["lowest"]:
-        short_ids = log.short_ids(row["trace"] for row in found["lowest"])
-        names = [row["external_id"] or short_ids[row["trace"]] for row in found["lowest"]]
-        values = [_number(row["reward"]) for row in found["lowest"]]
+    if summary["lowest"]:
+        short_ids = log.short_ids(row["trace"] for row in summary["lowest"])
+        names = [row["external_id"] or short_ids[row["trace"]] for row in summary["lowest"]]
+        values = [_number(row["reward"]) for row in summary["lowest"]]
         log.table("Lowest rewards", ("trace", "reward"), zip(names, values, strict=True))
-    _warn(agent, found["not_run"])
+    _warn(agent, summary["not_run"])
 
 
 @reward.command()
@@ -155,13 +155,13 @@ def explain(
     from thumbwheel.rewards.explain import explain as explain_trace
 
     with ctx.obj() as ws:
-        found = explain_trace(ws, agent, trace, _time(as_of))
+        explanation = explain_trace(ws, agent, trace, _time(as_of))
     if json:
-        log.answer(found.as_dict())
+        log.answer(explanation.as_dict())
         return
-    for line in found.to_words():
+    for line in explanation.to_words():
         log.show(line)
-    _warn(agent, found.not_run)
+    _warn(agent, explanation.not_run)
 
 
 @reward.command()
@@ -190,24 +190,28 @@ def reweight(
     from thumbwheel.rewards.ledger_stats import reweigh
 
     with ctx.obj() as ws:
-        found = reweigh(ws, agent, dict(_weight(one) for one in weight or ()), preset)
+        comparison = reweigh(ws, agent, dict(_weight(text) for text in weight or ()), preset)
     if json:
-        log.answer(found)
+        log.answer(comparison)
         return
     rows = [
-        (name, found[name]["n"], *(_number(found[name][key]) for key in ("mean", "least", "most")))
+        (
+            name,
+            comparison[name]["n"],
+            *(_number(comparison[name][key]) for key in ("mean", "least", "most")),
+        )
         for name in ("before", "after")
     ]
     log.table(f"Rewards of {agent} by other weights", ("", "traces", "mean", "least", "most"), rows)
     good = (
-        f"{found['now_good']} would be good that are not, {found['no_longer_good']} would no "
+        f"{comparison['now_good']} would be good that are not, {comparison['no_longer_good']} would no "
         "longer be"
     )
-    log.show(f"{found['changed']} rewards would change; {good}.\n\n{found['yaml']}")
-    _warn(agent, found["not_run"])
-    if found["not_run_yet"]:
+    log.show(f"{comparison['changed']} rewards would change; {good}.\n\n{comparison['yaml']}")
+    _warn(agent, comparison["not_run"])
+    if comparison["not_run_yet"]:
         log.say(
-            f"Not judged yet, so without a part in this: {', '.join(found['not_run_yet'])}. Then: "
+            f"Not judged yet, so without a part in this: {', '.join(comparison['not_run_yet'])}. Then: "
             "thumbwheel reward run"
         )
 
@@ -240,7 +244,7 @@ def pending(
         return
     _present(report, agent, dry_run)
     if waiting:
-        rows = [(one["component"], one["status"], one["count"], one["reason"]) for one in waiting]
+        rows = [(row["component"], row["status"], row["count"], row["reason"]) for row in waiting]
         log.table("Still without a value", ("component", "status", "traces", "why"), rows)
 
 
@@ -262,9 +266,11 @@ def _run(
 
     require_agent(ws, agent)
     parts = components(ws, agent, ledger.settings(ws, agent), only)
-    at = _time(as_of)
-    with log.progress(f"judge {agent}", ledger.count(ws, agent, at), "traces") as advance:
-        return ledger.run(ws, agent, parts, as_of=at, retry=retry, dry_run=dry_run, advance=advance)
+    time = _time(as_of)
+    with log.progress(f"judge {agent}", ledger.count(ws, agent, time), "traces") as advance:
+        return ledger.run(
+            ws, agent, parts, as_of=time, retry=retry, dry_run=dry_run, advance=advance
+        )
 
 
 def _present(report: Report, agent: str, dry_run: bool) -> None:

@@ -26,14 +26,14 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.documents import documents
 from thumbwheel.rewards.cases import StoredCase
-from thumbwheel.rewards.checker import Checked
+from thumbwheel.rewards.checker import CaseChecker
 from thumbwheel.rewards.combine import CHECKER, ComponentConfig, RewardConfig
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
 
 OF_ANSWERS = frozenset({"text", "reference", "prompt", "tools", "finish", "mates"})
 """A function that reads nothing else has nothing to judge where the answer was not recorded."""
-Bell = Callable[[float], None]
+SetTimeout = Callable[[float], None]
 MODEL_NAME = re.compile(r"(rm)?\d+|latest")
 CLASSIFIER_NAME = re.compile(r"latest|[0-9a-f]{12,64}")
 
@@ -47,18 +47,18 @@ class Component:
     version: str
     timeout: float
 
-    def inputs(self, one: StoredCase) -> str:
+    def inputs(self, stored: StoredCase) -> str:
         """The fingerprint of what it would read of a case."""
-        if not self.judges(one):
+        if not self.judges(stored):
             return "no answer"
         return sha256(
-            _ENCODER.encode(self.function.inputs(one.case)).encode("utf-8", "surrogatepass")
+            _ENCODER.encode(self.function.inputs(stored.case)).encode("utf-8", "surrogatepass")
         ).hexdigest()
 
-    def judges(self, one: StoredCase) -> bool:
+    def judges(self, stored: StoredCase) -> bool:
         """Whether there is something that it could judge."""
         return (
-            one.answered
+            stored.answered
             or "text" not in self.function.reads
             or bool(self.function.reads - OF_ANSWERS)
         )
@@ -66,28 +66,28 @@ class Component:
     def judge(self, due: Sequence[StoredCase]) -> list[Score]:
         """One score for each; a function that raises, takes too long or leaves its range has
         failed, and nothing else has."""
-        cases = [one.case for one in due if self.judges(one)]
+        cases = [stored.case for stored in due if self.judges(stored)]
         together = type(self.function).score is not RewardFunction.score
         pieces = [cases] if together else [[case] for case in cases]
-        with ringing() as bell:
+        with time_limit() as set_timeout:
             scores = iter(
-                [score for piece in pieces if piece for score in self._scores(piece, bell)]
+                [score for piece in pieces if piece for score in self._scores(piece, set_timeout)]
             )
         missing = Score.none(Status.NOT_APPLICABLE, "the answer was not recorded")
-        return [next(scores) if self.judges(one) else missing for one in due]
+        return [next(scores) if self.judges(stored) else missing for stored in due]
 
-    def _scores(self, cases: Sequence[Case], bell: Bell) -> list[Score]:
+    def _scores(self, cases: Sequence[Case], set_timeout: SetTimeout) -> list[Score]:
         try:
-            bell(self.timeout * len(cases))
+            set_timeout(self.timeout * len(cases))
             try:
-                found = self.function.score(cases)
+                scores = self.function.score(cases)
             finally:
-                bell(0)
-            if len(found) != len(cases):
-                raise ValueError(f"it gave {len(found)} scores for {len(cases)} answers")
+                set_timeout(0)
+            if len(scores) != len(cases):
+                raise ValueError(f"it gave {len(scores)} scores for {len(cases)} answers")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a component that raises is a recorded failure
             return [Score.none(Status.FAILED, f"{type(error).__name__}: {error}")] * len(cases)
-        return [self._inside(one) for one in found]
+        return [self._inside(score) for score in scores]
 
     def _inside(self, score: Score) -> Score:
         low, high = self.function.low, self.function.high
@@ -127,8 +127,8 @@ def resolve_paths(
     Raises NotFound for a model or classifier that is not there.
     """
     return {
-        function_name: _located(ws, agent, function_name, given)
-        for function_name, given in settings.items()
+        function_name: _located(ws, agent, function_name, function_settings)
+        for function_name, function_settings in settings.items()
     }
 
 
@@ -142,7 +142,7 @@ def _component(
             what = f"settings of component {name!r}: {', '.join(part.settings)}"
             fix = "Set those of the functions that cases name under rewards.checkers"
             raise ConfigError(what, "the checker has none of its own", fix)
-        kind = Checked
+        kind = CaseChecker
         settings = {"functions": resolve_paths(ws, agent, config.checkers)}
     else:
         kind = FUNCTIONS.get(called)
@@ -177,20 +177,22 @@ def _classifier(ws: Workspace, agent: str, name: str) -> str:
     """The file of a kept classifier: the newest, or the one whose hash begins like this."""
     from thumbwheel.rewards.learn import KIND
 
-    known = [one.sha256 for one in documents(ws, KIND, agent)]
-    found = next((one for one in known if name == "latest" or one.startswith(name)), None)
-    if found is None:
+    hashes = [document.sha256 for document in documents(ws, KIND, agent)]
+    chosen = next(
+        (document for document in hashes if name == "latest" or document.startswith(name)), None
+    )
+    if chosen is None:
         fix = (
             f"Make one: thumbwheel label learn --agent {agent}"
-            if not known
-            else f"Known: {', '.join(one[:12] for one in known)}"
+            if not hashes
+            else f"Known: {', '.join(document[:12] for document in hashes)}"
         )
         raise NotFound(f"classifier {name!r} of {agent!r}", "there is none of that name", fix)
-    return str(Artifacts(ws.home.blobs).path(found))
+    return str(Artifacts(ws.home.blobs).path(chosen))
 
 
 @contextmanager
-def ringing() -> Iterator[Bell]:
+def time_limit() -> Iterator[SetTimeout]:
     """Inside, what is given raises TimeoutError so many seconds after it was called, unless it is
     called again; 0 takes it back."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(
@@ -198,21 +200,21 @@ def ringing() -> Iterator[Bell]:
     ):
         yield lambda seconds: None
         return
-    asked = 0.0
+    limit = 0.0
 
-    def late(number: int, frame: Any) -> None:
-        raise TimeoutError(f"no score within {asked:g} s")
+    def expire(number: int, frame: Any) -> None:
+        raise TimeoutError(f"no score within {limit:g} s")
 
-    def bell(seconds: float) -> None:
-        nonlocal asked
-        asked = seconds
+    def set_timeout(seconds: float) -> None:
+        nonlocal limit
+        limit = seconds
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGALRM, expire)
     try:
-        yield bell
+        yield set_timeout
     finally:
-        bell(0)
+        set_timeout(0)
         signal.signal(signal.SIGALRM, before)
 
 

@@ -12,7 +12,7 @@ from thumbwheel.core.errors import NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
-from thumbwheel.rewards.combine import PRESETS, Combined, Counting, RewardConfig
+from thumbwheel.rewards.combine import PRESETS, Combined, ComponentValues, RewardConfig
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.ledger import not_run, one_reward, settings
 
@@ -45,79 +45,74 @@ class Explanation:
         }
 
     def _part(self, name: str) -> dict[str, Any]:
-        score, weight = self.combined.scores.get(name), self.config.parts()[name].weight
+        weight = self.config.parts()[name].weight
+        score = self.combined.scores.get(name)
         if score is None:
-            unknown = {
+            return {
                 "weight": weight,
                 "value": None,
                 "status": "not_judged",
                 "outdated": False,
                 "counts_as": None,
+                "in_decision": False,
+                "evidence": {},
+                "feedback_ids": [],
             }
-            return unknown | {"in_decision": False, "evidence": {}, "feedback_ids": []}
         evidence = {key: value for key, value in score.evidence.items() if key != "feedback_ids"}
-        given = {
+        values = ComponentValues(self.config)
+        left_out = values.left_out(self.combined.scores)
+        return {
             "weight": weight,
             "value": score.value,
             "status": str(score.status),
             "evidence": evidence,
+            "outdated": name in self.outdated,
+            "counts_as": values.values(self.combined.scores)[name],
+            "in_decision": score.value is not None and name in left_out,
+            "feedback_ids": list(score.evidence.get("feedback_ids", ())),
         }
-        counting = Counting(self.config)
-        given["outdated"] = name in self.outdated
-        given["counts_as"] = counting.values(self.combined.scores)[name]
-        given["in_decision"] = score.value is not None and name in counting.left_out(
-            self.combined.scores
-        )
-        return given | {"feedback_ids": list(score.evidence.get("feedback_ids", ()))}
 
     def to_words(self) -> Iterator[str]:
-        """For a person: the reward, how it came about, and every component, those that count first."""
-        value = (
-            "no reward: nothing that applies has a value"
-            if self.combined.value is None
-            else f"reward {self.combined.value:.4f}"
-        )
-        yield f"{self.name}: {value}"
-        found = self.as_dict()["components"]
-        counting = {
-            name: one
-            for name, one in found.items()
-            if one["counts_as"] is not None and one["weight"]
-        }
+        """For a person: the reward, how it is computed, and every component; those that count come
+        first."""
+        if self.combined.value is None:
+            yield f"{self.name}: no reward: nothing that applies has a value"
+        else:
+            yield f"{self.name}: reward {self.combined.value:.4f}"
+        parts = self.as_dict()["components"]
+        counting: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for name, part in parts.items():
+            counts = part["counts_as"] is not None and part["weight"]
+            (counting if counts else others)[name] = part
         if counting:
-            above = " + ".join(
-                f"{one['weight']:g} x {one['counts_as']:.4g}" for one in counting.values()
-            )
-            yield f"  = ({above}) / {sum(one['weight'] for one in counting.values()):g}"
-        for name in [*counting, *(name for name in found if name not in counting)]:
-            yield from _words(name, found[name])
+            terms = [f"{part['weight']:g} x {part['counts_as']:.4g}" for part in counting.values()]
+            total = sum(part["weight"] for part in counting.values())
+            yield f"  = ({' + '.join(terms)}) / {total:g}"
+        for name, part in {**counting, **others}.items():
+            yield from _words(name, part)
 
 
-def _words(name: str, one: dict[str, Any]) -> Iterator[str]:
-    if one["status"] == "ok":
-        counted_elsewhere = (
-            ", not in the mean: decision counts what it heard" if one["in_decision"] else ""
-        )
-        yield f"  {name} (weight {one['weight']:g}): {one['value']:.4f}{counted_elsewhere}"
-    elif one["status"] == "not_judged":
-        yield (
-            f"  {name} (weight {one['weight']:g}): not judged with its present settings; run: "
-            "thumbwheel reward run"
-        )
+def _words(name: str, part: dict[str, Any]) -> Iterator[str]:
+    title = f"  {name} (weight {part['weight']:g})"
+    if part["status"] == "ok":
+        elsewhere = ", not in the mean: decision counts what it heard"
+        yield f"{title}: {part['value']:.4f}{elsewhere if part['in_decision'] else ''}"
+    elif part["status"] == "not_judged":
+        yield f"{title}: not judged with its present settings; run: thumbwheel reward run"
     else:
-        middle = "" if one["counts_as"] is None else f", counted as {one['counts_as']:g}"
-        yield (
-            f"  {name} (weight {one['weight']:g}): {one['status'].replace('_', ' ')}{middle}: "
-            f"{one['evidence'].get('reason', '')}"
-        )
-    if one["outdated"]:
+        status = part["status"].replace("_", " ")
+        middle = "" if part["counts_as"] is None else f", counted as {part['counts_as']:g}"
+        yield f"{title}: {status}{middle}: {part['evidence'].get('reason', '')}"
+    if part["outdated"]:
         yield "      judged before its feedback or its case changed; run: thumbwheel reward run"
-    for key, value in one["evidence"].items():
+    for key, value in part["evidence"].items():
         if key != "reason":
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield f"      {key}: {text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}"
-    if one["feedback_ids"]:
-        yield f"      feedback: {', '.join(one['feedback_ids'])}"
+            shown = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+            yield f"      {key}: {shown}"
+    if part["feedback_ids"]:
+        yield f"      feedback: {', '.join(part['feedback_ids'])}"
 
 
 def explain(ws: Workspace, agent: str, name: str, as_of: datetime | None = None) -> Explanation:
@@ -127,19 +122,20 @@ def explain(ws: Workspace, agent: str, name: str, as_of: datetime | None = None)
     config = settings(ws, agent)
     parts = components(ws, agent, config)
     with ws.db.read() as connection:
-        known = store.named_traces(connection, agent_id, name)
-        if len(known) != 1:
-            several = ", ".join(f"{trace_id} ({source})" for trace_id, source in known)
-            fix = (
-                f"Name one of them: {several}"
-                if known
-                else "Ids stand in what reward list shows, and in the files that were imported"
-            )
-            raise NotFound(
-                f"trace {name!r} of {agent!r}",
-                f"there are {len(known)} of that name" if known else "there is none",
-                fix,
-            )
-        combined, outdated = one_reward(connection, agent, config, parts, known[0][0], as_of)
+        traces = store.named_traces(connection, agent_id, name)
+        if len(traces) != 1:
+            raise _not_single(agent, name, traces)
+        trace_id, _ = traces[0]
+        combined, outdated = one_reward(connection, agent, config, parts, trace_id, as_of)
         never_judged = not_run(connection, agent, config, parts, as_of)
         return Explanation(combined, config, outdated, never_judged, name)
+
+
+def _not_single(agent: str, name: str, traces: list[tuple[str, str]]) -> NotFound:
+    if traces:
+        several = ", ".join(f"{trace_id} ({source})" for trace_id, source in traces)
+        why, fix = f"there are {len(traces)} of that name", f"Name one of them: {several}"
+    else:
+        why = "there is none"
+        fix = "Ids are in what reward list shows, and in the files that were imported"
+    return NotFound(f"trace {name!r} of {agent!r}", why, fix)

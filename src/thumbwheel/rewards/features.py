@@ -43,7 +43,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class _View:
+class _CaseView:
     """A case with what several numbers need."""
 
     case: Case
@@ -55,7 +55,7 @@ class _View:
 
     def steps(self, kind: str) -> int:
         """How many of a kind."""
-        return sum(one.kind == kind for one in self.case.steps)
+        return sum(step.kind == kind for step in self.case.steps)
 
     def share(self, test: Callable[[str], bool]) -> float:
         """Of the characters."""
@@ -63,7 +63,7 @@ class _View:
 
     def failed_tools(self) -> float:
         """Share of the tool calls."""
-        calls = [one.status != "ok" for one in self.case.steps if one.kind == "tool"]
+        calls = [step.status != "ok" for step in self.case.steps if step.kind == "tool"]
         return sum(calls) / len(calls) if calls else 0.0
 
     def echo(self) -> float:
@@ -71,7 +71,7 @@ class _View:
         return len(self.asked & set(self.words)) / len(self.asked) if self.asked else 0.0
 
 
-NUMBERS: Mapping[str, Callable[[_View], float]] = {
+NUMBERS: Mapping[str, Callable[[_CaseView], float]] = {
     "log characters": lambda one: math.log1p(len(one.case.text)),
     "log words": lambda one: math.log1p(len(one.words)),
     "log lines": lambda one: math.log1p(one.text.count("\n")),
@@ -113,7 +113,7 @@ def features(case: Case, embedder: Embedder | None = None) -> Features:
         else None
     )
     times = [one.seconds for one in case.steps if one.seconds is not None]
-    view = _View(case, text, words, asked, tokens, math.fsum(times) if times else None)
+    view = _CaseView(case, text, words, asked, tokens, math.fsum(times) if times else None)
     named = [f"tool:{one.name}:{one.status}" for one in case.steps if one.kind == "tool"]
     found = Features(
         np.array([number(view) for number in NUMBERS.values()]), hashed([*words, *named])
@@ -124,10 +124,10 @@ def features(case: Case, embedder: Embedder | None = None) -> Features:
 def hashed(words: Sequence[str]) -> dict[int, float]:
     """Each word at its place with its sign, 1 + log of how often; the whole of length 1. The same
     everywhere: crc32, not Python's hash."""
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
     for word, count in Counter(words).items():
         code = zlib.crc32(word.encode("utf-8", "surrogatepass"))
-        place, sign = code % WORDS, 1 if code & 0x80000000 else -1
-        found[place] = found.get(place, 0.0) + sign * (1 + math.log(count))
-    length = math.sqrt(math.fsum(value * value for value in found.values()))
-    return {place: value / length for place, value in sorted(found.items())} if length else {}
+        column, sign = code % WORDS, 1 if code & 0x80000000 else -1
+        values[column] = values.get(column, 0.0) + sign * (1 + math.log(count))
+    length = math.sqrt(math.fsum(value * value for value in values.values()))
+    return {column: value / length for column, value in sorted(values.items())} if length else {}

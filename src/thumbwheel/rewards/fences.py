@@ -26,24 +26,24 @@ def blocks(text: str) -> list[Block]:
     """
     if "```" not in text and "~~~" not in text:
         return []
-    found: list[Block] = []
-    fence, indent, language, kept = "", 0, "", list[str]()
+    closed_blocks: list[Block] = []
+    fence, indent, language, lines = "", 0, "", list[str]()
     for line in text.split("\n"):
         match = FENCE.match(line) if "```" in line or "~~~" in line else None
         if not fence:
             if match and not (match[2][0] == "`" and "`" in match[3]):
                 words = match[3].split()
-                fence, indent, language, kept = (
+                fence, indent, language, lines = (
                     match[2],
                     len(match[1]),
                     words[0].lower() if words else "",
                     [],
                 )
         elif match and match[2].startswith(fence) and not match[3].strip():
-            found.append(Block(language, "\n".join(kept), True))
+            closed_blocks.append(Block(language, "\n".join(lines), True))
             fence = ""
         else:
-            kept.append(line[min(indent, len(line) - len(line.lstrip(" "))) :])
+            lines.append(line[min(indent, len(line) - len(line.lstrip(" "))) :])
     if fence:
-        found.append(Block(language, "\n".join(kept), False))
-    return found
+        closed_blocks.append(Block(language, "\n".join(lines), False))
+    return closed_blocks

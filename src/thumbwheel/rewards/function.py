@@ -171,24 +171,24 @@ class RewardFunction(ABC, Generic[C]):
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """One score per case, in their order."""
-        return [self._one(case) for case in cases]
+        return [self._score_one(case) for case in cases]
 
     @abstractmethod
     def judge(self, case: Case) -> Score:
         """The score of one case whose answer is of bounded length; may raise Unjudgeable."""
 
-    def _one(self, case: Case) -> Score:
+    def _score_one(self, case: Case) -> Score:
         if (refused := too_long(case)) is not None:
             return refused
         try:
-            found = self.judge(case)
+            score = self.judge(case)
         except Unjudgeable as error:
             return Score.none(Status.FAILED, str(error))
         except Exception as error:  # noqa: BLE001 - a function that raises is a recorded failure, never the end of the others
             return Score.none(Status.FAILED, f"{type(error).__name__}: {error}")
-        if found.value is not None and not self.low <= found.value <= self.high:
+        if score.value is not None and not self.low <= score.value <= self.high:
             return Score.none(
                 Status.FAILED,
-                f"it gave {found.value:g}; its scores lie in {self.low:g}..{self.high:g}",
+                f"it gave {score.value:g}; its scores lie in {self.low:g}..{self.high:g}",
             )
-        return found
+        return score

@@ -21,16 +21,16 @@ def parse_object(text: str) -> dict[str, Any]:
     nesting or numbers beyond the bounds."""
     if depth(text) > DEEPEST_JSON:
         raise Unjudgeable(f"JSON nested deeper than {DEEPEST_JSON}")
-    found = json.loads(
+    value = json.loads(
         text,
         object_pairs_hook=_unique,
         parse_constant=_refuse,
         parse_int=_integer,
         parse_float=_float,
     )
-    if not isinstance(found, dict):
-        raise ValueError(f"the answer is a JSON {type(found).__name__}, not an object")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"the answer is a JSON {type(value).__name__}, not an object")
+    return value
 
 
 def depth(text: str) -> int:
@@ -57,10 +57,10 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a field stands there twice")
-    return found
+    return fields
 
 
 def _refuse(constant: str) -> Any:

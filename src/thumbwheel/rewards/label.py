@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.rewards import store
-from thumbwheel.rewards.aggregate import judge, newest, people_first, reading
+from thumbwheel.rewards.aggregate import judge, newest_per_speaker, people_first, verdict_of
 from thumbwheel.rewards.types import (
     Comparing,
     Comparison,
@@ -47,7 +47,7 @@ def judgements(
     rows = store.statements(connection, ids.derived("agt", agent), as_of, scope=scope)
     rule = config or LabelConfig()
     for trace_id, group in groupby(rows, key=itemgetter(0)):
-        yield judge(trace_id, [said for _, said in group], rule)
+        yield judge(trace_id, [statement for _, statement in group], rule)
 
 
 def comparisons(
@@ -56,8 +56,8 @@ def comparisons(
     """What the preferences in force say about every pair of traces that was compared, in the order
     of the trace ids."""
     votes: dict[tuple[str, str], list[_Vote]] = defaultdict(list)
-    for one in store.preferences(connection, ids.derived("agt", agent), as_of, scope):
-        for pair, vote in _sides(one):
+    for preference in store.preferences(connection, ids.derived("agt", agent), as_of, scope):
+        for pair, vote in _sides(preference):
             votes[pair].append(vote)
     return [_compare(pair, votes[pair]) for pair in sorted(votes)]
 
@@ -71,14 +71,14 @@ def signals(
     """How much there is of every kind of feedback in force, the most frequent kind first."""
     counts: dict[str, Counter[bool | None]] = defaultdict(Counter)
     raters: dict[str, set[str]] = defaultdict(set)
-    for said in store.newest_words(connection, ids.derived("agt", agent), as_of):
-        counts[said.kind][reading(said, config or LabelConfig())] += 1
-        raters[said.kind].add(said.rater)
-    found = [
+    for statement in store.newest_words(connection, ids.derived("agt", agent), as_of):
+        counts[statement.kind][verdict_of(statement, config or LabelConfig())] += 1
+        raters[statement.kind].add(statement.rater)
+    counted = [
         Signal(kind, one.total(), one[True], one[False], len(raters[kind]))
         for kind, one in counts.items()
     ]
-    return sorted(found, key=lambda signal: (-signal.count, signal.kind))
+    return sorted(counted, key=lambda signal: (-signal.count, signal.kind))
 
 
 def dominant_rater(
@@ -95,9 +95,10 @@ def target_counts(
     connection: sa.Connection, agent: str, as_of: datetime | None = None
 ) -> TargetCounts:
     """What the feedback in force is about."""
-    found = store.targets(connection, ids.derived("agt", agent), as_of)
+    targets = store.targets(connection, ids.derived("agt", agent), as_of)
     arrived, awaited = (
-        {kind: count for kind, there, count in found if there is side} for side in (True, False)
+        {kind: count for kind, arrived, count in targets if arrived is has_arrived}
+        for has_arrived in (True, False)
     )
     return TargetCounts(arrived, awaited)
 
@@ -129,21 +130,29 @@ class _Vote:
     lone: bool
 
 
-def _sides(one: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
+def _sides(preference: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
     """Each pair of traces, in order of id, with the vote."""
-    places = {trace_id: rank for rank, place in enumerate(one.ranking) for trace_id in place}
-    for first, second in combinations(sorted(places), 2):
-        difference = places[second] - places[first]
+    ranks = {trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied}
+    for first, second in combinations(sorted(ranks), 2):
+        difference = ranks[second] - ranks[first]
         side = (difference > 0) - (difference < 0)
         yield (
             (first, second),
-            _Vote(one.feedback_id, one.rater, one.weight, one.at, side, one.automatic, one.lone),
+            _Vote(
+                preference.feedback_id,
+                preference.rater,
+                preference.weight,
+                preference.at,
+                side,
+                preference.automatic,
+                preference.lone,
+            ),
         )
 
 
 def _compare(pair: tuple[str, str], votes: Iterable[_Vote]) -> Comparison:
     heard = people_first(vote for vote in votes if vote.weight > 0)
-    latest, torn = newest(heard, lambda vote: (vote.rater,), lambda vote: vote.side)
+    latest, torn = newest_per_speaker(heard, lambda vote: (vote.rater,), lambda vote: vote.side)
     weights = {
         side: math.fsum(vote.weight for vote in latest if vote.side == side) for side in (1, 0, -1)
     }

@@ -45,13 +45,13 @@ def learn_(
     from thumbwheel.rewards.learn import learn
 
     with ctx.obj() as ws:
-        name, found = learn(ws, agent, ws.settings(LearnConfig, "label", options))
+        name, classifier = learn(ws, agent, ws.settings(LearnConfig, "label", options))
     if out is not None:
-        _write(out, as_bytes(found.document()))
+        _write(out, as_bytes(classifier.document()))
     if as_json:
-        log.answer({"classifier": name, **found.about})
+        log.answer({"classifier": name, **classifier.about})
         return
-    _show_report(f"classifier {name[:12]} of {agent}", found.about["report"])
+    _show_report(f"classifier {name[:12]} of {agent}", classifier.about["report"])
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -122,18 +122,18 @@ def suggest_(
     from thumbwheel.rewards.suggest import suggest
 
     with ctx.obj() as ws:
-        found = suggest(ws, agent, limit, ws.settings(LearnConfig, "label", options))
+        suggested = suggest(ws, agent, limit, ws.settings(LearnConfig, "label", options))
     if as_json:
-        log.answer(vars(found))
+        log.answer(vars(suggested))
         return
-    _show_report(f"classifier {found.classifier[:12]} of {agent}", found.report)
+    _show_report(f"classifier {suggested.classifier[:12]} of {agent}", suggested.report)
     seen = (
         ""
-        if found.looked_at == found.unlabelled
-        else f" (of {found.looked_at} traces without a label)"
+        if suggested.looked_at == suggested.unlabelled
+        else f" (of {suggested.looked_at} traces without a label)"
     )
     log.say(
-        f"{found.new} new suggestions{seen}. Next: thumbwheel label review --agent {agent} "
+        f"{suggested.new} new suggestions{seen}. Next: thumbwheel label review --agent {agent} "
         "--rater YOU"
     )
 
@@ -180,14 +180,16 @@ def review(
 
 
 def _ask(question: Any, show: bool, as_json: bool) -> None:
-    told = {"good": question.good, "confidence": round(question.confidence, 3)} if show else {}
+    suggestion = (
+        {"good": question.good, "confidence": round(question.confidence, 3)} if show else {}
+    )
     if as_json:
         row = {
             "id": question.id,
             "trace": question.trace_id,
             "prompt": list(question.prompt),
             "answer": question.text,
-            **told,
+            **suggestion,
         }
         log.answer(row, indent=None)
         return
@@ -245,11 +247,11 @@ def accept_(
     from thumbwheel.rewards.suggest import accept
 
     with ctx.obj() as ws:
-        taken = accept(ws, agent, rater, names or [], min_confidence)
+        accepted = accept(ws, agent, rater, names or [], min_confidence)
     if as_json:
-        log.answer({"accepted": taken})
+        log.answer({"accepted": accepted})
     else:
-        log.say(f"{len(taken)} accepted")
+        log.say(f"{len(accepted)} accepted")
 
 
 @label.command("status")
@@ -259,30 +261,35 @@ def status_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
     from thumbwheel.rewards.suggest import status
 
     with ctx.obj() as ws:
-        found = status(ws, agent)
+        counts = status(ws, agent)
     if as_json:
-        log.answer(found)
+        log.answer(counts)
         return
     log.table(
         f"labels of {agent}",
         ["", "count"],
-        [*found["labels"].items(), *found["suggestions"].items()],
+        [*counts["labels"].items(), *counts["suggestions"].items()],
     )
-    if found["bands"]:
+    if counts["bands"]:
         rows = [
-            (f"{one['from']:.1f} to {one['to']:.1f}", one["reviewed"], one["agreed"], _band(one))
-            for one in found["bands"]
+            (
+                f"{band['from']:.1f} to {band['to']:.1f}",
+                band["reviewed"],
+                band["agreed"],
+                _band(band),
+            )
+            for band in counts["bands"]
         ]
         log.table(
             "reviewers and suggestions",
             ["confidence", "reviewed", "agreed", "share (95 % interval)"],
             rows,
         )
-        log.say(f"kappa {_interval(found['kappa'])}")
+        log.say(f"kappa {_interval(counts['kappa'])}")
 
 
-def _band(one: Mapping[str, Any]) -> str:
-    return f"{one['share']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
+def _band(band: Mapping[str, Any]) -> str:
+    return f"{band['share']:.2f} ({band['low']:.2f} to {band['high']:.2f})"
 
 
 @label.command("agreement")
@@ -298,37 +305,37 @@ def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> Non
     with ctx.obj() as ws:
         panels = agreement(ws, agent)
         stated = [
-            one.content | {"recorded_at": str(one.recorded_at)}
-            for one in documents(ws, KIND, agent)
+            panel.content | {"recorded_at": str(panel.recorded_at)}
+            for panel in documents(ws, KIND, agent)
         ]
     if as_json:
-        log.answer({"panels": [one.as_dict() for one in panels], "judges": stated})
+        log.answer({"panels": [panel.as_dict() for panel in panels], "judges": stated})
         return
-    for one in panels:
+    for panel in panels:
         rows: list[tuple[object, ...]] = [
-            (f"all people, alpha ({metric})", found.units, "", _interval(found.as_dict()))
-            for metric, found in one.people.items()
+            (f"all people, alpha ({metric})", figure.units, "", _interval(figure.as_dict()))
+            for metric, figure in panel.people.items()
         ]
         rows += [
             (
-                f"{who.rater}, kappa",
-                who.agreement.units,
-                who.torn,
-                _interval(who.agreement.as_dict()),
+                f"{rater.rater}, kappa",
+                rater.agreement.units,
+                rater.torn,
+                _interval(rater.agreement.as_dict()),
             )
-            for who in one.raters
+            for rater in panel.raters
         ]
         rows += [
             (
-                f"judge {who.rater}, kappa",
-                who.agreement.units,
-                who.torn,
-                _interval(who.agreement.as_dict()),
+                f"judge {rater.rater}, kappa",
+                rater.agreement.units,
+                rater.torn,
+                _interval(rater.agreement.as_dict()),
             )
-            for who in one.judges
+            for rater in panel.judges
         ]
         log.table(
-            f"{one.kind} of {agent}",
+            f"{panel.kind} of {agent}",
             ["who", "compared", "no crowd", "agreement (95 % interval)"],
             rows,
         )
@@ -341,13 +348,13 @@ def _show_judges(stated: Iterable[Mapping[str, Any]]) -> None:
 
     rows = [
         (
-            one["model"],
-            one["judge"][:12],
-            one["pairs"],
-            _interval({**one, "value": one["kappa"]}),
-            one["recorded_at"][:16],
+            statement["model"],
+            statement["judge"][:12],
+            statement["pairs"],
+            _interval({**statement, "value": statement["kappa"]}),
+            statement["recorded_at"][:16],
         )
-        for one in stated
+        for statement in stated
     ]
     if rows:
         log.table(
@@ -395,7 +402,7 @@ def trust_(
     from thumbwheel.rewards.agreement import trust
     from thumbwheel.rewards.functions.judge import Judge
 
-    given = {
+    settings = {
         "url": url,
         "model": model,
         "criteria": criteria,
@@ -405,7 +412,7 @@ def trust_(
     judge = Judge(
         build(
             Judge.Config,
-            {key: value for key, value in given.items() if value is not None},
+            {key: value for key, value in settings.items() if value is not None},
             "options",
         )
     )  # type: ignore[arg-type]

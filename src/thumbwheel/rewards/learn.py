@@ -75,14 +75,14 @@ def learn_with(
     """`learn` with the model that `config` names, where it is loaded already."""
     require_agent(ws, agent)
     with ws.db.read() as connection:
-        known = labelled(connection, agent, embedder)
-    check(agent, known, config)
-    found = fitted(
-        known,
+        labels = labelled(connection, agent, embedder)
+    check_enough(agent, labels, config)
+    classifier = fitted(
+        labels,
         config,
         {"agent": agent} | ({} if embedder is None else {"embeddings": embedder.about()}),
     )
-    return documents.save(ws, KIND, found.document()), found
+    return documents.save(ws, KIND, classifier.document()), classifier
 
 
 def embedder_of(config: LearnConfig) -> Embedder | None:
@@ -118,12 +118,18 @@ def person_labels(connection: sa.Connection, agent: str) -> dict[str, bool]:
     """Trace -> whether it is good, as persons have it; those on which nothing decides are left out."""
     agent_id, rule = ids.derived("agt", agent), LabelConfig()
     machines = store.machine_raters(connection, agent_id)
-    found = {}
-    for trace_id, said in groupby(store.statements(connection, agent_id, None), key=itemgetter(0)):
-        verdict = judge(trace_id, [one for _, one in said if one.rater not in machines], rule)
+    labels = {}
+    for trace_id, statements in groupby(
+        store.statements(connection, agent_id, None), key=itemgetter(0)
+    ):
+        verdict = judge(
+            trace_id,
+            [statement for _, statement in statements if statement.rater not in machines],
+            rule,
+        )
         if verdict.good is not None:
-            found[trace_id] = verdict.good
-    return found
+            labels[trace_id] = verdict.good
+    return labels
 
 
 def group_of(places: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
@@ -148,10 +154,10 @@ def group_of(places: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
     return {trace: root(prompt) for trace, prompt, _ in rows}
 
 
-def check(agent: str, known: Labelled, config: LearnConfig) -> None:
+def check_enough(agent: str, labelled_traces: Labelled, config: LearnConfig) -> None:
     """Raise DataError where the labels cannot carry a classifier, with what is missing."""
-    good = int(known.good.sum())
-    bad, groups = len(known.good) - good, len(set(known.groups))
+    good = int(labelled_traces.good.sum())
+    bad, groups = len(labelled_traces.good) - good, len(set(labelled_traces.groups))
     missing = [(config.least_good - good, "good"), (config.least_bad - bad, "bad")]
     lacking = [
         f"{count} more traces that people called {what}" for count, what in missing if count > 0
@@ -159,8 +165,10 @@ def check(agent: str, known: Labelled, config: LearnConfig) -> None:
     lacking += (
         [f"{config.folds - groups} more prompts or sessions"] if groups < config.folds else []
     )
-    parts = folds(known.groups, config.folds)
-    if not lacking and any(len(set(known.good[parts != fold])) < 2 for fold in range(config.folds)):
+    parts = folds(labelled_traces.groups, config.folds)
+    if not lacking and any(
+        len(set(labelled_traces.good[parts != fold])) < 2 for fold in range(config.folds)
+    ):
         lacking = ["good and bad traces of more different prompts or sessions"]
     if lacking:
         have = f"there are {good} good and {bad} bad ones of {groups} prompts or sessions"
@@ -174,37 +182,39 @@ def check(agent: str, known: Labelled, config: LearnConfig) -> None:
 def folds(groups: Sequence[str], count: int) -> NDArray[np.intp]:
     """The fold of each row: groups in the order of a hash, dealt out in turn [n]."""
     order = sorted(set(groups), key=lambda name: sha256(f"label folds:{name}".encode()).digest())
-    places = {name: place % count for place, name in enumerate(order)}
-    return np.array([places[name] for name in groups])
+    fold_of = {name: index % count for index, name in enumerate(order)}
+    return np.array([fold_of[name] for name in groups])
 
 
-def fitted(known: Labelled, config: LearnConfig, about: Mapping[str, Any]) -> Classifier:
+def fitted(labels: Labelled, config: LearnConfig, about: Mapping[str, Any]) -> Classifier:
     """The classifier of all labels, calibrated and reported by cross-validation."""
-    parts = folds(known.groups, config.folds)
+    parts = folds(labels.groups, config.folds)
     margins = np.zeros(len(parts))
     for fold in range(config.folds):
-        seen = [row for row, part in zip(known.rows, parts, strict=True) if part != fold]
-        held = [row for row, part in zip(known.rows, parts, strict=True) if part == fold]
-        margins[parts == fold] = fit(seen, known.good[parts != fold], config.strength).margins(held)
+        seen = [row for row, part in zip(labels.rows, parts, strict=True) if part != fold]
+        held = [row for row, part in zip(labels.rows, parts, strict=True) if part == fold]
+        margins[parts == fold] = fit(seen, labels.good[parts != fold], config.strength).margins(
+            held
+        )
     chances = np.zeros(len(parts))
     for fold in range(config.folds):
-        seen_margins = calibrate(margins[parts != fold], known.good[parts != fold])
+        seen_margins = calibrate(margins[parts != fold], labels.good[parts != fold])
         chances[parts == fold] = calibrated(margins[parts == fold], seen_margins)
-    whole = fit(known.rows, known.good, config.strength)
-    report = figures(chances, known, parts)
+    whole = fit(labels.rows, labels.good, config.strength)
+    report = figures(chances, labels, parts)
     facts = {
         **about,
         "settings": config.model_dump(mode="json"),
-        "labels": known.about(),
+        "labels": labels.about(),
         "report": report,
     }
-    return Classifier(whole, calibrate(margins, known.good), facts)
+    return Classifier(whole, calibrate(margins, labels.good), facts)
 
 
-def figures(chances: Array, known: Labelled, parts: NDArray[np.intp]) -> dict[str, Any]:
+def figures(chances: Array, labels: Labelled, parts: NDArray[np.intp]) -> dict[str, Any]:
     """Accuracy, area under the ROC curve and Brier score of the cross-validation, each with its
     interval, against always saying the label that is more frequent in what was fitted on."""
-    good, groups = known.good, list(known.groups)
+    good, groups = labels.good, list(labels.groups)
     usual = np.array([float(good[parts != part].mean() >= 0.5) for part in parts])
     right, base = (
         (guess == good).astype(float) for guess in ((chances >= 0.5).astype(float), usual)
@@ -216,15 +226,21 @@ def figures(chances: Array, known: Labelled, parts: NDArray[np.intp]) -> dict[st
         "good": int(good.sum()),
         "bad": int(len(good) - good.sum()),
         "groups": len(set(groups)),
-        "accuracy": _figure(float(right.mean()), lambda some: float(right[some].mean()), groups),
+        "accuracy": _figure(
+            float(right.mean()), lambda indices: float(right[indices].mean()), groups
+        ),
         "majority": float(base.mean()),
         "gain": {"value": gain.gain, "low": gain.low, "high": gain.high},
         "auc": _figure(
             ranking_area(chances.tolist(), good.astype(bool).tolist()),
-            lambda some: ranking_area(chances[some].tolist(), good[some].astype(bool).tolist()),
+            lambda indices: ranking_area(
+                chances[indices].tolist(), good[indices].astype(bool).tolist()
+            ),
             groups,
         ),
-        "brier": _figure(float(squares.mean()), lambda some: float(squares[some].mean()), groups),
+        "brier": _figure(
+            float(squares.mean()), lambda indices: float(squares[indices].mean()), groups
+        ),
         "brier_majority": float(((good.mean() - good) ** 2).mean()),
     }
 
@@ -254,7 +270,7 @@ def unlabelled(
         for one in batch
         if one.answered
         and one.case.target_id not in without
-        and drawn(str(one.case.target_id), share)
+        and is_drawn(str(one.case.target_id), share)
     ]
     return (
         [str(case.target_id) for case in found],
@@ -263,6 +279,6 @@ def unlabelled(
     )
 
 
-def drawn(trace_id: str, share: float) -> bool:
+def is_drawn(trace_id: str, share: float) -> bool:
     """Whether a trace belongs to the part that is looked at."""
     return int.from_bytes(sha256(trace_id.encode()).digest()[:4]) < share * 2**32

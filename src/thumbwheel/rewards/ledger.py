@@ -85,17 +85,17 @@ def run(
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
     with ws.db.read() as connection:
         for batch in stored_cases(connection, agent, reads, as_of, trace_id):
-            known = store.ledger(connection, [str(one.case.target_id) for one in batch])
-            work = _Batch(ids.derived("agt", agent), batch, known, as_of)
+            rows = store.ledger(connection, [str(stored.case.target_id) for stored in batch])
+            work = _Batch(ids.derived("agt", agent), batch, rows, as_of)
             for part in parts:
                 due = work.due(part, retry)
                 report.standing[part.name] += len(batch) - len(due)
                 if dry_run:
                     report.judged[part.name] += len(due)
                     continue
-                for one, score in zip(due, part.judge(due), strict=True):
+                for stored, score in zip(due, part.judge(due), strict=True):
                     report.note(part.name, score)
-                    work.add(part, one, score)
+                    work.add(part, stored, score)
             report.traces += len(batch)
             report.rewarded += work.rewarded(parts)
             if not dry_run:
@@ -112,13 +112,13 @@ class _Batch:
         self,
         agent_id: str,
         batch: Sequence[StoredCase],
-        known: Sequence[store.Entry],
+        rows: Sequence[store.Entry],
         as_of: datetime | None,
     ) -> None:
         self._agent_id, self._batch, self._as_of, self._live = agent_id, batch, as_of, as_of is None
-        self._known = {row.key: row for row in known}
+        self._known = {row.key: row for row in rows}
         self._of: dict[tuple[str, str], list[store.Entry]] = defaultdict(list)
-        for row in known:
+        for row in rows:
             self._of[row.key[:2]].append(row)
         self._names: dict[tuple[str, str], tuple[str, str]] = {}
         self._fresh: list[dict[str, Any]] = []
@@ -127,30 +127,30 @@ class _Batch:
 
     def due(self, part: Component, retry: bool) -> list[StoredCase]:
         """Those that this component has not judged as they are."""
-        found = []
-        for one in self._batch:
-            target = str(one.case.target_id)
-            names = self._names[target, part.name] = part.version, part.inputs(one)
+        unjudged = []
+        for stored in self._batch:
+            target = str(stored.case.target_id)
+            names = self._names[target, part.name] = part.version, part.inputs(stored)
             row = self._known.get((target, part.name, *names))
             if (
                 row is None
                 or row.status == Status.BLOCKED
                 or (retry and row.status == Status.FAILED)
             ):
-                found.append(one)
+                unjudged.append(stored)
             elif row.status == Status.OK:
                 self._valued.add(target)
-        return found
+        return unjudged
 
-    def add(self, part: Component, one: StoredCase, score: Score) -> None:
+    def add(self, part: Component, stored: StoredCase, score: Score) -> None:
         """Note a judgement."""
-        target = str(one.case.target_id)
+        target = str(stored.case.target_id)
         key = (target, part.name, *self._names[target, part.name])
         values = {
             "value": score.value,
             "status": str(score.status),
             "evidence": _evidence(score),
-            "as_of": one.case.as_of,
+            "as_of": stored.case.as_of,
         }
         values |= {"recorded_at": datetime.now(UTC)}
         if key in self._known:
@@ -192,15 +192,15 @@ class _Batch:
                 if row.component_version != version:
                     # what other settings found stands for them: they may come back into force
                     continue
-                stands = row.inputs == inputs
-                if row.current != stands:
-                    standing[row.id] = stands
+                is_current = row.inputs == inputs
+                if row.current != is_current:
+                    standing[row.id] = is_current
         store.keep(connection, self._fresh, self._again, standing)
 
 
 def _evidence(score: Score) -> Any:
     """As JSON that every database reads: what is no JSON becomes its text."""
-    if all(type(one) in _SURE for one in score.evidence.values()):
+    if all(type(value) in _SURE for value in score.evidence.values()):
         return dict(score.evidence)
     return _DECODER.decode(_ENCODER.encode(dict(score.evidence)))
 
@@ -258,7 +258,7 @@ def _scores_as_of(
 ) -> Iterator[tuple[str, dict[Version, Score]]]:
     reads = frozenset[str]().union(*(part.function.reads for part in parts))
     for batch in stored_cases(connection, agent, reads, as_of, trace_id):
-        known = {
+        rows = {
             row.key: row
             for row in store.ledger(connection, [str(case.case.target_id) for case in batch])
         }
@@ -266,7 +266,7 @@ def _scores_as_of(
             target = str(case.case.target_id)
             by_version: dict[Version, Score] = {}
             for part in parts:
-                row = known.get((target, part.name, part.version, part.inputs(case)))
+                row = rows.get((target, part.name, part.version, part.inputs(case)))
                 if row is not None:
                     by_version[part.name, part.version] = _score(
                         row.value, row.status, {"row": row.id}

@@ -25,7 +25,7 @@ from thumbwheel.rewards.ledger import Version, not_run, rewards, scores, setting
 
 
 @dataclass
-class Sum:
+class RunningStats:
     """Count, sum and ends of numbers that nobody keeps."""
 
     n: int = 0
@@ -40,10 +40,10 @@ class Sum:
 
     def as_dict(self) -> dict[str, Any]:
         """n, mean, least, most; the last three None of nothing."""
-        known = (
+        figures = (
             {"mean": self.total / self.n, "least": self.least, "most": self.most} if self.n else {}
         )
-        return {"n": self.n, **dict.fromkeys(("mean", "least", "most")), **known}
+        return {"n": self.n, **dict.fromkeys(("mean", "least", "most")), **figures}
 
 
 def reward_summary(
@@ -55,23 +55,23 @@ def reward_summary(
     config = settings(ws, agent)
     parts = components(ws, agent, config)
     statuses: dict[str, Counter[str]] = defaultdict(Counter)
-    means: dict[str, Sum] = defaultdict(Sum)
-    whole, good, worst = Sum(), 0, list[tuple[float, str]]()
+    means: dict[str, RunningStats] = defaultdict(RunningStats)
+    reward_stats, good, worst = RunningStats(), 0, list[tuple[float, str]]()
     with ws.db.read() as connection:
         traces = store.trace_count(connection, agent_id, as_of)
-        unheard = not_run(connection, agent, config, parts, as_of) if traces else []
-        for one in rewards(connection, agent, config, parts, as_of):
-            for name, score in one.scores.items():
+        never_judged = not_run(connection, agent, config, parts, as_of) if traces else []
+        for combined in rewards(connection, agent, config, parts, as_of):
+            for name, score in combined.scores.items():
                 statuses[name][str(score.status)] += 1
                 if score.value is not None:
                     means[name].add(score.value)
-            if one.value is not None:
-                whole.add(one.value)
-                good += one.value >= config.good_from
-                _keep_lowest(worst, one, lowest)
+            if combined.value is not None:
+                reward_stats.add(combined.value)
+                good += combined.value >= config.good_from
+                _keep_lowest(worst, combined, lowest)
         own_names = store.own_names(connection, [trace for _, trace in worst])
     weights = {name: part.weight for name, part in config.parts().items()}
-    found = {
+    component_figures = {
         part.name: {
             "weight": weights[part.name],
             "mean": means[part.name].as_dict()["mean"],
@@ -84,23 +84,23 @@ def reward_summary(
         {"trace": trace, "external_id": own_names.get(trace), "reward": -value}
         for value, trace in sorted(worst, reverse=True)
     ]
-    reward = whole.as_dict() | {"good": good, "good_from": config.good_from}
+    reward = reward_stats.as_dict() | {"good": good, "good_from": config.good_from}
     return {
         "agent": agent,
         "traces": traces,
-        "components": found,
+        "components": component_figures,
         "reward": reward,
-        "not_run": unheard,
+        "not_run": never_judged,
         "lowest": shown,
     }
 
 
-def _keep_lowest(worst: list[tuple[float, str]], one: Combined, most: int) -> None:
-    assert one.value is not None  # noqa: S101 - narrows the type; the caller has checked it
+def _keep_lowest(worst: list[tuple[float, str]], combined: Combined, most: int) -> None:
+    assert combined.value is not None  # noqa: S101 - narrows the type; the caller has checked it
     if len(worst) < most:
-        heapq.heappush(worst, (-one.value, one.target_id))
+        heapq.heappush(worst, (-combined.value, combined.target_id))
     elif most:
-        heapq.heappushpop(worst, (-one.value, one.target_id))
+        heapq.heappushpop(worst, (-combined.value, combined.target_id))
 
 
 def reweigh(
@@ -117,7 +117,7 @@ def reweigh(
     after = _reweighed(before, agent, weights, preset)
     parts = components(ws, agent, before)
     other_parts = components(ws, agent, after)
-    old, new = Sum(), Sum()
+    old, new = RunningStats(), RunningStats()
     counts: Counter[str] = Counter()
     with ws.db.read() as connection:
         missing = not_run(connection, agent, after, other_parts)
@@ -164,13 +164,13 @@ def _reweighed(
             {**config.model_dump(), "preset": preset, "arithmetic": None}
         )
     )
-    known = base.parts()
+    present = base.parts()
     for name, weight in weights.items():
-        if name not in known:
+        if name not in present:
             raise NotFound(
                 f"component {name!r}",
                 f"the reward of {agent!r} has none",
-                f"It has: {', '.join(known)}",
+                f"It has: {', '.join(present)}",
             )
         if not (math.isfinite(weight) and weight >= 0):
             raise InputError(
@@ -179,7 +179,8 @@ def _reweighed(
                 "Give --weight NAME=NUMBER",
             )
     changed = {
-        name: known[name].model_copy(update={"weight": weight}) for name, weight in weights.items()
+        name: present[name].model_copy(update={"weight": weight})
+        for name, weight in weights.items()
     }
     return base.model_copy(update={"components": {**base.components, **changed}})
 
@@ -187,13 +188,13 @@ def _reweighed(
 def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
     import yaml
 
-    own: dict[str, Any] = {} if preset is None else {"preset": preset}
-    own |= (
+    agent_settings: dict[str, Any] = {} if preset is None else {"preset": preset}
+    agent_settings |= (
         {"components": {name: {"weight": weight} for name, weight in weights.items()}}
         if weights
         else {}
     )
-    return str(yaml.safe_dump({"rewards": {"agents": {agent: own}}}, sort_keys=False))
+    return str(yaml.safe_dump({"rewards": {"agents": {agent: agent_settings}}}, sort_keys=False))
 
 
 def missing_values(ws: Workspace, agent: str) -> list[dict[str, Any]]:

@@ -73,8 +73,8 @@ def statements(
         )
         .order_by(traces.c.input_id, traces.c.id, feedback_targets.c.feedback_id)
     )
-    for *said, about in streamed(connection, query):
-        yield about, Statement(*said)
+    for *columns, about in streamed(connection, query):
+        yield about, Statement(*columns)
 
 
 def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.ColumnElement[bool]]:
@@ -212,12 +212,12 @@ def _comparing(rows: list[Any]) -> Comparing:
         row.rater for row in rows
     )  # one name for all of them, or that of the statement where a compared text has none
     ranking = (
-        tuple(arrived[position] for position in place if position in arrived)
-        for place in first.value["ranking"]
+        tuple(arrived[position] for position in tied if position in arrived)
+        for tied in first.value["ranking"]
     )
     return Comparing(
         first.id,
-        tuple(place for place in ranking if place),
+        tuple(tied for tied in ranking if tied),
         speaker,
         first.weight,
         first.at,
@@ -231,7 +231,7 @@ def stored(
 ) -> Iterator[sa.RowMapping]:
     """Traces recorded by `as_of`, in the order of `statements`, each with what its case asks:
     reference, checker, checker_config."""
-    own = (
+    columns = (
         traces.c.id,
         traces.c.input_id,
         traces.c.output,
@@ -241,7 +241,7 @@ def stored(
     )
     query = (
         sa.select(
-            *own,
+            *columns,
             cases.c.id.label("asked"),
             cases.c.reference,
             cases.c.checker,
@@ -269,9 +269,9 @@ def trace_count(connection: sa.Connection, agent_id: str, as_of: datetime | None
 def _among(
     agent_id: str, as_of: datetime | None, trace_id: str | None
 ) -> list[sa.ColumnElement[bool]]:
-    found = [traces.c.agent_id == agent_id]
-    found += [] if as_of is None else [traces.c.recorded_at <= as_of]
-    return found + ([] if trace_id is None else [traces.c.id == trace_id])
+    conditions = [traces.c.agent_id == agent_id]
+    conditions += [] if as_of is None else [traces.c.recorded_at <= as_of]
+    return conditions + ([] if trace_id is None else [traces.c.id == trace_id])
 
 
 def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tuple[str, str]]:
@@ -296,7 +296,7 @@ def own_names(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, 
 
 def steps_of(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[sa.RowMapping]]:
     """The steps of each trace, in their order."""
-    found: dict[str, list[sa.RowMapping]] = {}
+    steps_by_trace: dict[str, list[sa.RowMapping]] = {}
     columns = [
         steps.c[name]
         for name in ("trace_id", "kind", "name", "input", "output", "status", "finish_reason")
@@ -310,8 +310,8 @@ def steps_of(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, l
         .order_by(steps.c.trace_id, steps.c.position)
     )
     for row in connection.execute(query).mappings():
-        found.setdefault(row["trace_id"], []).append(row)
-    return found
+        steps_by_trace.setdefault(row["trace_id"], []).append(row)
+    return steps_by_trace
 
 
 def prompts(
@@ -455,9 +455,11 @@ def keep(
     now on, and since when (`as_of`)."""
     if fresh:
         connection.execute(rewards.insert(), fresh)
-    noted = [{"row": row_id, "current": stands} for row_id, stands in standing.items()]
+    noted = [{"row": row_id, "current": is_current} for row_id, is_current in standing.items()]
     back = [
-        {"row": row_id, "as_of": datetime.now(UTC)} for row_id, stands in standing.items() if stands
+        {"row": row_id, "as_of": datetime.now(UTC)}
+        for row_id, is_current in standing.items()
+        if is_current
     ]
     for changes in (again, noted, back):
         if changes:
@@ -475,15 +477,19 @@ def traces_with_new_rewards(
         old.c.component == rewards.c.component,
         old.c.recorded_at <= since,
     )
-    own = (
+    current_rows = (
         rewards.c.agent_id == agent_id,
         rewards.c.current,
         rewards.c.component_version.in_(versions),
     )
     newer = sa.or_(rewards.c.recorded_at > since, rewards.c.as_of > since)
-    known = sa.or_(rewards.c.value.is_not(None), sa.exists().where(*same, old.c.id != rewards.c.id))
+    had_value = sa.or_(
+        rewards.c.value.is_not(None), sa.exists().where(*same, old.c.id != rewards.c.id)
+    )
     return set(
-        connection.execute(sa.select(rewards.c.target_id).where(*own, newer, known)).scalars()
+        connection.execute(
+            sa.select(rewards.c.target_id).where(*current_rows, newer, had_value)
+        ).scalars()
     )
 
 
@@ -500,12 +506,12 @@ def traces_with_new_feedback(connection: sa.Connection, agent_id: str, since: da
     about = sa.select(feedback_targets.c.target_id).join(
         feedback, feedback.c.id == feedback_targets.c.feedback_id
     )
-    kept = (feedback_targets.c.kind == "trace", feedback_targets.c.target_id.is_not(None))
-    either = (
-        about.where(*kept, *new),
-        about.where(*kept, feedback.c.id.in_(sa.union_all(*earlier))),
+    about_traces = (feedback_targets.c.kind == "trace", feedback_targets.c.target_id.is_not(None))
+    queries = (
+        about.where(*about_traces, *new),
+        about.where(*about_traces, feedback.c.id.in_(sa.union_all(*earlier))),
     )
-    return {name for query in either for name in connection.execute(query).scalars()}
+    return {name for query in queries for name in connection.execute(query).scalars()}
 
 
 def learned(connection: sa.Connection, agent_id: str) -> int:
@@ -627,10 +633,14 @@ def suggest(
 
 
 def decide(
-    connection: sa.Connection, suggestion_id: str, state: str, feedback_id: str | None, at: datetime
+    connection: sa.Connection,
+    suggestion_id: str,
+    state: str,
+    feedback_id: str | None,
+    now: datetime,
 ) -> None:
     """Note what became of a suggestion."""
-    values = {"state": state, "feedback_id": feedback_id, "reviewed_at": at}
+    values = {"state": state, "feedback_id": feedback_id, "reviewed_at": now}
     connection.execute(
         suggestions.update().where(suggestions.c.id == suggestion_id).values(**values)
     )

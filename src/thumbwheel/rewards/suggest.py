@@ -78,22 +78,22 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
     embedder = embedder_of(config)
     name, classifier = learn_with(ws, agent, config, embedder)
     with ws.db.read() as connection:
-        known = store.suggested(connection, agent_id)
+        suggestions = store.suggested(connection, agent_id)
         decided = {
-            one["trace_id"]
-            for one in known
-            if one["state"] not in ("open", "replaced") or one["classifier"] == name
+            suggestion["trace_id"]
+            for suggestion in suggestions
+            if suggestion["state"] not in ("open", "replaced") or suggestion["classifier"] == name
         }
         traces, rows, total = unlabelled(
             connection, agent, decided | person_labels(connection, agent).keys(), MOST, embedder
         )
-    standing = [one for one in known if one["classifier"] == name]
-    free = max(0, limit - sum(one["state"] == "open" for one in standing))
+    of_classifier = [suggestion for suggestion in suggestions if suggestion["classifier"] == name]
+    free = max(0, limit - sum(suggestion["state"] == "open" for suggestion in of_classifier))
     chances = classifier.chances(rows)
-    start = max((one["rank"] for one in standing), default=-1) + 1
+    start = max((suggestion["rank"] for suggestion in of_classifier), default=-1) + 1
     fresh = [
-        _row(agent_id, name, traces[place], float(chances[place]), start + rank)
-        for rank, place in enumerate(order(classifier, rows, chances, free))
+        _row(agent_id, name, traces[index], float(chances[index]), start + rank)
+        for rank, index in enumerate(order(classifier, rows, chances, free))
     ]
     ws.db.write(lambda connection: store.suggest(connection, agent_id, name, fresh))
     return Suggested(name, dict(classifier.about["report"]), len(fresh), total, len(traces))
@@ -122,8 +122,8 @@ def order(
     pool = np.argsort(-doubt, kind="stable")[: POOL * limit]
     if not len(pool):
         return []
-    one = classifier.regression
-    matrix = design([rows[place] for place in pool], one.mean, one.scale)
+    regression = classifier.regression
+    matrix = design([rows[row] for row in pool], regression.mean, regression.scale)
     lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(1)).ravel())
     matrix = matrix.multiply(1 / np.where(lengths > 0, lengths, 1.0)[:, None]).tocsr()
     nearest, chosen = np.full(len(pool), 2.0), list[int]()
@@ -133,7 +133,7 @@ def order(
         chosen.append(int(worth.argmax()))
         likeness = np.asarray((matrix @ matrix[[chosen[-1]]].T).todense()).ravel()
         nearest = np.minimum(nearest, np.sqrt(np.maximum(0.0, 2 - 2 * likeness)))
-    return [int(pool[place]) for place in chosen]
+    return [int(pool[row]) for row in chosen]
 
 
 def questions(ws: Workspace, agent: str) -> Iterator[Question]:
@@ -143,20 +143,25 @@ def questions(ws: Workspace, agent: str) -> Iterator[Question]:
     with ws.db.read() as connection:
         judged = person_labels(connection, agent)
         waiting = [
-            dict(one)
-            for one in store.suggested(connection, agent_id)
-            if one["state"] == "open" and one["trace_id"] not in judged
+            dict(suggestion)
+            for suggestion in store.suggested(connection, agent_id)
+            if suggestion["state"] == "open" and suggestion["trace_id"] not in judged
         ]
-    for one in waiting:
+    for suggestion in waiting:
         with ws.db.read() as connection:
             case = next(
                 batch[0].case
                 for batch in stored_cases(
-                    connection, agent, {"text", "prompt"}, trace_id=one["trace_id"]
+                    connection, agent, {"text", "prompt"}, trace_id=suggestion["trace_id"]
                 )
             )
         yield Question(
-            one["id"], one["trace_id"], one["value"], one["confidence"], case.prompt, case.text
+            suggestion["id"],
+            suggestion["trace_id"],
+            suggestion["value"],
+            suggestion["confidence"],
+            case.prompt,
+            case.text,
         )
 
 
@@ -172,9 +177,9 @@ def decide(
     review, shown or unseen."""
     if good is None:
         return _note(ws, question.id, "skipped", None)
-    said = {"suggestion": question.id, "how": how}
+    metadata = {"suggestion": question.id, "how": how}
     feedback_id = add_feedback(
-        ws, agent, question.trace_id, "thumb", good, rater=rater, metadata=said
+        ws, agent, question.trace_id, "thumb", good, rater=rater, metadata=metadata
     )
     state = "accepted" if how == "unseen" else "confirmed" if good == question.good else "corrected"
     return _note(ws, question.id, state, feedback_id)
@@ -203,14 +208,14 @@ def accept(
         )
     waiting = list(questions(ws, agent))
     named = {row_id for name in names for row_id in _suggestion_ids(agent, waiting, name)}
-    taken = [
+    accepted = [
         suggestion
         for suggestion in waiting
         if suggestion.id in named or (least is not None and suggestion.confidence >= least)
     ]
-    for one in taken:
-        decide(ws, agent, one, one.good, rater, "unseen")
-    return [one.id for one in taken]
+    for suggestion in accepted:
+        decide(ws, agent, suggestion, suggestion.good, rater, "unseen")
+    return [suggestion.id for suggestion in accepted]
 
 
 def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[str]:
@@ -232,32 +237,34 @@ def status(ws: Workspace, agent: str) -> dict[str, Any]:
     by the confidence they had."""
     agent_id = require_agent(ws, agent)
     with ws.db.read() as connection:
-        known = store.suggested(connection, agent_id)
+        suggestions = store.suggested(connection, agent_id)
         labels = person_labels(connection, agent)
     states = {
-        state: sum(one["state"] == state for one in known)
+        state: sum(suggestion["state"] == state for suggestion in suggestions)
         for state in ("open", *REVIEWED, "accepted", "skipped", "replaced")
     }
-    reviewed = [one for one in known if one["state"] in REVIEWED]
-    verdicts = [one["value"] == (one["state"] == "confirmed") for one in reviewed]
-    overall = kappa([bool(one["value"]) for one in reviewed], verdicts)
+    reviewed = [suggestion for suggestion in suggestions if suggestion["state"] in REVIEWED]
+    verdicts = [
+        suggestion["value"] == (suggestion["state"] == "confirmed") for suggestion in reviewed
+    ]
+    overall = kappa([bool(suggestion["value"]) for suggestion in reviewed], verdicts)
     bands = [_band(low, high, reviewed) for low, high in pairwise(BANDS)]
     counts = {"good": sum(labels.values()), "bad": len(labels) - sum(labels.values())}
     return {
         "labels": counts,
         "suggestions": states,
         "kappa": overall.as_dict(),
-        "bands": [one for one in bands if one["reviewed"]],
+        "bands": [suggestion for suggestion in bands if suggestion["reviewed"]],
     }
 
 
 def _band(low: float, high: float, reviewed: Sequence[sa.RowMapping]) -> dict[str, Any]:
     inside = [
-        one
-        for one in reviewed
-        if low <= one["confidence"] < high or (high == 1 == one["confidence"])
+        suggestion
+        for suggestion in reviewed
+        if low <= suggestion["confidence"] < high or (high == 1 == suggestion["confidence"])
     ]
-    agreed = sum(one["state"] == "confirmed" for one in inside)
+    agreed = sum(suggestion["state"] == "confirmed" for suggestion in inside)
     interval = wilson(agreed, len(inside))
     share = agreed / len(inside) if inside else None
     return {

@@ -134,18 +134,18 @@ class Value(NamedTuple):
         return low + self.unit * (high - low)
 
     @classmethod
-    def mean(cls, said: Sequence[tuple[Value, float]]) -> Value | None:
+    def mean(cls, weighted_values: Sequence[tuple[Value, float]]) -> Value | None:
         """The weighted mean of (value, weight) pairs; None of none."""
-        if not said:
+        if not weighted_values:
             return None
-        scales = {one.scale for one, _ in said}
-        unit = math.fsum(one.unit * weight for one, weight in said) / math.fsum(
-            weight for _, weight in said
+        scales = {value.scale for value, _ in weighted_values}
+        unit = math.fsum(value.unit * weight for value, weight in weighted_values) / math.fsum(
+            weight for _, weight in weighted_values
         )
-        named = sorted({name for one, _ in said for name in one.feedback_ids})
-        kind = min(one.kind for one, _ in said)
-        automatic = all(one.automatic for one, _ in said)
-        verdict = any(one.verdict for one, _ in said)
+        named = sorted({name for value, _ in weighted_values for name in value.feedback_ids})
+        kind = min(value.kind for value, _ in weighted_values)
+        automatic = all(value.automatic for value, _ in weighted_values)
+        verdict = any(value.verdict for value, _ in weighted_values)
         return cls(
             unit,
             scales.pop() if len(scales) == 1 else (0.0, 1.0),

@@ -23,7 +23,8 @@ KINDS: Mapping[str, str] = {"classifiers": learn.KIND, "judge_agreements": agree
 def fitted_documents(ws: Workspace, agent: str) -> dict[str, set[str]]:
     """Name of KINDS -> hashes of the documents of the agent; raises StorageError for a damaged one."""
     return {
-        name: {one.sha256 for one in documents(ws, kind, agent)} for name, kind in KINDS.items()
+        name: {document.sha256 for document in documents(ws, kind, agent)}
+        for name, kind in KINDS.items()
     }
 
 

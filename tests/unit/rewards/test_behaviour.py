@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.public_data import public_data
 from thumbwheel.core.errors import ConfigError
-from thumbwheel.rewards.calls import of_text
+from thumbwheel.rewards.calls import calls_of_text
 from thumbwheel.rewards.function import Case, Status, Step
 from thumbwheel.rewards.functions import FUNCTIONS
 
@@ -307,7 +307,7 @@ def test_tool_match_where_no_call_is_wanted():
     ],
 )
 def test_tool_match_does_not_choke_on_what_is_no_call(text):
-    assert of_text(text) is None or score("tool_match", Case(text, WEATHER)).value == 0
+    assert calls_of_text(text) is None or score("tool_match", Case(text, WEATHER)).value == 0
 
 
 def bfcl(name):

@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.feedback_world import AGENT, START, World
-from thumbwheel.rewards.label import comparisons, judge, judgements, reading, signals, target_counts
+from thumbwheel.rewards.label import (
+    comparisons,
+    judge,
+    judgements,
+    signals,
+    target_counts,
+    verdict_of,
+)
 from thumbwheel.rewards.types import Judgement, LabelConfig, Statement
 
 CONFIG = LabelConfig()
@@ -73,12 +80,12 @@ READINGS = [
     ("one", "good"), READINGS, ids=lambda value: getattr(value, "feedback_id", str(value))
 )
 def test_what_one_statement_says(one: Statement, good: bool | None) -> None:
-    assert reading(one, CONFIG) is good
+    assert verdict_of(one, CONFIG) is good
 
 
 def test_thresholds_are_settings() -> None:
     strict = LabelConfig(good_from=1.0, bad_to=0.0)
-    assert [reading(said("rating", stars), strict) for stars in range(1, 6)] == [
+    assert [verdict_of(said("rating", stars), strict) for stars in range(1, 6)] == [
         False,
         None,
         None,

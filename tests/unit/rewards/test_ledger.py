@@ -18,7 +18,7 @@ from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import MOST_MATES, stored_cases
-from thumbwheel.rewards.component import Component, components, ringing
+from thumbwheel.rewards.component import Component, components, time_limit
 from thumbwheel.rewards.explain import explain
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.ledger_stats import missing_values, reward_summary, reweigh
@@ -344,7 +344,7 @@ def test_a_function_that_judges_together_is_held_to_number_and_range(world, text
 def test_a_limit_of_time_leaves_no_alarm_behind():
     import signal
 
-    with pytest.raises(TimeoutError, match=r"0\.05 s"), ringing() as bell:
+    with pytest.raises(TimeoutError, match=r"0\.05 s"), time_limit() as bell:
         bell(0.05)
         time.sleep(5)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -62,12 +62,12 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
             "wall_seconds": min(limits.wall_seconds, most),
             "cpu_seconds": min(limits.cpu_seconds, max(1, round(most))),
         }
-        found = CodeExecution(
+        function = CodeExecution(
             self.config.model_copy(update={"limits": limits.model_copy(update=bounds)})
         )
         with suppress(Refused):  # which the score will say
-            shared(found.config.limits, found.config.trusted_code).warm()
-        return found
+            shared(function.config.limits, function.config.trusted_code).warm()
+        return function
 
     def judge(self, case: Case) -> Score:
         """The score of one case."""
@@ -92,43 +92,47 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
                 f"the answer has {len(case.text)} characters; at most {LONGEST_ANSWER} are judged",
             )
         try:
-            tests = asked(case)
+            tests = tests_of(case)
         except ValueError as error:
             return Score.none(Status.FAILED, str(error))
         if tests is not None:
             return [Job(program(case.text, tests), tests=tests)]
-        found = [
-            Job(one.code, "shell" if one.language in SHELL else "python")
-            for one in blocks(case.text)
-            if one.language in PYTHON | SHELL
+        jobs = [
+            Job(block.code, "shell" if block.language in SHELL else "python")
+            for block in blocks(case.text)
+            if block.language in PYTHON | SHELL
         ]
-        if not found:
+        if not jobs:
             return Score.none(Status.NOT_APPLICABLE, "the answer has no Python or shell block")
-        if isinstance(opened(case.reference), Mapping | list):
+        if isinstance(reference_object(case.reference), Mapping | list):
             return Score.none(
                 Status.NOT_APPLICABLE,
                 "the reference holds no tests, and without them every program would be right",
             )
-        if len(found) > MOST_BLOCKS:
+        if len(jobs) > MOST_BLOCKS:
             return Score.none(
                 Status.FAILED,
-                f"the answer has {len(found)} blocks of code; at most {MOST_BLOCKS} are run",
+                f"the answer has {len(jobs)} blocks of code; at most {MOST_BLOCKS} are run",
             )
-        return found
+        return jobs
 
     def _score(self, outcomes: list[SandboxResult], tests: Tests | None) -> Score:
         shown = [
-            {"state": str(one.state), "detail": one.detail[:SHOWN], "output": one.output[-SHOWN:]}
-            for one in outcomes
+            {
+                "state": str(outcome.state),
+                "detail": outcome.detail[:SHOWN],
+                "output": outcome.output[-SHOWN:],
+            }
+            for outcome in outcomes
         ]
-        for one in outcomes:
-            if one.state is State.BLOCKED:
-                return Score.none(Status.BLOCKED, one.detail)
-            if one.state is State.BROKEN:
-                return Score.none(Status.FAILED, one.detail)
+        for outcome in outcomes:
+            if outcome.state is State.BLOCKED:
+                return Score.none(Status.BLOCKED, outcome.detail)
+            if outcome.state is State.BROKEN:
+                return Score.none(Status.FAILED, outcome.detail)
         if tests is None:
             return Score(
-                sum(one.state is State.DONE for one in outcomes) / len(outcomes),
+                sum(outcome.state is State.DONE for outcome in outcomes) / len(outcomes),
                 evidence={"blocks": shown},
             )
         passed = outcomes[0].passed
@@ -139,21 +143,21 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
         )
 
 
-def asked(case: Case) -> Tests | None:
+def tests_of(case: Case) -> Tests | None:
     """The tests of the reference, which may be JSON in a text; None where it holds none. Raises
     ValueError for ones that cannot be read."""
-    given = opened(case.reference)
-    if not isinstance(given, Mapping) or not (given.get("tests") or given.get("check")):
+    reference = reference_object(case.reference)
+    if not isinstance(reference, Mapping) or not (reference.get("tests") or reference.get("check")):
         return None
     tests, setup, check, entry = (
-        given.get("tests") or [],
-        given.get("setup") or "",
-        given.get("check"),
-        given.get("entry_point"),
+        reference.get("tests") or [],
+        reference.get("setup") or "",
+        reference.get("check"),
+        reference.get("entry_point"),
     )
     if (
         isinstance(tests, str)
-        or not all(isinstance(one, str) for one in tests)
+        or not all(isinstance(test, str) for test in tests)
         or not isinstance(setup, str)
     ):
         raise ValueError(
@@ -165,22 +169,22 @@ def asked(case: Case) -> Tests | None:
         raise ValueError(
             "the reference has a check and does not name the entry_point that it is for"
         )
-    head = begun(case.prompt, entry) if check else ""
+    head = prompt_code(case.prompt, entry) if check else ""
     return Tests(() if check else tuple(tests), setup, check or None, entry, head)
 
 
-def opened(reference: Any) -> Any:
+def reference_object(reference: Any) -> Any:
     """The reference, or the object that a text holds; None for any other text."""
     if not isinstance(reference, str):
         return reference
     try:
-        found = json.loads(reference)
+        value = json.loads(reference)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict | list) else None
+    return value if isinstance(value, dict | list) else None
 
 
-def begun(prompt: Sequence[Mapping[str, Any]], entry_point: Any) -> str:
+def prompt_code(prompt: Sequence[Mapping[str, Any]], entry_point: Any) -> str:
     """The code that the last message of the prompt holds: up to and with the head of the asked
     function; "" where it has none."""
     text = next(
@@ -189,46 +193,46 @@ def begun(prompt: Sequence[Mapping[str, Any]], entry_point: Any) -> str:
     )
     if not isinstance(text, str):
         return ""
-    for one in [*(found.code for found in blocks(text)), text]:
-        if f"def {entry_point}" in one and parses(one):
-            return one.rstrip() + "\n"
+    for code in [*(block.code for block in blocks(text)), text]:
+        if f"def {entry_point}" in code and parses(code):
+            return code.rstrip() + "\n"
     return ""
 
 
 def program(text: str, tests: Tests) -> str:
     """The program of an answer: what its code blocks hold, else the answer itself, joined to the
     head that the prompt began."""
-    fenced = [one for one in blocks(text) if one.language in PYTHON]
-    code = _chosen(fenced, tests) if fenced else text
+    fenced = [block for block in blocks(text) if block.language in PYTHON]
+    code = _main_code(fenced, tests) if fenced else text
     if not tests.head:
         return code
-    if tests.entry_point in defined(code):
+    if tests.entry_point in defined_names(code):
         return f"{tests.head}\n\n{code}"
     indented = next((line for line in code.split("\n") if line.strip()), "").startswith((" ", "\t"))
     rest = code if indented else textwrap.indent(code, "    ")
     return tests.head + rest
 
 
-def _chosen(fenced: list[Block], tests: Tests) -> str:
-    joined = "\n\n".join(one.code for one in fenced)
+def _main_code(fenced: list[Block], tests: Tests) -> str:
+    joined = "\n\n".join(block.code for block in fenced)
     if len(fenced) == 1 or parses(joined):
         return joined
     fitting = [
-        one.code
-        for one in fenced
-        if parses(one.code)
-        and (tests.entry_point is None or tests.entry_point in defined(one.code))
+        block.code
+        for block in fenced
+        if parses(block.code)
+        and (tests.entry_point is None or tests.entry_point in defined_names(block.code))
     ]
     return fitting[0] if fitting else fenced[0].code
 
 
-def defined(code: str) -> set[str]:
+def defined_names(code: str) -> set[str]:
     """Functions at the top of a program; none where it cannot be parsed."""
     try:
         return {
-            one.name
-            for one in ast.parse(code).body
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            node.name
+            for node in ast.parse(code).body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         }
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return set()

@@ -44,7 +44,13 @@ from pydantic import Field, field_validator
 from thumbwheel.capture.spelling import STORED_COMPONENTS, STORED_REWARD, declared
 from thumbwheel.core.config import Config
 from thumbwheel.core.plugins import nearest
-from thumbwheel.rewards.aggregate import edit_of, newest, of_kinds, people_first, place_of
+from thumbwheel.rewards.aggregate import (
+    agreed_edit,
+    newest_per_speaker,
+    of_kinds,
+    people_first,
+    scale_position,
+)
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.types import Statement
 
@@ -124,7 +130,7 @@ class DecisionConfig(Config):
 
 
 @dataclass(frozen=True)
-class Facts:
+class DecisionFacts:
     """What is known about a decision; keys are lower case without underscores.
 
     `said`: (word, weight) of each rater. `stored`: group.name of the components that were stored
@@ -162,9 +168,9 @@ class Facts:
         """DONE or COLD_STORAGE where the item is finished, else None."""
         if self.outcome.get("completedsuccessfully") is True:
             return "DONE"
-        found = str(self.outcome.get("status") or self.item.get("status") or "").upper()
-        found = "COLD_STORAGE" if self.outcome.get("abandoned") is True else found
-        return found if found in ("DONE", "COLD_STORAGE") else None
+        status = str(self.outcome.get("status") or self.item.get("status") or "").upper()
+        status = "COLD_STORAGE" if self.outcome.get("abandoned") is True else status
+        return status if status in ("DONE", "COLD_STORAGE") else None
 
     def cycles(self) -> float:
         """How often the item was taken up again."""
@@ -191,11 +197,11 @@ class Facts:
     def number(self, key: str) -> float | None:
         """A metric of the outcome, else of the item, also as text (a label has no number); None for
         what is no finite number."""
-        for place in (self.outcome, self.item):
-            found = place.get(key)
-            found = _json(found) if isinstance(found, str) else found
-            if isinstance(found, int | float) and math.isfinite(found):
-                return float(found)
+        for source in (self.outcome, self.item):
+            value = source.get(key)
+            value = _json(value) if isinstance(value, str) else value
+            if isinstance(value, int | float) and math.isfinite(value):
+                return float(value)
         return None
 
     def slowness(self) -> float | None:
@@ -228,20 +234,20 @@ class Facts:
         """The same, where it is not the old arithmetic: there any known time is a good one."""
         return (0.5 if self.number("timeefficiency") else None) if self.compatible else self.pace()
 
-    def flag(self, key: str, value: float) -> float | None:
+    def flag(self, key: str, if_true: float) -> float | None:
         """`value` where the metric holds, 0 where it does not, None where it is unknown."""
-        found = self.outcome.get(key)
-        found = _json(found) if isinstance(found, str) else found
-        return None if found is None else (value if found else 0.0)
+        value = self.outcome.get(key)
+        value = _json(value) if isinstance(value, str) else value
+        return None if value is None else (if_true if value else 0.0)
 
     def metric(self, key: str, coefficient: float) -> float | None:
         """A metric with its sign; in the old arithmetic with the whole coefficient, although it has
         a weight too."""
-        found = self.number(key)
+        value = self.number(key)
         return (
             None
-            if found is None
-            else found * (coefficient if self.compatible else math.copysign(1.0, coefficient))
+            if value is None
+            else value * (coefficient if self.compatible else math.copysign(1.0, coefficient))
         )
 
     def goal(self) -> float | None:
@@ -266,25 +272,27 @@ class Facts:
 
     def rewritten(self) -> float | None:
         """The relative change of the generated text's length, below 0."""
-        before, after = (place.get("generatedcontent") for place in (self.action, self.correction))
+        before, after = (
+            fields.get("generatedcontent") for fields in (self.action, self.correction)
+        )
         if not isinstance(before, str) or not isinstance(after, str) or not before:
             return None
         share = abs(len(after) - len(before)) / len(before)
         return -share * 0.1 if self.compatible else -min(1.0, share)
 
 
-Part = tuple[str, float, Callable[[Facts], float | None]]
+Part = tuple[str, float, Callable[[DecisionFacts], float | None]]
 """group.name, weight, value (None: unknown)."""
 
 PARTS: Mapping[str, tuple[Part, ...]] = {
     "FILER": (
         ("immediate.userFeedback", 1.0, lambda f: f.word(SAID)),
-        ("immediate.confidenceCalibration", 0.1, Facts.calibration),
-        ("delayed.completionSuccess", 0.5, Facts.completion),
+        ("immediate.confidenceCalibration", 0.1, DecisionFacts.calibration),
+        ("delayed.completionSuccess", 0.5, DecisionFacts.completion),
         ("delayed.blockageAvoidance", 0.3, lambda f: f.finished(-1.0 if f.blocked() else 0.0)),
         ("delayed.reworkPenalty", 0.2, lambda f: f.finished(-0.2 * f.cycles())),
-        ("delayed.timeEfficiency", 0.3, Facts.pace),
-        ("strategic.goalAlignment", 0.4, Facts.goal),
+        ("delayed.timeEfficiency", 0.3, DecisionFacts.pace),
+        ("strategic.goalAlignment", 0.4, DecisionFacts.goal),
     ),
     "LIBRARIAN": (
         ("immediate.userFeedback", 1.0, lambda f: f.word(SAID)),
@@ -296,7 +304,7 @@ PARTS: Mapping[str, tuple[Part, ...]] = {
     "PRIORITIZER": (
         ("immediate.userAcceptance", 1.0, lambda f: f.word(ACCEPTED)),
         ("delayed.completionSuccess", 1.0, lambda f: f.finished(float(f.status() == "DONE"))),
-        ("delayed.timeEfficiency", 0.5, Facts.any_pace),
+        ("delayed.timeEfficiency", 0.5, DecisionFacts.any_pace),
         ("delayed.strategicProgress", 0.8, lambda f: f.metric("strategicprogress", 0.3)),
         ("delayed.opportunityCost", 0.3, lambda f: f.metric("opportunitycost", -0.2)),
         ("contextual.energyAlignment", 0.2, lambda f: f.metric("energyalignment", 0.2)),
@@ -304,14 +312,14 @@ PARTS: Mapping[str, tuple[Part, ...]] = {
     ),
     "STORER": (
         ("immediate.userAcceptance", 1.0, lambda f: f.word(ACCEPTED)),
-        ("immediate.editDistance", 0.5, Facts.changed),
+        ("immediate.editDistance", 0.5, DecisionFacts.changed),
         ("delayed.corpusCoherence", 0.7, lambda f: f.metric("corpuscoherence", 0.5)),
         ("delayed.findability", 0.6, lambda f: f.metric("findability", 0.3)),
         ("delayed.duplicationPenalty", 0.4, lambda f: f.flag("duplicationdetected", -0.5)),
     ),
     "RETRIEVER": (
         ("immediate.userAcceptance", 1.0, lambda f: f.word(ACCEPTED_TEXT)),
-        ("immediate.editDistance", 0.5, Facts.rewritten),
+        ("immediate.editDistance", 0.5, DecisionFacts.rewritten),
         ("accuracy.citationCorrectness", 0.8, lambda f: f.metric("citationcorrectness", 0.5)),
         ("accuracy.hallucinationPenalty", 2.0, lambda f: f.metric("hallucinationcount", -1.0)),
         ("accuracy.completeness", 0.6, lambda f: f.metric("completeness", 0.3)),
@@ -333,56 +341,59 @@ class Decision(RewardFunction[DecisionConfig]):
     def inputs(self, case: Case) -> Mapping[str, Any]:
         """The decision, its action, and the feedback that it heeds; of what is no decision nothing
         else."""
-        known = case.metadata.get("decision")
-        if not known:
-            return {"decision": known}
+        decision = case.metadata.get("decision")
+        if not decision:
+            return {"decision": decision}
         heard = of_kinds(case.feedback, "label", "outcome", "correction", "thumb")
         rewards = [
             statement
             for statement in of_kinds(case.feedback, "score")
             if statement.name == STORED_REWARD
         ]
-        return {"decision": known, "text": case.text, "feedback": [*heard, *rewards]}
+        return {"decision": decision, "text": case.text, "feedback": [*heard, *rewards]}
 
     def judge(self, case: Case) -> Score:
         """The place of the total between the bounds; evidence: where the total comes from, and
         every component with its weight."""
-        known = case.metadata.get("decision")
+        decision = case.metadata.get("decision")
         agent = (
-            str(known.get("agent_type") or known.get("agentType") or "").upper()
-            if isinstance(known, dict)
+            str(decision.get("agent_type") or decision.get("agentType") or "").upper()
+            if isinstance(decision, dict)
             else ""
         )
-        if agent not in PARTS or not isinstance(known, dict):
+        if agent not in PARTS or not isinstance(decision, dict):
             return Score.none(
                 Status.NOT_APPLICABLE,
                 f"no rewards are known for decisions of {agent}" if agent else "it is no decision",
             )
-        heard = _heard(case, known)
+        counted_statements = _counted_statements(case, decision)
         stored_reward = _latest(case, "score", STORED_REWARD)
         stored_components = _latest(case, "label", STORED_COMPONENTS)
         others = self.config.weights.get(agent, {})
         weights = {name: weight for name, weight, _ in PARTS[agent]} | others
         stored = _components(stored_components, weights)
-        facts = self._facts(case, known, heard, stored)
+        facts = self._facts(case, decision, counted_statements, stored)
         computed = {
             name: value
             for name, _, value_of in PARTS[agent]
             if (value := value_of(facts)) is not None
         }
-        spoken = [*of_kinds(case.feedback, "correction"), *(one for one in heard if _counts(one))]
+        spoken = [
+            *of_kinds(case.feedback, "correction"),
+            *(statement for statement in counted_statements if _outdates_stored_reward(statement)),
+        ]
         last_word = max((statement.at for statement in spoken), default=None)
 
-        def stands(statement: Statement | None) -> bool:
+        def is_newest(statement: Statement | None) -> bool:
             return statement is not None and (last_word is None or last_word <= statement.at)
 
         values: dict[str, float] = {}
-        if stored_reward and stands(stored_reward) and not others:
+        if stored_reward and is_newest(stored_reward) and not others:
             source, total = "stored reward", float(stored_reward.value)
-        elif (stored and stands(stored_components)) or computed:
+        elif (stored and is_newest(stored_components)) or computed:
             source, values = (
                 ("stored components", stored)
-                if stored and stands(stored_components)
+                if stored and is_newest(stored_components)
                 else ("computed", computed)
             )
             total = math.fsum(value * weights[name] for name, value in values.items())
@@ -395,11 +406,14 @@ class Decision(RewardFunction[DecisionConfig]):
 
         bound = OLD_BOUND if self.config.compatible else self.config.bound
         reward = max(-bound, min(bound, total))
-        place = (reward + 2) / 4 if self.config.compatible else (reward + bound) / (2 * bound)
+        value = (reward + 2) / 4 if self.config.compatible else (reward + bound) / (2 * bound)
         components = {
             name: {"value": value, "weight": weights[name]} for name, value in values.items()
         }
-        counted = [*heard, *(one for one in (stored_reward, stored_components) if one)]
+        counted = [
+            *counted_statements,
+            *(statement for statement in (stored_reward, stored_components) if statement),
+        ]
         evidence = {
             "agent_type": agent,
             "source": source,
@@ -408,7 +422,7 @@ class Decision(RewardFunction[DecisionConfig]):
             "components": components,
         }
         return Score(
-            place,
+            value,
             evidence=evidence
             | {"feedback_ids": sorted(statement.feedback_id for statement in counted)},
         )
@@ -416,58 +430,78 @@ class Decision(RewardFunction[DecisionConfig]):
     def _facts(
         self,
         case: Case,
-        known: Mapping[str, Any],
-        heard: Sequence[Statement],
+        decision: Mapping[str, Any],
+        counted_statements: Sequence[Statement],
         stored: Mapping[str, float],
-    ) -> Facts:
-        edit, _ = edit_of(of_kinds(case.feedback, "correction"))
-        correction = known.get("correction") or (_json(edit.text) if edit else None)
+    ) -> DecisionFacts:
+        edit, _ = agreed_edit(of_kinds(case.feedback, "correction"))
+        correction = decision.get("correction") or (_json(edit.text) if edit else None)
         rejected = "CORRECTED" if correction else "OVERRIDDEN"
-        latest, _ = newest(
-            [one for one in heard if one.kind == "thumb" or _word(one)],
-            lambda one: (one.rater,),
+        latest, _ = newest_per_speaker(
+            [
+                statement
+                for statement in counted_statements
+                if statement.kind == "thumb" or _verdict_word(statement)
+            ],
+            lambda statement: (statement.rater,),
             _meaning,
         )
-        said = tuple(
-            (_word(one) or ("CONFIRMED" if one.value is True else rejected), one.weight)
-            for one in latest
+        words = tuple(
+            (
+                _verdict_word(statement) or ("CONFIRMED" if statement.value is True else rejected),
+                statement.weight,
+            )
+            for statement in latest
         )
-        own = _own_word(known)
-        named = [one for one in heard if one.name and one.kind != "thumb" and not _word(one)]
-        metrics = {_key(str(one.name)): one.value for one in sorted(named, key=lambda one: one.at)}
-        confidence = known.get("confidence")
-        return Facts(
+        recorded = _recorded_word(decision)
+        named = [
+            statement
+            for statement in counted_statements
+            if statement.name and statement.kind != "thumb" and not _verdict_word(statement)
+        ]
+        metrics = {
+            _key(str(statement.name)): statement.value
+            for statement in sorted(named, key=lambda statement: statement.at)
+        }
+        confidence = decision.get("confidence")
+        return DecisionFacts(
             confidence=float(confidence) if isinstance(confidence, int | float) else None,
-            item=_folded(known.get("item")),
-            outcome=_folded(known.get("outcome")) | metrics,
+            item=_with_plain_keys(decision.get("item")),
+            outcome=_with_plain_keys(decision.get("outcome")) | metrics,
             correction=_action(correction),
-            action=_action(known.get("action") or _json(case.text)),
-            said=said or (((own, 1.0),) if own else ()),
+            action=_action(decision.get("action") or _json(case.text)),
+            said=words or (((recorded, 1.0),) if recorded else ()),
             stored=stored,
             compatible=self.config.compatible,
         )
 
 
-def _heard(case: Case, decision: Mapping[str, Any]) -> list[Statement]:
+def _counted_statements(case: Case, decision: Mapping[str, Any]) -> list[Statement]:
     """Labels and outcomes, and where no label is a word about the decision, thumbs."""
-    heard = [
-        one for one in of_kinds(case.feedback, "label", "outcome") if one.name != STORED_COMPONENTS
+    statements = [
+        statement
+        for statement in of_kinds(case.feedback, "label", "outcome")
+        if statement.name != STORED_COMPONENTS
     ]
-    if not _own_word(decision) and not any(_word(statement) for statement in heard):
-        heard += people_first(of_kinds(case.feedback, "thumb"))
-    return heard
+    if not _recorded_word(decision) and not any(
+        _verdict_word(statement) for statement in statements
+    ):
+        statements += people_first(of_kinds(case.feedback, "thumb"))
+    return statements
 
 
 def _latest(case: Case, kind: str, name: str) -> Statement | None:
     statements = [
-        one
-        for one in of_kinds(case.feedback, kind)
-        if one.name == name and (kind != "score" or place_of(one) is not None)
+        statement
+        for statement in of_kinds(case.feedback, kind)
+        if statement.name == name and (kind != "score" or scale_position(statement) is not None)
     ]
-    return max(statements, key=lambda one: (one.at, one.feedback_id), default=None)
+    return max(
+        statements, key=lambda statement: (statement.at, statement.feedback_id), default=None
+    )
 
 
-def _components(stored: Statement | None, known: Collection[str]) -> dict[str, float]:
+def _components(stored: Statement | None, weighted: Collection[str]) -> dict[str, float]:
     """group.name -> value of stored components that have a weight."""
     groups = _json(str(stored.value)) if stored else None
     components: dict[str, float] = {}
@@ -478,42 +512,52 @@ def _components(stored: Statement | None, known: Collection[str]) -> dict[str, f
                 and not isinstance(value, bool)
                 and math.isfinite(value)
             )
-            if is_number and f"{group}.{name}" in known:
+            if is_number and f"{group}.{name}" in weighted:
                 components[f"{group}.{name}"] = float(value)
     return components
 
 
-def _counts(said: Statement) -> bool:
+def _outdates_stored_reward(statement: Statement) -> bool:
     """Whether a reward that was stored before this is out of date."""
-    return said.kind == "thumb" or bool(_word(said)) or _key(said.name or "") in METRICS
+    return (
+        statement.kind == "thumb"
+        or bool(_verdict_word(statement))
+        or _key(statement.name or "") in METRICS
+    )
 
 
-def _action(found: Any) -> dict[str, Any]:
-    return _folded(declared(found)) if isinstance(found, dict) else {}
+def _action(action: Any) -> dict[str, Any]:
+    return _with_plain_keys(declared(action)) if isinstance(action, dict) else {}
 
 
-def _word(said: Statement) -> str | None:
-    found = said.value.upper() if said.kind == "label" and isinstance(said.value, str) else None
-    return found if found in SAID else None
+def _verdict_word(statement: Statement) -> str | None:
+    word = (
+        statement.value.upper()
+        if statement.kind == "label" and isinstance(statement.value, str)
+        else None
+    )
+    return word if word in SAID else None
 
 
-def _own_word(decision: Mapping[str, Any]) -> str | None:
+def _recorded_word(decision: Mapping[str, Any]) -> str | None:
     """What a person said, where the decision itself brings it along."""
     word = str(decision.get("feedback") or "").upper()
     return word if word in SAID else None
 
 
-def _meaning(said: Statement) -> Any:
-    return said.value if said.kind == "thumb" else _word(said)
+def _meaning(statement: Statement) -> Any:
+    return statement.value if statement.kind == "thumb" else _verdict_word(statement)
 
 
 def _key(name: str) -> str:
     return name.replace("_", "").casefold()
 
 
-def _folded(found: Any) -> dict[str, Any]:
+def _with_plain_keys(fields: Any) -> dict[str, Any]:
     return (
-        {_key(str(name)): value for name, value in found.items()} if isinstance(found, dict) else {}
+        {_key(str(name)): value for name, value in fields.items()}
+        if isinstance(fields, dict)
+        else {}
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.aggregate import edit_of, of_kinds
+from thumbwheel.rewards.aggregate import agreed_edit, of_kinds
 from thumbwheel.rewards.function import (
     LONGEST_ANSWER,
     Case,
@@ -45,7 +45,7 @@ class EditDistance(RewardFunction[EditDistanceConfig]):
         corrected."""
         from rapidfuzz.distance import Levenshtein
 
-        edit, conflict = edit_of(of_kinds(case.feedback, "correction"))
+        edit, conflict = agreed_edit(of_kinds(case.feedback, "correction"))
         if edit is None:
             return Score.none(
                 Status.NOT_APPLICABLE,

@@ -86,10 +86,12 @@ class Efficiency(RewardFunction[EfficiencyConfig]):
 def used(case: Case) -> dict[str, int | None]:
     """Tokens (None unless every model call of the run knows both counts), tool calls, reasoning
     steps."""
-    counts = [(one.prompt_tokens, one.completion_tokens) for one in case.steps if one.kind == "llm"]
-    known = bool(counts) and all(count is not None for both in counts for count in both)
+    counts = [
+        (step.prompt_tokens, step.completion_tokens) for step in case.steps if step.kind == "llm"
+    ]
+    all_counted = bool(counts) and all(count is not None for pair in counts for count in pair)
     return {
-        "tokens": sum(count or 0 for both in counts for count in both) if known else None,
-        "calls": sum(one.kind == "tool" for one in case.steps),
-        "steps": sum(one.kind == "reasoning" for one in case.steps),
+        "tokens": sum(count or 0 for pair in counts for count in pair) if all_counted else None,
+        "calls": sum(step.kind == "tool" for step in case.steps),
+        "steps": sum(step.kind == "reasoning" for step in case.steps),
     }

@@ -67,28 +67,28 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
         mark, expected = marked(wanted_text)
         wanted = number(expected)
         form_asked = self.config.require_mark or mark is not None
-        mark, found = marked(case.text)
+        mark, answer = marked(case.text)
         if mark is None and wanted is not None:
-            found = last_number(case.text)
+            answer = last_number(case.text)
         well_formed = (mark is not None) if form_asked else None
-        equal = self._equal(found, expected, wanted) and not (
+        equal = self._equal(answer, expected, wanted) and not (
             self.config.require_mark and mark is None
         )
         return Score(
             float(equal),
-            evidence={"found": found[:200], "expected": expected[:200], "mark": mark},
+            evidence={"found": answer[:200], "expected": expected[:200], "mark": mark},
             well_formed=well_formed,
         )
 
-    def _equal(self, found: str, expected: str, wanted: tuple[Decimal, Decimal] | None) -> bool:
+    def _equal(self, answer: str, expected: str, wanted: tuple[Decimal, Decimal] | None) -> bool:
         if wanted is None:
-            return text(found, self.config.case_sensitive) == text(
+            return text(answer, self.config.case_sensitive) == text(
                 expected, self.config.case_sensitive
             )
-        given = number(found)
-        if given is None:
+        answer_number = number(answer)
+        if answer_number is None:
             return False
-        left, right = (Fraction(top) / Fraction(bottom) for top, bottom in (given, wanted))
+        left, right = (Fraction(top) / Fraction(bottom) for top, bottom in (answer_number, wanted))
         return left == right or abs(left - right) <= abs(right) * Fraction(
             str(self.config.tolerance)
         )
@@ -113,21 +113,21 @@ def marked(answer: str) -> tuple[str | None, str]:
 
 def _braced(answer: str, start: int) -> str | None:
     depth = 1
-    for at in range(start, len(answer)):
-        depth += {"{": 1, "}": -1}.get(answer[at], 0)
+    for index in range(start, len(answer)):
+        depth += {"{": 1, "}": -1}.get(answer[index], 0)
         if depth == 0:
-            return answer[start:at].strip()
+            return answer[start:index].strip()
     return None
 
 
 def last_number(answer: str) -> str:
     """The last number in the text as it stands there, with a plain minus; empty where there is
     none."""
-    found = WRITTEN.findall(answer.translate(WIDE))
-    return found[-1].rstrip(",") if found else ""
+    numbers = WRITTEN.findall(answer.translate(WIDE))
+    return numbers[-1].rstrip(",") if numbers else ""
 
 
-def number(given: str) -> tuple[Decimal, Decimal] | None:
+def number(written: str) -> tuple[Decimal, Decimal] | None:
     """The number that the text is, as (numerator, denominator); None for text that is no number.
 
     Currency and percent signs, thousands separators, units after a space and a final full stop are
@@ -136,7 +136,7 @@ def number(given: str) -> tuple[Decimal, Decimal] | None:
     >>> number("$70,000.") == (Decimal(70000), Decimal(1))
     True
     """
-    bare = unicodedata.normalize("NFKC", given).replace("−", "-").strip().strip("*_`'\" ")
+    bare = unicodedata.normalize("NFKC", written).replace("−", "-").strip().strip("*_`'\" ")
     bare = FRACTION.sub(r"\1/\2", bare)
     bare = re.sub(rf"^([-+]?)\s*[{CURRENCY}]\s*", r"\1", bare).rstrip("%").rstrip(". ")
     if not (match := NUMBER.match(bare)) or not re.fullmatch(
@@ -160,10 +160,13 @@ def number(given: str) -> tuple[Decimal, Decimal] | None:
     return (numerator, denominator) if denominator else None
 
 
-def text(given: str, case_sensitive: bool = False) -> str:
+def text(written: str, case_sensitive: bool = False) -> str:
     """The text as it is compared: NFKC, one space between words, no quotes or marks around it, no
     final full stop."""
     bare = (
-        " ".join(unicodedata.normalize("NFKC", given).split()).strip("*_`'\" ").rstrip(".").strip()
+        " ".join(unicodedata.normalize("NFKC", written).split())
+        .strip("*_`'\" ")
+        .rstrip(".")
+        .strip()
     )
     return bare if case_sensitive else bare.casefold()

@@ -90,9 +90,9 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
         broken = self.violations(case.text)
         if not broken and not case.text.strip():
             return Score.none(Status.NOT_APPLICABLE, "the answer is empty")
-        taken = min(self.config.most, self.config.penalty * len(broken))
+        deduction = min(self.config.most, self.config.penalty * len(broken))
         return Score(
-            1 - taken,
+            1 - deduction,
             evidence={"violations": len(broken), "first": broken[:20]},
             well_formed=not broken,
         )
@@ -101,51 +101,53 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
         """Each of them in a few words, in the order of the rules."""
         prose, fenced, open_fence = without_code(text)
         folded, rules = text.casefold(), self.config
-        found = [] if rules.xml else self._tags(prose)
-        found += ["a code fence that is never closed"] if open_fence else []
-        found += [f"{fenced} fenced code blocks"] if fenced and not rules.fences else []
-        found += [
+        violations = [] if rules.xml else self._tags(prose)
+        violations += ["a code fence that is never closed"] if open_fence else []
+        violations += [f"{fenced} fenced code blocks"] if fenced and not rules.fences else []
+        violations += [
             f"without {word!r}" for word in rules.must_contain if word.casefold() not in folded
         ]
-        found += [f"with {word!r}" for word in rules.must_not_contain if word.casefold() in folded]
+        violations += [
+            f"with {word!r}" for word in rules.must_not_contain if word.casefold() in folded
+        ]
         if rules.most_characters is not None and len(text) > rules.most_characters:
-            found.append(f"{len(text)} characters")
+            violations.append(f"{len(text)} characters")
         if rules.valid_json and not is_json(text):
-            found.append("no JSON")
-        return found
+            violations.append("no JSON")
+        return violations
 
     def _tags(self, prose: str) -> list[str]:
-        allowed, forbidden = (
-            {name.casefold() for name in names}
-            for names in (self.config.allowed_tags, self.config.forbidden_tags)
-        )
-        tags = [one for one in TAG.finditer(prose) if one["name"].casefold() not in allowed]
-        closed = {one["name"].casefold() for one in tags if one["close"]}
+        allowed = {name.casefold() for name in self.config.allowed_tags}
+        forbidden = {name.casefold() for name in self.config.forbidden_tags}
+        matches = [tag for tag in TAG.finditer(prose) if tag["name"].casefold() not in allowed]
+        closed = {tag["name"].casefold() for tag in matches if tag["close"]}
 
-        def is_tag(one: re.Match[str]) -> bool:
-            name, rest = one["name"].casefold(), one["rest"]
-            if one["close"] or rest.endswith("/") or name in forbidden:
+        def is_tag(match: re.Match[str]) -> bool:
+            name, rest = match["name"].casefold(), match["rest"]
+            if match["close"] or rest.endswith("/") or name in forbidden or name in closed:
                 return True
-            return name in closed or (one["generic"] is None and ATTRIBUTE.match(rest) is not None)
+            return match["generic"] is None and ATTRIBUTE.match(rest) is not None
 
-        return [one[0][:60] for one in tags if is_tag(one)]
+        return [match[0][:60] for match in matches if is_tag(match)]
 
 
 def without_code(text: str) -> tuple[str, int, bool]:
     """(the text without fenced and inline code, how many fenced blocks it had, whether the last one
     is never closed)."""
-    kept: list[str] = []
+    lines: list[str] = []
     fence, count = "", 0
     for line in text.split("\n"):
-        found = FENCE.match(line)
+        fence_match = FENCE.match(line)
         if fence:
-            closing = found and found[1].startswith(fence) and not found[2].strip()
+            closing = (
+                fence_match and fence_match[1].startswith(fence) and not fence_match[2].strip()
+            )
             fence = "" if closing else fence
-        elif found and not (found[1][0] == "`" and "`" in found[2]):
-            fence, count = found[1], count + 1
+        elif fence_match and not (fence_match[1][0] == "`" and "`" in fence_match[2]):
+            fence, count = fence_match[1], count + 1
         else:
-            kept.append(INLINE.sub("", line))
-    return "\n".join(kept), count, bool(fence)
+            lines.append(INLINE.sub("", line))
+    return "\n".join(lines), count, bool(fence)
 
 
 def is_json(text: str) -> bool:

@@ -48,11 +48,11 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
         reference = self._reference(case.reference)
         names = self.config.fields or (tuple(reference) if reference is not None else ())
         try:
-            found = parse_object(case.text)
+            answer = parse_object(case.text)
         except ValueError as error:
-            problem, found = str(error), None
+            problem, answer = str(error), None
         if reference is None:
-            well_formed = (found is not None and set(names) <= set(found)) if names else None
+            well_formed = (answer is not None and set(names) <= set(answer)) if names else None
             return Score.none(
                 Status.NOT_APPLICABLE, "the case has no JSON object as its reference", well_formed
             )
@@ -62,21 +62,21 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
                 Status.NOT_APPLICABLE,
                 f"the reference has no field {', '.join(lacking)}, so nothing says what is right",
             )
-        if found is None:
+        if answer is None:
             return Score(0.0, evidence={"parsed": False, "problem": problem}, well_formed=False)
-        return self._compare(found, reference, names)
+        return self._compare(answer, reference, names)
 
     def _compare(
-        self, found: dict[str, Any], reference: dict[str, Any], names: tuple[str, ...]
+        self, answer: dict[str, Any], reference: dict[str, Any], names: tuple[str, ...]
     ) -> Score:
-        missing = [name for name in names if name not in found]
+        missing = [name for name in names if name not in answer]
         wrong = [
-            name for name in names if name in found and not equal(found[name], reference[name])
+            name for name in names if name in answer and not equal(answer[name], reference[name])
         ]
         extra = (
             []
             if self.config.allow_extra and names
-            else [name for name in found if name not in reference and name not in names]
+            else [name for name in answer if name not in reference and name not in names]
         )
         evidence = {"parsed": True, "wrong": wrong, "missing": missing, "extra": extra}
         return Score(
@@ -96,10 +96,10 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
             else float(not bad)
         )
 
-    def _reference(self, given: Any) -> dict[str, Any] | None:
-        if isinstance(given, str):
+    def _reference(self, reference: Any) -> dict[str, Any] | None:
+        if isinstance(reference, str):
             try:
-                return parse_object(given)
+                return parse_object(reference)
             except ValueError:
                 return None
-        return given if isinstance(given, dict) else None
+        return reference if isinstance(reference, dict) else None

@@ -53,13 +53,13 @@ class Learned(RewardFunction[LearnedConfig]):
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """All of them at once."""
-        found = [too_long(case) for case in cases]
+        refusals = [too_long(case) for case in cases]
         scores = iter(
             self._score(
-                [case for case, refused in zip(cases, found, strict=True) if refused is None]
+                [case for case, refused in zip(cases, refusals, strict=True) if refused is None]
             )
         )
-        return [refused or next(scores) for refused in found]
+        return [refused or next(scores) for refused in refusals]
 
     def judge(self, case: Case) -> Score:
         """One of them."""
@@ -94,8 +94,8 @@ class Learned(RewardFunction[LearnedConfig]):
                 why,
                 "Write one: thumbwheel label learn --agent AGENT --out FILE",
             ) from None
-        found = Classifier.of(document)
-        return hashlib.sha256(content).hexdigest(), found, self._embedder(found)
+        classifier = Classifier.of(document)
+        return hashlib.sha256(content).hexdigest(), classifier, self._embedder(classifier)
 
     def _embedder(self, classifier: Classifier) -> Embedder | None:
         """The model whose embeddings it was fitted on."""
@@ -104,12 +104,12 @@ class Learned(RewardFunction[LearnedConfig]):
             return None
         from thumbwheel.engine.embed import Embedder
 
-        found = Embedder(
+        embedder = Embedder(
             str(named["model"]), local_only=True
         )  # the file may be somebody else's, and names what is read
-        if found.fingerprint != named["fingerprint"]:
+        if embedder.fingerprint != named["fingerprint"]:
             why = (
-                f"it was fitted on embeddings of {found.name!r}, whose weights are other ones by "
+                f"it was fitted on embeddings of {embedder.name!r}, whose weights are other ones by "
                 "now"
             )
             raise InputError(
@@ -117,4 +117,4 @@ class Learned(RewardFunction[LearnedConfig]):
                 why,
                 "Fit it again: thumbwheel label learn",
             )
-        return found
+        return embedder

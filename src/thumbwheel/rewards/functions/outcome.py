@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.aggregate import newest, of_kinds, place_of, voice
+from thumbwheel.rewards.aggregate import newest_per_speaker, of_kinds, scale_position, speaker_of
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.types import LabelConfig, Statement
 
@@ -59,25 +59,28 @@ class Outcome(RewardFunction[OutcomeConfig]):
     def judge(self, case: Case) -> Score:
         """The mean by weight of the newest word about each outcome, discounted; evidence: each of
         them."""
-        latest, _ = newest(self._counted(case), voice, lambda one: one.value)
+        latest, _ = newest_per_speaker(
+            self._counted(case), speaker_of, lambda outcome: outcome.value
+        )
         if not latest:
             days = f"{self.config.window_days:g} days"
             if self._open(case):
                 return Score.none(Status.PENDING, f"no outcome yet; its window of {days} is open")
             return Score.none(Status.NOT_APPLICABLE, f"no outcome within {days}")
         values = [
-            MIDDLE + (self._value(one) - MIDDLE) * self.config.discount ** self._days(case, one)
-            for one in latest
+            MIDDLE
+            + (self._value(outcome) - MIDDLE) * self.config.discount ** self._days(case, outcome)
+            for outcome in latest
         ]
         parts = [
-            {"name": one.name, "days": round(self._days(case, one), 3), "value": value}
-            for one, value in zip(latest, values, strict=True)
+            {"name": outcome.name, "days": round(self._days(case, outcome), 3), "value": value}
+            for outcome, value in zip(latest, values, strict=True)
         ]
-        weights = [one.weight for one in latest]
+        weights = [outcome.weight for outcome in latest]
         evidence = {
             "outcomes": parts,
             "window_days": self.config.window_days,
-            "feedback_ids": sorted(one.feedback_id for one in latest),
+            "feedback_ids": sorted(outcome.feedback_id for outcome in latest),
         }
         if case.occurred_at is None:
             evidence["window"] = "not applied: nobody knows when the answer was given"
@@ -89,29 +92,32 @@ class Outcome(RewardFunction[OutcomeConfig]):
     def _counted(self, case: Case) -> tuple[Statement, ...]:
         names, last = {name.casefold() for name in self.config.names}, self.config.window_days
         return tuple(
-            one
-            for one in of_kinds(case.feedback, "outcome")
-            if (not names or (one.name or "").casefold() in names)
-            and (isinstance(one.value, bool) or place_of(one) is not None)
-            and (case.occurred_at is None or timedelta() <= one.at - case.occurred_at <= last * DAY)
+            outcome
+            for outcome in of_kinds(case.feedback, "outcome")
+            if (not names or (outcome.name or "").casefold() in names)
+            and (isinstance(outcome.value, bool) or scale_position(outcome) is not None)
+            and (
+                case.occurred_at is None
+                or timedelta() <= outcome.at - case.occurred_at <= last * DAY
+            )
         )
 
     def _open(self, case: Case) -> bool:
-        known = case.occurred_at is not None and case.as_of is not None
-        return known and case.as_of < case.occurred_at + self.config.window_days * DAY  # type: ignore[operator]
+        dated = case.occurred_at is not None and case.as_of is not None
+        return dated and case.as_of < case.occurred_at + self.config.window_days * DAY  # type: ignore[operator]
 
-    def _value(self, said: Statement) -> float:
-        found = (
-            float(said.value)
-            if isinstance(said.value, bool)
-            else (place_of(said) or (0.0, None))[0]
+    def _value(self, outcome: Statement) -> float:
+        value = (
+            float(outcome.value)
+            if isinstance(outcome.value, bool)
+            else (scale_position(outcome) or (0.0, None))[0]
         )
         return (
-            1 - found
-            if (said.name or "").casefold() in {name.casefold() for name in self.config.bad}
-            else found
+            1 - value
+            if (outcome.name or "").casefold() in {name.casefold() for name in self.config.bad}
+            else value
         )
 
     @staticmethod
-    def _days(case: Case, said: Statement) -> float:
-        return 0.0 if case.occurred_at is None else (said.at - case.occurred_at) / DAY
+    def _days(case: Case, outcome: Statement) -> float:
+        return 0.0 if case.occurred_at is None else (outcome.at - case.occurred_at) / DAY

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.aggregate import of_kinds, people_first, value_of
+from thumbwheel.rewards.aggregate import mean_value, of_kinds, people_first
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.types import LabelConfig
 
@@ -31,17 +31,17 @@ class Rating(RewardFunction[OnAScale]):
     def judge(self, case: Case) -> Score:
         """From 0, the worst of the scale, to 1, the best; evidence: the mean on the raters' own
         scale, and who was counted."""
-        found = value_of(
+        mean = mean_value(
             people_first(of_kinds(case.feedback, self.kind)), LabelConfig(), (self.kind,)
         )
-        if found is None:
+        if mean is None:
             return Score.none(Status.NOT_APPLICABLE, f"nobody gave a {self.kind}")
         return Score(
-            found.unit,
+            mean.unit,
             evidence={
-                self.kind: found.raw,
-                "scale": list(found.scale),
-                "feedback_ids": list(found.feedback_ids),
+                self.kind: mean.raw,
+                "scale": list(mean.scale),
+                "feedback_ids": list(mean.feedback_ids),
             },
         )
 

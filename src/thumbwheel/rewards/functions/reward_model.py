@@ -55,13 +55,13 @@ class RewardModel(RewardFunction[RewardModelConfig]):
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """All of them in a few batches."""
-        found = [too_long(case) for case in cases]
+        refusals = [too_long(case) for case in cases]
         scores = iter(
             self._score(
-                [case for case, refused in zip(cases, found, strict=True) if refused is None]
+                [case for case, refused in zip(cases, refusals, strict=True) if refused is None]
             )
         )
-        return [refused or next(scores) for refused in found]
+        return [refused or next(scores) for refused in refusals]
 
     def _score(self, cases: Sequence[Case]) -> list[Score]:
         try:
@@ -70,7 +70,7 @@ class RewardModel(RewardFunction[RewardModelConfig]):
             return [Score.none(Status.BLOCKED, str(error)) for _ in cases]
         from thumbwheel.engine.reward_model import RewardInput
 
-        found = model.score(
+        outputs = model.score(
             [
                 RewardInput(
                     [dict(message) for message in case.prompt], case.text, case.finish, case.tools
@@ -78,7 +78,7 @@ class RewardModel(RewardFunction[RewardModelConfig]):
                 for case in cases
             ]
         )
-        return [self._as_score(model, value) for value in found]
+        return [self._as_score(model, value) for value in outputs]
 
     def judge(self, case: Case) -> Score:
         """One of them."""

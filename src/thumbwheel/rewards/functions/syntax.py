@@ -59,12 +59,14 @@ class Syntax(RewardFunction[SyntaxConfig]):
 
     def judge(self, case: Case) -> Score:
         """The share of the blocks that parse; evidence: what is wrong with the others."""
-        given = (
+        blocks_of_answer = (
             [(self.config.whole, case.text)]
             if self.config.whole
-            else [(one.language, one.code) for one in blocks(case.text)]
+            else [(block.language, block.code) for block in blocks(case.text)]
         )
-        counted = [(language, code) for language, code in given if self._counts(language)]
+        counted = [
+            (language, code) for language, code in blocks_of_answer if self._counts(language)
+        ]
         if not counted:
             return Score.none(
                 Status.NOT_APPLICABLE, "the answer has no block in a language that is parsed here"
@@ -136,7 +138,9 @@ def _other(language: str, code: str) -> str | None:
         return None
     node = root
     while (
-        inner := next((one for one in node.children if one.has_error or one.is_missing), None)
+        inner := next(
+            (child for child in node.children if child.has_error or child.is_missing), None
+        )
     ) is not None:
         node = inner
     return (

@@ -36,15 +36,15 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
         """The tasks."""
-        return {"steps": tuple(one for one in case.steps if one.kind == "task")}
+        return {"steps": tuple(step for step in case.steps if step.kind == "task")}
 
     def judge(self, case: Case) -> Score:
         """completed / tasks - penalty * failed / tasks, at least 0; evidence: the counts and the
         ids of what is not completed."""
-        steps = [one for one in case.steps if one.kind == "task"]
+        steps = [step for step in case.steps if step.kind == "task"]
         if not steps:
             return Score.none(Status.NOT_APPLICABLE, "the run has no task")
-        states = {key_of(one, place): one.status.casefold() for place, one in enumerate(steps)}
+        states = {key_of(step, index): step.status.casefold() for index, step in enumerate(steps)}
         completed = [key for key, status in states.items() if status in COMPLETED]
         failed = [key for key, status in states.items() if status in FAILED]
         evidence = {
@@ -57,11 +57,11 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
         return Score(max(0.0, value), evidence=evidence)
 
 
-def key_of(step: Step, place: int) -> str | int:
+def key_of(step: Step, index: int) -> str | int:
     """What names the task of a step; its place where nothing does."""
-    for found in (step.input, step.output):
-        if isinstance(found, Mapping):
+    for data in (step.input, step.output):
+        if isinstance(data, Mapping):
             for key in ("task_id", "id"):
-                if isinstance(found.get(key), str | int) and found[key] != "":
-                    return str(found[key])
-    return place
+                if isinstance(data.get(key), str | int) and data[key] != "":
+                    return str(data[key])
+    return index

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.aggregate import newest, of_kinds, people_first, voice
+from thumbwheel.rewards.aggregate import newest_per_speaker, of_kinds, people_first, speaker_of
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 
 
@@ -30,15 +30,15 @@ class Thumb(RewardFunction[ThumbConfig]):
     def judge(self, case: Case) -> Score:
         """From 0, all down, to 1, all up; evidence: who was counted."""
         heard = people_first(of_kinds(case.feedback, "thumb"))
-        latest, torn = newest(heard, voice, lambda one: one.value)
+        latest, torn = newest_per_speaker(heard, speaker_of, lambda statement: statement.value)
         if not latest:
             return Score.none(
                 Status.NOT_APPLICABLE,
                 "each rater gives both thumbs at once" if torn else "nobody gave a thumb",
             )
-        up = math.fsum(one.weight for one in latest if one.value is True)
+        up = math.fsum(statement.weight for statement in latest if statement.value is True)
         evidence = {
             "raters": len(latest),
-            "feedback_ids": sorted(one.feedback_id for one in latest),
+            "feedback_ids": sorted(statement.feedback_id for statement in latest),
         }
-        return Score(up / math.fsum(one.weight for one in latest), evidence=evidence)
+        return Score(up / math.fsum(statement.weight for statement in latest), evidence=evidence)

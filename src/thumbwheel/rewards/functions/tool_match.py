@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from thumbwheel.core.config import Config
-from thumbwheel.rewards.calls import MOST_CALLS, Call, of_steps, of_text, of_value
+from thumbwheel.rewards.calls import MOST_CALLS, Call, calls_of_steps, calls_of_text, calls_of_value
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
 
 LOOSE = re.compile(r"(?<!\d)[\s,'\"]+|[\s,'\"]+(?!\d)|(?<=\d),(?=\d{3}(?!\d))|(?<!\d)[._/-](?!\d)")
@@ -58,7 +58,7 @@ class Expected:
     def optional(self, name: str) -> bool:
         """Whether the argument may be left out."""
         return not self.exact and any(
-            isinstance(one, str) and one == OPTIONAL for one in self.arguments[name]
+            isinstance(value, str) and value == OPTIONAL for value in self.arguments[name]
         )
 
 
@@ -72,7 +72,7 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
         """The tool calls, else the answer; and what is expected."""
-        calls = tuple(one for one in case.steps if one.kind == "tool")
+        calls = tuple(step for step in case.steps if step.kind == "tool")
         return {"reference": case.reference, "steps": calls, "text": "" if calls else case.text}
 
     def judge(self, case: Case) -> Score:
@@ -81,8 +81,8 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
         if case.reference is None:
             return Score.none(Status.NOT_APPLICABLE, "the case names no calls that it expects")
         expected = expectations(case.reference)
-        made = of_steps(case.steps)
-        written = None if made else of_text(case.text)
+        made = calls_of_steps(case.steps)
+        written = None if made else calls_of_text(case.text)
         made = (made or written or [])[:MOST_CALLS]
         well_formed = None if not expected or (made and written is None) else bool(made)
         evidence: dict[str, Any] = {
@@ -112,7 +112,7 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
     def _assign(self, worth: list[list[float]]) -> dict[int, int]:
         """Expected call -> made call."""
         if self.config.ordered:
-            return {place: place for place in range(min(len(worth), len(worth[0])))}
+            return {index: index for index in range(min(len(worth), len(worth[0])))}
         from scipy.optimize import linear_sum_assignment
 
         rows, columns = linear_sum_assignment(worth, maximize=True)
@@ -121,61 +121,72 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
     def _pair(self, expected: Expected, call: Call) -> float:
         if expected.name.replace(".", "_") != call.name.replace(".", "_"):
             return 0.0
-        given = dict(zip(expected.arguments, call.places, strict=False)) | dict(call.arguments)
-        surplus = max(0, len(call.places) - len(expected.arguments))
-        names = [*expected.arguments, *(name for name in given if name not in expected.arguments)]
-        right = sum(self._right(expected, name, given) for name in names)
+        arguments = dict(zip(expected.arguments, call.positional, strict=False)) | dict(
+            call.arguments
+        )
+        surplus = max(0, len(call.positional) - len(expected.arguments))
+        names = [
+            *expected.arguments,
+            *(name for name in arguments if name not in expected.arguments),
+        ]
+        right = sum(self._right(expected, name, arguments) for name in names)
         return (1 + right) / (1 + len(names) + surplus)
 
-    def _right(self, expected: Expected, name: str, given: Mapping[str, Any]) -> bool:
+    def _right(self, expected: Expected, name: str, arguments: Mapping[str, Any]) -> bool:
         if name not in expected.arguments:
             return False
-        if name not in given:
+        if name not in arguments:
             return expected.optional(name)
         return any(
-            self._fits(given[name], allowed, expected.exact) for allowed in expected.arguments[name]
+            self._fits(arguments[name], allowed, expected.exact)
+            for allowed in expected.arguments[name]
         )
 
-    def _fits(self, given: Any, allowed: Any, exact: bool) -> bool:
+    def _fits(self, value: Any, allowed: Any, exact: bool) -> bool:
         """Whether a value is the allowed one; in an object each key may have the values of a list,
         unless it is `exact`."""
         if isinstance(allowed, Mapping) and exact:
             return (
-                isinstance(given, Mapping)
-                and given.keys() == allowed.keys()
-                and all(self._fits(given[key], value, exact) for key, value in allowed.items())
+                isinstance(value, Mapping)
+                and value.keys() == allowed.keys()
+                and all(
+                    self._fits(value[key], allowed_value, exact)
+                    for key, allowed_value in allowed.items()
+                )
             )
         if isinstance(allowed, Mapping):
-            return isinstance(given, Mapping) and self._fits_object(given, allowed)
+            return isinstance(value, Mapping) and self._fits_object(value, allowed)
         if isinstance(allowed, Sequence) and not isinstance(allowed, str):
             both = (
-                isinstance(given, Sequence)
-                and not isinstance(given, str)
-                and len(given) == len(allowed)
+                isinstance(value, Sequence)
+                and not isinstance(value, str)
+                and len(value) == len(allowed)
             )
             return both and all(
-                self._fits(one, other, exact) for one, other in zip(given, allowed, strict=True)
+                self._fits(item, allowed_item, exact)
+                for item, allowed_item in zip(value, allowed, strict=True)
             )
-        if isinstance(given, bool) or isinstance(allowed, bool):
-            return given is allowed
-        if isinstance(given, int | float) and isinstance(allowed, int | float):
-            return same_number(given, allowed)
-        if isinstance(given, str) and isinstance(allowed, str) and not self.config.exact_text:
-            return LOOSE.sub("", given.casefold()) == LOOSE.sub("", allowed.casefold())
-        return type(given) is type(allowed) and bool(given == allowed)
+        if isinstance(value, bool) or isinstance(allowed, bool):
+            return value is allowed
+        if isinstance(value, int | float) and isinstance(allowed, int | float):
+            return same_number(value, allowed)
+        if isinstance(value, str) and isinstance(allowed, str) and not self.config.exact_text:
+            return LOOSE.sub("", value.casefold()) == LOOSE.sub("", allowed.casefold())
+        return type(value) is type(allowed) and bool(value == allowed)
 
-    def _fits_object(self, given: Mapping[str, Any], allowed: Mapping[str, Any]) -> bool:
-        one_of = {
-            key: value if isinstance(value, list) else [value] for key, value in allowed.items()
-        }
-        if any(key not in one_of for key in given):
+    def _fits_object(self, value: Mapping[str, Any], allowed: Mapping[str, Any]) -> bool:
+        if any(key not in allowed for key in value):
             return False
-        return all(
-            any(self._fits(given[key], value, False) for value in [*values, values])
-            if key in given
-            else OPTIONAL in values
-            for key, values in one_of.items()
-        )
+        for key, listed in allowed.items():
+            values = listed if isinstance(listed, list) else [listed]
+            if key not in value:
+                if OPTIONAL not in values:
+                    return False
+                continue
+            # the list may also be the value itself
+            if not any(self._fits(value[key], other, False) for other in [*values, values]):
+                return False
+        return True
 
 
 def same_number(left: float, right: float) -> bool:
@@ -187,48 +198,50 @@ def same_number(left: float, right: float) -> bool:
     """
     if left == right:
         return True
-    whole = [isinstance(one, int) or one.is_integer() for one in (left, right)]
+    whole = [isinstance(number, int) or number.is_integer() for number in (left, right)]
     return not any(whole) and math.isclose(left, right, rel_tol=ROUNDING)
 
 
 def expectations(reference: Any) -> list[Expected]:
     """The expected calls of a reference; raises Unjudgeable for one that is no list of calls."""
-    found: list[Expected] = []
-    for one in (
+    expected: list[Expected] = []
+    for item in (
         [reference]
         if isinstance(reference, Mapping)
         else reference
         if isinstance(reference, list)
         else [None]
     ):
-        if isinstance(one, list):
-            found += expectations(one)
-        elif _lists_values(one):
-            (name, arguments), *_ = one.items()
-            found.append(Expected(name, {key: list(values) for key, values in arguments.items()}))
+        if isinstance(item, list):
+            expected += expectations(item)
+        elif _lists_values(item):
+            (name, arguments), *_ = item.items()
+            expected.append(
+                Expected(name, {key: list(values) for key, values in arguments.items()})
+            )
         else:
-            calls = of_text(one) if isinstance(one, str) else of_value(one)
+            calls = calls_of_text(item) if isinstance(item, str) else calls_of_value(item)
             if not calls:
                 raise Unjudgeable(
                     f"the reference is no list of calls such as {{'name': {{'argument': "
-                    f"[value]}}}}: {str(one)[:80]}"
+                    f"[value]}}}}: {str(item)[:80]}"
                 )
-            found += [Expected(call.name, exactly(call), exact=True) for call in calls]
-    return found[:MOST_CALLS]
+            expected += [Expected(call.name, exactly(call), exact=True) for call in calls]
+    return expected[:MOST_CALLS]
 
 
 def exactly(call: Call) -> dict[str, list[Any]]:
     """Each argument with its one value; arguments by place are named by their place."""
-    return {str(place): [value] for place, value in enumerate(call.places)} | {
+    return {str(position): [value] for position, value in enumerate(call.positional)} | {
         name: [value] for name, value in call.arguments.items()
     }
 
 
-def _lists_values(one: Any) -> TypeGuard[Mapping[str, Mapping[str, list[Any]]]]:
+def _lists_values(value: Any) -> TypeGuard[Mapping[str, Mapping[str, list[Any]]]]:
     """Whether it is of the form {name: {argument: [values]}}."""
-    if not isinstance(one, Mapping) or len(one) != 1:
+    if not isinstance(value, Mapping) or len(value) != 1:
         return False
-    (arguments,) = one.values()
+    (arguments,) = value.values()
     return isinstance(arguments, Mapping) and all(
         isinstance(values, list) for values in arguments.values()
     )

@@ -67,17 +67,17 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
 
     def inputs(self, case: Case) -> Mapping[str, Any]:
         """The tool calls; the question only where it counts."""
-        calls = tuple(one for one in case.steps if one.kind == "tool")
+        calls = tuple(step for step in case.steps if step.kind == "tool")
         return {"steps": calls, **({"prompt": case.prompt} if self.config.compatible else {})}
 
     def judge(self, case: Case) -> Score:
         """From 0, all failed, to 1, none; evidence: how many, and which failed and why."""
         calls = [
-            one
-            for one in case.steps
-            if one.kind == "tool" and (not self.config.tools or one.name in self.config.tools)
+            step
+            for step in case.steps
+            if step.kind == "tool" and (not self.config.tools or step.name in self.config.tools)
         ]
-        question = asked(case).casefold() if self.config.compatible else ""
+        question = question_of(case).casefold() if self.config.compatible else ""
         if not calls:
             if self.config.compatible:
                 return Score(
@@ -85,12 +85,13 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
                     evidence={"calls": 0},
                 )
             return Score.none(Status.NOT_APPLICABLE, "the run called no tool")
-        failed = [(one.name, why) for one in calls if (why := self._failure(one)) is not None]
+        failed = [(step.name, why) for step in calls if (why := self._failure(step)) is not None]
         value = 1 - len(failed) / len(calls)
         if self.config.compatible:
             value = min(
                 1.0,
-                value + BONUS * sum(suits(one.name or "", question) for one in calls) / len(calls),
+                value
+                + BONUS * sum(suits(step.name or "", question) for step in calls) / len(calls),
             )
         shown = [{"tool": name, "why": why} for name, why in failed[:20]]
         return Score(
@@ -130,7 +131,7 @@ def suits(tool: str, question: str) -> bool:
     )
 
 
-def asked(case: Case) -> str:
+def question_of(case: Case) -> str:
     """The last thing that the user said, as text."""
-    said = [message.get("content") for message in case.prompt if message.get("role") == "user"]
-    return said[-1] if said and isinstance(said[-1], str) else ""
+    questions = [message.get("content") for message in case.prompt if message.get("role") == "user"]
+    return questions[-1] if questions and isinstance(questions[-1], str) else ""
