@@ -110,10 +110,10 @@ def plain_rows(shape: str, train: int, dev: int = 0) -> list[dict[str, Any]]:
     """Rows as the child process reads them."""
     from dataclasses import asdict
 
-    made = [row(shape, number) for number in range(train)] + [
+    rows = [row(shape, number) for number in range(train)] + [
         row(shape, 10_000 + number, "dev") for number in range(dev)
     ]
-    return [asdict(one) for one in made]
+    return [asdict(row) for row in rows]
 
 
 def frozen(
@@ -129,7 +129,7 @@ def frozen(
     rows = [row(shape, number) for number in range(train)] + [
         row(shape, 10_000 + number, "dev") for number in range(dev)
     ]
-    rows = [replace(one, **changes) for one in rows]
+    rows = [replace(row, **changes) for row in rows]
     fingerprint = ids.fingerprint([shape, train, dev, sorted(map(str, changes.items()))])
     manifest = {"counts": {"train": train, "dev": dev, "gate": 0}}
     dataset = Dataset(
@@ -155,7 +155,7 @@ def stored(ws: Workspace, dataset: Dataset, rows: Sequence[Row]) -> Dataset:
         paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
         for split, path in paths.items():
             write_parquet(
-                path, SHAPES.get(dataset.shape).row, [one for one in rows if one.split == split]
+                path, SHAPES.get(dataset.shape).row, [row for row in rows if row.split == split]
             )
         return freeze(ws, dataset, paths)
 

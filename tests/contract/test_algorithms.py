@@ -57,11 +57,13 @@ def test_two_steps_then_resume_then_plain_peft(
         folder.mkdir()
         done = None
         for stop in stops:
-            made = assembled(name, base, folder, rows, eval_steps=2, token_budget=256, **options)
-            loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop)  # noqa: B023 - used in this turn only
+            assembly = assembled(
+                name, base, folder, rows, eval_steps=2, token_budget=256, **options
+            )
+            loop = loop_of(assembly, folder, interrupted=lambda: loop.state.global_step == stop)  # noqa: B023 - used in this turn only
             done = loop.run(done).step
-            made.runner.close()
-            assert made.engine._replicas
+            assembly.runner.close()
+            assert assembly.engine._replicas
     assert done == 3
     curves = [
         [json.loads(line) for line in (tmp_path / part / "metrics.jsonl").read_text().splitlines()]
@@ -82,7 +84,7 @@ def test_two_steps_then_resume_then_plain_peft(
     )
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
-        ours, plain = made.model(ids).logits, loaded(ids).logits
+        ours, plain = assembly.model(ids).logits, loaded(ids).logits
         untrained = loaded.get_base_model()
         with loaded.disable_adapter():
             before = untrained(ids).logits

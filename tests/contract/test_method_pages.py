@@ -30,8 +30,8 @@ def test_a_method_has_a_page_with_its_true_defaults(name: str) -> None:
     assert rows
     for setting, default in rows:
         field = fields[setting.strip("`")]
-        said = {None: "unset", (): "none"}.get(field.default, str(field.default))
-        assert said == default.strip(), (
+        shown_default = {None: "unset", (): "none"}.get(field.default, str(field.default))
+        assert shown_default == default.strip(), (
             f"{setting}: the page says {default.strip()}, the default is {field.default}"
         )
 
@@ -57,17 +57,17 @@ def test_a_page_explains_every_metric_that_a_run_logs(
         "critic_warmup_steps": 0,
         "kl_budget": 9.0,
     }
-    known = ALGORITHMS.get(name).Config.model_fields
-    made = assembled(
+    fields = ALGORITHMS.get(name).Config.model_fields
+    assembly = assembled(
         name,
         base,
         tmp_path,
         plain_rows(shape, 8, 4),
-        **{key: value for key, value in sampled.items() if key in known},
+        **{key: value for key, value in sampled.items() if key in fields},
     )
-    loop = loop_of(made, tmp_path)
+    loop = loop_of(assembly, tmp_path)
     loop.run()
-    made.runner.close()
+    assembly.runner.close()
     logged = {key.removeprefix("eval_") for line in loop.state.log_history for key in line} - {
         "step",
         "epoch",
@@ -76,8 +76,10 @@ def test_a_page_explains_every_metric_that_a_run_logs(
     pages = section((PAGES / f"{name}.md").read_text(), "Metrics") + section(
         (PAGES.parent / "30-operations.md").read_text(), "Metrics"
     )
-    said = re.findall(r"`([^`]+)`", pages)
-    patterns = [re.escape(one).replace("NAME", "[^/]+") for one in said]
+    mentioned = re.findall(r"`([^`]+)`", pages)
+    patterns = [re.escape(metric).replace("NAME", "[^/]+") for metric in mentioned]
     assert not [
-        one for one in sorted(logged) if not any(re.fullmatch(pattern, one) for pattern in patterns)
+        metric
+        for metric in sorted(logged)
+        if not any(re.fullmatch(pattern, metric) for pattern in patterns)
     ]

@@ -36,7 +36,7 @@ NEAR = {"float32": 1e-4, "bfloat16": 0.05}
 
 @pytest.fixture(scope="module")
 def device() -> str:
-    found = os.environ.get("THUMBWHEEL_TEST_DEVICE") or next(
+    name = os.environ.get("THUMBWHEEL_TEST_DEVICE") or next(
         (
             name
             for name, there in (
@@ -47,7 +47,7 @@ def device() -> str:
         ),
         None,
     )
-    return found or pytest.skip("neither CUDA nor Metal")
+    return name or pytest.skip("neither CUDA nor Metal")
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +67,19 @@ def computed(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """(log-probabilities of all completion tokens, gradients of their sum) by the policy of a
     shaken adapter."""
-    made = assembled("dpo", base, folder, plain_rows("pairs", 12), device=device, dtype=dtype)
-    shake(made.model)
+    assembly = assembled("dpo", base, folder, plain_rows("pairs", 12), device=device, dtype=dtype)
+    shake(assembly.model)
     sums = []
-    for batch in plan(made.train.items, 512, made.engine.layout):
-        found = made.engine.score(batch.to(made.engine.device), Role.POLICY, grad=True).logp
-        found.sum().backward()
-        sums.append(found.detach().float().cpu())
+    for batch in plan(assembly.train.items, 512, assembly.engine.layout):
+        scored = assembly.engine.score(
+            batch.to(assembly.engine.device), Role.POLICY, grad=True
+        ).logp
+        scored.sum().backward()
+        sums.append(scored.detach().float().cpu())
     gradients = {
-        name: one.grad.float().cpu()
-        for name, one in made.model.named_parameters()
-        if one.grad is not None
+        name: parameter.grad.float().cpu()
+        for name, parameter in assembly.model.named_parameters()
+        if parameter.grad is not None
     }
     return torch.cat(sums), gradients
 
@@ -85,22 +87,26 @@ def computed(
 @pytest.mark.parametrize("dtype", NEAR)
 def test_scores_and_gradients(base: Path, tmp_path: Path, device: str, dtype: str) -> None:
     wanted, slopes = computed(base, tmp_path, "cpu", "float32")
-    found, gradients = computed(base, tmp_path, device, dtype)
-    assert float((found - wanted).abs().mean()) < NEAR[dtype] * float(wanted.abs().mean())
+    scored, gradients = computed(base, tmp_path, device, dtype)
+    assert float((scored - wanted).abs().mean()) < NEAR[dtype] * float(wanted.abs().mean())
     assert gradients.keys() == slopes.keys()
-    whole = sum(float(one.norm()) ** 2 for one in slopes.values()) ** 0.5
-    away = sum(float((gradients[name] - one).norm()) ** 2 for name, one in slopes.items()) ** 0.5
+    whole = sum(float(slope.norm()) ** 2 for slope in slopes.values()) ** 0.5
+    away = (
+        sum(float((gradients[name] - slope).norm()) ** 2 for name, slope in slopes.items()) ** 0.5
+    )
     assert away < 2 * NEAR[dtype] * whole
 
 
 def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model(
     base: Path, tmp_path: Path, device: str
 ) -> None:
-    made = assembled("sft", base, tmp_path, plain_rows("chats", 4), device=device, dtype="float32")
-    shake(made.model)
-    prompts = [list(item.prompt) for item in made.train.items[:3]]
-    sampling = Sampling(max_new_tokens=24, stop_ids=tuple(made.builder.stop_ids), seed=7)
-    sampler = GroupSampler(made.model, made.builder.tokenizer)
+    assembly = assembled(
+        "sft", base, tmp_path, plain_rows("chats", 4), device=device, dtype="float32"
+    )
+    shake(assembly.model)
+    prompts = [list(item.prompt) for item in assembly.train.items[:3]]
+    sampling = Sampling(max_new_tokens=24, stop_ids=tuple(assembly.builder.stop_ids), seed=7)
+    sampler = GroupSampler(assembly.model, assembly.builder.tokenizer)
     groups = sampler.sample(prompts, 4, sampling)
     assert groups == sampler.sample(prompts, 4, sampling)
     for prompt, group in zip(prompts, groups, strict=True):
@@ -108,7 +114,7 @@ def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model
             ids = torch.tensor([[*prompt, *one.ids]], device=device)
             with torch.no_grad():
                 rows = (
-                    made.model(input_ids=ids)
+                    assembly.model(input_ids=ids)
                     .logits[0, len(prompt) - 1 : -1]
                     .float()
                     .log_softmax(-1)
@@ -126,9 +132,9 @@ def test_methods_learn_on_it(base: Path, tmp_path: Path, device: str, method: st
         "eval_steps": 4,
         "early_stopping_patience": None,
     }
-    made = assembled(method, base, tmp_path, plain_rows(SHAPES[method], 12, 4), **changes)
-    assert made.engine.device.type == device
-    loop = loop_of(made, tmp_path)
+    assembly = assembled(method, base, tmp_path, plain_rows(SHAPES[method], 12, 4), **changes)
+    assert assembly.engine.device.type == device
+    loop = loop_of(assembly, tmp_path)
     ending = loop.run()
     losses = [line["loss"] for line in loop.state.log_history if "loss" in line]
     assert ending.wrong is None and sum(losses[-3:]) < sum(losses[:3])
@@ -148,13 +154,13 @@ def test_methods_that_answer_learn_on_it(tmp_path: Path, device: str, method: st
         "length_creep": None,
         "device": device,
     }
-    made = assembled(method, terse_base(tmp_path / "terse"), tmp_path, rows, **settings)
-    assert isinstance(made.runner, OnlineRunner) and made.engine.device.type == device
-    loop = loop_of(made, tmp_path)
+    assembly = assembled(method, terse_base(tmp_path / "terse"), tmp_path, rows, **settings)
+    assert isinstance(assembly.runner, OnlineRunner) and assembly.engine.device.type == device
+    loop = loop_of(assembly, tmp_path)
     try:
         ending = loop.run()
     finally:
-        made.runner.close()
+        assembly.runner.close()
     rewards = [line["reward"] for line in loop.state.log_history if "reward" in line]
     assert ending.wrong is None and sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
 
@@ -163,7 +169,7 @@ def test_a_four_bit_base_on_cuda(base: Path, tmp_path: Path, device: str) -> Non
     pytest.importorskip("bitsandbytes")
     if device == "mps":
         pytest.skip("bitsandbytes' 4 bits are CUDA's")
-    made = assembled(
+    assembly = assembled(
         "sft",
         base,
         tmp_path,
@@ -173,7 +179,7 @@ def test_a_four_bit_base_on_cuda(base: Path, tmp_path: Path, device: str) -> Non
         max_steps=6,
         learning_rate=3e-3,
     )
-    loop = loop_of(made, tmp_path)
+    loop = loop_of(assembly, tmp_path)
     assert loop.run().wrong is None
     losses = [line["loss"] for line in loop.state.log_history if "loss" in line]
     assert losses[-1] < losses[0]

@@ -47,15 +47,15 @@ class World:
         return self.method.experience(collected, self.sweep)
 
     def loss(
-        self, found: Experience, budget: int | None = None, backward: bool = False
+        self, parts: Experience, budget: int | None = None, backward: bool = False
     ) -> tuple[float, dict[str, float]]:
         """(loss, metrics) of one update on all of it; with `backward`, gradients are in place."""
         import torch
 
-        whole = {name: torch.cat(values) for name, values in found.tokens.items()}
+        whole = {name: torch.cat(values) for name, values in parts.tokens.items()}
         total, metrics = 0.0, list[Metrics]()
-        for batch in plan(found.examples, budget or self.config.token_budget, self.engine.layout):
-            out = self.method.loss(self.engine, batch, found.for_batch(batch), whole)
+        for batch in plan(parts.examples, budget or self.config.token_budget, self.engine.layout):
+            out = self.method.loss(self.engine, batch, parts.for_batch(batch), whole)
             if backward:
                 out.loss.backward()
             total += float(out.loss.detach())
@@ -113,20 +113,20 @@ def answers(world: World, batch: Sequence[Sequence[Answer]] = BATCH, seed: int =
         tasks.append(
             RolloutPrompt(tuple(world.builder.prompt(row["prompt"])), row, f"g{number}", number)
         )
-        made = []
+        ppo = []
         for length, finish, _ in several:
             ids = [chance.randrange(10, len(tokenizer)) for _ in range(length)]
             ids[-1:] = [tokenizer.eos_token_id] if finish == "stop" else ids[-1:]
-            made.append(
+            ppo.append(
                 Rollout(tuple(ids), None, finish, tokenizer.decode(ids, skip_special_tokens=True))
             )
-        rollouts.append(made)
+        rollouts.append(ppo)
         rewards.append([Reward(score, {}, {}, None) for _, _, score in several])
     return Collected(tasks, rollouts, rewards)
 
 
-def flat(found: Experience, name: str) -> Any:
+def flat(parts: Experience, name: str) -> Any:
     """One of its tensors over all tokens."""
     import torch
 
-    return torch.cat(found.tokens[name])
+    return torch.cat(parts.tokens[name])

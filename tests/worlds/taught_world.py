@@ -37,7 +37,7 @@ def learn(adapted, rows, steps):
     ]
     mask = torch.tensor([[1] * row.length + [0] * (width - row.length) for row in rows])
     optimizer = torch.optim.AdamW(
-        [one for one in adapted.parameters() if one.requires_grad], lr=1e-2
+        [parameter for parameter in adapted.parameters() if parameter.requires_grad], lr=1e-2
     )
     for _ in range(steps):
         adapted(input_ids=ids_, attention_mask=mask, labels=torch.tensor(wanted)).loss.backward()

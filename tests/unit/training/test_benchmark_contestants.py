@@ -42,8 +42,12 @@ def spec(method: str, kind: str, processes: int = 1, cache: str = "cold") -> Spe
 @pytest.mark.parametrize("method", ["dpo", "kto", "sft", "reward", "grpo"])
 @pytest.mark.parametrize(("kind", "processes"), [("default", 1), ("tuned", 1), ("tuned", 2)])
 def test_every_contestant_updates_on_the_same_rows(method: str, kind: str, processes: int) -> None:
-    told = options(spec(method, kind, processes))
-    rows = told["per_device_train_batch_size"] * told["gradient_accumulation_steps"] * processes
+    shown_options = options(spec(method, kind, processes))
+    rows = (
+        shown_options["per_device_train_batch_size"]
+        * shown_options["gradient_accumulation_steps"]
+        * processes
+    )
     assert rows == training.A_STEP[method] * (8 if method == "grpo" else 1)
 
 
@@ -51,24 +55,24 @@ def test_every_contestant_updates_on_the_same_rows(method: str, kind: str, proce
 def test_the_default_is_the_batch_of_trl(name: str) -> None:
     import trl
 
-    told = options(spec(name.lower(), "default"))
+    shown_options = options(spec(name.lower(), "default"))
     assert (
-        told["per_device_train_batch_size"]
+        shown_options["per_device_train_batch_size"]
         == getattr(trl, f"{name}Config")("nowhere", bf16=False).per_device_train_batch_size
     )
 
 
 def test_the_contestants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training.Match, "spec", lambda match, steps: spec(match.method, "ours"))
-    known = training.contestants(
+    contestant_names = training.contestants(
         training.Match("kto", "26m", "pairs", "cold"), ["default", "tuned", "tuned-2proc"], 2
     )
-    two, script = known["tuned-2proc"]
+    two, script = contestant_names["tuned-2proc"]
     assert (two.kind, two.processes, script) == ("tuned", 2, "peer_trl.py")
     launched = training.launcher(two)
     assert (
         launched[:4] == ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
-        and training.launcher(known["tuned"][0]) == []
+        and training.launcher(contestant_names["tuned"][0]) == []
     )
     assert "tuned-2proc" not in training.contestants(
         training.Match("ppo", "26m", "pairs", "cold"), ["tuned-2proc"], 2
@@ -81,10 +85,10 @@ def test_figures_say_how_they_were_measured(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/somewhere/gate.py", "--runs", "3"])
     raw.write(tmp_path / "results" / "gate.json", rows=[1, 2])
-    found: dict[str, Any] = json.loads((tmp_path / "results" / "gate.json").read_text())
-    assert found["rows"] == [1, 2]
-    assert found["conditions"]["command"] == "python benchmarks/gate.py --runs 3"
-    assert {"date", "cpu", "cores", "commit", "python", "load"} <= found["conditions"].keys()
+    figures: dict[str, Any] = json.loads((tmp_path / "results" / "gate.json").read_text())
+    assert figures["rows"] == [1, 2]
+    assert figures["conditions"]["command"] == "python benchmarks/gate.py --runs 3"
+    assert {"date", "cpu", "cores", "commit", "python", "load"} <= figures["conditions"].keys()
 
 
 def test_every_benchmark_keeps_its_figures_where_they_belong() -> None:

@@ -12,7 +12,7 @@ from thumbwheel.training.online import RolloutPrompt
 from thumbwheel.training.online_step import OnlineRunner
 
 
-def made(measured: list[int], rows: int = 40, steps: int = 20) -> Curriculum:
+def curriculum_of(measured: list[int], rows: int = 40, steps: int = 20) -> Curriculum:
     def measure() -> dict[int, float]:
         measured.append(1)
         return {row: 1 - row / rows for row in range(rows - 1)}  # the last one could not be judged
@@ -22,7 +22,7 @@ def made(measured: list[int], rows: int = 40, steps: int = 20) -> Curriculum:
 
 def test_it_opens_from_the_easiest_to_all_and_draws_evenly() -> None:
     measured: list[int] = []
-    batches = list(made(measured).batches())
+    batches = list(curriculum_of(measured).batches())
     assert measured == [1] and len(batches) == 20
     assert all(len(set(batch)) == 4 for batch in batches)
     assert max(batches[0]) < 10 and max(row for batch in batches[:5] for row in batch) < 25
@@ -32,7 +32,7 @@ def test_it_opens_from_the_easiest_to_all_and_draws_evenly() -> None:
 
 
 def test_a_prompt_that_was_learned_opens_earlier() -> None:
-    order = made([])
+    order = curriculum_of([])
     batches = order.batches()
     next(batches)
     assert 30 not in order.pool(1)
@@ -63,7 +63,7 @@ def test_recorded_answers_say_how_hard_prompts_are_where_every_prompt_has_some(
 
 
 def test_a_resumed_run_draws_the_same_prompts_and_measures_nothing() -> None:
-    whole, first, measured = made([]), made([]), []
+    whole, first, measured = curriculum_of([]), curriculum_of([]), []
     learned = lambda order, batch: [order.record(row, (row % 3) / 2) for row in batch]  # noqa: E731
     expected = [batch for batch in whole.batches() if learned(whole, batch)]
     drawn = []
@@ -72,7 +72,7 @@ def test_a_resumed_run_draws_the_same_prompts_and_measures_nothing() -> None:
         drawn.append(batch)
         if len(drawn) == 7:
             break
-    second = made(measured)
+    second = curriculum_of(measured)
     second.restore(first.state())
     drawn += [batch for batch in second.batches(7) if learned(second, batch)]
     assert drawn == expected and measured == []

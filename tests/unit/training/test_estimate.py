@@ -92,12 +92,14 @@ def run(tokens: float = 20_000, seconds: float = 4 * SECONDS, **changes: Any) ->
 
 
 def test_minutes_disk_and_power() -> None:
-    found = of([])
-    assert found.minutes == pytest.approx(SECONDS / 60, abs=0.01)
-    assert found.disk_gb == pytest.approx(0.5) and found.memory_gb["peak"] == 2.0
-    assert found.held_out_rows == 180 and found.detectable_gain == pytest.approx(0.11, abs=0.005)
+    estimated = of([])
+    assert estimated.minutes == pytest.approx(SECONDS / 60, abs=0.01)
+    assert estimated.disk_gb == pytest.approx(0.5) and estimated.memory_gb["peak"] == 2.0
+    assert estimated.held_out_rows == 180 and estimated.detectable_gain == pytest.approx(
+        0.11, abs=0.005
+    )
     labels = of([], shape="labels")
-    assert (found.detectable_gain_of, labels.detectable_gain_of) == ("answers", "AUC")
+    assert (estimated.detectable_gain_of, labels.detectable_gain_of) == ("answers", "AUC")
     assert labels.detectable_gain == detectable_area(60, 120) == pytest.approx(0.135, abs=0.005)
 
 
@@ -107,7 +109,9 @@ def test_past_runs_weigh_as_much_as_the_trial() -> None:
         and of([run()]).past_runs == 1
     )
     others = [run(algorithm="kto"), run(state=RunState.STOPPED), run(tokens=1_000)]
-    others += [run(metrics=one) for one in ({"resumed": True}, {"dtype": "bfloat16"}, {"steps": 0})]
+    others += [
+        run(metrics=metrics) for metrics in ({"resumed": True}, {"dtype": "bfloat16"}, {"steps": 0})
+    ]
     assert of(others).past_runs == 0
 
 

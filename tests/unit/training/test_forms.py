@@ -54,10 +54,11 @@ def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVer
         "lora_r": 2,
         "lora_alpha": 6,
     }
-    made = versions(ws, "a")[-1]
-    assert made.parent_id == tuned.id and made.base_fingerprint == tuned.base_fingerprint
+    continued = versions(ws, "a")[-1]
+    assert continued.parent_id == tuned.id and continued.base_fingerprint == tuned.base_fingerprint
     before, after = (
-        load_file(adapter_folder(ws, one) / "adapter_model.safetensors") for one in (tuned, made)
+        load_file(adapter_folder(ws, version) / "adapter_model.safetensors")
+        for version in (tuned, continued)
     )  # type: ignore[operator]
     assert before.keys() == after.keys()
     assert (
@@ -75,16 +76,18 @@ def test_the_first_step_starts_from_the_version_with_the_base_as_reference(
 
     start = tiny_adapter(base, tmp_path / "adapter")
     rows = plain_rows("pairs", 4)
-    made = assembled("dpo", base, tmp_path, rows, start=start)
+    assembly = assembled("dpo", base, tmp_path, rows, start=start)
     fresh = assembled("dpo", base, tmp_path, rows)
-    (batch,) = plan(made.train.items, 4096, made.engine.layout)
-    reference, policy = (made.engine.score(batch, role).logp for role in (Role.REF, Role.POLICY))
+    (batch,) = plan(assembly.train.items, 4096, assembly.engine.layout)
+    reference, policy = (
+        assembly.engine.score(batch, role).logp for role in (Role.REF, Role.POLICY)
+    )
     assert torch.equal(reference, fresh.engine.score(batch, Role.REF).logp) and not torch.allclose(
         reference, policy
     )
     loaded = load.load_adapter(load.load_base(str(base))[0], start)
     assert torch.allclose(
-        policy, type(made.engine)(loaded).score(batch, Role.POLICY).logp, atol=1e-6
+        policy, type(assembly.engine)(loaded).score(batch, Role.POLICY).logp, atol=1e-6
     )
 
 
@@ -121,14 +124,17 @@ def test_versions_that_cannot_be_gone_on_from(
 
 
 def test_rank_stabilised_scale(base: Path, tmp_path: Path) -> None:
-    made = assembled(
+    assembly = assembled(
         "sft", base, tmp_path, plain_rows("chats", 2), use_rslora=True, lora_r=16, lora_alpha=8
     )
-    made.model.save_pretrained(tmp_path / "saved")
+    assembly.model.save_pretrained(tmp_path / "saved")
     assert (
         json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["use_rslora"] is True
     )
-    assert made.model.base_model.model.model.layers[0].mlp.up_proj.scaling["default"] == 8 / 16**0.5
+    assert (
+        assembly.model.base_model.model.model.layers[0].mlp.up_proj.scaling["default"]
+        == 8 / 16**0.5
+    )
 
 
 def test_a_quantised_base_names_its_extra(
@@ -151,19 +157,19 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
         head_dim=32,
         initializer_range=0.1,
     )
-    made = assembled("sft", wide, tmp_path, plain_rows("chats", 8), quantization=quantization)
-    layer = made.model.base_model.model.model.layers[0].mlp.up_proj.base_layer
+    assembly = assembled("sft", wide, tmp_path, plain_rows("chats", 8), quantization=quantization)
+    layer = assembly.model.base_model.model.model.layers[0].mlp.up_proj.base_layer
     assert layer.weight.element_size() == 1 and not layer.weight.requires_grad
     losses: list[float] = []
     optimizer = torch.optim.AdamW(
-        [one for one in made.model.parameters() if one.requires_grad], lr=3e-3
+        [parameter for parameter in assembly.model.parameters() if parameter.requires_grad], lr=3e-3
     )
 
     def apply(loss: float) -> float:
         losses.append(loss)
         first = {
-            name: one.grad
-            for name, one in made.model.named_parameters()
+            name: parameter.grad
+            for name, parameter in assembly.model.named_parameters()
             if "layers.0" in name and "lora_B" in name
         }
         assert first and all(
@@ -174,7 +180,7 @@ def test_training_over_a_quantised_base(quantization: str, tmp_path: Path) -> No
         return 0.0
 
     for step in range(6):
-        made.runner.train(made.train.items, step, apply)
+        assembly.runner.train(assembly.train.items, step, apply)
     assert losses[-1] < losses[0] - 0.1
 
 
@@ -199,7 +205,7 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(
     assert result.metrics["dev_base"]["eval_rewards/margins"] == 0, "it starts as the base"
     version = versions(ws, "a")[-1]
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    before = {name: one.clone() for name, one in plain.named_parameters()}
+    before = {name: parameter.clone() for name, parameter in plain.named_parameters()}
     tuned = PeftModel.from_pretrained(plain, adapter_folder(ws, version))
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad():
@@ -211,7 +217,11 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(
     )
     assert torch.allclose(merged(ids).logits, answer, atol=1e-5)
     assert not torch.allclose(start, answer, atol=1e-4)
-    moved = {name for name, one in merged.named_parameters() if not torch.equal(one, before[name])}
+    moved = {
+        name
+        for name, parameter in merged.named_parameters()
+        if not torch.equal(parameter, before[name])
+    }
     assert moved == {name for name in before if "embed" not in name and "lm_head" not in name}
     with pytest.raises(Conflict, match="fully fine-tuned"):
         train(

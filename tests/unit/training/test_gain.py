@@ -38,10 +38,14 @@ def ws(tmp_path: Path) -> Iterator[Workspace]:
 def judged(
     metric: str, base: list[float], best: list[float], groups: list[str] | None = None, **more: Any
 ) -> Gain:
-    known = {metric: base} | {name: values[0] for name, values in more.items()}
+    values_by_name = {metric: base} | {name: values[0] for name, values in more.items()}
     new = {metric: best} | {name: values[1] for name, values in more.items()}
     gain = gain_of(
-        metric, metric != "loss", known, new, groups or [str(number) for number in range(len(base))]
+        metric,
+        metric != "loss",
+        values_by_name,
+        new,
+        groups or [str(number) for number in range(len(base))],
     )
     assert gain is not None
     return gain
@@ -161,38 +165,43 @@ def test_values_by_row_have_the_metrics_as_their_means(base: Path, tmp_path: Pat
             item | {"weight": 1.0 + number % 3}
             for number, item in enumerate(plain_rows(shape, 8, 30))
         ]
-        made = assembled(method, base, folder, rows, learning_rate=1e-2)
-        loop = loop_of(made, folder)
+        assembly = assembled(method, base, folder, rows, learning_rate=1e-2)
+        loop = loop_of(assembly, folder)
         loop.run()
-        whole, parts = made.runner.evaluate(made.dev.items), made.runner
+        whole, parts = assembly.runner.evaluate(assembly.dev.items), assembly.runner
         parts.budget.tokens = 64
-        for outcome in (whole, parts.evaluate(made.dev.items)):
-            known = {"loss": outcome.loss} | outcome.metrics
+        for outcome in (whole, parts.evaluate(assembly.dev.items)):
+            values_by_name = {"loss": outcome.loss} | outcome.metrics
             assert {
                 "loss",
-                type(made.config).model_fields["metric_for_best_model"].default,
+                type(assembly.config).model_fields["metric_for_best_model"].default,
             } <= outcome.rows.keys()
             for name, values in outcome.rows.items():
                 assert len(values) == 30 and sum(values) / 30 == pytest.approx(
-                    known[name], abs=1e-5
+                    values_by_name[name], abs=1e-5
                 ), (method, name)
                 assert values == pytest.approx(whole.rows[name], abs=1e-4), (method, name)
-        made.runner.close()
+        assembly.runner.close()
 
 
 def turned(shape: str) -> list[Any]:
     """24 rows in train, and in dev the same prompts and answers with the opposite verdict."""
     train_rows = [row(shape, number) for number in range(24)]
     dev_rows = []
-    for one in train_rows:
+    for train_row in train_rows:
         if shape == "pairs":
-            opposite = replace(one, chosen=one.rejected, rejected=one.chosen)
+            opposite = replace(train_row, chosen=train_row.rejected, rejected=train_row.chosen)
         elif shape == "groups":
-            opposite = replace(one, values=one.values[::-1])
+            opposite = replace(train_row, values=train_row.values[::-1])
         else:
-            opposite = replace(one, label=not one.label)
+            opposite = replace(train_row, label=not train_row.label)
         dev_rows.append(
-            replace(opposite, row_id=f"dev_{one.row_id}", split="dev", group=f"dev {one.group}")
+            replace(
+                opposite,
+                row_id=f"dev_{train_row.row_id}",
+                split="dev",
+                group=f"dev {train_row.group}",
+            )
         )
     return [*train_rows, *dev_rows]
 
@@ -232,9 +241,11 @@ WRONG_WAY = {
 def test_a_run_that_goes_the_wrong_way(
     base: Path, tmp_path: Path, method: str, shape: str, more: dict[str, Any]
 ) -> None:
-    made = assembled(method, base, tmp_path, list(map(asdict, turned(shape))), **WRONG_WAY | more)
-    ending = loop_of(made, tmp_path).run()
-    made.runner.close()
+    assembly = assembled(
+        method, base, tmp_path, list(map(asdict, turned(shape))), **WRONG_WAY | more
+    )
+    ending = loop_of(assembly, tmp_path).run()
+    assembly.runner.close()
     assert ending.gain is not None and ending.gain.groups == 24
     assert ending.gain.nothing and "the result is no better than the base" in ending.gain.nothing
 
@@ -259,9 +270,9 @@ def test_a_run_that_moved_nothing(
     rows = plain_rows(shape, 8, 20)
     method_class = ALGORITHMS.get(method)
     config = method_class.resolve_config(settings(method, QUICK | UNMOVED | more), rows)
-    made = assembled(method, base, tmp_path, rows, **config.model_dump(exclude_unset=True))
-    ending = loop_of(made, tmp_path).run()
-    made.runner.close()
+    assembly = assembled(method, base, tmp_path, rows, **config.model_dump(exclude_unset=True))
+    ending = loop_of(assembly, tmp_path).run()
+    assembly.runner.close()
     assert ending.gain is not None and ending.gain.groups == 20
     assert ending.gain.nothing and ending.gain.base == pytest.approx(ending.gain.best)
 
@@ -269,11 +280,13 @@ def test_a_run_that_moved_nothing(
 def test_without_dev_rows_it_says_so_and_goes_on(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = assembled("dpo", base, tmp_path, plain_rows("pairs", 8))
-    ending = loop_of(made, tmp_path).run()
+    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 8))
+    ending = loop_of(assembly, tmp_path).run()
     assert (ending.best, ending.gain) == (2, None)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "there are no dev rows" in said and "nothing tells whether it gained anything" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert (
+        "there are no dev rows" in output and "nothing tells whether it gained anything" in output
+    )
 
 
 @pytest.mark.slow
@@ -285,7 +298,7 @@ def test_the_command_makes_nothing_and_ends_with_1(
     from thumbwheel.loop.cycle_commands import train as command
 
     options = QUICK | WRONG_WAY | {"loss_type": "bradley_terry"}
-    given = [
+    arguments = [
         part
         for name, value in options.items()
         for part in (f"--{name.replace('_', '-')}", str(value))
@@ -298,12 +311,12 @@ def test_the_command_makes_nothing_and_ends_with_1(
         str(base),
         "--dataset",
         dataset(ws, "pairs"),
-        *given,
+        *arguments,
         "--json",
     ]
-    found = CliRunner().invoke(command, asked, obj=lambda: ws, catch_exceptions=False)
-    result = json.loads(found.stdout)
-    assert found.exit_code == 1
+    invoked = CliRunner().invoke(command, asked, obj=lambda: ws, catch_exceptions=False)
+    result = json.loads(invoked.stdout)
+    assert invoked.exit_code == 1
     assert (result["state"], result["version"], result["reward_model"]) == (
         "nothing_learned",
         None,
@@ -316,15 +329,16 @@ def test_the_command_makes_nothing_and_ends_with_1(
     with pytest.raises(Conflict, match="it is finished"):
         train(ws, "a", "reward", resume=record.id)
     show_result(result, "a", "reward")
-    said = " ".join(capsys.readouterr().err.split())
-    assert "nothing learned: the result is no better than the base" in said
-    assert "thumbwheel dataset health pairs --agent a" in said and "--no-require-gain" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert "nothing learned: the result is no better than the base" in output
+    assert "thumbwheel dataset health pairs --agent a" in output and "--no-require-gain" in output
 
 
 @pytest.mark.slow
 def test_it_is_kept_where_that_is_wanted(ws: Workspace, base: Path) -> None:
     options = QUICK | WRONG_WAY | {"nll_weight": 0.0, "require_gain": False}
-    kept = train(ws, "a", "dpo", str(base), dataset=dataset(ws, "pairs"), options=options)
-    assert (kept.state, kept.version) == (RunState.FINISHED, "v1") and "nothing learned" in str(
-        kept.reason
-    )
+    kept_run = train(ws, "a", "dpo", str(base), dataset=dataset(ws, "pairs"), options=options)
+    assert (kept_run.state, kept_run.version) == (
+        RunState.FINISHED,
+        "v1",
+    ) and "nothing learned" in str(kept_run.reason)

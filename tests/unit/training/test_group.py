@@ -40,11 +40,11 @@ def test_advantages_by_hand() -> None:
 def test_a_missing_reward_changes_nobody_elses_advantage(
     groups: list[list[float | None]], scale: str
 ) -> None:
-    found = group_advantages(groups, scale)
+    advantages = group_advantages(groups, scale)
     without = group_advantages(
         [[value for value in group if value is not None] for group in groups], scale
     )
-    for group, values, alone in zip(groups, found, without, strict=True):
+    for group, values, alone in zip(groups, advantages, without, strict=True):
         assert [value is None for value in group] == [value is None for value in values]
         assert [value for value in values if value is not None] == alone
         assert sum(alone) == pytest.approx(0, abs=1e-6 / SCALE_FLOOR)
@@ -99,7 +99,7 @@ def test_the_expected_gradient_is_that_of_the_kl(estimator: KlEstimator, moved: 
     exact = (logp.exp() * (logp - reference)).sum()
     (expected,) = torch.autograd.grad(exact, logits, retain_graph=True)
     estimate = (sampled.exp() * kl(estimator, logp, reference, (logp - sampled).exp())).sum()
-    (found,) = torch.autograd.grad(estimate, logits)
-    assert torch.allclose(found, expected, atol=1e-12)
+    (gradient,) = torch.autograd.grad(estimate, logits)
+    assert torch.allclose(gradient, expected, atol=1e-12)
     if estimator != "k2":
         assert float(estimate) == pytest.approx(float(exact), rel=1e-12)

@@ -21,19 +21,19 @@ DIVISORS = {
 }
 
 
-def by_hand(made: Any, batch: Any, old: Any, reference: Any) -> Any:
+def by_hand(assembly: Any, batch: Any, old: Any, reference: Any) -> Any:
     import torch
 
-    config, total = made.config, 0.0
-    answers = [one for group in batch.rollouts for one in group]
-    tokens = sum(len(one.ids) for one in answers)
+    config, total = assembly.config, 0.0
+    answers = [parameter for group in batch.rollouts for parameter in group]
+    tokens = sum(len(answer.ids) for answer in answers)
     for task, group, values in zip(batch.tasks, batch.rollouts, batch.values, strict=True):
         rewards = torch.tensor(values, dtype=torch.float64)
-        for one, reward in zip(group, rewards, strict=True):
+        for parameter, reward in zip(group, rewards, strict=True):
             advantage = (reward - rewards.mean()) / (rewards.std() + SCALE_FLOOR)
-            now = logps(made.model, task.prompt, one.ids, TEMPERATURE)
-            ratio = torch.exp(now - old[one])
-            gap = now - reference[one]
+            now = logps(assembly.model, task.prompt, parameter.ids, TEMPERATURE)
+            ratio = torch.exp(now - old[parameter])
+            gap = now - reference[parameter]
             distance = {
                 "k1": ratio * gap,
                 "k2": ratio.detach() * gap**2 / 2,
@@ -45,7 +45,9 @@ def by_hand(made: Any, batch: Any, old: Any, reference: Any) -> Any:
             losses = losses + config.beta * distance[config.kl_estimator]
             total = (
                 total
-                + (losses / DIVISORS[config.loss_type](len(one.ids), len(answers), tokens)).sum()
+                + (
+                    losses / DIVISORS[config.loss_type](len(parameter.ids), len(answers), tokens)
+                ).sum()
             )
     return total
 
@@ -59,7 +61,7 @@ def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estima
 
     base = tiny_base(tmp_path / "base", "gpt2")
 
-    made = assembled(
+    assembly = assembled(
         "grpo",
         base,
         tmp_path,
@@ -73,32 +75,36 @@ def test_policy_old_policy_and_base_apart(tmp_path: Path, loss_type: str, estima
         token_budget=100,
         reward_functions=("reward_functions:spoken",),
     )
-    made.model.double()
-    steps = made.runner
-    steps.source = Recorded(made.builder.tokenizer.eos_token_id)
-    shake(made.model, seed=1)
-    batch = steps.collect(made.train.items, 4, steps._sampling(0))
+    assembly.model.double()
+    steps = assembly.runner
+    steps.source = Recorded(assembly.builder.tokenizer.eos_token_id)
+    shake(assembly.model, seed=1)
+    batch = steps.collect(assembly.train.items, 4, steps._sampling(0))
     steps.close()
-    experience = made.method.experience(batch, steps._sweep)
+    experience = assembly.method.experience(batch, steps._sweep)
     answers = [
-        (task.prompt, one)
+        (task.prompt, parameter)
         for task, group in zip(batch.tasks, batch.rollouts, strict=True)
-        for one in group
+        for parameter in group
     ]
     with torch.no_grad():
-        old = {one: logps(made.model, prompt, one.ids, TEMPERATURE) for prompt, one in answers}
-        with made.model.disable_adapter():
+        old = {
+            answer: logps(assembly.model, prompt, answer.ids, TEMPERATURE)
+            for prompt, answer in answers
+        }
+        with assembly.model.disable_adapter():
             reference = {
-                one: logps(made.model, prompt, one.ids, TEMPERATURE) for prompt, one in answers
+                answer: logps(assembly.model, prompt, answer.ids, TEMPERATURE)
+                for prompt, answer in answers
             }
-    shake(made.model, seed=2)
-    trained = [one for one in made.model.parameters() if one.requires_grad]
+    shake(assembly.model, seed=2)
+    trained = [parameter for parameter in assembly.model.parameters() if parameter.requires_grad]
     loss, metrics, _ = steps._gradients(experience)
-    found = torch.cat([one.grad.flatten() for one in trained])
-    made.model.zero_grad()
-    expected = by_hand(made, batch, old, reference)
+    engine_gradient = torch.cat([parameter.grad.flatten() for parameter in trained])
+    assembly.model.zero_grad()
+    expected = by_hand(assembly, batch, old, reference)
     torch.autograd.backward(expected)
-    gradient = torch.cat([one.grad.flatten() for one in trained])
-    assert found.dtype == torch.float64 and metrics["clip_ratio/region_mean"] > 0.1
+    gradient = torch.cat([parameter.grad.flatten() for parameter in trained])
+    assert engine_gradient.dtype == torch.float64 and metrics["clip_ratio/region_mean"] > 0.1
     assert loss == pytest.approx(float(expected.detach()), rel=1e-9)
-    assert float((found - gradient).norm() / gradient.norm()) < 1e-9
+    assert float((engine_gradient - gradient).norm() / gradient.norm()) < 1e-9

@@ -40,11 +40,11 @@ def rates(base: Path, folder: Path, **changes: Any) -> tuple[float, float]:
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
     config = with_rate(settings("grpo", RUN | changes), ALGORITHMS.get("grpo").rate, base)
-    made = assemble("grpo", config, str(base), base, rows, folder / "reference.db")
-    before = success(made.model, made.builder.tokenizer, held_out)
-    loop_of(made, folder).run()
-    made.runner.close()
-    return before, success(made.model, made.builder.tokenizer, held_out)
+    assembly = assemble("grpo", config, str(base), base, rows, folder / "reference.db")
+    before = success(assembly.model, assembly.builder.tokenizer, held_out)
+    loop_of(assembly, folder).run()
+    assembly.runner.close()
+    return before, success(assembly.model, assembly.builder.tokenizer, held_out)
 
 
 @pytest.mark.slow

@@ -16,25 +16,25 @@ def rows(count: int = 4) -> list[dict[str, Any]]:
     return plain_rows("groups", count)
 
 
-def by_hand(made: Any, old_of: Any) -> float:
+def by_hand(assembly: Any, old_of: Any) -> float:
     """The mean over all tokens of -min(r A, clip(r) A), answer by answer, by the plain model."""
     import torch
 
-    config, total, count = made.config, 0.0, 0
-    for example in made.train.items:
-        values = [one.advantage for one in example.branches]
+    config, total, count = assembly.config, 0.0, 0
+    for example in assembly.train.items:
+        values = [branch.advantage for branch in example.branches]
         assert sum(values) == pytest.approx(0, abs=1e-9)
         for branch in example.branches:
             ids = torch.tensor([[*example.prompt, *branch.ids]])
             with torch.no_grad():
                 logp = (
-                    made.model(ids)
+                    assembly.model(ids)
                     .logits.log_softmax(-1)[0, len(example.prompt) - 1 : -1]
                     .gather(1, ids[0, len(example.prompt) :, None])
                 )
-                with made.model.disable_adapter():
+                with assembly.model.disable_adapter():
                     base = (
-                        made.model(ids)
+                        assembly.model(ids)
                         .logits.log_softmax(-1)[0, len(example.prompt) - 1 : -1]
                         .gather(1, ids[0, len(example.prompt) :, None])
                     )
@@ -49,11 +49,11 @@ def by_hand(made: Any, old_of: Any) -> float:
 
 
 def test_the_ratio_is_to_the_base_where_nothing_was_captured(base: Path, tmp_path: Path) -> None:
-    made = assembled("grpo_offline", base, tmp_path, rows())
-    shake(made.model)
-    loss, _, metrics = gradient(made, made.train.items, 200)
+    assembly = assembled("grpo_offline", base, tmp_path, rows())
+    shake(assembly.model)
+    loss, _, metrics = gradient(assembly, assembly.train.items, 200)
     assert loss == pytest.approx(
-        by_hand(made, lambda branch, reference: reference), rel=1e-4, abs=1e-6
+        by_hand(assembly, lambda branch, reference: reference), rel=1e-4, abs=1e-6
     )
     assert 0.2 < metrics["clip_ratio/region_mean"] < 1
 
@@ -61,26 +61,26 @@ def test_the_ratio_is_to_the_base_where_nothing_was_captured(base: Path, tmp_pat
 def test_the_ratio_is_to_the_model_that_answered_where_its_log_probs_are_known(
     base: Path, tmp_path: Path
 ) -> None:
-    found = rows()
-    plain = assembled("grpo_offline", base, tmp_path / "plain", found)
-    for row, example in zip(found, plain.train.items, strict=True):
+    group_rows = rows()
+    plain = assembled("grpo_offline", base, tmp_path / "plain", group_rows)
+    for row, example in zip(group_rows, plain.train.items, strict=True):
         row["token_ids"] = [list(branch.ids) for branch in example.branches]
         row["logps"] = [
             [-5.9 - at / 50 for at in range(len(branch.ids))] for branch in example.branches
         ]
-    found[0]["logps"][1] = found[0]["logps"][1][:-1]
-    made = assembled("grpo_offline", base, tmp_path, found)
-    shake(made.model)
-    assert made.train.notes["answers whose captured log-probs fit other tokens"] == 1
-    loss, _, _ = gradient(made, made.train.items, 200)
+    group_rows[0]["logps"][1] = group_rows[0]["logps"][1][:-1]
+    assembly = assembled("grpo_offline", base, tmp_path, group_rows)
+    shake(assembly.model)
+    assert assembly.train.notes["answers whose captured log-probs fit other tokens"] == 1
+    loss, _, _ = gradient(assembly, assembly.train.items, 200)
     assert loss == pytest.approx(
-        by_hand(made, lambda branch, reference: branch.logps or reference), rel=1e-4, abs=1e-6
+        by_hand(assembly, lambda branch, reference: branch.logps or reference), rel=1e-4, abs=1e-6
     )
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
 def test_the_token_budget_changes_nothing(base: Path, tmp_path: Path, loss_type: str) -> None:
-    made = assembled(
+    assembly = assembled(
         "grpo_offline",
         base,
         tmp_path,
@@ -89,18 +89,21 @@ def test_the_token_budget_changes_nothing(base: Path, tmp_path: Path, loss_type:
         beta=0.1,
         importance_sampling_level="sequence",
     )
-    shake(made.model)
-    whole, parts = gradient(made, made.train.items, 100_000), gradient(made, made.train.items, 64)
+    shake(assembly.model)
+    whole, parts = (
+        gradient(assembly, assembly.train.items, 100_000),
+        gradient(assembly, assembly.train.items, 64),
+    )
     assert parts[0] == pytest.approx(whole[0], rel=1e-5)
     assert float((parts[1] - whole[1]).norm() / whole[1].norm()) < 1e-5
     assert parts[2] == pytest.approx(whole[2], rel=1e-4, abs=1e-5)
 
 
 def test_a_group_of_equal_worth_is_dropped_and_counted(base: Path, tmp_path: Path) -> None:
-    found = rows()
-    found[2]["values"] = [0.5, 0.5, 0.5]
-    made = assembled("grpo_offline", base, tmp_path, found)
-    assert dict(made.train.dropped) == {"all answers to the prompt are worth the same": 1}
+    group_rows = rows()
+    group_rows[2]["values"] = [0.5, 0.5, 0.5]
+    assembly = assembled("grpo_offline", base, tmp_path, group_rows)
+    assert dict(assembly.train.dropped) == {"all answers to the prompt are worth the same": 1}
 
 
 def test_a_text_is_credited_with_its_own_worth_only(base: Path, tmp_path: Path) -> None:
@@ -108,20 +111,25 @@ def test_a_text_is_credited_with_its_own_worth_only(base: Path, tmp_path: Path) 
     the others."""
     import torch
 
-    found = rows(1)
+    group_rows = rows(1)
     turned = [
-        found[0]
-        | {"completions": found[0]["completions"][::-1], "values": found[0]["values"][::-1]}
+        group_rows[0]
+        | {
+            "completions": group_rows[0]["completions"][::-1],
+            "values": group_rows[0]["values"][::-1],
+        }
     ]
     results = []
-    for number, given in enumerate((found, turned)):
-        made = assembled("grpo_offline", base, tmp_path / str(number), given)
-        shake(made.model)
-        results.append(gradient(made, made.train.items, 4096)[1])
-        best = max(made.train.items[0].branches, key=lambda one: one.advantage)
+    for number, given in enumerate((group_rows, turned)):
+        assembly = assembled("grpo_offline", base, tmp_path / str(number), given)
+        shake(assembly.model)
+        results.append(gradient(assembly, assembly.train.items, 4096)[1])
+        best = max(assembly.train.items[0].branches, key=lambda one: one.advantage)
         assert (
             best.ids
-            == made.builder.row(given[0]["prompt"], found[0]["completions"][0]).completion_ids
+            == assembly.builder.row(
+                given[0]["prompt"], group_rows[0]["completions"][0]
+            ).completion_ids
         )
     assert torch.allclose(results[0], results[1], rtol=1e-4, atol=1e-7)
 
@@ -140,7 +148,7 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(
     fitted = Sft.resolve_config(SftConfig(weighting="reward", weight_limit=2), scored)
     assert (fitted.weight_centre, fitted.weight_temperature) == (4.0, pytest.approx(4.0824829))
     assert Sft.shape(fitted) == "scored" and Sft.shape(SftConfig()) == "chats"
-    made = assembled(
+    assembly = assembled(
         "sft",
         base,
         tmp_path,
@@ -150,17 +158,17 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(
         weight_centre=4.0,
         weight_temperature=fitted.weight_temperature,
     )
-    weights = [example.weight for example in made.train.items]
+    weights = [example.weight for example in assembly.train.items]
     assert weights == pytest.approx(
         [*(math.exp((value - 4) / 4.0824829) for value in (1, 2, 3)), 2.0]
     )
-    assert [example.branches[0].role for example in made.train.items] == [
+    assert [example.branches[0].role for example in assembly.train.items] == [
         "rest",
         "rest",
         "rest",
         "sample",
     ]
-    heavy = gradient(made, made.train.items, 4096)
+    heavy = gradient(assembly, assembly.train.items, 4096)
     plain = assembled(
         "sft",
         base,
@@ -178,21 +186,24 @@ def test_imitation_by_reward_weighs_every_text_by_its_own_number(
 def test_runs_of_one_task_share_their_beginning_and_train_their_answers_alone(
     base: Path, tmp_path: Path
 ) -> None:
-    found = rows()
-    plain = assembled("grpo_offline", base, tmp_path / "plain", found)
-    for row in found:
-        told = [
+    group_rows = rows()
+    plain = assembled("grpo_offline", base, tmp_path / "plain", group_rows)
+    for row in group_rows:
+        histories = [
             [*row["prompt"], {"role": "assistant", "content": f"which {turn}"}]
             for turn in range(len(row["completions"]))
         ]
-        row["prompts"] = [[*one, {"role": "user", "content": "that"}] for one in told]
-    made = assembled("grpo_offline", base, tmp_path, found)
-    assert len(made.train.items) == len(plain.train.items) > 0
-    for alone, example in zip(plain.train.items, made.train.items, strict=True):
-        for one, branch in zip(alone.branches, example.branches, strict=True):
-            assert [branch.ids[at] for at in branch.targets] == list(one.ids)
+        row["prompts"] = [[*history, {"role": "user", "content": "that"}] for history in histories]
+    assembly = assembled("grpo_offline", base, tmp_path, group_rows)
+    assert len(assembly.train.items) == len(plain.train.items) > 0
+    for alone, example in zip(plain.train.items, assembly.train.items, strict=True):
+        for history, branch in zip(alone.branches, example.branches, strict=True):
+            assert [branch.ids[at] for at in branch.targets] == list(history.ids)
             assert 0 < len(branch.targets) < len(branch.ids)
-            assert branch.advantage == one.advantage
-    shake(made.model)
-    whole, parts = gradient(made, made.train.items, 100_000), gradient(made, made.train.items, 64)
+            assert branch.advantage == history.advantage
+    shake(assembly.model)
+    whole, parts = (
+        gradient(assembly, assembly.train.items, 100_000),
+        gradient(assembly, assembly.train.items, 64),
+    )
     assert parts[0] == pytest.approx(whole[0], rel=1e-5)

@@ -77,40 +77,40 @@ def ours(base: Path, folder: Path, **changes: Any) -> tuple[Any, list[str], list
         "reward_functions": ("reward_functions:spoken",),
         "reward_workers": 1,
     }
-    made = assembled(
+    assembly = assembled(
         "grpo", base, folder, plain_rows("prompts", PROMPTS * steps), **settings | changes
     )
-    shake(made.model)
-    made.runner.source = Recorded(made.builder.tokenizer.eos_token_id)
+    shake(assembly.model)
+    assembly.runner.source = Recorded(assembly.builder.tokenizer.eos_token_id)
     heard = recorder()
-    loop = loop_of(made, folder, callbacks=[heard])
+    loop = loop_of(assembly, folder, callbacks=[heard])
     order = [
-        made.builder.render(made.train.items[at].row["prompt"])
+        assembly.builder.render(assembly.train.items[at].row["prompt"])
         for batch in loop.order.batches()
         for at in batch
     ]
     loop.run()
-    made.runner.close()
-    return heard, order, made.runner.source.given
+    assembly.runner.close()
+    return heard, order, assembly.runner.source.given
 
 
-def theirs(base: Path, folder: Path, order: list[str], given: list[Any], **changes: Any) -> Any:
+def trl(base: Path, folder: Path, order: list[str], sampled: list[Any], **changes: Any) -> Any:
     import torch
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    answers = iter(given)
+    answers = iter(sampled)
 
     def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        flat = [one for group in next(answers) for one in group]
+        flat = [rollout for group in next(answers) for rollout in group]
         ids = [trainer.processing_class(text)["input_ids"] for text in prompts]
         return {
             "prompt_ids": ids,
-            "completion_ids": [list(one.ids) for one in flat],
+            "completion_ids": [list(rollout.ids) for rollout in flat],
             "logprobs": None,
-            "worth": [float(one.text) for one in flat],
+            "worth": [float(rollout.text) for rollout in flat],
         }
 
     arguments = GRPOConfig(
@@ -187,33 +187,33 @@ def theirs(base: Path, folder: Path, order: list[str], given: list[Any], **chang
     ],
 )
 def test_grpo(base: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    mine, order, given = ours(base, tmp_path, **changes)
-    other = theirs(base, tmp_path, order, given, **changes)
+    ours_metrics, order, sampled = ours(base, tmp_path, **changes)
+    other = trl(base, tmp_path, order, sampled, **changes)
     each = changes["num_iterations"]
-    assert len(mine.gradients) == len(other.gradients) == len(other.losses) == UPDATES
+    assert len(ours_metrics.gradients) == len(other.gradients) == len(other.losses) == UPDATES
     worst = {"loss": 0.0, "gradient": 0.0, "parameter": 0.0}
-    for place, loss in enumerate(mine.losses):
+    for place, loss in enumerate(ours_metrics.losses):
         worst["loss"] = max(
             worst["loss"], abs(loss - sum(other.losses[each * place : each * (place + 1)]) / each)
         )
-    for left, right in zip(mine.gradients, other.gradients, strict=True):
+    for left, right in zip(ours_metrics.gradients, other.gradients, strict=True):
         assert left.keys() == right.keys()
         for name, gradient in left.items():
             worst["gradient"] = max(
                 worst["gradient"],
                 float((gradient - right[name]).norm() / (right[name].norm() + 1e-6)),
             )
-    for name, value in mine.final.items():
+    for name, value in ours_metrics.final.items():
         worst["parameter"] = max(
             worst["parameter"], float((value - other.final[name]).norm() / other.final[name].norm())
         )
     print({name: f"{value:.1e}" for name, value in worst.items()})
     assert worst["loss"] < 5e-6 and worst["gradient"] < 1e-4 and worst["parameter"] < 1e-5
-    compare_metrics(mine.logs, other.logs, changes)
+    compare_metrics(ours_metrics.logs, other.logs, changes)
 
 
 def compare_metrics(
-    mine: list[dict[str, float]], other: list[dict[str, float]], changes: dict[str, Any]
+    ours_metrics: list[dict[str, float]], other: list[dict[str, float]], changes: dict[str, Any]
 ) -> None:
     """Those of the loss only where every answer is scored: without KL, ours leaves out the groups
     that teach nothing."""
@@ -234,8 +234,10 @@ def compare_metrics(
         if whole
         else []
     )
-    for place, line in enumerate(mine):
-        theirs = other[each * place : each * (place + 1)]
+    for place, line in enumerate(ours_metrics):
+        trl = other[each * place : each * (place + 1)]
         for name in names:
-            found = [float(one[name]) for one in theirs if name in one]
-            assert line[name] == pytest.approx(sum(found) / len(found), rel=1e-3, abs=2e-4), name
+            values = [
+                float(metrics_of_step[name]) for metrics_of_step in trl if name in metrics_of_step
+            ]
+            assert line[name] == pytest.approx(sum(values) / len(values), rel=1e-3, abs=2e-4), name

@@ -19,8 +19,8 @@ def seen(reward: float, length: int = 10, **held_out: float) -> EvaluationRecord
     )
 
 
-def told(guard: Guard, *found: EvaluationRecord) -> list[str | None]:
-    return [guard.evaluation(one) for one in found]
+def reasons(guard: Guard, *records: EvaluationRecord) -> list[str | None]:
+    return [guard.evaluation(record) for record in records]
 
 
 def test_the_kl_budget_is_held_against_several_steps() -> None:
@@ -34,26 +34,26 @@ def test_the_kl_budget_is_held_against_several_steps() -> None:
 
 
 def test_longer_answers_end_a_run_only_when_they_are_no_better() -> None:
-    assert told(Guard(None, 3.0), seen(0.3), seen(0.3, 29), seen(0.8, 40)) == [None] * 3
-    *fine, reason = told(Guard(None, 3.0), seen(0.3), seen(0.3, 29), seen(0.3, 31))
+    assert reasons(Guard(None, 3.0), seen(0.3), seen(0.3, 29), seen(0.8, 40)) == [None] * 3
+    *fine, reason = reasons(Guard(None, 3.0), seen(0.3), seen(0.3, 29), seen(0.3, 31))
     assert fine == [None, None]
     assert (
         reason
         == "answers grew from 10 to 31 tokens on the dev prompts, and the dev reward is no better "
         "(0.3 to 0.3)"
     )
-    assert told(Guard(None, None), seen(0.3), seen(0.1, 500)) == [None, None]
+    assert reasons(Guard(None, None), seen(0.3), seen(0.1, 500)) == [None, None]
 
 
 def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
     """Measured against its best, and only beyond noise."""
     good = seen(0.3, truth=0.5), seen(0.5, truth=0.7)
-    assert told(Guard(None, None), *good, seen(0.7, truth=0.65)) == [None] * 3
-    *fine, reason = told(Guard(None, None), *good, seen(0.7, truth=0.45))
+    assert reasons(Guard(None, None), *good, seen(0.7, truth=0.65)) == [None] * 3
+    *fine, reason = reasons(Guard(None, None), *good, seen(0.7, truth=0.45))
     assert fine == [None, None]
     assert reason and "truth, which is not optimised, fell from 0.7 to 0.45" in reason
     assert (
-        told(Guard(None, None), *good, seen(0.2, truth=0.3)) == [None] * 3
+        reasons(Guard(None, None), *good, seen(0.2, truth=0.3)) == [None] * 3
     )  # both fall: no gaming
 
 
@@ -73,7 +73,7 @@ def test_a_reward_that_rises_while_what_is_held_out_stays(
     truths: tuple[float, ...], stops: bool
 ) -> None:
     rising = (0.1, 0.25, 0.4, 0.55, 0.7)
-    *fine, last = told(
+    *fine, last = reasons(
         Guard(None, None),
         *(seen(reward, truth=truth) for reward, truth in zip(rising, truths, strict=False)),
     )
@@ -86,7 +86,7 @@ def test_a_reward_that_rises_while_what_is_held_out_stays(
             f"gained nothing ({truths[0]:g} to 0.5)"
         )
     assert (
-        told(Guard(None, None), *(seen(0.3, truth=0.5) for _ in range(6))) == [None] * 6
+        reasons(Guard(None, None), *(seen(0.3, truth=0.5) for _ in range(6))) == [None] * 6
     )  # nor did the reward
 
 
@@ -94,7 +94,7 @@ def test_a_number_that_is_nearly_as_good_as_it_was_anywhere_has_no_room() -> Non
     level = lambda at: [0.97 + 0.001 * ((number * 7 + at) % 20) for number in range(N)]  # noqa: E731
     rising = (0.1, 0.25, 0.4, 0.55, 0.7)
     assert (
-        told(
+        reasons(
             Guard(None, None),
             *(EvaluationRecord(seen(r).rewards, [9] * N, {}, {"mine": level(0)}) for r in rising),
         )
@@ -109,7 +109,7 @@ def test_a_number_that_is_nearly_as_good_as_it_was_anywhere_has_no_room() -> Non
         )
         for r in rising
     ]
-    assert "gained nothing" in str(told(Guard(None, None), *low)[-1])
+    assert "gained nothing" in str(reasons(Guard(None, None), *low)[-1])
 
 
 def test_a_few_answers_that_all_fell_prove_nothing() -> None:
@@ -118,11 +118,11 @@ def test_a_few_answers_that_all_fell_prove_nothing() -> None:
             EvaluationRecord([0.0] * many, [9] * many, {}, {"truth": [1.0] * many}),
             EvaluationRecord([1.0] * many, [9] * many, {}, {"truth": [0.5] * many}),
         )
-        assert bool(told(Guard(None, None), *both)[-1]) is stops
+        assert bool(reasons(Guard(None, None), *both)[-1]) is stops
 
 
 def test_longer_answers_that_are_all_better_by_as_much_are_worth_it() -> None:
-    assert told(
+    assert reasons(
         Guard(None, 1.5),
         EvaluationRecord([-1.0] * 3, [10] * 3),
         EvaluationRecord([2.0] * 3, [20] * 3),
@@ -147,7 +147,7 @@ def test_a_reward_that_rises_in_training_alone_counts_too() -> None:
 
 def test_answers_that_no_longer_end() -> None:
     ended = [EvaluationRecord([1.0] * N, [9] * N, {"eos_rate": rate}) for rate in (0.9, 0.6, 0.4)]
-    assert told(Guard(None, None), *ended) == [
+    assert reasons(Guard(None, None), *ended) == [
         None,
         None,
         "the answers collapsed: 40% of fresh greedy answers to dev prompts come to an end, 90% "
@@ -157,9 +157,9 @@ def test_answers_that_no_longer_end() -> None:
 
 def test_answers_without_a_value_are_left_out() -> None:
     blank = EvaluationRecord([None] * N, [10] * N, {}, {"truth": [None] * N})
-    assert told(Guard(None, 2.0), blank, blank) == [None, None]
+    assert reasons(Guard(None, 2.0), blank, blank) == [None, None]
     assert "without any dev reward" in str(
-        told(Guard(None, 2.0), blank, EvaluationRecord([None] * N, [30] * N))[1]
+        reasons(Guard(None, 2.0), blank, EvaluationRecord([None] * N, [30] * N))[1]
     )
 
 
@@ -192,7 +192,7 @@ def test_an_evaluation_that_lost_what_the_base_has_is_passed_over() -> None:
     for part, passed in ((0.8, False), (0.75, False), (0.9, False), (0.6, True), (0.8, False)):
         assert guard.evaluation(liked(part)) is None
         assert (guard.unfit() is not None) is passed, part
-    told(guard, liked(0.6))
+    reasons(guard, liked(0.6))
     assert (
         guard.unfit()
         == "60% of fresh answers to dev prompts are ones that people liked, 80% under the base"
@@ -201,5 +201,5 @@ def test_an_evaluation_that_lost_what_the_base_has_is_passed_over() -> None:
     again.restore(guard.state())
     assert again.unfit() == guard.unfit()
     few = Guard(None, None)
-    told(few, liked(1.0, 7), liked(0.0, 7))
+    reasons(few, liked(1.0, 7), liked(0.0, 7))
     assert few.unfit() is None  # seven answers prove nothing

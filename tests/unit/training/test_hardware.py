@@ -76,7 +76,7 @@ def test_limits_of_control_groups(tmp_path: Path) -> None:
         },
     )
     assert group_limits(two) == [(8000, 2400)]
-    one = write(
+    root = write(
         tmp_path / "one",
         {
             # a container: the path is the host's
@@ -86,7 +86,7 @@ def test_limits_of_control_groups(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100\n",
         },
     )
-    assert group_limits(one) == [(4000, 900)]
+    assert group_limits(root) == [(4000, 900)]
     free = write(
         tmp_path / "free",
         {
@@ -119,9 +119,9 @@ def test_precision_pays_on_large_models_where_the_machine_has_it(
 ) -> None:
     from dataclasses import replace
 
-    for able, found in ((True, "bfloat16"), (False, "float32"), (None, "float32")):
+    for able, dtype in ((True, "bfloat16"), (False, "float32"), (None, "float32")):
         monkeypatch.setattr(hardware, "machine", lambda able=able: replace(machine(), bf16=able))
-        assert choose_dtype("auto", 26_000_000, "cpu") == found
+        assert choose_dtype("auto", 26_000_000, "cpu") == dtype
         assert choose_dtype("auto", 1_000_000, "cpu") == "float32"
         assert choose_dtype("bfloat16", 1, "cpu") == "bfloat16"
 
@@ -164,11 +164,11 @@ def test_the_command_says_what_is_here_and_what_is_chosen(
     command_line: Run, tmp_path: Path
 ) -> None:
     code, out, _ = command_line("hardware", "--json")
-    found = json.loads(out)
-    assert code == 0 and set(found["presets"]) == {"auto", *PRESETS} and found["auto"] in PRESETS
+    output = json.loads(out)
+    assert code == 0 and set(output["presets"]) == {"auto", *PRESETS} and output["auto"] in PRESETS
     assert (
-        found["machine"]["disk_free_gb"] > 0
-        and found["machine"]["ram_gb"] >= found["machine"]["available_gb"] > 0
+        output["machine"]["disk_free_gb"] > 0
+        and output["machine"]["ram_gb"] >= output["machine"]["available_gb"] > 0
     )
     _, out, _ = command_line("hardware")
     assert "AVX2" in out and "apple_silicon" in out

@@ -34,15 +34,15 @@ def ask(text: str, finish: str = "stop", **row) -> JudgeRequest:
 
 @pytest.fixture
 def judge():
-    made: list[Judge] = []
+    judges: list[Judge] = []
 
     def make(functions, *more, **given):
-        made.append(Judge(functions, *more, **given))
-        return made[-1]
+        judges.append(Judge(functions, *more, **given))
+        return judges[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for judge_ in judges:
+        judge_.close()
 
 
 def test_the_rows_own_checker_judges(judge):
@@ -59,10 +59,10 @@ def test_the_rows_own_checker_judges(judge):
         ask("x", checker="no such"),
         ask("x", checker="regex", checker_config={}),
     ]
-    found = judge({"checker": 2.0}).judge(asks)
-    assert [one.value for one in found] == [1, 0, 1, 0, 1, 0, None, None, None]
-    assert [one.well_formed for one in found[:4]] == [None, None, True, False]
-    assert [dict(one.failures) for one in found[5:]] == [
+    rewards = judge({"checker": 2.0}).judge(asks)
+    assert [reward.value for reward in rewards] == [1, 0, 1, 0, 1, 0, None, None, None]
+    assert [reward.well_formed for reward in rewards[:4]] == [None, None, True, False]
+    assert [dict(reward.failures) for reward in rewards[5:]] == [
         {},
         {},
         {"checker": "blocked"},
@@ -71,11 +71,11 @@ def test_the_rows_own_checker_judges(judge):
 
 
 def test_users_functions_get_prompt_answer_reference_and_the_row(judge):
-    found = judge({"user_rewards:seen": 1.0, "user_rewards:right": 1.0}).judge(
+    rewards = judge({"user_rewards:seen": 1.0, "user_rewards:right": 1.0}).judge(
         [ask("7"), ask("8", "length")]
     )
-    assert [one.value for one in found] == [1.0, 0.0]
-    assert not any(one.failures for one in found)
+    assert [reward.value for reward in rewards] == [1.0, 0.0]
+    assert not any(reward.failures for reward in rewards)
 
 
 def test_the_value_is_the_weighted_mean_of_what_applies(judge):
@@ -106,11 +106,11 @@ class Scores:
 
 
 def test_a_reward_model_is_one_more_part(judge):
-    found = judge({"checker": 1.0}, Scores(), 0.5).judge([ask("7"), ask("abc"), ask("")])
-    assert [one.value for one in found] == [pytest.approx(1.0), pytest.approx(1.0), 0.0]
-    assert found[2].failures == {"reward_model": "returned nan"}
+    rewards = judge({"checker": 1.0}, Scores(), 0.5).judge([ask("7"), ask("abc"), ask("")])
+    assert [reward.value for reward in rewards] == [pytest.approx(1.0), pytest.approx(1.0), 0.0]
+    assert rewards[2].failures == {"reward_model": "returned nan"}
     alone = judge({}, Scores(), 2.0).judge([ask("abc"), ask("")])
-    assert [one.value for one in alone] == [3.0, None]
+    assert [reward.value for reward in alone] == [3.0, None]
 
 
 @pytest.mark.parametrize(
@@ -136,25 +136,25 @@ def test_a_reward_model_is_one_more_part(judge):
     ],
 )
 def test_a_hostile_function_costs_its_own_judgement_only(judge, deed, kind):
-    found = judge({"user_rewards:hostile": 1.0, "checker": 1.0}, timeout=1.0).judge(
+    rewards = judge({"user_rewards:hostile": 1.0, "checker": 1.0}, timeout=1.0).judge(
         [ask("fine"), ask(deed), ask("fine")]
     )
-    assert [one.parts["user_rewards:hostile"] for one in found] == [0.5, None, 0.5]
-    assert found[1].failures == {"user_rewards:hostile": kind}
-    assert [one.parts["checker"] for one in found] == [0.0, 0.0, 0.0]
-    assert found[1].value == 0.0  # the checker's alone
+    assert [reward.parts["user_rewards:hostile"] for reward in rewards] == [0.5, None, 0.5]
+    assert rewards[1].failures == {"user_rewards:hostile": kind}
+    assert [reward.parts["checker"] for reward in rewards] == [0.0, 0.0, 0.0]
+    assert rewards[1].value == 0.0  # the checker's alone
 
 
 def test_a_function_of_the_table_judges_with_its_settings(judge):
-    found = judge(
+    rewards = judge(
         {"length": 1.0, "regex": 3.0},
         settings={"length": {"most": 1}, "regex": {"pattern": "^yes"}},
     ).judge([ask("yes yes"), ask("no")])
-    assert [one.parts for one in found] == [
+    assert [reward.parts for reward in rewards] == [
         {"length": 0.0, "regex": 1.0},
         {"length": 1.0, "regex": 0.0},
     ]
-    assert [one.value for one in found] == [0.75, 0.25]
+    assert [reward.value for reward in rewards] == [0.75, 0.25]
 
 
 @pytest.mark.slow
@@ -170,8 +170,8 @@ def test_a_program_that_hangs_is_wrong_and_the_start_of_the_sandbox_costs_no_ans
         "import time\ndef f():\n    time.sleep(999)",
         "def f(): return 2",
     ]
-    found = judge({"checker": 1.0}, timeout=4.0).judge([ask(code, **tests) for code in codes])
-    assert [(one.value, dict(one.failures)) for one in found] == [
+    rewards = judge({"checker": 1.0}, timeout=4.0).judge([ask(code, **tests) for code in codes])
+    assert [(reward.value, dict(reward.failures)) for reward in rewards] == [
         (1.0, {}),
         (0.0, {}),
         (0.0, {}),
@@ -188,7 +188,9 @@ def test_settings_that_nothing_reads_are_refused_at_the_start(settings):
 
 
 def test_defect_2c1_a_fresh_answer_is_never_credited_with_what_was_said_of_a_logged_one(judge):
-    said = dict.fromkeys(("thumb", "rating", "score", "edit_distance", "outcome", "decision"), 1.0)
+    output = dict.fromkeys(
+        ("thumb", "rating", "score", "edit_distance", "outcome", "decision"), 1.0
+    )
     row = {
         "value": 5.0,
         "label": True,
@@ -196,31 +198,33 @@ def test_defect_2c1_a_fresh_answer_is_never_credited_with_what_was_said_of_a_log
         "trace_ids": ["t1"],
         "feedback": [{"kind": "thumb", "value": True}],
     }
-    (found,) = judge(said).judge([ask("7", **row)])
-    assert (found.value, set(found.parts.values()), found.failures) == (None, {None}, {})
+    (rewards,) = judge(output).judge([ask("7", **row)])
+    assert (rewards.value, set(rewards.parts.values()), rewards.failures) == (None, {None}, {})
 
 
 def test_what_is_printed_is_no_verdict(judge, capfd):
-    found = judge({"user_rewards:prints": 1.0}).judge([ask("x")] * 3)
-    assert [one.value for one in found] == [0.25] * 3
+    rewards = judge({"user_rewards:prints": 1.0}).judge([ask("x")] * 3)
+    assert [reward.value for reward in rewards] == [0.25] * 3
     assert capfd.readouterr().out == ""
 
 
 def test_order_is_kept_over_many_workers_and_the_caller_is_not_blocked(judge):
-    one = judge({"user_rewards:length": 1.0, "user_rewards:hostile": 0.0}, timeout=1.0, workers=2)
+    two_workers = judge(
+        {"user_rewards:length": 1.0, "user_rewards:hostile": 0.0}, timeout=1.0, workers=2
+    )
     asks = [ask("loop"), *(ask("x" * count) for count in range(60))]
     before = time.monotonic()
-    started = [one.start(each) for each in asks]
-    later = one.start(ask("abc"))
+    started = [two_workers.start(each) for each in asks]
+    later = two_workers.start(ask("abc"))
     assert time.monotonic() - before < 0.5
-    assert [round(found.value * 10) for found in one.finish(started)] == [4, *range(60)]
-    assert one.finish([later])[0].value == pytest.approx(0.3)
+    assert [round(rewards.value * 10) for rewards in two_workers.finish(started)] == [4, *range(60)]
+    assert two_workers.finish([later])[0].value == pytest.approx(0.3)
 
 
 def test_a_failure_is_said_once_with_its_reason(judge, capsys):
     judge({"user_rewards:hostile": 1.0}).judge([ask("raise")] * 5)
-    said = capsys.readouterr().err
-    assert said.count("division by zero") == 1
+    output = capsys.readouterr().err
+    assert output.count("division by zero") == 1
 
 
 @pytest.mark.parametrize("name", ["no_such", "user_rewards:no_such", "no_such_module:f", "regex"])
@@ -238,14 +242,14 @@ def test_weights_without_a_mean_are_refused(functions):
 
 
 def test_closing_ends_the_processes_even_at_work(judge):
-    one = judge({"user_rewards:hostile": 1.0}, timeout=60.0)
-    one.start(ask("loop"))
+    slow_judge = judge({"user_rewards:hostile": 1.0}, timeout=60.0)
+    slow_judge.start(ask("loop"))
     time.sleep(0.3)
-    (process,) = one._processes
+    (process,) = slow_judge._processes
     number = process._child.pid
-    one.close()
+    slow_judge.close()
     assert not Path(f"/proc/{number}").exists() or os.name != "posix"
-    one.close()
+    slow_judge.close()
 
 
 @pytest.mark.skipif(
@@ -262,13 +266,13 @@ time.sleep(0.5)
 print(judge._processes[0]._child.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
-    found = subprocess.run(
+    rewards = subprocess.run(
         [sys.executable, "-c", work],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
     )
-    child = int(found.stdout)
+    child = int(rewards.stdout)
     until = time.monotonic() + 5
     while time.monotonic() < until and _running(child):
         time.sleep(0.05)

@@ -19,8 +19,13 @@ from thumbwheel.training.reporting import reporters
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "step_seconds"} for line in found]
+    metrics_lines = [
+        json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
+    return [
+        {key: value for key, value in line.items() if key != "step_seconds"}
+        for line in metrics_lines
+    ]
 
 
 def run(
@@ -33,14 +38,14 @@ def run(
 ) -> Any:
     shape = {"sft": "chats", "dpo": "pairs", "kto": "labels"}[algorithm]
     folder.mkdir(exist_ok=True)
-    made = assembled(
+    assembly = assembled(
         algorithm,
         base,
         folder,
         plain_rows(shape, 24, 5),
         **{"eval_steps": 2, "save_steps": 3} | changes,
     )
-    loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop_at)
+    loop = loop_of(assembly, folder, interrupted=lambda: loop.state.global_step == stop_at)
     return loop.run(resume), loop
 
 
@@ -77,12 +82,12 @@ def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_pa
     assert ending.best == best["step"]
 
 
-@pytest.mark.parametrize(("minutes", "kept"), [(1e-9, [4, 5, 6]), (60, [6])])
+@pytest.mark.parametrize(("minutes", "saved_steps"), [(1e-9, [4, 5, 6]), (60, [6])])
 def test_checkpoints_by_the_clock(
-    base: Path, tmp_path: Path, minutes: float, kept: list[int]
+    base: Path, tmp_path: Path, minutes: float, saved_steps: list[int]
 ) -> None:
     run(base, tmp_path, eval_steps=100, save_steps=100, save_minutes=minutes, save_total_limit=3)
-    assert Checkpoints(tmp_path / "checkpoints", 3).steps() == kept
+    assert Checkpoints(tmp_path / "checkpoints", 3).steps() == saved_steps
 
 
 @pytest.mark.parametrize(
@@ -146,7 +151,7 @@ def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(
 ) -> None:
     """4 epochs of 4 steps are evaluated after every step. Four tenths of them must pass without a
     better one, and not four steps."""
-    made = assembled(
+    assembly = assembled(
         "kto",
         base,
         tmp_path,
@@ -155,7 +160,7 @@ def test_patience_is_a_part_of_the_epochs_and_no_count_of_single_steps(
         num_train_epochs=4,
         early_stopping_patience=4,
     )
-    loop = loop_of(made, tmp_path)
+    loop = loop_of(assembly, tmp_path)
     assert (loop.order.steps, loop.eval_steps) == (16, 1)
     ending = loop.run()
     assert (
@@ -185,7 +190,7 @@ def test_an_earlier_checkpoint_is_kept_where_it_was_better_beyond_noise(
     rows = plain_rows("chats", 24, 40)
     for row in rows:
         row["completion"] = "the quick fox" if row["split"] == "train" else "the quick dog"
-    made = assembled(
+    assembly = assembled(
         "sft",
         base,
         tmp_path,
@@ -195,7 +200,7 @@ def test_an_earlier_checkpoint_is_kept_where_it_was_better_beyond_noise(
         metric_for_best_model="loss",
         eval_steps=6,
     )
-    ending = loop_of(made, tmp_path).run()
+    ending = loop_of(assembly, tmp_path).run()
     assert ending.step == 72
     assert ending.best is not None and ending.best < 72
     assert "better than the last one beyond noise" in capsys.readouterr().err
@@ -206,13 +211,19 @@ def test_a_number_that_is_none_stops_before_the_adapter_is_touched(
 ) -> None:
     import torch
 
-    made = assembled("dpo", base, tmp_path, plain_rows("pairs", 24, 5))
-    loop = loop_of(made, tmp_path)
-    next(one for one in made.model.parameters() if one.requires_grad).data[0, 0] = float("inf")
-    before = [one.detach().clone() for one in made.model.parameters() if one.requires_grad]
+    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 24, 5))
+    loop = loop_of(assembly, tmp_path)
+    next(parameter for parameter in assembly.model.parameters() if parameter.requires_grad).data[
+        0, 0
+    ] = float("inf")
+    before = [
+        parameter.detach().clone()
+        for parameter in assembly.model.parameters()
+        if parameter.requires_grad
+    ]
     ending = loop.run()
     assert ending.wrong and "no number" in ending.wrong and "step 1" in ending.wrong
-    after = [one for one in made.model.parameters() if one.requires_grad]
+    after = [parameter for parameter in assembly.model.parameters() if parameter.requires_grad]
     assert all(torch.equal(left, right) for left, right in zip(before, after, strict=True))
 
 
@@ -225,12 +236,12 @@ def knowing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.models.tiny_models import tiny_base
 
     folder = tiny_base(tmp_path_factory.mktemp("knowing"), initializer_range=0.05)
-    made = assembled("sft", folder, tmp_path_factory.mktemp("taught"), json_rows("chats", 32))
+    assembly = assembled("sft", folder, tmp_path_factory.mktemp("taught"), json_rows("chats", 32))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(60):
         loss = 0.0
-        for example in made.train.items[step % 4 * 8 : step % 4 * 8 + 8]:
+        for example in assembly.train.items[step % 4 * 8 : step % 4 * 8 + 8]:
             ids = torch.tensor([[*example.prompt, *example.branches[0].ids]])
             loss = (
                 loss
@@ -265,9 +276,11 @@ def test_a_collapse_is_seen_and_stopped_with_the_reason(
         "eval_steps": 2,
         "early_stopping_patience": None,
     }
-    made = assembled("kto", knowing, tmp_path, json_rows("labels", 32, 6), **changes)
-    probe = Probe.of(made.model, made.builder, made.dev.items, made.method.good_roles, 6, 30)
-    loop = loop_of(made, tmp_path, probe=probe)
+    assembly = assembled("kto", knowing, tmp_path, json_rows("labels", 32, 6), **changes)
+    probe = Probe.of(
+        assembly.model, assembly.builder, assembly.dev.items, assembly.method.good_roles, 6, 30
+    )
+    loop = loop_of(assembly, tmp_path, probe=probe)
     ending = loop.run()
     start = lines(tmp_path)[0]
     assert start["eval_format_rate"] == start["eval_eos_rate"] == 1.0
@@ -296,8 +309,8 @@ def test_divergence_and_collapse_are_told_apart() -> None:
         watch.evaluation({"loss": 0.5, "nll/good": 3.1, "eos_rate": 1.0, "format_rate": 0.9})
     )
     assert [watch.step(0.7, 1.0) for _ in range(WINDOW)] == [None] * WINDOW
-    found = [watch.step(9.0, 1.0) for _ in range(WINDOW)]
-    assert found[0] is None and "diverged" in str(found[-1])
+    reasons = [watch.step(9.0, 1.0) for _ in range(WINDOW)]
+    assert reasons[0] is None and "diverged" in str(reasons[-1])
 
 
 def test_a_base_that_never_ends_is_no_collapse() -> None:
@@ -330,11 +343,11 @@ def test_callbacks_hear_the_events_and_may_stop(base: Path, tmp_path: Path) -> N
             control.should_training_stop = state.global_step == 3
             return control
 
-    made = assembled(
+    assembly = assembled(
         "sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=2, save_steps=100
     )
     listener = Listener()
-    ending = loop_of(made, tmp_path, callbacks=[listener]).run()
+    ending = loop_of(assembly, tmp_path, callbacks=[listener]).run()
     assert ending.reason == "a callback stopped the training"
     assert listener.heard == [
         "begin 6 0.001",
@@ -351,21 +364,21 @@ def test_tensorboard_shows_the_metrics_of_the_run(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
-    made = assembled(
+    assembly = assembled(
         "sft", base, tmp_path, plain_rows("chats", 24, 5), eval_steps=3, save_steps=100
     )
-    loop_of(made, tmp_path, callbacks=reporters(["tensorboard"], tmp_path), name="run_1").run()
-    told = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    loop_of(assembly, tmp_path, callbacks=reporters(["tensorboard"], tmp_path), name="run_1").run()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     written = lines(tmp_path)
-    shown = {event.step: event.value for event in told.Scalars("train/loss")}
+    shown = {event.step: event.value for event in events.Scalars("train/loss")}
     assert shown == pytest.approx(
         {line["step"]: line["loss"] for line in written if "loss" in line}, rel=1e-5
     )
-    shown = {event.step: event.value for event in told.Scalars("eval/loss")}
+    shown = {event.step: event.value for event in events.Scalars("eval/loss")}
     assert shown == pytest.approx(
         {line["step"]: line["eval_loss"] for line in written if "eval_loss" in line}, rel=1e-5
     )
-    (about,) = told.Tensors("args/text_summary")
+    (about,) = events.Tensors("args/text_summary")
     assert b'"run_name": "run_1"' in about.tensor_proto.string_val[0]
 
 
@@ -411,8 +424,8 @@ def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(
         "metric_for_best_model": "rewards/margins",
         "early_stopping_patience": None,
     }
-    made = assembled("kto", base, tmp_path, rows, **given)
-    loop = loop_of(made, tmp_path, interrupted=lambda: loop.state.global_step == 3)
+    assembly = assembled("kto", base, tmp_path, rows, **given)
+    loop = loop_of(assembly, tmp_path, interrupted=lambda: loop.state.global_step == 3)
     loop.run()
     assert "no rewards/margins" in capsys.readouterr().err
     loop = loop_of(assembled("kto", base, tmp_path, rows, **given), tmp_path)
@@ -439,9 +452,9 @@ def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Pat
             "early_stopping_patience": None,
             "num_train_epochs": 2,
         }
-        made = assembled("sft", base, folder, plain_rows("chats", 24, 5), **given)
-        loop = loop_of(made, folder, interrupted=lambda: loop.state.global_step == stop_at)
-        evaluate = made.runner.evaluate
+        assembly = assembled("sft", base, folder, plain_rows("chats", 24, 5), **given)
+        loop = loop_of(assembly, folder, interrupted=lambda: loop.state.global_step == stop_at)
+        evaluate = assembly.runner.evaluate
 
         def doubtful(items: Any) -> Any:
             return replace(
@@ -449,11 +462,11 @@ def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Pat
                 unfit=None if loop.state.global_step in fit else "they lost their manners",
             )
 
-        made.runner.evaluate = doubtful  # type: ignore[method-assign]
+        assembly.runner.evaluate = doubtful  # type: ignore[method-assign]
         return loop.run(resume)
 
-    found = ended(tmp_path / "some", {4})
-    assert (found.step, found.best, found.wrong) == (12, 4, None)
+    ending = ended(tmp_path / "some", {4})
+    assert (ending.step, ending.best, ending.wrong) == (12, 4, None)
     failed = ended(tmp_path / "none", set())
     assert (failed.step, failed.best, failed.wrong) == (12, None, "they lost their manners")
     part = ended(tmp_path / "parts", set(), stop_at=12)

@@ -26,9 +26,9 @@ def ratio(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> Any:
 def sft(model: Any, rows: Sequence[Any], config: Any) -> Any:
     import torch
 
-    each = [logps(model, one.prompt, one.branches[0].ids) for one in rows]
+    each = [logps(model, row.prompt, row.branches[0].ids) for row in rows]
     weights = torch.cat(
-        [torch.full_like(found, one.weight) for one, found in zip(rows, each, strict=True)]
+        [torch.full_like(found, row.weight) for row, found in zip(rows, each, strict=True)]
     )
     return -(torch.cat(each) * weights).sum() / weights.sum()
 
@@ -37,27 +37,27 @@ def dpo(model: Any, rows: Sequence[Any], config: Any) -> Any:
     import torch.nn.functional as F
 
     total = 0.0
-    for one in rows:
-        chosen, rejected = (ratio(model, one.prompt, branch.ids) for branch in one.branches)
-        total = total - one.weight * F.logsigmoid(config.beta * (chosen - rejected))
-    return total / sum(one.weight for one in rows)
+    for row in rows:
+        chosen, rejected = (ratio(model, row.prompt, branch.ids) for branch in row.branches)
+        total = total - row.weight * F.logsigmoid(config.beta * (chosen - rejected))
+    return total / sum(row.weight for row in rows)
 
 
 def kto(model: Any, rows: Sequence[Any], config: Any) -> Any:
     import torch
 
-    answers = [one.branches[0] for one in rows]
+    answers = [row.branches[0] for row in rows]
     with torch.no_grad():
-        apart = [ratio(model, one.prompt, answers[at - 1].ids) for at, one in enumerate(rows)]
+        apart = [ratio(model, row.prompt, answers[at - 1].ids) for at, row in enumerate(rows)]
         baseline = torch.stack(apart).mean().clamp(min=0)
     assert float(baseline) > 0.05
     total = 0.0
-    for one, answer in zip(rows, answers, strict=True):
+    for row, answer in zip(rows, answers, strict=True):
         good = answer.role == GOOD
-        above = (ratio(model, one.prompt, answer.ids) - baseline) * (1 if good else -1)
-        factor = one.weight * (config.desirable_weight if good else config.undesirable_weight)
+        above = (ratio(model, row.prompt, answer.ids) - baseline) * (1 if good else -1)
+        factor = row.weight * (config.desirable_weight if good else config.undesirable_weight)
         total = total + factor * (1 - torch.sigmoid(config.beta * above))
-    return total / sum(one.weight for one in rows)
+    return total / sum(row.weight for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -77,39 +77,39 @@ def test_policy_and_base_apart(
 
     rows = [row | {"weight": 0.5 + number % 3} for number, row in enumerate(plain_rows(shape, 8))]
     base = tiny_base(tmp_path / "base", "gpt2")
-    made = assembled(method.__name__, base, tmp_path, rows, token_budget=100, **changes)
-    shake(made.model.double())
-    trained = [one for one in made.model.parameters() if one.requires_grad]
-    found = made.runner.run(made.train.items, grad=True).loss
-    gradient = torch.cat([one.grad.flatten() for one in trained])
-    made.model.zero_grad()
-    expected = method(made.model, made.train.items, made.config)
+    assembly = assembled(method.__name__, base, tmp_path, rows, token_budget=100, **changes)
+    shake(assembly.model.double())
+    trained = [parameter for parameter in assembly.model.parameters() if parameter.requires_grad]
+    engine_loss = assembly.runner.run(assembly.train.items, grad=True).loss
+    gradient = torch.cat([parameter.grad.flatten() for parameter in trained])
+    assembly.model.zero_grad()
+    expected = method(assembly.model, assembly.train.items, assembly.config)
     torch.autograd.backward(expected)
-    by_hand = torch.cat([one.grad.flatten() for one in trained])
+    by_hand = torch.cat([parameter.grad.flatten() for parameter in trained])
     assert gradient.dtype == torch.float64
-    assert found == pytest.approx(float(expected.detach()), rel=1e-9)
+    assert engine_loss == pytest.approx(float(expected.detach()), rel=1e-9)
     assert float((gradient - by_hand).norm() / by_hand.norm()) < 1e-9
 
 
 def test_the_ratio_of_good_answers_compares_whole_answers_with_the_base_and_is_clipped(
     tmp_path: Path,
 ) -> None:
-    made = assembled(
+    assembly = assembled(
         "sft",
         tiny_base(tmp_path / "base", "gpt2"),
         tmp_path,
         plain_rows("chats", 8),
         token_budget=100,
     )
-    untrained = made.runner.evaluate(made.train.items)
+    untrained = assembly.runner.evaluate(assembly.train.items)
     assert untrained.rows["ratio/good"] == [1.0] * 8
-    shake(made.model.double())
-    evaluation = made.runner.run(made.train.items, grad=False)
+    shake(assembly.model.double())
+    evaluation = assembly.runner.run(assembly.train.items, grad=False)
     ratios = []
-    for example in made.train.items:
-        policy = logps(made.model, example.prompt, example.branches[0].ids).sum()
-        with made.model.disable_adapter():
-            base = logps(made.model, example.prompt, example.branches[0].ids).sum()
+    for example in assembly.train.items:
+        policy = logps(assembly.model, example.prompt, example.branches[0].ids).sum()
+        with assembly.model.disable_adapter():
+            base = logps(assembly.model, example.prompt, example.branches[0].ids).sum()
         ratios.append(min(10.0, float((policy - base).exp())))
     assert len(set(ratios)) > 4
     assert evaluation.rows["ratio/good"] == pytest.approx(

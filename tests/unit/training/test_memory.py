@@ -79,7 +79,7 @@ def test_an_allocation_that_fails_repeats_the_step_with_fewer_tokens(
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     changes = json.loads(done.stdout.splitlines()[-1])
-    assert changes and all("out of memory" in one for one in changes)
+    assert changes and all("out of memory" in change for change in changes)
     calm, lines = (RunDir(tmp_path / name).read_metrics() for name in ("free", "tight"))
     assert [line["step"] for line in lines] == [line["step"] for line in calm]
     assert any("token_budget" in line for line in lines) and not any(
@@ -106,28 +106,36 @@ def test_what_is_out_of_memory() -> None:
     )
 
 
-def failing(made: Assembly, above: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+def failing(
+    assembly: Assembly, above: int, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[int, bool]]:
     """Let every forward pass of more than `above` rows fail as a GPU does, unless activations are
     computed twice; (rows, twice) of each."""
     import torch
 
     seen: list[tuple[int, bool]] = []
-    whole = made.engine._score
+    whole = assembly.engine._score
 
     def score(batch: Any, *rest: Any) -> Any:
-        seen.append((batch.n_rows, made.engine.checkpointing))
-        if batch.n_rows > above and not made.engine.checkpointing:
+        seen.append((batch.n_rows, assembly.engine.checkpointing))
+        if batch.n_rows > above and not assembly.engine.checkpointing:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return whole(batch, *rest)
 
-    monkeypatch.setattr(made.engine, "_score", score)
+    monkeypatch.setattr(assembly.engine, "_score", score)
     return seen
 
 
-def gradients(made: Assembly) -> Any:
+def gradients(assembly: Assembly) -> Any:
     import torch
 
-    return torch.cat([one.grad.flatten() for one in made.model.parameters() if one.requires_grad])
+    return torch.cat(
+        [
+            parameter.grad.flatten()
+            for parameter in assembly.model.parameters()
+            if parameter.requires_grad
+        ]
+    )
 
 
 @pytest.mark.slow
@@ -136,21 +144,21 @@ def test_down_to_one_row_then_activations_twice_then_no_more(
 ) -> None:
     import torch
 
-    made = assembled("dpo", base, tmp_path, plain_rows("pairs", 6), token_budget=4096)
-    made.runner.train(made.train.items, 0, lambda loss: loss)
-    calm, largest = gradients(made), max(one.rows("tree") for one in made.train.items)
-    made.engine.zero_grad()
-    seen = failing(made, largest - 1, monkeypatch)
-    made.runner.train(made.train.items, 0, lambda loss: loss)
+    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 6), token_budget=4096)
+    assembly.runner.train(assembly.train.items, 0, lambda loss: loss)
+    calm, largest = gradients(assembly), max(item.rows("tree") for item in assembly.train.items)
+    assembly.engine.zero_grad()
+    seen = failing(assembly, largest - 1, monkeypatch)
+    assembly.runner.train(assembly.train.items, 0, lambda loss: loss)
     assert (
-        made.runner.budget.tokens == largest
-        and made.engine.checkpointing
+        assembly.runner.budget.tokens == largest
+        and assembly.engine.checkpointing
         and seen[-1] == (seen[-1][0], True)
     )
-    assert torch.allclose(gradients(made), calm, atol=1e-6)
-    monkeypatch.setattr(made.engine, "_score", lambda *_: torch.empty(1 << 60))
+    assert torch.allclose(gradients(assembly), calm, atol=1e-6)
+    monkeypatch.setattr(assembly.engine, "_score", lambda *_: torch.empty(1 << 60))
     with pytest.raises(TrainingError, match=r"one such row alone does not fit.*--quantization nf4"):
-        made.runner.train(made.train.items, 0, lambda loss: loss)
+        assembly.runner.train(assembly.train.items, 0, lambda loss: loss)
 
 
 @pytest.mark.slow
@@ -179,35 +187,37 @@ def test_a_resumed_run_keeps_the_budget_that_it_came_down_to(
     loop_of(again, tmp_path / "halved").run(4)
     assert again.runner.budget.tokens == stopped.runner.budget.tokens < 4096
     assert again.runner.budget.changes == whole.runner.budget.changes != []
-    kept = [
+    restored = [
         [
             {k: v for k, v in line.items() if k != "step_seconds"}
             for line in RunDir(tmp_path / name).read_metrics()
         ]
         for name in ("whole", "halved")
     ]
-    assert kept[0] == kept[1]
+    assert restored[0] == restored[1]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(meter("cpu") is None, reason="memory cannot be measured here")
 def test_what_a_token_costs_is_measured(wide: Path, tmp_path: Path) -> None:
-    made = assembled(
+    assembly = assembled(
         "dpo", wide, tmp_path, plain_rows("pairs", 60), batch_size=60, token_budget=1500
     )
     gauge = meter("cpu")
     assert gauge is not None
-    need = measure(made, gauge, 100.0)
+    need = measure(assembly, gauge, 100.0)
     gauge.reset()
-    made.runner.rehearse(made.train.items)
-    largest = max(batch.n_rows for batch in plan(made.train.items, 1500, made.engine.layout))
+    assembly.runner.rehearse(assembly.train.items)
+    largest = max(
+        batch.n_rows for batch in plan(assembly.train.items, 1500, assembly.engine.layout)
+    )
     assert need.of(largest) == pytest.approx(gauge.peak(), rel=0.15)
-    assert all(one.grad is None for one in made.model.parameters())
+    assert all(parameter.grad is None for parameter in assembly.model.parameters())
 
 
 def squeeze(monkeypatch: pytest.MonkeyPatch, *needs: Need) -> None:
     answers = iter(needs)
-    monkeypatch.setattr(fit_memory, "measure", lambda made, gauge, room: next(answers))
+    monkeypatch.setattr(fit_memory, "measure", lambda assembly, gauge, room: next(answers))
 
 
 def test_what_does_not_fit_is_planned_anew_and_said(
@@ -227,28 +237,28 @@ def test_what_does_not_fit_is_planned_anew_and_said(
     config = settings("dpo", QUICK | {"memory_limit_gb": 1.0})
     whole = make(config)
     largest, longest = (
-        max(one.rows("tree") for one in whole.train.items),
-        max(one.longest for one in whole.train.items),
+        max(item.rows("tree") for item in whole.train.items),
+        max(item.longest for item in whole.train.items),
     )
     squeeze(monkeypatch, Need(0.1, 1e-6))
     assert fitted(make, config).runner.budget.changes == []
     squeeze(monkeypatch, Need(0.1, 0.83 / 500))
-    made = fitted(make, config)
-    assert made.runner.budget.tokens == 500
-    assert made.runner.budget.changes == [
+    assembly = fitted(make, config)
+    assert assembly.runner.budget.tokens == 500
+    assert assembly.runner.budget.changes == [
         "token_budget 1536 -> 500: 2.65 GB are needed, 1.00 GB are there"
     ]
     squeeze(monkeypatch, Need(0.1, 0.83 / (largest - 1)), Need(0.1, 0.83 / 2000))
-    made = fitted(make, config)
-    assert made.engine.checkpointing and made.runner.budget.tokens == 1536
+    assembly = fitted(make, config)
+    assert assembly.engine.checkpointing and assembly.runner.budget.tokens == 1536
     monkeypatch.setattr(fit_memory, "SHORTEST", 16)
     squeeze(monkeypatch, *[Need(0.1, 0.83 / (largest * 2 // 3))] * 2, Need(0.1, 1e-6))
-    made = fitted(make, config)
+    assembly = fitted(make, config)
     assert (
-        made.config.max_length <= longest * 2 // 3
-        and max(one.longest for one in made.train.items) <= made.config.max_length
+        assembly.config.max_length <= longest * 2 // 3
+        and max(item.longest for item in assembly.train.items) <= assembly.config.max_length
     )
-    assert "longer rows do not fit" in made.runner.budget.changes[0]
+    assert "longer rows do not fit" in assembly.runner.budget.changes[0]
     squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 2)
     with pytest.raises(TrainingError, match="not even much shorter ones would fit"):
         fitted(make, config)
@@ -318,15 +328,18 @@ def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit
     lines = {}
     for name in ("calm", "tight"):
         (tmp_path / name).mkdir()
-        made = assembled(method, base, tmp_path / name, reversal_rows(8, 2), **ONLINE | more)
-        single = made.runner.budget.largest(
-            branch_by_branch(made.runner.examples(made.train.items))
+        assembly = assembled(method, base, tmp_path / name, reversal_rows(8, 2), **ONLINE | more)
+        single = assembly.runner.budget.largest(
+            branch_by_branch(assembly.runner.examples(assembly.train.items))
         )
         if name == "tight":
-            failing(made, single, monkeypatch)
-        loop_of(made, tmp_path / name).run()
-        made.runner.close()
-        assert made.runner.budget.divided is (name == "tight") and not made.engine.checkpointing
+            failing(assembly, single, monkeypatch)
+        loop_of(assembly, tmp_path / name).run()
+        assembly.runner.close()
+        assert (
+            assembly.runner.budget.divided is (name == "tight")
+            and not assembly.engine.checkpointing
+        )
         lines[name] = RunDir(tmp_path / name).read_metrics()
     for calm, tight in zip(lines["calm"], lines["tight"], strict=True):
         for key, value in calm.items():
@@ -338,21 +351,21 @@ def test_answers_to_one_prompt_are_computed_apart_where_together_they_do_not_fit
 def test_a_rehearsal_of_a_method_that_answers_computes_every_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = assembled(
+    assembly = assembled(
         "grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE
     )
-    seen = failing(made, 10_000, monkeypatch)
-    made.runner.rehearse(made.runner.examples(made.train.items[:1]))
+    seen = failing(assembly, 10_000, monkeypatch)
+    assembly.runner.rehearse(assembly.runner.examples(assembly.train.items[:1]))
     assert (
         seen[0][0]
-        == made.runner.budget.largest(made.runner.examples(made.train.items[:1]))
+        == assembly.runner.budget.largest(assembly.runner.examples(assembly.train.items[:1]))
         > 4 * 12
     )
     gauge = meter("cpu")
     assert (
-        gauge is not None and measure(made, gauge, 100.0).token >= 0
+        gauge is not None and measure(assembly, gauge, 100.0).token >= 0
     )  # prompts of one length are two points all the same
-    made.runner.close()
+    assembly.runner.close()
 
 
 @pytest.mark.slow
@@ -360,36 +373,42 @@ def test_answers_that_do_not_fit_are_refused_and_no_prompt_is_dropped_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = terse_base(tmp_path / "terse")
-    made: list[Assembly] = []
+    assembly: list[Assembly] = []
 
     def make(config: Any) -> Assembly:
-        made.append(
+        assembly.append(
             assembled(
                 "grpo", base, tmp_path, reversal_rows(8, 2), **ONLINE | {"memory_limit_gb": 1.0}
             )
         )
-        return made[-1]
+        return assembly[-1]
 
     squeeze(monkeypatch, *[Need(2.0, 1e-6)] * 3)
     with pytest.raises(TrainingError, match="Lower max_completion_length"):
         fitted(make, settings("grpo", ONLINE | {"memory_limit_gb": 1.0}))
-    assert len(made) == 1 and made[0].runner.budget.divided and made[0].engine.checkpointing
+    assert (
+        len(assembly) == 1
+        and assembly[0].runner.budget.divided
+        and assembly[0].engine.checkpointing
+    )
 
 
 @pytest.mark.slow
 def test_a_group_that_cannot_even_be_rehearsed_is_divided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = assembled(
+    assembly = assembled(
         "grpo", terse_base(tmp_path / "terse"), tmp_path, reversal_rows(8, 2), **ONLINE
     )
-    single = made.runner.budget.largest(branch_by_branch(made.runner.examples(made.train.items)))
-    seen = failing(made, single, monkeypatch)
-    fit_memory.fit(made)
-    made.runner.close()
+    single = assembly.runner.budget.largest(
+        branch_by_branch(assembly.runner.examples(assembly.train.items))
+    )
+    seen = failing(assembly, single, monkeypatch)
+    fit_memory.fit(assembly)
+    assembly.runner.close()
     assert (
-        made.runner.budget.divided
-        and not made.engine.checkpointing
+        assembly.runner.budget.divided
+        and not assembly.engine.checkpointing
         and max(count for count, _ in seen) > single
     )
 
@@ -398,25 +417,25 @@ def test_a_group_that_cannot_even_be_rehearsed_is_divided(
 def test_what_smaller_parts_foretell_is_not_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = assembled(
+    assembly = assembled(
         "grpo",
         terse_base(tmp_path / "terse"),
         tmp_path,
         reversal_rows(8, 2),
         **ONLINE | {"num_generations": 16},
     )
-    seen = failing(made, 10_000, monkeypatch)
+    seen = failing(assembly, 10_000, monkeypatch)
     monkeypatch.setattr(
         fit_memory,
         "_peak",
-        lambda made, gauge, units: (
-            made.runner.rehearse(units) or Point(seen[-1][0], 0.01 * seen[-1][0])
+        lambda assembly, gauge, units: (
+            assembly.runner.rehearse(units) or Point(seen[-1][0], 0.01 * seen[-1][0])
         ),
     )
     gauge = meter("cpu")
     assert gauge is not None
-    need = measure(made, gauge, 1.0)
-    made.runner.close()
+    need = measure(assembly, gauge, 1.0)
+    assembly.runner.close()
     assert need.token == pytest.approx(0.01) and max(count for count, _ in seen) < 100 < 16 * 12
 
 
@@ -424,11 +443,11 @@ def test_what_smaller_parts_foretell_is_not_tried(
 def test_rows_that_fit_alone_are_not_refused_because_several_did_not(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = assembled("dpo", base, tmp_path, plain_rows("pairs", 20), token_budget=4096)
-    largest = max(one.rows("tree") for one in made.train.items)
-    failing(made, largest, monkeypatch)
-    fit_memory.fit(made)
-    assert made.runner.budget.tokens == largest and not made.engine.checkpointing
-    assert made.runner.budget.changes == [
+    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 20), token_budget=4096)
+    largest = max(item.rows("tree") for item in assembly.train.items)
+    failing(assembly, largest, monkeypatch)
+    fit_memory.fit(assembly)
+    assert assembly.runner.budget.tokens == largest and not assembly.engine.checkpointing
+    assert assembly.runner.budget.changes == [
         f"token_budget 4096 -> {largest}: more than {largest} tokens at once ran out of memory"
     ]

@@ -44,12 +44,12 @@ def terse(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(
     terse: Path, folder: Path, rows: list[dict[str, Any]], **changes: Any
 ) -> tuple[Any, Any]:
-    made = assembled("grpo", terse, folder, rows, **RUN | changes)
-    loop = loop_of(made, folder)
+    assembly = assembled("grpo", terse, folder, rows, **RUN | changes)
+    loop = loop_of(assembly, folder)
     try:
         return loop.run(), loop
     finally:
-        made.runner.close()
+        assembly.runner.close()
 
 
 def kept(loop: Any, step: int | None, name: str) -> float:
@@ -208,14 +208,14 @@ def test_what_enters_the_loss_and_what_only_its_denominator() -> None:
         [(7, None, "stop"), (8, None, "stop")],
     )
     method = Grpo(GrpoConfig(scale_rewards="none", loss_type="grpo"))
-    found = method.experience(batch, score=None)  # type: ignore[arg-type]  # neither old nor reference log-probs are needed
-    (example,) = found.examples  # alike, unjudged and empty answers are not computed
+    experience = method.experience(batch, score=None)  # type: ignore[arg-type]  # neither old nor reference log-probs are needed
+    (example,) = experience.examples  # alike, unjudged and empty answers are not computed
     assert [len(branch.ids) for branch in example.branches] == [2, 3]
-    assert found.tokens["advantage"][0].tolist() == pytest.approx([1 / 3] * 2 + [-2 / 3] * 3)
-    assert found.tokens["weight"][0].tolist() == pytest.approx(
+    assert experience.tokens["advantage"][0].tolist() == pytest.approx([1 / 3] * 2 + [-2 / 3] * 3)
+    assert experience.tokens["weight"][0].tolist() == pytest.approx(
         [1 / 4 / 2] * 2 + [1 / 4 / 3] * 3
     )  # the group of equals counts
-    assert found.metrics["frac_reward_zero_std"] == pytest.approx(2 / 3)
+    assert experience.metrics["frac_reward_zero_std"] == pytest.approx(2 / 3)
     masked = Grpo(GrpoConfig(scale_rewards="none", mask_truncated_completions=True)).experience(
         batch, score=None
     )  # type: ignore[arg-type]
@@ -237,32 +237,32 @@ def test_prompts_that_teach_nothing_are_answered_anew_as_often_as_asked() -> Non
 
 def test_prompts_that_nothing_can_judge_are_left_out(terse: Path, tmp_path: Path) -> None:
     rows = [*reversal_rows(3, 1), reversal_rows(1, 0, seed=5, checker=None, reference=None)[0]]
-    made = assembled("grpo", terse, tmp_path, rows, **RUN)
-    made.runner.close()
+    assembly = assembled("grpo", terse, tmp_path, rows, **RUN)
+    assembly.runner.close()
     assert (
-        dict(made.train.dropped)
+        dict(assembly.train.dropped)
         == {"neither a checker nor a reference, and nothing else judges": 1}
-        and len(made.train.items) == 3
+        and len(assembly.train.items) == 3
     )
     with_function = Grpo(GrpoConfig(reward_functions=("checker", "reward_functions:length")))
-    assert len(with_function.prepare(rows, made.builder).items) == 5
+    assert len(with_function.prepare(rows, assembly.builder).items) == 5
 
 
 def test_a_prompt_that_the_template_refuses_is_left_out_and_counted(
     terse: Path, tmp_path: Path
 ) -> None:
-    made = assembled("grpo", terse, tmp_path, reversal_rows(3, 1), **RUN)
-    made.runner.close()
-    made.builder.tokenizer.chat_template = (
+    assembly = assembled("grpo", terse, tmp_path, reversal_rows(3, 1), **RUN)
+    assembly.runner.close()
+    assembly.builder.tokenizer.chat_template = (
         "{{ raise_exception('no system') if messages[0].role == 'system' }}ab"
     )
     rows = [
         *reversal_rows(2, 0),
         reversal_rows(1, 0, prompt=[{"role": "system", "content": "be brief"}])[0],
     ]
-    found = Grpo(GrpoConfig()).prepare(rows, made.builder)
-    assert len(found.items) == 2
-    ((reason, count),) = found.dropped.items()
+    prepared = Grpo(GrpoConfig()).prepare(rows, assembly.builder)
+    assert len(prepared.items) == 2
+    ((reason, count),) = prepared.dropped.items()
     assert count == 1 and "no system" in reason
 
 
@@ -273,18 +273,20 @@ def test_nothing_to_compare_is_no_update(
     import torch
 
     rows = reversal_rows(8, 2, **LONGER | {"checker_config": {"pattern": ""}})
-    made = assembled(
+    assembly = assembled(
         "grpo", terse, tmp_path, rows, **RUN | {"max_steps": 1, "resample_zero_variance": 1} | more
     )
     asked: list[int] = []
-    given = made.runner.source.sample
-    made.runner.source.sample = lambda prompts, n, sampling, ended: (
-        asked.append(sampling.seed) or given(prompts, n, sampling)
+    sample = assembly.runner.source.sample
+    assembly.runner.source.sample = lambda prompts, n, sampling, ended: (
+        asked.append(sampling.seed) or sample(prompts, n, sampling)
     )
-    before = [one.clone() for one in made.model.parameters() if one.requires_grad]
-    loop = loop_of(made, tmp_path)
+    before = [
+        parameter.clone() for parameter in assembly.model.parameters() if parameter.requires_grad
+    ]
+    loop = loop_of(assembly, tmp_path)
     loop.run()
-    made.runner.close()
+    assembly.runner.close()
     line = next(line for line in loop.state.log_history if "reward" in line)
     assert (line["updates"], line["frac_reward_zero_std"], line["loss"]) == (0, 1, 0)
     assert (
@@ -293,7 +295,9 @@ def test_nothing_to_compare_is_no_update(
     assert all(
         torch.equal(old, new)
         for old, new in zip(
-            before, (one for one in made.model.parameters() if one.requires_grad), strict=True
+            before,
+            (parameter for parameter in assembly.model.parameters() if parameter.requires_grad),
+            strict=True,
         )
     )
 

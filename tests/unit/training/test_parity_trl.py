@@ -43,7 +43,9 @@ def recorder() -> Any:
         def on_pre_optimizer_step(
             self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
         ) -> None:
-            self.gradients.append({name: one.grad.clone() for name, one in adapter(model)})
+            self.gradients.append(
+                {name: parameter.grad.clone() for name, parameter in adapter(model)}
+            )
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if "loss" in logs:
@@ -53,13 +55,15 @@ def recorder() -> Any:
         def on_train_end(
             self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
         ) -> None:
-            self.final = {name: one.detach().clone() for name, one in adapter(model)}
+            self.final = {name: parameter.detach().clone() for name, parameter in adapter(model)}
 
     return Recorder()
 
 
 def adapter(model: Any) -> list[tuple[str, Any]]:
-    return [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    return [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
 
 
 def ours(
@@ -67,19 +71,19 @@ def ours(
 ) -> tuple[Any, list[dict[str, Any]]]:
     """(what happened, the rows in the order in which they were taken)."""
     plain = {"nll_weight": 0.0} if algorithm in ("dpo", "kto") else {}
-    made = assembled(
+    assembly = assembled(
         algorithm,
         base,
         folder,
         rows,
         **plain | SHARED | {"batch_size": BATCH, "max_length": 512, "token_budget": 300} | changes,
     )
-    shake(made.model)
+    shake(assembly.model)
     heard = recorder()
-    loop = loop_of(made, folder, callbacks=[heard])
+    loop = loop_of(assembly, folder, callbacks=[heard])
     order = [rows[at] for batch in loop.order.batches() for at in batch]
     loop.run()
-    rendered = [row | {"prompt": made.builder.render(row["prompt"])} for row in order]
+    rendered = [row | {"prompt": assembly.builder.render(row["prompt"])} for row in order]
     return heard, rendered
 
 
@@ -147,24 +151,24 @@ def theirs(
     return heard
 
 
-def agree(mine: Any, other: Any, metrics: tuple[str, ...] = ()) -> dict[str, float]:
+def agree(our_steps: Any, other: Any, metrics: tuple[str, ...] = ()) -> dict[str, float]:
     """Assert that both went the same way; returns the largest differences."""
-    assert len(mine.losses) == len(other.losses) == STEPS
+    assert len(our_steps.losses) == len(other.losses) == STEPS
     worst = {"loss": 0.0, "gradient": 0.0, "parameter": 0.0}
-    for left, right in zip(mine.losses, other.losses, strict=True):
+    for left, right in zip(our_steps.losses, other.losses, strict=True):
         worst["loss"] = max(worst["loss"], abs(left - right) / max(1.0, abs(right)))
-    for left, right in zip(mine.gradients, other.gradients, strict=True):
+    for left, right in zip(our_steps.gradients, other.gradients, strict=True):
         assert left.keys() == right.keys()
         for name, gradient in left.items():
             worst["gradient"] = max(
                 worst["gradient"],
                 float((gradient - right[name]).norm() / (right[name].norm() + 1e-6)),
             )
-    for name, value in mine.final.items():
+    for name, value in our_steps.final.items():
         worst["parameter"] = max(
             worst["parameter"], float((value - other.final[name]).norm() / other.final[name].norm())
         )
-    for left, right in zip(mine.logs, other.logs, strict=True):
+    for left, right in zip(our_steps.logs, other.logs, strict=True):
         for name in metrics:
             assert left[name] == pytest.approx(float(right[name]), rel=1e-3, abs=2e-3), name
     print({name: f"{value:.1e}" for name, value in worst.items()})
@@ -199,25 +203,31 @@ DPO_METRICS = (
 def test_dpo(
     base: Path, tmp_path: Path, changes: dict[str, Any], trl_changes: dict[str, Any]
 ) -> None:
-    mine, rows = ours("dpo", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **changes)
+    our_steps, rows = ours("dpo", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **changes)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
-    agree(mine, theirs("DPO", base, tmp_path, columns, **{"beta": 0.1} | trl_changes), DPO_METRICS)
+    agree(
+        our_steps,
+        theirs("DPO", base, tmp_path, columns, **{"beta": 0.1} | trl_changes),
+        DPO_METRICS,
+    )
 
 
 def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> None:
     """Under the base all rewards are 0: no answer is strictly better, whatever else the reference
     cache was filled by."""
     rows = plain_rows("pairs", BATCH)
-    made = assembled(
+    assembly = assembled(
         "dpo", base, tmp_path, rows, nll_weight=0.0, batch_size=BATCH, token_budget=300
     )
-    made.runner.evaluate(made.train.items[:1])  # references of a pass with other rows beside them
+    assembly.runner.evaluate(
+        assembly.train.items[:1]
+    )  # references of a pass with other rows beside them
     heard = recorder()
-    loop = loop_of(made, tmp_path, callbacks=[heard])
+    loop = loop_of(assembly, tmp_path, callbacks=[heard])
     order = [rows[at] for batch in loop.order.batches() for at in batch]
-    evaluated = made.runner.evaluate(made.train.items)
+    evaluated = assembly.runner.evaluate(assembly.train.items)
     loop.run()
-    rendered = [row | {"prompt": made.builder.render(row["prompt"])} for row in order]
+    rendered = [row | {"prompt": assembly.builder.render(row["prompt"])} for row in order]
     columns = {name: [row[name] for row in rendered] for name in ("prompt", "chosen", "rejected")}
     other = theirs("DPO", base, tmp_path, columns, shaken=False, max_steps=1, beta=0.1)
     for name in ("rewards/accuracies", "rewards/margins", "rewards/chosen"):
@@ -231,22 +241,22 @@ def test_kto(base: Path, tmp_path: Path) -> None:
     """The KL baseline over the optimiser batch, which TRL calls its micro-batch here; class weights
     apart from 1."""
     weights = {"desirable_weight": 1.0, "undesirable_weight": 1.5, "beta": 0.2}
-    mine, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), **weights)
+    our_steps, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), **weights)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
     other = theirs("KTO", base, tmp_path, columns, **weights)
-    agree(mine, other, ("kl", "grad_norm"))
-    assert max(line["kl"] for line in mine.logs) > 0.05  # the baseline is really in play
+    agree(our_steps, other, ("kl", "grad_norm"))
+    assert max(line["kl"] for line in our_steps.logs) > 0.05  # the baseline is really in play
 
 
 @pytest.mark.slow
 def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
     """`kl_scope: micro` is TRL with gradient accumulation: one baseline for every block of rows."""
-    mine, rows = ours(
+    our_steps, rows = ours(
         "kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), kl_scope="micro", kl_rows=2
     )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
     agree(
-        mine,
+        our_steps,
         theirs(
             "KTO",
             base,
@@ -261,9 +271,11 @@ def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sft(base: Path, tmp_path: Path) -> None:
-    mine, rows = ours("sft", base, tmp_path, plain_rows("chats", STEPS * BATCH))
+    our_steps, rows = ours("sft", base, tmp_path, plain_rows("chats", STEPS * BATCH))
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion")}
-    agree(mine, theirs("SFT", base, tmp_path, columns, completion_only_loss=True, packing=False))
+    agree(
+        our_steps, theirs("SFT", base, tmp_path, columns, completion_only_loss=True, packing=False)
+    )
 
 
 @pytest.mark.slow
@@ -272,15 +284,17 @@ def test_sft(base: Path, tmp_path: Path) -> None:
 )
 def test_reward(base: Path, tmp_path: Path, margin: float, centre: float | None) -> None:
     changes = {"margin": margin, "center_rewards_coefficient": centre or 0.0}
-    mine, rows = ours(
+    our_steps, rows = ours(
         "reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD | changes
     )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     columns |= {"margin": [margin] * len(rows)} if margin else {}
     other = theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=centre, **REWARD)
-    agree(mine, other, ("accuracy", "margin", "mean_reward", "grad_norm"))
+    agree(our_steps, other, ("accuracy", "margin", "mean_reward", "grad_norm"))
     assert (
-        max(line["margin"] for line in mine.logs) - min(line["margin"] for line in mine.logs) > 0.1
+        max(line["margin"] for line in our_steps.logs)
+        - min(line["margin"] for line in our_steps.logs)
+        > 0.1
     )
 
 
@@ -290,9 +304,10 @@ def test_reward_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     transformers' RMS norms."""
     monkeypatch.setattr(f"{__name__}.shake", lambda model: training_rows.shake(model.double()))
     base = tiny_base(tmp_path / "base", "gpt2", initializer_range=0.1)
-    mine, rows = ours("reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD)
+    our_steps, rows = ours("reward", base, tmp_path, plain_rows("pairs", STEPS * BATCH), **REWARD)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     worst = agree(
-        mine, theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=None, **REWARD)
+        our_steps,
+        theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=None, **REWARD),
     )
     assert worst["gradient"] < 1e-12 and worst["parameter"] < 1e-12

@@ -27,23 +27,23 @@ from thumbwheel.training.optimizer import prepare
 from thumbwheel.training.returns import whiten
 
 
-def plain(found: World, collected: Any, adapter: str | None, temperature: float) -> Any:
+def plain(experience: World, collected: Any, adapter: str | None, temperature: float) -> Any:
     """Log-probs of all answers, each by a forward of its own."""
-    model, logps = found.engine.model, []
+    model, logps = experience.engine.model, []
     for task, rollouts in zip(collected.tasks, collected.rollouts, strict=True):
-        for one in rollouts:
-            ids = torch.tensor([[*task.prompt, *one.ids]])
+        for rollout in rollouts:
+            ids = torch.tensor([[*task.prompt, *rollout.ids]])
             with torch.no_grad():
                 if adapter is None:
                     with model.disable_adapter():
                         logits = model(ids).logits[0]
                 else:
                     logits = model(ids).logits[0]
-            at = torch.arange(len(one.ids)) + len(task.prompt) - 1
+            at = torch.arange(len(rollout.ids)) + len(task.prompt) - 1
             logps.append(
                 (logits[at] / temperature)
                 .log_softmax(-1)
-                .gather(1, torch.tensor(one.ids)[:, None])[:, 0]
+                .gather(1, torch.tensor(rollout.ids)[:, None])[:, 0]
             )
     return torch.cat(logps)
 
@@ -51,14 +51,14 @@ def plain(found: World, collected: Any, adapter: str | None, temperature: float)
 def test_01_log_probs_of_policy_reference_and_old_are_at_the_sampling_temperature(
     base: Path,
 ) -> None:
-    made = world(base, temperature=0.6)
-    collected = answers(made)
-    found = made.experience(collected)
-    policy, reference = (plain(made, collected, adapter, 0.6) for adapter in ("default", None))
-    torch.testing.assert_close(flat(found, "old"), policy, atol=1e-5, rtol=0)
-    assert found.metrics["kl"] == pytest.approx(float((policy - reference).mean()), abs=1e-5)
-    assert made.loss(found)[1]["policy/approxkl_avg"] == 0
-    assert (policy - plain(made, collected, "default", 1.0)).abs().max() > 0.1
+    ppo = world(base, temperature=0.6)
+    collected = answers(ppo)
+    experience = ppo.experience(collected)
+    policy, reference = (plain(ppo, collected, adapter, 0.6) for adapter in ("default", None))
+    torch.testing.assert_close(flat(experience, "old"), policy, atol=1e-5, rtol=0)
+    assert experience.metrics["kl"] == pytest.approx(float((policy - reference).mean()), abs=1e-5)
+    assert ppo.loss(experience)[1]["policy/approxkl_avg"] == 0
+    assert (policy - plain(ppo, collected, "default", 1.0)).abs().max() > 0.1
 
 
 def test_01_a_cut_distribution_is_refused() -> None:
@@ -68,60 +68,64 @@ def test_01_a_cut_distribution_is_refused() -> None:
 
 
 def test_02_positions_follow_each_answer_and_no_padding_takes_part(base: Path) -> None:
-    made = world(base)
-    collected = answers(made)
-    found = made.experience(collected)
-    (batch,) = plan(found.examples, 10_000, made.engine.layout)
+    ppo = world(base)
+    collected = answers(ppo)
+    experience = ppo.experience(collected)
+    (batch,) = plan(experience.examples, 10_000, ppo.engine.layout)
     assert batch.kind == "tree"
-    assert made.builder.tokenizer.pad_token_id not in batch.input_ids
+    assert ppo.builder.tokenizer.pad_token_id not in batch.input_ids
     ends = [
-        len(one.prompt) + len(branch.ids) - 1 for one in batch.examples for branch in one.branches
+        len(example.prompt) + len(branch.ids) - 1
+        for example in batch.examples
+        for branch in example.branches
     ]
     assert batch.position_ids[batch.last_index].tolist() == ends
-    alone = [world(base).experience(answers(made, [one], seed=0)) for one in BATCH[:1]]
-    torch.testing.assert_close(found.tokens["old"][0], alone[0].tokens["old"][0], atol=1e-5, rtol=0)
+    alone = [world(base).experience(answers(ppo, [one], seed=0)) for one in BATCH[:1]]
+    torch.testing.assert_close(
+        experience.tokens["old"][0], alone[0].tokens["old"][0], atol=1e-5, rtol=0
+    )
 
 
 def test_03_loss_values_and_kl_go_up_to_and_including_the_end_and_no_further(base: Path) -> None:
-    made = world(base)
-    collected = answers(made)
-    found = made.experience(collected)
-    lengths = [len(one.ids) for several in collected.rollouts for one in several]
-    assert [len(flat(found, name)) for name in ("old", "values", "returns", "advantages")] == [
+    ppo = world(base)
+    collected = answers(ppo)
+    experience = ppo.experience(collected)
+    lengths = [len(item.ids) for several in collected.rollouts for item in several]
+    assert [len(flat(experience, name)) for name in ("old", "values", "returns", "advantages")] == [
         sum(lengths)
     ] * 4
-    eos = made.builder.tokenizer.eos_token_id
-    (batch,) = plan(found.examples, 10_000, made.engine.layout)
+    eos = ppo.builder.tokenizer.eos_token_id
+    (batch,) = plan(experience.examples, 10_000, ppo.engine.layout)
     assert (
         batch.target_ids == eos
     ).sum() == 4  # the end of each answer that stopped is a target like the others
-    _, metrics = made.loss(found)
+    _, metrics = ppo.loss(experience)
     assert set(metrics) >= {"loss/policy_avg", "loss/value_avg"}
 
 
 def test_03_a_stop_token_and_a_stop_text_end_an_episode_like_eos(base: Path) -> None:
-    made = world(base)
+    ppo = world(base)
     stop = 40
     sampling = Sampling(max_new_tokens=30, stop_ids=(stop,), stop=(".", "o"), seed=3)
-    prompt = made.builder.prompt([{"role": "user", "content": "Hi"}])
-    (rollouts,) = GroupSampler(made.engine.model, made.builder.tokenizer).sample(
+    prompt = ppo.builder.prompt([{"role": "user", "content": "Hi"}])
+    (rollouts,) = GroupSampler(ppo.engine.model, ppo.builder.tokenizer).sample(
         [prompt], 24, sampling
     )
-    ends = {one.ids[-1] == stop for one in rollouts if one.finish == "stop"}
+    ends = {rollout.ids[-1] == stop for rollout in rollouts if rollout.finish == "stop"}
     assert ends == {True, False}
-    for one in rollouts:
-        if one.finish == "stop":
-            assert made.method._final_reward(one, 1.5) == made.method._normalised(1.5)
+    for rollout in rollouts:
+        if rollout.finish == "stop":
+            assert ppo.method._final_reward(rollout, 1.5) == ppo.method._normalised(1.5)
 
 
 @pytest.mark.parametrize(("truncated", "score"), [("score", 0.2), ("bootstrap", 0.0)])
 def test_03_an_answer_without_an_end_pays_the_penalty(
     truncated: str, score: float, base: Path
 ) -> None:
-    made = world(base, missing_eos_penalty=1.25, normalize_reward=False, truncated=truncated)
-    ((ended, cut, _), *_) = answers(made).rollouts
-    assert made.method._final_reward(ended, 1.0) == 1.0
-    assert made.method._final_reward(cut, 0.2) == pytest.approx(score - 1.25)
+    ppo = world(base, missing_eos_penalty=1.25, normalize_reward=False, truncated=truncated)
+    ((ended, cut, _), *_) = answers(ppo).rollouts
+    assert ppo.method._final_reward(ended, 1.0) == 1.0
+    assert ppo.method._final_reward(cut, 0.2) == pytest.approx(score - 1.25)
 
 
 def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_kl(
@@ -135,14 +139,14 @@ def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_
         "kl_estimator": "k1",
         "truncated": "score",
     }
-    made = world(base, missing_eos_penalty=0.0, **changes)
-    collected = answers(made)
-    found = made.experience(collected)
-    kl = plain(made, collected, "default", 1.0) - plain(made, collected, None, 1.0)
-    values, returns, at = flat(found, "values"), flat(found, "returns"), 0
+    ppo = world(base, missing_eos_penalty=0.0, **changes)
+    collected = answers(ppo)
+    experience = ppo.experience(collected)
+    kl = plain(ppo, collected, "default", 1.0) - plain(ppo, collected, None, 1.0)
+    values, returns, at = flat(experience, "values"), flat(experience, "returns"), 0
     for several, rewards in zip(collected.rollouts, collected.rewards, strict=True):
-        for one, reward in zip(several, rewards, strict=True):
-            end = at + len(one.ids)
+        for item, reward in zip(several, rewards, strict=True):
+            end = at + len(item.ids)
             following = torch.cat([values[at + 1 : end], torch.zeros(1)])
             earned = returns[at:end] - following  # lambda 0: r + V(next)
             expected = -0.3 * kl[at:end]
@@ -153,29 +157,29 @@ def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_04_the_kl_estimator_goes_by_its_name(estimator: str, base: Path) -> None:
-    made = world(base, kl_estimator=estimator, lam=0.0, init_kl_coef=1.0, normalize_reward=False)
-    collected = answers(made, [[(3, "stop", 0.0)]])
-    found = made.experience(collected)
-    gap = plain(made, collected, "default", 1.0) - plain(made, collected, None, 1.0)
+    ppo = world(base, kl_estimator=estimator, lam=0.0, init_kl_coef=1.0, normalize_reward=False)
+    collected = answers(ppo, [[(3, "stop", 0.0)]])
+    experience = ppo.experience(collected)
+    gap = plain(ppo, collected, "default", 1.0) - plain(ppo, collected, None, 1.0)
     expected = {"k1": gap, "k2": gap**2 / 2, "k3": torch.exp(-gap) - 1 + gap}[estimator]
-    following = torch.cat([flat(found, "values")[1:], torch.zeros(1)])
-    torch.testing.assert_close(following - flat(found, "returns"), expected, atol=1e-5, rtol=0)
+    following = torch.cat([flat(experience, "values")[1:], torch.zeros(1)])
+    torch.testing.assert_close(following - flat(experience, "returns"), expected, atol=1e-5, rtol=0)
 
 
 def test_05_scores_are_normalised_by_running_moments_and_clipped_at_10(base: Path) -> None:
-    made = world(base)
-    scores = [one.value for several in answers(made).rewards for one in several]
-    made.experience(answers(made))
+    ppo = world(base)
+    scores = [item.value for several in answers(ppo).rewards for item in several]
+    ppo.experience(answers(ppo))
     mean, deviation = (
         sum(scores) / 6,
         math.sqrt(sum((x - sum(scores) / 6) ** 2 for x in scores) / 6),
     )
-    assert made.method._normalised(2.0) == pytest.approx((2.0 - mean) / deviation)
-    assert (made.method._normalised(1e9), made.method._normalised(-1e9)) == (10, -10)
+    assert ppo.method._normalised(2.0) == pytest.approx((2.0 - mean) / deviation)
+    assert (ppo.method._normalised(1e9), ppo.method._normalised(-1e9)) == (10, -10)
     second = [[(2, "stop", 100.0)]]
-    found = made.experience(answers(made, second))
+    experience = ppo.experience(answers(ppo, second))
     every = torch.tensor([*scores, 100.0], dtype=torch.float64)
-    assert found.metrics["objective/scores"] == pytest.approx(
+    assert experience.metrics["objective/scores"] == pytest.approx(
         float((100 - every.mean()) / every.std(correction=0))
     )
 
@@ -183,11 +187,11 @@ def test_05_scores_are_normalised_by_running_moments_and_clipped_at_10(base: Pat
 def test_06_gae_ends_with_0_behind_an_end_and_with_the_critics_opinion_behind_a_cut(
     base: Path,
 ) -> None:
-    made = world(base, lam=0.0, init_kl_coef=0.0, missing_eos_penalty=0.0, normalize_reward=False)
-    collected = answers(made, [[(3, "length", 5.0), (3, "stop", 5.0)]])
-    found = made.experience(collected)
-    cut, ended = flat(found, "returns").split(3)
-    behind = made.sweep.several(found.examples, Role.CRITIC, "last")["last"][0]
+    ppo = world(base, lam=0.0, init_kl_coef=0.0, missing_eos_penalty=0.0, normalize_reward=False)
+    collected = answers(ppo, [[(3, "length", 5.0), (3, "stop", 5.0)]])
+    experience = ppo.experience(collected)
+    cut, ended = flat(experience, "returns").split(3)
+    behind = ppo.sweep.several(experience.examples, Role.CRITIC, "last")["last"][0]
     assert float(cut[-1]) == pytest.approx(
         float(behind[0])
     )  # what the judge says of half a text is not counted
@@ -199,47 +203,47 @@ def test_06_gae_ends_with_0_behind_an_end_and_with_the_critics_opinion_behind_a_
 def test_06_returns_are_unwhitened_advantages_plus_values_and_may_have_a_lambda_of_their_own(
     base: Path,
 ) -> None:
-    made, apart = world(base), world(base, lambda_critic=1.0)
-    found, other = made.experience(answers(made)), apart.experience(answers(apart))
-    raw = flat(found, "returns") - flat(found, "values")
-    torch.testing.assert_close(flat(found, "advantages"), whiten(raw))
-    torch.testing.assert_close(flat(other, "advantages"), flat(found, "advantages"))
-    ((ended, *_), *_) = answers(made).rollouts
+    ppo, apart = world(base), world(base, lambda_critic=1.0)
+    experience, other = ppo.experience(answers(ppo)), apart.experience(answers(apart))
+    raw = flat(experience, "returns") - flat(experience, "values")
+    torch.testing.assert_close(flat(experience, "advantages"), whiten(raw))
+    torch.testing.assert_close(flat(other, "advantages"), flat(experience, "advantages"))
+    ((ended, *_), *_) = answers(ppo).rollouts
     size = len(ended.ids)
     assert not torch.allclose(
-        flat(other, "returns")[:size], flat(found, "returns")[:size], atol=1e-4
+        flat(other, "returns")[:size], flat(experience, "returns")[:size], atol=1e-4
     )
     assert float(flat(other, "returns")[size - 1]) == pytest.approx(
-        float(flat(found, "returns")[size - 1]), abs=1e-5
+        float(flat(experience, "returns")[size - 1]), abs=1e-5
     )
 
 
 def test_07_advantages_are_white_over_the_tokens_of_the_batch_with_the_biased_variance(
     base: Path,
 ) -> None:
-    made = world(base)
-    advantages = flat(made.experience(answers(made)), "advantages")
+    ppo = world(base)
+    advantages = flat(ppo.experience(answers(ppo)), "advantages")
     assert float(advantages.mean()) == pytest.approx(0, abs=1e-6)
     assert float((advantages**2).mean()) == pytest.approx(1, abs=1e-5)
 
 
 def test_07_rewards_are_divided_by_their_deviation_without_a_shift_where_asked(base: Path) -> None:
-    made, white = (
+    ppo, white = (
         world(base, lam=0.0, whiten_rewards=flag, truncated="score") for flag in (False, True)
     )
 
     def rewards(one: World) -> Any:
         collected = answers(one)
-        found = one.experience(collected)
+        experience = one.experience(collected)
         values, ends = (
-            flat(found, "values"),
+            flat(experience, "values"),
             torch.cumsum(torch.tensor([len(r.ids) for s in collected.rollouts for r in s]), 0),
         )
         following = torch.cat([values[1:], torch.zeros(1)])
         following[ends - 1] = 0
-        return flat(found, "returns") - following
+        return flat(experience, "returns") - following
 
-    before, after = rewards(made), rewards(white)
+    before, after = rewards(ppo), rewards(white)
     torch.testing.assert_close(after, before / before.std(correction=0), atol=1e-5, rtol=0)
 
 
@@ -251,10 +255,10 @@ def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) 
         defaults.vf_coef,
         defaults.max_grad_norm,
     ) == (0.2, 0.2, 0.1, 1.0)
-    made = world(base)
+    ppo = world(base)
     old = {"old": torch.zeros(4), "advantages": torch.tensor([1.0, 1.0, -1.0, -1.0])}
     logp = torch.tensor([1.5, 0.5, 1.5, 0.5]).log().requires_grad_()
-    loss, metrics = made.method._policy_loss(logp, old, 4)
+    loss, metrics = ppo.method._policy_loss(logp, old, 4)
     assert loss.item() == pytest.approx((-1.2 - 0.5 + 1.5 + 0.8) / 4)
     (slope,) = torch.autograd.grad(loss, logp)
     assert [bool(one) for one in slope] == [
@@ -266,9 +270,7 @@ def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) 
     assert float(metrics["policy/clipfrac_avg"][0]) == 4
 
     value = torch.tensor([0.5, 0.1]).requires_grad_()
-    loss, _ = made.method._value_loss(
-        value, {"values": torch.zeros(2), "returns": torch.ones(2)}, 2
-    )
+    loss, _ = ppo.method._value_loss(value, {"values": torch.zeros(2), "returns": torch.ones(2)}, 2)
     assert loss.item() == pytest.approx(
         0.1 * (0.5 * 0.8**2 + 0.5 * 0.9**2) / 2
     )  # 0.5 is past 0.2: the worse of the two counts
@@ -285,9 +287,9 @@ def test_09_the_kl_coefficient_adapts_to_a_target_in_nats_a_token_over_a_horizon
         0.1,
         1000,
     )
-    made = world(base, kl_horizon=60.0, kl_target_per_token=1e-6)
-    first = made.experience(answers(made))
-    second = made.experience(answers(made))
+    ppo = world(base, kl_horizon=60.0, kl_target_per_token=1e-6)
+    first = ppo.experience(answers(ppo))
+    second = ppo.experience(answers(ppo))
     assert first.metrics["kl_coef"] == 0.2
     assert second.metrics["kl_coef"] == pytest.approx(
         0.2 * (1 + math.copysign(0.2, first.metrics["kl"]) * 6 / 60)
@@ -305,64 +307,65 @@ def test_09_a_batch_is_left_at_one_and_a_half_times_early_stop_kl(base: Path) ->
 
 
 def test_10_the_critic_starts_at_0_and_warms_up_alone(base: Path) -> None:
-    made = world(base, shaken=0, critic_warmup_steps=1)
-    first = made.experience(answers(made))
+    ppo = world(base, shaken=0, critic_warmup_steps=1)
+    first = ppo.experience(answers(ppo))
     assert not flat(first, "values").any()
-    _, metrics = made.loss(first, backward=True)
+    _, metrics = ppo.loss(first, backward=True)
     assert "loss/policy_avg" not in metrics
-    assert all(one.grad is None for one in made.engine.parameters_of(Role.POLICY))
-    assert made.engine.role_model(Role.CRITIC).head.bias.grad is not None
-    second = made.experience(answers(made))
-    _, metrics = made.loss(second, backward=True)
+    assert all(parameter.grad is None for parameter in ppo.engine.parameters_of(Role.POLICY))
+    assert ppo.engine.role_model(Role.CRITIC).head.bias.grad is not None
+    second = ppo.experience(answers(ppo))
+    _, metrics = ppo.loss(second, backward=True)
     assert "loss/policy_avg" in metrics
     assert any(
-        one.grad is not None and one.grad.any() for one in made.engine.parameters_of(Role.POLICY)
+        parameter.grad is not None and parameter.grad.any()
+        for parameter in ppo.engine.parameters_of(Role.POLICY)
     )
 
 
 def test_10_a_shared_trunk_stays_as_it_is_while_its_head_warms_up(base: Path) -> None:
-    made = world(base, critic="shared", critic_warmup_steps=1, shaken=0.1)
-    made.loss(made.experience(answers(made)), backward=True)
-    assert all(one.grad is None for one in made.engine.parameters_of(Role.POLICY))
-    assert made.engine.role_model(Role.CRITIC).head.weight.grad.any()
-    made.loss(made.experience(answers(made)), backward=True)
-    assert any(one.grad is not None for one in made.engine.parameters_of(Role.POLICY))
+    ppo = world(base, critic="shared", critic_warmup_steps=1, shaken=0.1)
+    ppo.loss(ppo.experience(answers(ppo)), backward=True)
+    assert all(parameter.grad is None for parameter in ppo.engine.parameters_of(Role.POLICY))
+    assert ppo.engine.role_model(Role.CRITIC).head.weight.grad.any()
+    ppo.loss(ppo.experience(answers(ppo)), backward=True)
+    assert any(parameter.grad is not None for parameter in ppo.engine.parameters_of(Role.POLICY))
 
 
 @pytest.mark.parametrize("critic", ["separate", "shared"])
 def test_11_the_ratio_is_exactly_1_under_the_same_plan_and_nearly_under_another(
     critic: str, base: Path
 ) -> None:
-    made = world(base, critic=critic, token_budget=64, temperature=0.8)
-    found = made.experience(answers(made))
-    _, metrics = made.loss(found, backward=True)
+    ppo = world(base, critic=critic, token_budget=64, temperature=0.8)
+    experience = ppo.experience(answers(ppo))
+    _, metrics = ppo.loss(experience, backward=True)
     assert (
         metrics["val/ratio"],
         metrics["policy/approxkl_avg"],
         metrics["policy/clipfrac_avg"],
     ) == (1.0, 0.0, 0.0)
-    whole = {name: torch.cat(values) for name, values in found.tokens.items()}
+    whole = {name: torch.cat(values) for name, values in experience.tokens.items()}
     for layout, budget in (
-        (made.engine.layout, 64),
-        (made.engine.layout, 10_000),
+        (ppo.engine.layout, 64),
+        (ppo.engine.layout, 10_000),
         (Layout("padded", "a test"), 500),
     ):
-        made.engine.layout, worst = layout, 0.0
-        for batch in plan(found.examples, budget, layout):
-            values = found.for_batch(batch)
-            logp = made.engine.score(batch, Role.POLICY, grad=True).logp
+        ppo.engine.layout, worst = layout, 0.0
+        for batch in plan(experience.examples, budget, layout):
+            values = experience.for_batch(batch)
+            logp = ppo.engine.score(batch, Role.POLICY, grad=True).logp
             worst = max(worst, float(((logp.detach() - values["old"]).exp() - 1).abs().max()))
         assert worst == 0 if (layout.kind, budget) == ("tree", 64) else worst < 1e-5
     assert len(whole["old"]) == 21
 
 
 def test_11_nothing_drops_out(base: Path) -> None:
-    made = world(base)
+    ppo = world(base)
     rates = [
-        module.p for module in made.engine.model.modules() if isinstance(module, torch.nn.Dropout)
+        module.p for module in ppo.engine.model.modules() if isinstance(module, torch.nn.Dropout)
     ]
     assert not any(rates)
-    assert torch.equal(*(flat(world(base).experience(answers(made)), "old") for _ in range(2)))
+    assert torch.equal(*(flat(world(base).experience(answers(ppo)), "old") for _ in range(2)))
 
 
 def test_12_minibatches_are_shuffled_anew_in_every_pass_and_absurd_ratios_are_skipped(
@@ -382,10 +385,10 @@ def test_12_minibatches_are_shuffled_anew_in_every_pass_and_absurd_ratios_are_sk
 @pytest.fixture
 def steps(base: Path) -> Iterator[OnlineRunner]:
     config = config_of(num_mini_batches=3, num_ppo_epochs=2, early_stop_kl=1e-4, token_budget=64)
-    made = OnlineRunner(Ppo(config), parts_of(base, config))
-    shake(made.engine.model)
-    yield made
-    made.close()
+    ppo = OnlineRunner(Ppo(config), parts_of(base, config))
+    shake(ppo.engine.model)
+    yield ppo
+    ppo.close()
 
 
 def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineRunner, base: Path) -> None:
@@ -405,24 +408,27 @@ def test_12_the_steps_shuffle_skip_and_leave(steps: OnlineRunner, base: Path) ->
         return 0.0
 
     collected = answers(world(base))
-    found = steps.method.experience(collected, steps._sweep)
-    absurd = replace(found, tokens=found.tokens | {"old": [old - 3 for old in found.tokens["old"]]})
+    experience = steps.method.experience(collected, steps._sweep)
+    absurd = replace(
+        experience,
+        tokens=experience.tokens | {"old": [old - 3 for old in experience.tokens["old"]]},
+    )
     _, metrics, _ = steps._updates(absurd, 0, apply)
     assert metrics["val/ratio"] == pytest.approx(math.exp(3), rel=1e-3)
     assert (metrics["updates"], applied) == (0, [])
-    assert all(one.grad is None for group in steps.groups() for one in group["params"])
+    assert all(parameter.grad is None for group in steps.groups() for parameter in group["params"])
 
-    _, metrics, _ = steps._updates(found, 0, apply)
+    _, metrics, _ = steps._updates(experience, 0, apply)
     assert (
         metrics["updates"] == len(applied) < 6
     )  # the first update is made; then the policy has left the one that sampled
 
 
 def test_13_adams_epsilon_a_linear_fall_and_a_rate_for_the_critic(base: Path) -> None:
-    made = world(
+    ppo = world(
         base, learning_rate=1e-3, critic_learning_rate=5e-3, adam_epsilon=3e-5, warmup_ratio=0.0
     )
-    trained = prepare(made.engine.model, made.config, 10, made.method.groups(made.engine))
+    trained = prepare(ppo.engine.model, ppo.config, 10, ppo.method.groups(ppo.engine))
     assert [group["lr"] for group in trained.optimizer.param_groups] == [1e-3, 5e-3]
     assert {group["eps"] for group in trained.optimizer.param_groups} == {3e-5}
     for _ in range(5):
@@ -436,20 +442,22 @@ def test_13_adams_epsilon_a_linear_fall_and_a_rate_for_the_critic(base: Path) ->
 
 def test_13_policy_and_critic_share_no_parameter_and_the_base_has_none(base: Path) -> None:
     for critic in ("separate", "shared"):
-        made = world(base, critic=critic)
-        policy, own = (group["params"] for group in made.method.groups(made.engine))
-        ids = [id(one) for one in (*policy, *own)]
+        ppo = world(base, critic=critic)
+        policy, critic_parameters = (group["params"] for group in ppo.method.groups(ppo.engine))
+        ids = [id(parameter) for parameter in (*policy, *critic_parameters)]
         assert len(ids) == len(set(ids))
-        trained = {id(one) for one in made.engine.model.parameters() if one.requires_grad}
+        trained = {
+            id(parameter) for parameter in ppo.engine.model.parameters() if parameter.requires_grad
+        }
         assert trained <= set(ids)
-        assert len(own) == (2 if critic == "shared" else len(policy) + 2)
+        assert len(critic_parameters) == (2 if critic == "shared" else len(policy) + 2)
 
 
 def test_14_what_has_to_be_watched_is_logged(base: Path) -> None:
-    made = world(base)
-    found = made.experience(answers(made))
-    _, metrics = made.loss(found)
-    seen = found.metrics | metrics
+    ppo = world(base)
+    experience = ppo.experience(answers(ppo))
+    _, metrics = ppo.loss(experience)
+    seen = experience.metrics | metrics
     names = {
         "kl",
         "kl_coef",
@@ -468,38 +476,38 @@ def test_14_what_has_to_be_watched_is_logged(base: Path) -> None:
     }
     assert names <= set(seen)
     assert all(math.isfinite(value) for value in seen.values())
-    assert 0 < seen["entropy"] <= math.log(len(made.builder.tokenizer))
+    assert 0 < seen["entropy"] <= math.log(len(ppo.builder.tokenizer))
 
 
 def test_15_adapters_are_on_all_linear_layers_and_take_larger_steps(base: Path) -> None:
-    made = world(base)
+    ppo = world(base)
     linear = [
         name
-        for name, module in made.engine.language_model.named_modules()
+        for name, module in ppo.engine.language_model.named_modules()
         if hasattr(module, "lora_A")
     ]
     assert len(linear) == 2 * 7
     assert all(
-        {"default", "critic"} <= set(made.engine.language_model.get_submodule(name).lora_A)
+        {"default", "critic"} <= set(ppo.engine.language_model.get_submodule(name).lora_A)
         for name in linear
     )
-    assert type(made.method).rate >= 1e-5 * 10
+    assert type(ppo.method).rate >= 1e-5 * 10
 
 
 def test_state_brings_critic_moments_and_coefficient_back(base: Path) -> None:
-    made, other = world(base, kl_horizon=50.0), world(base, shaken=0.3, kl_horizon=50.0)
-    made.experience(answers(made))
-    other.method.restore(made.method.state())
+    ppo, other = world(base, kl_horizon=50.0), world(base, shaken=0.3, kl_horizon=50.0)
+    ppo.experience(answers(ppo))
+    other.method.restore(ppo.method.state())
     for name in ("moments", "kl_coef", "batches"):
-        assert other.method.state()[name] == made.method.state()[name]
-    for one, two in zip(made.method.state()["critic"], other.method.state()["critic"], strict=True):
+        assert other.method.state()[name] == ppo.method.state()[name]
+    for one, two in zip(ppo.method.state()["critic"], other.method.state()["critic"], strict=True):
         assert torch.equal(one, two)
 
 
 def test_answers_without_a_reward_are_not_learned_from(base: Path) -> None:
-    made = world(base)
-    found = made.experience(
-        answers(made, [[(3, "stop", None), (4, "stop", 1.0)], [(2, "stop", None)]])
+    ppo = world(base)
+    experience = ppo.experience(
+        answers(ppo, [[(3, "stop", None), (4, "stop", 1.0)], [(2, "stop", None)]])
     )
-    assert [len(one.branches) for one in found.examples] == [1]
-    assert len(flat(found, "old")) == 4
+    assert [len(example.branches) for example in experience.examples] == [1]
+    assert len(flat(experience, "old")) == 4

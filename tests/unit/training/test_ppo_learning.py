@@ -47,10 +47,12 @@ def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> Non
     config = with_rate(
         settings("ppo", RUN | {"seed": seed}), ALGORITHMS.get("ppo").rate, half_taught
     )
-    made = assemble("ppo", config, str(half_taught), half_taught, rows, tmp_path / "reference.db")
-    before = success(made.model, made.builder.tokenizer, held_out)
-    loop_of(made, tmp_path).run()
-    made.runner.close()
-    after = success(made.model, made.builder.tokenizer, held_out)
+    assembly = assemble(
+        "ppo", config, str(half_taught), half_taught, rows, tmp_path / "reference.db"
+    )
+    before = success(assembly.model, assembly.builder.tokenizer, held_out)
+    loop_of(assembly, tmp_path).run()
+    assembly.runner.close()
+    after = success(assembly.model, assembly.builder.tokenizer, held_out)
     print(f"seed {seed}: {before:.1%} -> {after:.1%} of {HELD_OUT}")
     assert 0.1 <= before <= 0.3 and after > 0.8

@@ -33,9 +33,13 @@ class Straight:
         for layer in self.model.modules():
             layer.__dict__.pop("forward", None)  # PEFT's own arithmetic again
         self.head = copy.deepcopy(start.engine.role_model(Role.CRITIC).head)
-        self.policy = [one for name, one in self.model.named_parameters() if ".default." in name]
-        own = [one for name, one in self.model.named_parameters() if ".critic." in name]
-        self.critic = [*own, *self.head.parameters()]
+        self.policy = [
+            parameter for name, parameter in self.model.named_parameters() if ".default." in name
+        ]
+        policy_ids = [
+            parameter for name, parameter in self.model.named_parameters() if ".critic." in name
+        ]
+        self.critic = [*policy_ids, *self.head.parameters()]
         self.beta, self.scores = self.config.init_kl_coef, list[float]()
 
     def forward(self, rows: list[tuple[list[int], list[int]]], who: str | None) -> tuple[Any, Any]:
@@ -77,33 +81,35 @@ class Straight:
         tasks = [
             [
                 {
-                    "row": (list(task.prompt), list(one.ids)),
-                    "cut": one.finish == "length",
+                    "row": (list(task.prompt), list(rollout.ids)),
+                    "cut": rollout.finish == "length",
                     "score": reward.value,
                 }
-                for one, reward in zip(rollouts, rewards, strict=True)
+                for rollout, reward in zip(rollouts, rewards, strict=True)
             ]
             for task, rollouts, rewards in zip(
                 collected.tasks, collected.rollouts, collected.rewards, strict=True
             )
         ]
-        every = [one for task in tasks for one in task]
-        rows = [one["row"] for one in every]
+        every = [answer for task in tasks for answer in task]
+        rows = [answer["row"] for answer in every]
         with torch.no_grad():
             old, _ = self.forward(rows, "default")
             reference, _ = self.forward(rows, None)
             _, values = self.forward(rows, self.critic_adapter)
-        self.scores += [one["score"] for one in every]
+        self.scores += [answer["score"] for answer in every]
         mean = sum(self.scores) / len(self.scores)
-        deviation = math.sqrt(sum((one - mean) ** 2 for one in self.scores) / len(self.scores))
-        for one, logp, base, worth in zip(every, old, reference, values, strict=True):
+        deviation = math.sqrt(
+            sum((score_ - mean) ** 2 for score_ in self.scores) / len(self.scores)
+        )
+        for answer, logp, base, worth in zip(every, old, reference, values, strict=True):
             kl = [float(a) - float(b) for a, b in zip(logp, base, strict=True)]
             rewards = [-self.beta * k for k in kl]
-            if one["cut"]:
+            if answer["cut"]:
                 rewards[-1] -= config.missing_eos_penalty
                 behind = float(worth[-1])
             else:
-                rewards[-1] += max(-10.0, min(10.0, (one["score"] - mean) / deviation))
+                rewards[-1] += max(-10.0, min(10.0, (answer["score"] - mean) / deviation))
                 behind = 0.0
             worth = [float(v) for v in worth[:-1]]
             advantages = []
@@ -114,14 +120,14 @@ class Straight:
                     total += decay * (rewards[s] + config.gamma * after - worth[s])
                     decay *= config.gamma * config.lam
                 advantages.append(total)
-            one |= {"old": logp, "kl": kl, "values": worth, "advantages": advantages}
-            one["returns"] = [a + v for a, v in zip(advantages, worth, strict=True)]
-        flat = [a for one in every for a in one["advantages"]]
+            answer |= {"old": logp, "kl": kl, "values": worth, "advantages": advantages}
+            answer["returns"] = [a + v for a, v in zip(advantages, worth, strict=True)]
+        flat = [a for answer in every for a in answer["advantages"]]
         centre = sum(flat) / len(flat)
         scale = math.sqrt(sum((a - centre) ** 2 for a in flat) / len(flat) + 1e-8)
-        for one in every:
-            one["advantages"] = [(a - centre) / scale for a in one["advantages"]]
-        kl = sum(sum(one["kl"]) for one in every) / len(flat)
+        for answer in every:
+            answer["advantages"] = [(a - centre) / scale for a in answer["advantages"]]
+        kl = sum(sum(answer["kl"]) for answer in every) / len(flat)
         self.beta *= (
             1
             + max(-0.2, min(0.2, kl / config.kl_target_per_token - 1))
@@ -131,15 +137,15 @@ class Straight:
         return tasks
 
     def loss(self, every: list[dict[str, Any]]) -> Any:
-        rows = [one["row"] for one in every]
+        rows = [answer["row"] for answer in every]
         logps, _ = self.forward(rows, "default")
         _, values = self.forward(rows, self.critic_adapter)
         policy, value, tokens = 0.0, 0.0, 0
-        for one, logp, worth in zip(every, logps, values, strict=True):
-            for t, advantage in enumerate(one["advantages"]):
-                ratio = (logp[t] - one["old"][t]).exp()
+        for answer, logp, worth in zip(every, logps, values, strict=True):
+            for t, advantage in enumerate(answer["advantages"]):
+                ratio = (logp[t] - answer["old"][t]).exp()
                 policy = policy + torch.max(-advantage * ratio, -advantage * ratio.clamp(0.8, 1.2))
-                old, goal = one["values"][t], one["returns"][t]
+                old, goal = answer["values"][t], answer["returns"][t]
                 near = old + (worth[t] - old).clamp(-0.2, 0.2)
                 value = value + 0.5 * torch.max((worth[t] - goal) ** 2, (near - goal) ** 2)
                 tokens += 1
@@ -155,15 +161,15 @@ def optimizer(policy: list[Any], critic: list[Any], config: Any) -> Any:
     )
 
 
-def taken(trained: Any) -> list[Any]:
+def trained_parameters(trained: Any) -> list[Any]:
     """One clipped update; the gradients that it was made with."""
     for group in trained.param_groups:
         torch.nn.utils.clip_grad_norm_(group["params"], 1.0)
     gradients = [
-        one.grad.clone()
+        parameter.grad.clone()
         for group in trained.param_groups
-        for one in group["params"]
-        if one.grad is not None
+        for parameter in group["params"]
+        if parameter.grad is not None
     ]
     trained.step()
     trained.zero_grad(set_to_none=True)
@@ -190,37 +196,37 @@ def test_twenty_updates_equal_a_straight_line_loop(
         "token_budget": 64,
         "learning_rate": 3e-3,
     }
-    mine = world(base, dtype, **changes)
-    theirs = Straight(mine, critic == "shared")
-    groups = mine.method.groups(mine.engine)
+    ours = world(base, dtype, **changes)
+    plain = Straight(ours, critic == "shared")
+    groups = ours.method.groups(ours.engine)
     left, right = (
-        optimizer(p, c, mine.config)
-        for p, c in ((groups[0]["params"], groups[1]["params"]), (theirs.policy, theirs.critic))
+        optimizer(p, c, ours.config)
+        for p, c in ((groups[0]["params"], groups[1]["params"]), (plain.policy, plain.critic))
     )
     updates, clip = 0, 0.0
     for number in range(BATCHES):
-        collected = answers(mine, seed=number)
-        found = mine.experience(collected)
-        known = theirs.prepare(collected)
-        assert found.metrics["kl"] != 0
+        collected = answers(ours, seed=number)
+        experience = ours.experience(collected)
+        prepared = plain.prepare(collected)
+        assert experience.metrics["kl"] != 0
         for members in ([0, 2], [1]) * PASSES:
-            part = copy.copy(found)
-            part.examples = [found.examples[at] for at in members]
+            part = copy.copy(experience)
+            part.examples = [experience.examples[at] for at in members]
             part.tokens = {
-                name: [values[at] for at in members] for name, values in found.tokens.items()
+                name: [values[at] for at in members] for name, values in experience.tokens.items()
             }
-            loss, metrics = mine.loss(part, backward=True)
-            expected = theirs.loss([one for at in members for one in known[at]])
+            loss, metrics = ours.loss(part, backward=True)
+            expected = plain.loss([one for at in members for one in prepared[at]])
             expected.backward()
             assert loss == pytest.approx(float(expected.detach()), abs=near_loss, rel=near_loss)
-            made, wanted = taken(left), taken(right)
+            learned_adapters, wanted = trained_parameters(left), trained_parameters(right)
             floor = 1e-3 * math.hypot(
                 *(float(one.norm()) for one in wanted)
             )  # a bias is a sum of terms that cancel: it rounds as they do
-            for one, other in zip(made, wanted, strict=True):
+            for one, other in zip(learned_adapters, wanted, strict=True):
                 assert float((one - other).norm()) <= near_gradient * (float(other.norm()) + floor)
             updates += 1
             clip = max(clip, metrics["policy/clipfrac_avg"])
     assert updates == 20
     assert clip > 0.02  # old and new policy differ enough for the clipping to matter
-    assert mine.method.state()["kl_coef"] == pytest.approx(theirs.beta, rel=near_loss)
+    assert ours.method.state()["kl_coef"] == pytest.approx(plain.beta, rel=near_loss)

@@ -42,18 +42,22 @@ def test_policy_critic_and_reward_model_are_on_one_base(judge: Path, base: Path)
     steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
     engine = steps.engine
     assert list(engine.model.peft_config) == ["default", "critic", "reward"]
-    trained = {id(one) for group in steps.groups() for one in group["params"]}
-    assert {id(one) for one in engine.model.parameters() if one.requires_grad} <= trained
-    assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
+    trained = {id(parameter) for group in steps.groups() for parameter in group["params"]}
+    assert {
+        id(parameter) for parameter in engine.model.parameters() if parameter.requires_grad
+    } <= trained
+    assert not any(parameter.requires_grad for parameter in engine.parameters_of(Role.REWARD))
 
     asks = [
         JudgeRequest({}, text, "stop", [{"role": "user", "content": "the fox"}])
         for text in ("jumps over", "return def add")
     ]
     alone = RewardModel.load(judge, device="cpu").score(
-        [RewardInput(one.prompt, one.text, one.finish) for one in asks]
+        [RewardInput(ask.prompt, ask.text, ask.finish) for ask in asks]
     )
-    assert [one.value for one in steps._judge.judge(asks)] == pytest.approx(alone, abs=1e-5)
+    assert [parameter.value for parameter in steps._judge.judge(asks)] == pytest.approx(
+        alone, abs=1e-5
+    )
     steps.close()
 
 
@@ -62,11 +66,11 @@ def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_rew
 ) -> None:
     config = config_of(reward_functions=())
     steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
-    made = answers(world(base))
-    made = Collected(made.tasks[:1], made.rollouts[:1], made.rewards[:1])
-    found = steps.method.experience(made, steps._sweep)
+    collected = answers(world(base))
+    collected = Collected(collected.tasks[:1], collected.rollouts[:1], collected.rewards[:1])
+    experience = steps.method.experience(collected, steps._sweep)
     ends = {
-        role: steps._sweep.several(found.examples, role, "last")["last"][0]
+        role: steps._sweep.several(experience.examples, role, "last")["last"][0]
         for role in (Role.CRITIC, Role.REWARD)
     }
     scores = ends[Role.REWARD]
@@ -74,8 +78,10 @@ def test_10_the_critic_starts_as_the_reward_model_in_units_of_the_normalised_rew
     torch.testing.assert_close(ends[Role.CRITIC], expected, atol=1e-5, rtol=1e-5)
     assert ends[Role.REWARD].abs().max() > 1e-3
     before = ends[Role.CRITIC]
-    steps.method.experience(made, steps._sweep)  # once is enough
-    assert torch.equal(steps._sweep.several(found.examples, Role.CRITIC, "last")["last"][0], before)
+    steps.method.experience(collected, steps._sweep)  # once is enough
+    assert torch.equal(
+        steps._sweep.several(experience.examples, Role.CRITIC, "last")["last"][0], before
+    )
     steps.close()
 
 
@@ -89,14 +95,14 @@ def test_10_a_critic_from_a_model_of_classes_starts_in_units_of_the_chances_that
         steps = OnlineRunner(Ppo(config), parts_of(base, config, reward_model=judge))
         plain = answers(world(base))
         asks = [
-            JudgeRequest({}, one.text, one.finish, plain.tasks[0].row["prompt"])
-            for one in plain.rollouts[0]
+            JudgeRequest({}, rollout.text, rollout.finish, plain.tasks[0].row["prompt"])
+            for rollout in plain.rollouts[0]
         ]
-        made = Collected(plain.tasks[:1], plain.rollouts[:1], [steps._judge.judge(asks)])
-        paid = torch.tensor([one.value for one in made.rewards[0]])
+        collected = Collected(plain.tasks[:1], plain.rollouts[:1], [steps._judge.judge(asks)])
+        paid = torch.tensor([reward.value for reward in collected.rewards[0]])
         assert float(paid.min()) > 0 and float(paid.max()) < 1
-        found = steps.method.experience(made, steps._sweep)
-        ends = steps._sweep.several(found.examples, Role.CRITIC, "last")["last"][0]
+        experience = steps.method.experience(collected, steps._sweep)
+        ends = steps._sweep.several(experience.examples, Role.CRITIC, "last")["last"][0]
         mean, deviation = (
             (0.0, 1.0) if normalised else (float(paid.mean()), float(paid.std(correction=0)))
         )
@@ -125,13 +131,13 @@ def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
     """An encoder cannot be one voice of the policy's engine; it judges by itself."""
     encoder = tmp_path / "encoder"
     encoder_base = tiny_encoder(tmp_path / "encoder-base")
-    made = assembled(
+    assembly = assembled(
         "reward", encoder_base, tmp_path / "b", plain_rows("pairs", 16, 4), max_steps=2
     )
     (tmp_path / "b").mkdir(exist_ok=True)
-    loop_of(made, tmp_path / "b").run()
+    loop_of(assembly, tmp_path / "b").run()
     shutil.copytree(tmp_path / "b" / "checkpoints" / "checkpoint-2", encoder)
-    made.builder.tokenizer.save_pretrained(encoder)
+    assembly.builder.tokenizer.save_pretrained(encoder)
     RewardModelCard("bradley_terry", str(encoder_base), base_fingerprint(encoder_base), 128).write(
         encoder
     )
@@ -142,14 +148,14 @@ def test_grpo_is_rewarded_by_a_reward_model_over_its_own_base_and_over_another(
     for folder in (judge, encoder):
         steps = OnlineRunner(Grpo(config), parts_of(base, config, reward_model=folder))
         items = steps.method.prepare(prompts, steps._builder).items
-        found = steps.collect(items, 3, steps._sampling(0))
+        collected = steps.collect(items, 3, steps._sampling(0))
         read = [
-            RewardInput(task.row["prompt"], one.text, one.finish)
-            for task, group in zip(items, found.rollouts, strict=True)
-            for one in group
+            RewardInput(task.row["prompt"], reward.text, reward.finish)
+            for task, group in zip(items, collected.rollouts, strict=True)
+            for reward in group
         ]
         alone = RewardModel.load(folder, device="cpu").score(read)
-        assert [value for several in found.values for value in several] == pytest.approx(
+        assert [value for several in collected.values for value in several] == pytest.approx(
             alone, abs=1e-5
         )
         taught = steps.train(items, 0, lambda loss: 0.0)

@@ -58,8 +58,8 @@ def test_sizes_by_memory(
     [(80, 8, "7B", 32), (24, 8, "7B", 32), (16, 4, "3B", 16), (8, 2, "1.5B", 16)],
 )
 def test_sizes_by_memory_of_the_gpu(memory: float, rows: int, model: str, rank: int) -> None:
-    found = tier(pc(8, gpu=memory))
-    assert (found.rows, found.model, found.rank) == (rows, model, rank)
+    memory_tier = tier(pc(8, gpu=memory))
+    assert (memory_tier.rows, memory_tier.model, memory_tier.rank) == (rows, model, rank)
 
 
 def test_the_ryzen_preset() -> None:
@@ -120,8 +120,8 @@ def test_the_setting_knows_every_preset() -> None:
 @pytest.mark.parametrize("method", ALGORITHMS.names())
 @pytest.mark.parametrize("name", ["auto", *PRESETS])
 def test_every_preset_suits_every_method(method: str, name: str) -> None:
-    config, said = with_preset(ALGORITHMS.get(method).Config(preset=name), pc(64, gpu=24))
-    assert said.startswith("preset ")
+    config, line = with_preset(ALGORITHMS.get(method).Config(preset=name), pc(64, gpu=24))
+    assert line.startswith("preset ")
     stored = type(config)(**config.model_dump())
     assert with_preset(stored, pc(8))[0] == stored, (
         "what a run was started with stays, on any machine"
@@ -134,14 +134,14 @@ def test_what_is_given_wins_over_a_preset() -> None:
         "",
         {"THUMBWHEEL_TRAIN__DPO__TOKEN_BUDGET": "512"},
     ).load(ALGORITHMS.get("dpo").Config, "train.dpo", {"lora_alpha": 4})
-    made, said = with_preset(config, pc(64, gpu=24))
-    assert (made.lora_r, made.lora_alpha, made.token_budget, made.num_train_epochs) == (
+    merged, line = with_preset(config, pc(64, gpu=24))
+    assert (merged.lora_r, merged.lora_alpha, merged.token_budget, merged.num_train_epochs) == (
         8,
         4,
         512,
         5.0,
     )
-    assert said == "preset high_quality: num_train_epochs 5.0"
+    assert line == "preset high_quality: num_train_epochs 5.0"
     with pytest.raises(ConfigError, match="preset"):
         Sources({}, "", {}).load(
             ALGORITHMS.get("dpo").Config, "train.dpo", {"preset": "hihg_quality"}

@@ -19,9 +19,9 @@ episodes = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8)
 def test_gae_by_hand() -> None:
     # deltas: 0.1 + .9 * 0.4 - 0.5 = -0.04; -0.2 + .9 * 0.3 - 0.4 = -0.33; 1 + .9 * 0 - 0.3 = 0.7;
     # decay .9 * .5 = .45
-    found = gae([0.1, -0.2, 1.0], [0.5, 0.4, 0.3], 0.0, 0.9, 0.5)
-    assert found == pytest.approx([-0.04 + 0.45 * -0.015, -0.33 + 0.45 * 0.7, 0.7])
-    assert found == pytest.approx([-0.04675, -0.015, 0.7])
+    advantages = gae([0.1, -0.2, 1.0], [0.5, 0.4, 0.3], 0.0, 0.9, 0.5)
+    assert advantages == pytest.approx([-0.04 + 0.45 * -0.015, -0.33 + 0.45 * 0.7, 0.7])
+    assert advantages == pytest.approx([-0.04675, -0.015, 0.7])
 
 
 def test_gae_by_hand_of_a_cut_off_episode() -> None:
@@ -35,20 +35,20 @@ def test_lambda_1_is_all_that_is_still_earned_less_the_value_and_lambda_0_one_st
     episode: list[tuple[float, float]], after: float
 ) -> None:
     rewards, values = map(list, zip(*episode, strict=True))
-    ahead = [sum(rewards[at:]) + after for at in range(len(rewards))]
+    ahead = [sum(rewards[t:]) + after for t in range(len(rewards))]
     assert gae(rewards, values, after, 1.0, 1.0) == pytest.approx(
         [g - v for g, v in zip(ahead, values, strict=True)]
     )
     following = [*values[1:], after]
-    one = [r + 0.9 * f - v for r, f, v in zip(rewards, following, values, strict=True)]
-    assert gae(rewards, values, after, 0.9, 0.0) == pytest.approx(one)
+    one_step = [r + 0.9 * f - v for r, f, v in zip(rewards, following, values, strict=True)]
+    assert gae(rewards, values, after, 0.9, 0.0) == pytest.approx(one_step)
 
 
 @given(st.lists(numbers, min_size=2, max_size=20).filter(lambda xs: max(xs) - min(xs) > 0.1))
 def test_whitened_values_have_mean_0_and_biased_variance_1(values: list[float]) -> None:
-    found = whiten(torch.tensor(values, dtype=torch.float64))
-    assert float(found.mean()) == pytest.approx(0, abs=1e-9)
-    assert float((found**2).mean()) == pytest.approx(1, abs=1e-4)
+    white = whiten(torch.tensor(values, dtype=torch.float64))
+    assert float(white.mean()) == pytest.approx(0, abs=1e-9)
+    assert float((white**2).mean()) == pytest.approx(1, abs=1e-4)
 
 
 @given(st.lists(st.lists(numbers, max_size=6), min_size=1, max_size=5))
@@ -56,13 +56,13 @@ def test_moments_merged_batch_by_batch_are_those_of_all_scores(batches: list[lis
     moments = Moments()
     for batch in batches:
         moments.add(batch)
-    scores = [one for batch in batches for one in batch]
+    scores = [score for batch in batches for score in batch]
     assert moments.count == len(scores)
     if scores:
         mean = sum(scores) / len(scores)
         assert moments.mean == pytest.approx(mean, abs=1e-9)
         assert moments.variance == pytest.approx(
-            sum((one - mean) ** 2 for one in scores) / len(scores), abs=1e-9
+            sum((score_ - mean) ** 2 for score_ in scores) / len(scores), abs=1e-9
         )
 
 

@@ -37,19 +37,19 @@ def made_for(
     return assembled("reward", base, folder, rows, loss_type=loss_type, **more | changes), rows
 
 
-def plain_scores(made: Any) -> torch.Tensor:
+def plain_scores(assembly: Any) -> torch.Tensor:
     """[branches] by transformers' own classification forward, each sequence alone."""
-    found = []
-    for example in made.train.items:
+    scores = []
+    for example in assembly.train.items:
         for branch in example.branches:
             ids = torch.tensor([example.prompt + branch.ids])
             more = {}
-            if getattr(language_model(made.model).config, "type_vocab_size", 0) > 1:
+            if getattr(language_model(assembly.model).config, "type_vocab_size", 0) > 1:
                 more["token_type_ids"] = torch.tensor(
                     [[0] * len(example.prompt) + [1] * len(branch.ids)]
                 )
-            found.append(made.model(input_ids=ids, **more).logits[0, 0])
-    return torch.stack(found)
+            scores.append(assembly.model(input_ids=ids, **more).logits[0, 0])
+    return torch.stack(scores)
 
 
 @pytest.mark.parametrize("loss_type", KINDS)
@@ -61,25 +61,30 @@ def test_losses_and_gradients_are_the_straight_line_formula(
     changes = (
         {"margin": 0.2, "center_rewards_coefficient": 0.05} if loss_type == "bradley_terry" else {}
     )
-    made, rows = made_for(loss_type, where, tmp_path, token_budget=100, max_length=120, **changes)
+    assembly, rows = made_for(
+        loss_type, where, tmp_path, token_budget=100, max_length=120, **changes
+    )
     exact = (
         torch.float64 if form == "decoder" else torch.float32
     )  # transformers' encoders round their own masks to fp32
-    made.model.to(exact)
+    assembly.model.to(exact)
     if form == "decoder":
-        language_model(made.model).config.pad_token_id = -1  # no token of ours is padding
-    shake(made.model)
-    made.model.to(exact)
-    assert len(made.train.items) == len(rows)
-    outcome = made.runner.run(made.train.items, grad=True)
-    found = {
-        name: one.grad.clone()
-        for name, one in made.model.named_parameters()
-        if one.grad is not None
+        language_model(assembly.model).config.pad_token_id = -1  # no token of ours is padding
+    shake(assembly.model)
+    assembly.model.to(exact)
+    assert len(assembly.train.items) == len(rows)
+    outcome = assembly.runner.run(assembly.train.items, grad=True)
+    gradients = {
+        name: parameter.grad.clone()
+        for name, parameter in assembly.model.named_parameters()
+        if parameter.grad is not None
     }
-    made.model.zero_grad()
+    assembly.model.zero_grad()
 
-    scores, weights = plain_scores(made), torch.tensor([row["weight"] for row in rows], dtype=exact)
+    scores, weights = (
+        plain_scores(assembly),
+        torch.tensor([row["weight"] for row in rows], dtype=exact),
+    )
     if loss_type == "bradley_terry":
         chosen, rejected = scores.view(-1, 2).T
         losses = (
@@ -110,12 +115,14 @@ def test_losses_and_gradients_are_the_straight_line_formula(
     for name, value in expected_metrics.items():
         assert outcome.metrics[name] == pytest.approx(value.item(), **tight)
     expected = {
-        name: one.grad for name, one in made.model.named_parameters() if one.grad is not None
+        name: parameter.grad
+        for name, parameter in assembly.model.named_parameters()
+        if parameter.grad is not None
     }
-    assert found.keys() == expected.keys() and any(
-        "score" in name or "classifier" in name for name in found
+    assert gradients.keys() == expected.keys() and any(
+        "score" in name or "classifier" in name for name in gradients
     )
-    for name, gradient in found.items():
+    for name, gradient in gradients.items():
         gap = (gradient - expected[name]).norm() / expected[name].norm().clamp_min(1e-3)
         assert gap < (1e-6 if form == "decoder" else 1e-4), name
 
@@ -125,12 +132,12 @@ def test_what_a_base_lacks_is_trained_and_kept(form: str, base: Path, tmp_path: 
     """Pooler and head are no part of a pretrained encoder: they have to be in the adapter, or the
     reward model is noise when loaded."""
     where = base if form == "decoder" else tiny_encoder(tmp_path / "encoder", form)
-    made, _ = made_for("bradley_terry", where, tmp_path)
-    assert made.engine.layout.kind == ("tree" if form == "decoder" else "padded")
+    assembly, _ = made_for("bradley_terry", where, tmp_path)
+    assert assembly.engine.layout.kind == ("tree" if form == "decoder" else "padded")
     trained = {
         name
-        for name, one in made.model.named_parameters()
-        if one.requires_grad and "lora_" not in name
+        for name, parameter in assembly.model.named_parameters()
+        if parameter.requires_grad and "lora_" not in name
     }
     parts = {
         "decoder": ["score."],
@@ -139,13 +146,13 @@ def test_what_a_base_lacks_is_trained_and_kept(form: str, base: Path, tmp_path: 
         "roberta": ["classifier."],
     }
     assert all(any(part in name for name in trained) for part in parts[form]), trained
-    scores = made.engine.score(
-        build(made.train.items, [0], made.engine.layout), Role.REWARD, LAST
+    scores = assembly.engine.score(
+        build(assembly.train.items, [0], assembly.engine.layout), Role.REWARD, LAST
     ).last
     again, _ = made_for("bradley_terry", where, tmp_path)
     assert torch.equal(
         again.engine.score(
-            build(made.train.items, [0], made.engine.layout), Role.REWARD, LAST
+            build(assembly.train.items, [0], assembly.engine.layout), Role.REWARD, LAST
         ).last,
         scores,
     )
@@ -164,18 +171,18 @@ def test_the_head_begins_small_and_without_bias(base: Path, tmp_path: Path) -> N
 def test_an_encoder_cuts_old_turns_to_its_positions_and_never_the_answer(tmp_path: Path) -> None:
     from thumbwheel.engine.prompt import Target
 
-    made, _ = made_for("bradley_terry", tiny_encoder(tmp_path / "e"), tmp_path, max_length=1024)
+    assembly, _ = made_for("bradley_terry", tiny_encoder(tmp_path / "e"), tmp_path, max_length=1024)
     turn = [
         {"role": "user", "content": "the quick brown fox " * 10},
         {"role": "assistant", "content": "yes"},
     ]
-    found = made.builder.fit(
+    fit = assembly.builder.fit(
         [*turn * 4, {"role": "user", "content": "question"}], [Target("no no no")], 1024
     )
-    assert found.dropped_turns > 0 and found.rows[0].length <= 128
-    tokens = made.builder.tokenizer.convert_ids_to_tokens(found.rows[0].completion_ids)
+    assert fit.dropped_turns > 0 and fit.rows[0].length <= 128
+    tokens = assembly.builder.tokenizer.convert_ids_to_tokens(fit.rows[0].completion_ids)
     assert tokens == ["no", "no", "no", "[SEP]"]
-    assert made.builder.fit(
+    assert assembly.builder.fit(
         [{"role": "user", "content": "question"}], [Target("no " * 200)], 1024
     ).refused
 
@@ -188,7 +195,7 @@ def test_calibration_is_the_same_in_any_number_of_parts(
     rows: list[tuple[float, bool, float]], parts: int
 ) -> None:
     chances, outcomes, weights = (
-        torch.tensor([float(row[at]) for row in rows], dtype=torch.float64) for at in range(3)
+        torch.tensor([float(row[bound]) for row in rows], dtype=torch.float64) for bound in range(3)
     )
     expected = 0.0
     for bin in range(BINS):
@@ -207,11 +214,17 @@ def test_calibration_is_the_same_in_any_number_of_parts(
                 * weight
             )
     expected /= float(weights.sum())
-    cut = [slice(at, None, parts) for at in range(parts)]
-    found = means(
-        [calibration(chances[one], outcomes[one], weights[one]) for one in cut if len(chances[one])]
+    cut = [slice(bound, None, parts) for bound in range(parts)]
+    in_parts = means(
+        [
+            calibration(chances[part], outcomes[part], weights[part])
+            for part in cut
+            if len(chances[part])
+        ]
     )
-    assert Reward(RewardConfig()).derived(dict(found))["ece"] == pytest.approx(expected, abs=1e-9)
+    assert Reward(RewardConfig()).derived(dict(in_parts))["ece"] == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 @given(
@@ -258,18 +271,18 @@ def test_it_may_begin_where_a_version_that_answers_ended(base: Path, tmp_path: P
     answering = assembled("sft", base, tmp_path, plain_rows("chats", 8, 2))
     shake(answering.model)
     answering.model.save_pretrained(tmp_path / "v1")
-    made, plain = (
+    assembly, plain = (
         assembled("reward", base, tmp_path, plain_rows("pairs", 8, 2), start=start)
         for start in (tmp_path / "v1", None)
     )
-    own, begun = dict(made.model.named_parameters()), dict(answering.model.named_parameters())
-    taken = [name for name in begun if "lora_" in name]
-    assert taken and all(torch.equal(own[name], begun[name]) for name in taken)
+    own, begun = dict(assembly.model.named_parameters()), dict(answering.model.named_parameters())
+    adapter_weights = [name for name in begun if "lora_" in name]
+    assert adapter_weights and all(torch.equal(own[name], begun[name]) for name in adapter_weights)
     heads = [
         dict(one.model.named_parameters())["base_model.model.score.modules_to_save.default.weight"]
-        for one in (made, plain)
+        for one in (assembly, plain)
     ]
-    assert torch.equal(*heads) and all(own[name].requires_grad for name in taken)
+    assert torch.equal(*heads) and all(own[name].requires_grad for name in adapter_weights)
     with pytest.raises(ModelError, match="are not the"):
         assembled(
             "reward", base, tmp_path, plain_rows("pairs", 8, 2), start=tmp_path / "v1", lora_r=2
@@ -281,10 +294,10 @@ def test_it_learns(base: Path, tmp_path: Path) -> None:
     rows = plain_rows("pairs", 160, 40)
     for number, row in enumerate(rows):
         row["chosen"], row["rejected"] = f"quick fox {number % 7}", f"quick dog {number % 5}"
-    made = assembled(
+    assembly = assembled(
         "reward", base, tmp_path, rows, learning_rate=5e-3, num_train_epochs=1, eval_steps=10
     )
-    loop_of(made, tmp_path).run()
+    loop_of(assembly, tmp_path).run()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if "eval_accuracy" in line][-1]
     assert (

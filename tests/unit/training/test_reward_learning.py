@@ -24,12 +24,12 @@ def test_it_knows_better_from_worse(seed: int, tmp_path: Path) -> None:
         model = RewardModel.load(reward_models.folder(ws, record), device="cpu")
     prompts, right, wrong = true_pairs(seed, base, 450)
     better, worse = (model.score(list(map(RewardInput, prompts, side))) for side in (right, wrong))
-    found = of_answers(
+    figures = of_answers(
         [a > b for a, b in zip(better, worse, strict=True)],
         len(prompts),
         [str(number) for number in range(len(prompts))],
     )
-    print({key: round(value, 3) for key, value in found.items()}, record.metrics["held_out"])
-    assert found["n"] >= 400
-    assert found["accuracy"] > 0.85
+    print({key: round(value, 3) for key, value in figures.items()}, record.metrics["held_out"])
+    assert figures["n"] >= 400
+    assert figures["accuracy"] > 0.85
     assert record.metrics["held_out"]["accuracy"] > 0.6  # of labels, a tenth of which is wrong

@@ -116,14 +116,14 @@ def test_a_run_gives_a_reward_model_and_no_version(
     (tmp_path / "pairs.jsonl").write_text(
         '{"prompt": "question", "chosen": "fox", "rejected": "dog"}\n'
     )
-    found = json.loads(
+    output = json.loads(
         ask("score", "rm1", "--file", str(tmp_path / "pairs.jsonl"), "--json").stdout
     )
-    assert [(line["line"], line["answer"]) for line in found] == [(1, "fox"), (1, "dog")]
+    assert [(line["line"], line["answer"]) for line in output] == [(1, "fox"), (1, "dog")]
     alone = json.loads(
         ask("score", "rm1", "--prompt", "question", "--answer", "fox", "--json").stdout
     )
-    assert alone[0]["score"] == pytest.approx(found[0]["score"], abs=1e-5)
+    assert alone[0]["score"] == pytest.approx(output[0]["score"], abs=1e-5)
     assert (
         "longer than"
         in ask("score", "rm1", "--prompt", "question", "--answer", "fox " * 300).stdout
@@ -172,7 +172,7 @@ def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(
     assert model.training_rewards([READS]) == [scores]  # from pairs only the order means something
     model.card = replace(model.card, loss_type="classification")
     assert model.training_rewards([READS])[0] == pytest.approx(
-        [1 / (1 + math.exp(-one)) for one in scores], abs=1e-5
+        [1 / (1 + math.exp(-logit)) for logit in scores], abs=1e-5
     )
     assert math.isnan(model.training_rewards([[RewardInput(PROMPT, "fox " * 300)]])[0][0])
 
@@ -236,17 +236,17 @@ def test_held_out_labels_are_compared_with_the_commoner_one(
 ) -> None:
     model = RewardModel.load(reward_models.folder(ws, first), device="cpu")
     model.card = replace(model.card, loss_type="classification")
-    kept = [replace(row("labels", n, "gate"), label=n < 7) for n in range(10)]
-    found = held_out(model, kept)
+    gate_rows = [replace(row("labels", n, "gate"), label=n < 7) for n in range(10)]
+    figures = held_out(model, gate_rows)
     right = [
-        (score > 0) == one.label
-        for score, one in zip(
-            model.score([RewardInput(one.prompt, one.completion) for one in kept]),
-            kept,
+        (score > 0) == row_.label
+        for score, row_ in zip(
+            model.score([RewardInput(row_.prompt, row_.completion) for row_ in gate_rows]),
+            gate_rows,
             strict=True,
         )
     ]
-    assert (found["n"], found["accuracy"], found["majority"]) == (
+    assert (figures["n"], figures["accuracy"], figures["majority"]) == (
         10,
         pytest.approx(sum(right) / 10),
         0.7,
@@ -352,13 +352,15 @@ def test_mounted_on_the_policys_base_it_gives_the_same_scores(
 ) -> None:
     folder = reward_models.folder(ws, first)
     alone = RewardModel.load(folder, device="cpu")
-    made = [alone._builder.fit(PROMPT, [Target(text)], 128).rows[0] for text in ANSWERS]
-    examples = [Example(one.prompt_ids, (Branch(one.completion_ids),), "g") for one in made]
+    token_rows = [alone._builder.fit(PROMPT, [Target(text)], 128).rows[0] for text in ANSWERS]
+    examples = [
+        Example(tokens.prompt_ids, (Branch(tokens.completion_ids),), "g") for tokens in token_rows
+    ]
     engine = writer(tmp_path, base)
     batch = build(examples, range(3), engine.layout)
     before, trainable = (
         engine.score(batch, Role.POLICY).logp,
-        [one.requires_grad for one in engine.model.parameters()],
+        [parameter.requires_grad for parameter in engine.model.parameters()],
     )
     voice = mount(engine, folder, "judge")
     assert voice is not None
@@ -367,8 +369,8 @@ def test_mounted_on_the_policys_base_it_gives_the_same_scores(
         alone.score(READS), abs=1e-5
     )
     assert torch.equal(engine.score(batch, Role.POLICY).logp, before)
-    assert sum(one.requires_grad for one in engine.model.parameters()) == sum(trainable)
-    assert not any(one.requires_grad for one in engine.parameters_of(Role.REWARD))
+    assert sum(parameter.requires_grad for parameter in engine.model.parameters()) == sum(trainable)
+    assert not any(tokens.requires_grad for tokens in engine.parameters_of(Role.REWARD))
     assert mount(writer(tmp_path), folder, "judge") is None
     plain_model, _ = load_base(str(base), "float32")
     assert mount(ScoreEngine(plain_model), folder, "judge") is None
@@ -387,11 +389,13 @@ def test_a_base_that_changed_is_refused(
 
 
 def test_figures_of_held_out_rows() -> None:
-    found = of_answers(
+    figures = of_answers(
         [True] * 81 + [False] * 182, 263, [str(number) for number in range(263)]
     )  # Newcombe 1998, table I
-    assert (found["low"], found["high"]) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert (found["exact_low"], found["exact_high"]) == pytest.approx((0.2527, 0.3676), abs=1e-4)
+    assert (figures["low"], figures["high"]) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert (figures["exact_low"], figures["exact_high"]) == pytest.approx(
+        (0.2527, 0.3676), abs=1e-4
+    )
     assert of_answers([], 3, []) == {"n": 0, "unreadable": 3} == of_numbers(Scale(0, 1), [], [], 3)
     five = of_answers([True] * 150 + [False] * 50, 200, [str(number // 5) for number in range(200)])
     assert (
@@ -424,9 +428,13 @@ def test_the_ledger_judges_by_a_reward_model_under_its_name(
     parts = components(ws, "a", config)
     assert ledger.run(ws, "a", parts).statuses == {("reward_model", "ok"): len(ANSWERS)}
     with ws.db.read() as connection:
-        found = sorted(one.value or 0 for one in ledger.rewards(connection, "a", config, parts))
+        signals = sorted(
+            reward.value or 0 for reward in ledger.rewards(connection, "a", config, parts)
+        )
     outputs = RewardModel.load(reward_models.folder(ws, first), device="cpu").score(READS)
-    assert found == pytest.approx(sorted(1 / (1 + math.exp(-one)) for one in outputs), abs=1e-5)
+    assert signals == pytest.approx(
+        sorted(1 / (1 + math.exp(-output)) for output in outputs), abs=1e-5
+    )
     assert ledger.run(ws, "a", components(ws, "a", config)).judged.total() == 0, (
         "the same model in the same folder is the same version"
     )

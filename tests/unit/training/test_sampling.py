@@ -26,60 +26,62 @@ from thumbwheel.training.online import Collected, RolloutPrompt, importance
 
 
 def grpo(base: Path, folder: Path, **changes: Any) -> Assembly:
-    given = {
+    options = {
         "batch_size": 2,
         "num_generations": 3,
         "max_completion_length": 6,
         "max_steps": 2,
         "reward_workers": 1,
     }
-    return assembled("grpo", base, folder, plain_rows("prompts", 8, 2), **given | changes)
+    return assembled("grpo", base, folder, plain_rows("prompts", 8, 2), **options | changes)
 
 
-def drawn(made: Assembly) -> Collected:
-    made.runner.source.sync()
-    return made.runner.collect(made.train.items[:3], 4, made.runner._sampling(7))
+def drawn(assembly: Assembly) -> Collected:
+    assembly.runner.source.sync()
+    return assembly.runner.collect(assembly.train.items[:3], 4, assembly.runner._sampling(7))
 
 
 def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_every_batch(
     base: Path, tmp_path: Path
 ) -> None:
-    made = grpo(base, tmp_path)
-    steps = made.runner
+    assembly = grpo(base, tmp_path)
+    steps = assembly.runner
     assert (
         not steps._policy_sampler.exact
         and steps.source is steps._policy_sampler
         and not steps.source.off_policy
     )
-    plain = GroupSampler(made.model, made.builder.tokenizer)
+    plain = GroupSampler(assembly.model, assembly.builder.tokenizer)
 
     def apply(loss: float) -> float:
-        shake(made.model, scale=0.3)  # an update that changes every answer
+        shake(assembly.model, scale=0.3)  # an update that changes every answer
         return 0.0
 
     seen: list[Any] = []
     collect = steps.collect
     steps.collect = lambda *given: seen.append(collect(*given)) or seen[-1]
     for step in range(2):
-        prompts = [task.prompt for task in made.train.items[:3]]
+        prompts = [task.prompt for task in assembly.train.items[:3]]
         expected = plain.sample(prompts, 3, steps._sampling(step))
-        steps.train(made.train.items[:3], step, apply)
-        assert [[one.ids for one in group] for group in seen[-1].rollouts] == [
-            [one.ids for one in group] for group in expected
+        steps.train(assembly.train.items[:3], step, apply)
+        assert [[rollout.ids for rollout in group] for group in seen[-1].rollouts] == [
+            [rollout.ids for rollout in group] for group in expected
         ]
     expected = plain.sample(
-        [task.prompt for task in made.dev.items], 1, steps._sampling(0, greedy=True)
+        [task.prompt for task in assembly.dev.items], 1, steps._sampling(0, greedy=True)
     )
-    steps.evaluate(made.dev.items)
-    assert [one.ids for (one,) in seen[-1].rollouts] == [one.ids for (one,) in expected]
+    steps.evaluate(assembly.dev.items)
+    assert [rollout.ids for (rollout,) in seen[-1].rollouts] == [
+        rollout.ids for (rollout,) in expected
+    ]
     steps.close()
 
 
 def test_answers_are_judged_while_others_are_still_being_written(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = grpo(base, tmp_path)
-    steps = made.runner
+    assembly = grpo(base, tmp_path)
+    steps = assembly.runner
     monkeypatch.setattr(steps._policy_sampler, "_rows", 4)  # one prompt's answers at a time
     events: list[str] = []
     start, decode = steps._judge.start, steps._policy_sampler._decode
@@ -87,13 +89,13 @@ def test_answers_are_judged_while_others_are_still_being_written(
     monkeypatch.setattr(
         steps._policy_sampler, "_decode", lambda *given: events.append("decode") or decode(*given)
     )
-    found = drawn(made)
-    assert events.count("judge") == sum(map(len, found.rollouts)) == 12
+    collected_batch = drawn(assembly)
+    assert events.count("judge") == sum(map(len, collected_batch.rollouts)) == 12
     assert events.count("decode") == 3
     assert events.index("judge") < max(at for at, event in enumerate(events) if event == "decode")
-    again = steps._rewards(steps._judge, found.tasks, found.rollouts, {})
-    assert [[one.value for one in group] for group in again] == [
-        [one.value for one in group] for group in found.rewards
+    again = steps._rewards(steps._judge, collected_batch.tasks, collected_batch.rollouts, {})
+    assert [[rollout.value for rollout in group] for group in again] == [
+        [rollout.value for rollout in group] for group in collected_batch.rewards
     ]
     steps.close()
 
@@ -113,15 +115,15 @@ def test_without_memory_for_the_copy_the_policy_samples_itself_and_a_resumed_run
         and tight.runner.source is tight.runner._policy_sampler
     )
     assert drawn(tight).rollouts == before.rollouts
-    for made in (roomy, tight):
-        made.runner.close()
+    for assembly in (roomy, tight):
+        assembly.runner.close()
 
 
 def test_a_copy_beside_activations_that_are_computed_twice(base: Path, tmp_path: Path) -> None:
     plain, twice = grpo(base, tmp_path), grpo(base, tmp_path, gradient_checkpointing=True)
     assert drawn(plain).rollouts == drawn(twice).rollouts
-    for made in (plain, twice):
-        made.runner.close()
+    for assembly in (plain, twice):
+        assembly.runner.close()
 
 
 def test_a_cut_of_the_distribution_is_said(base: Path, tmp_path: Path, capsys: Any) -> None:
@@ -130,11 +132,11 @@ def test_a_cut_of_the_distribution_is_said(base: Path, tmp_path: Path, capsys: A
 
 
 def test_importance_by_hand() -> None:
-    given = [
+    rollouts = [
         Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""),
         Rollout((6,), (math.log(0.1),), "stop", ""),
     ]
-    weights, metrics = importance(torch.tensor([0.5, 0.2, 0.9]).log(), given, 3.0)
+    weights, metrics = importance(torch.tensor([0.5, 0.2, 0.9]).log(), rollouts, 3.0)
     torch.testing.assert_close(weights, torch.tensor([2.0, 0.5, 3.0]))
     name = "sampling/importance_sampling_ratio"
     assert metrics == pytest.approx(
@@ -146,14 +148,14 @@ def collected(off_policy: bool) -> Collected:
     """Two answers to one prompt and two of equal worth to another, which teach nothing; sampled at
     these probabilities."""
     tasks = [RolloutPrompt((1, 2), {}, name, number) for number, name in enumerate("ab")]
-    made = [
+    assembly = [
         Rollout((4, 5), (math.log(0.25), math.log(0.4)), "stop", ""),
         Rollout((6,), (math.log(0.1),), "stop", ""),
     ]
     rewards = [
         [Reward(value, {}, {}, None) for value in values] for values in ((1.0, 0.0), (1.0, 1.0))
     ]
-    return Collected(tasks, [made, made], rewards, off_policy)
+    return Collected(tasks, [assembly, assembly], rewards, off_policy)
 
 
 def test_grpo_weighs_answers_from_elsewhere_and_only_those() -> None:
@@ -182,12 +184,15 @@ def test_ppo_weighs_them_too(base: Path) -> None:
     from dataclasses import replace
 
     here, there = world(base), world(base)
-    given = answers(here)
-    known = [
-        [replace(one, logps=(-5.0,) * len(one.ids)) for one in group] for group in given.rollouts
+    collected_here = answers(here)
+    with_logps = [
+        [replace(rollout, logps=(-5.0,) * len(rollout.ids)) for rollout in group]
+        for group in collected_here.rollouts
     ]
-    plain = here.experience(given)
-    weighed = there.experience(Collected(given.tasks, known, given.rewards, off_policy=True))
+    plain = here.experience(collected_here)
+    weighed = there.experience(
+        Collected(collected_here.tasks, with_logps, collected_here.rewards, off_policy=True)
+    )
     weights = (flat(plain, "old") + 5.0).exp().clamp(max=3.0)
     torch.testing.assert_close(flat(weighed, "advantages"), flat(plain, "advantages") * weights)
     assert len(weights.unique()) > 3
@@ -212,24 +217,26 @@ def test_a_server_that_cannot_be_learned_from_ends_the_run_with_its_name(
 ) -> None:
     monkeypatch.setattr("thumbwheel.llm.client.FIRST_WAIT", 0.01)
     server = Uniform()
-    given = {"rollouts": "endpoint", "endpoint_model": "theirs"}
+    options = {"rollouts": "endpoint", "endpoint_model": "theirs"}
     with FakeServer(server) as fake:
         server.silent = True
-        made = grpo(base, tmp_path, endpoint_url=fake.url, **given)
+        assembly = grpo(base, tmp_path, endpoint_url=fake.url, **options)
         with pytest.raises(
             ModelError, match="no log-probability for every sampled token"
         ) as refused:
-            drawn(made)
+            drawn(assembly)
         assert fake.url in str(refused.value)
-        made.runner.close()
-        told = grpo(base, tmp_path, endpoint_url=fake.url, endpoint_logprobs="none", **given)
-        assert not drawn(told).off_policy
-        told.runner.close()
-        warm = grpo(base, tmp_path, endpoint_url=fake.url, temperature=0.7, **given)
+        assembly.runner.close()
+        without_logprobs = grpo(
+            base, tmp_path, endpoint_url=fake.url, endpoint_logprobs="none", **options
+        )
+        assert not drawn(without_logprobs).off_policy
+        without_logprobs.runner.close()
+        warm = grpo(base, tmp_path, endpoint_url=fake.url, temperature=0.7, **options)
         with pytest.raises(ConfigError, match=r"temperature 0\.7.*endpoint_logprobs: processed"):
             drawn(warm)
         warm.runner.close()
-    gone = grpo(base, tmp_path, endpoint_url=fake.url, **given)
+    gone = grpo(base, tmp_path, endpoint_url=fake.url, **options)
     with pytest.raises(ModelError, match="4 attempts failed") as down:
         drawn(gone)
     assert fake.url in str(down.value) and "Check that the server runs" in down.value.fix

@@ -44,23 +44,29 @@ def nothing_left(ws: Workspace) -> None:
 @pytest.mark.slow
 def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
     dataset = frozen(ws, "a", "pairs", 30, 4).id
-    found = dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
-    assert (found.rows, found.dev_rows, found.steps, found.matched_modules, found.probed_steps) == (
+    estimated = dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
+    assert (
+        estimated.rows,
+        estimated.dev_rows,
+        estimated.steps,
+        estimated.matched_modules,
+        estimated.probed_steps,
+    ) == (
         30,
         4,
         8,
         14,
         3,
     )
-    assert found.tokens > found.scored_tokens > 60
-    assert found.trainable_parameters == 4096
-    assert found.minutes > 0 and found.past_runs == 0 and found.disk_gb > 0
-    parts = {name: size for name, size in found.memory_gb.items() if name != "peak"}
+    assert estimated.tokens > estimated.scored_tokens > 60
+    assert estimated.trainable_parameters == 4096
+    assert estimated.minutes > 0 and estimated.past_runs == 0 and estimated.disk_gb > 0
+    parts = {name: size for name, size in estimated.memory_gb.items() if name != "peak"}
     assert (
-        sum(parts.values()) == pytest.approx(found.memory_gb["peak"], abs=0.01)
+        sum(parts.values()) == pytest.approx(estimated.memory_gb["peak"], abs=0.01)
         and parts["weights"] > 0 < parts["activations"]
     )
-    assert (found.held_out_rows, found.detectable_gain, found.changes) == (0, None, [])
+    assert (estimated.held_out_rows, estimated.detectable_gain, estimated.changes) == (0, None, [])
     nothing_left(ws)
 
 
@@ -204,8 +210,10 @@ def test_status_and_note(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_locked_in() -> None:
-    found = environment()
-    assert found["torch"] and found["transformers"] and found["peft"] and found["python"]
+    versions = environment()
+    assert (
+        versions["torch"] and versions["transformers"] and versions["peft"] and versions["python"]
+    )
 
 
 @pytest.mark.slow
@@ -215,7 +223,7 @@ def test_the_command(ws: Workspace, base: Path) -> None:
     from thumbwheel.loop.cycle_commands import train as group
 
     dataset = frozen(ws, "a", "chats", 12, 2).id
-    runner, given = (
+    runner, arguments = (
         CliRunner(),
         [
             "sft",
@@ -233,12 +241,12 @@ def test_the_command(ws: Workspace, base: Path) -> None:
             "2",
         ],
     )
-    found = runner.invoke(
-        group, [*given, "--dry-run", "--json"], obj=lambda: ws, catch_exceptions=False
+    outcome = runner.invoke(
+        group, [*arguments, "--dry-run", "--json"], obj=lambda: ws, catch_exceptions=False
     )
-    told: dict[str, Any] = json.loads(found.stdout)
+    told: dict[str, Any] = json.loads(outcome.stdout)
     assert told["steps"] == 6 and told["trainable_parameters"] == 2048
-    shown = runner.invoke(group, [*given, "--dry-run"], obj=lambda: ws, catch_exceptions=False)
+    shown = runner.invoke(group, [*arguments, "--dry-run"], obj=lambda: ws, catch_exceptions=False)
     assert "nothing was trained" in shown.stdout and "matched modules" in shown.stdout
     with pytest.raises(ModelError):
         runner.invoke(
