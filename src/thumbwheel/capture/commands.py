@@ -325,7 +325,8 @@ def feedback_add(
 def _signal(
     signals: dict[str, str], comment: str | None, retracts: str | None
 ) -> tuple[str, str | None, Any]:
-    """(kind, name, value) of the one signal that was typed; raises InputError for none or several."""
+    """(kind, name, value) of the one signal that was typed; raises InputError for none or
+    several."""
     from thumbwheel.capture.feedback import number
     from thumbwheel.core.errors import InputError
 

@@ -79,7 +79,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Detection:
-    """The source that reads the file, the reason, and for a table what its columns are taken for."""
+    """The source that reads the file, the reason, and for a table what its columns are taken
+    for."""
 
     source: str
     why: str

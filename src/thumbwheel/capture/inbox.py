@@ -113,7 +113,8 @@ def _drain(ws: Workspace, file: BinaryIO) -> list[str]:
 
 
 def _save(ws: Workspace, agent: str, lines: list[Line], counts: Counter[str]) -> list[Refused]:
-    """Store the lines of an agent and count what became of them; returns those that were refused."""
+    """Store the lines of an agent and count what became of them; returns those that were
+    refused."""
     scope = scope_of(ws, agent, "sdk")
     refused = []
     for result in ws.db.write(lambda connection: store.save_lines(connection, scope, lines)):

@@ -46,7 +46,8 @@ class ImportReport:
     stored: int = 0
     duplicates: int = 0
     erased: int = 0
-    """Lines that would bring back what was erased; they are stored nowhere, the rejects included."""
+    """Lines that would bring back what was erased; they are stored nowhere, the rejects
+    included."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> lines that belong to somebody who was not asked for."""
     refused: int = 0
@@ -186,7 +187,7 @@ def rehearse(
 
 
 def _new_report(reader: Source, source: str, path: Path, agent: str) -> ImportReport:
-    """The report before the first line: it says which file is missed beside the one that is read."""
+    """The report before the first line; it names a file that should be beside this one."""
     report = ImportReport(source, str(path), agent)
     missing = reader.missing(path) if isinstance(reader, JsonLines) and reader.missing else None
     if missing:

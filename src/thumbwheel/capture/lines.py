@@ -121,7 +121,8 @@ def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
 
 
 def _lines(stream: io.BufferedReader) -> Iterator[Piece]:
-    """(line, None), or the first SHOWN bytes and the reason for a line that is longer than LONGEST."""
+    """(line, None), or the first SHOWN bytes and the reason for a line that is longer than
+    LONGEST."""
     is_first = True
     while line := stream.readline(LONGEST + 1):
         if is_first:

@@ -64,7 +64,8 @@ class Scope:
         return "gold" if self.reviewer else "feedback"
 
     def id_of(self, prefix: str, name: str, source: str | None = None) -> str:
-        """The row id of `name` in `source`; a name that is one of our own ids already is that id."""
+        """The row id of `name` in `source`; a name that is one of our own ids already is that
+        id."""
         if name.startswith(prefix + "_") and len(name) == len(prefix) + 25:
             return name
         return row_id(prefix, self.agent, source or self.source, name)

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 STORED_REWARD = "decision_reward"
-"""The name of the score that a decision's stored reward is kept as: the weighted sum, from -5 to 5."""
+"""The name of the score that a decision's stored reward is kept as: the weighted sum, from -5 to
+5."""
 STORED_COMPONENTS = "decision_reward_components"
 """The name of the label that the stored components of that sum are kept as: JSON, group -> name ->
 number."""
@@ -49,7 +50,7 @@ KEYS = {
     "STORER": ("location", "method", "reasoning", "confidence"),
     "RETRIEVER": ("generatedContent", "sourceCitations", "reasoning", "confidence"),
 }
-"""Agent -> the declared fields of its action that its prompt asks for, in the order of the answer."""
+"""Agent -> the declared fields that its prompt asks for, in the order of the answer."""
 BACK = {key: {live: declared for declared, live in words.items()} for key, words in VALUES.items()}
 KINDS = (
     ("STORER", {"integrationDecision", "location", "method"}),

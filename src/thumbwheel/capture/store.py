@@ -85,7 +85,8 @@ Giver = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class LineResult:
-    """What became of a line: the records that are new (none: a duplicate), or why it was refused."""
+    """What became of a line: the records that are new (none: a duplicate), or why it was
+    refused."""
 
     line: Line
     new: Sequence[AnyRecord]

@@ -48,7 +48,8 @@ def is_parquet(path: Path) -> bool:
 
 
 def columns_of(path: Path, container: str) -> list[str]:
-    """The names of the columns of a table, "csv" or "parquet"; raises InputError where it is none."""
+    """The names of the columns of a table, "csv" or "parquet"; raises InputError where it is
+    none."""
     if container == "csv":
         with opened(path) as (_, stream):
             text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")

@@ -2,8 +2,8 @@
 its day, and into the home's inbox too when it knows the agent's name.
 
 Which run is meant is a matter of the context: tasks and threads of other sessions, and agents that
-call agents, each have their own. Not here: what an agent's own methods tell (`hook`), the form of
-the file (`tracefile`).
+call agents, each have their own. Not here: what an agent's methods report (`hook`), the form of the
+file (`tracefile`).
 """
 
 from __future__ import annotations
@@ -78,38 +78,32 @@ class TraceCollector:
 
         `user_id` says whose run it is: the subject, whom an erasure finds.
         """
-        now = datetime.now().astimezone().isoformat()
-        trace = ExecutionTrace(
-            uuid.uuid4().hex, clip(session_id, 512) or "default", now, str(plain(user_query))
-        )
+        session = clip(session_id, 512) or "default"
+        trace = ExecutionTrace(uuid.uuid4().hex, session, _now(), str(plain(user_query)))
         around = RUNS.get()
         parents = [run.trace.trace_id for run in around if not run.closed]
-        trace.extra = ({"agent": self.agent} if self.agent else {}) | (
-            {"parent_trace_id": parents[-1]} if parents else {}
-        )
-        trace.extra |= {"user_id": str(plain(user_id))} if user_id else {}
+        if self.agent:
+            trace.extra["agent"] = self.agent
+        if parents:
+            trace.extra["parent_trace_id"] = parents[-1]
+        if user_id:
+            trace.extra["user_id"] = str(plain(user_id))
         RUNS.set((*around, Run(self, trace, owner)))
         return trace
 
     def current(self, owner: object | None = None) -> ExecutionTrace | None:
         """The open trace of this context that this collector started, with `owner` the one that
         `owner` or nobody in particular did."""
-        return found.trace if (found := self._run(owner)) else None
-
-    def _run(self, owner: object | None) -> Run | None:
-        own = (
-            one
-            for one in reversed(RUNS.get())
-            if one.collector is self and (owner is None or one.owner in (None, owner))
-        )
-        found = next(own, None)
-        return None if found is None or found.closed else found
+        for run in reversed(RUNS.get()):
+            if run.collector is self and (owner is None or run.owner in (None, owner)):
+                return None if run.closed else run.trace
+        return None
 
     def _open(self, trace: ExecutionTrace | None) -> ExecutionTrace:
-        found = trace or self.current()
-        if found is None:
+        trace = trace or self.current()
+        if trace is None:
             raise RuntimeError("no trace is open in this context: call start_trace first")
-        return found
+        return trace
 
     def record_tool_call(
         self,
@@ -124,15 +118,14 @@ class TraceCollector:
     ) -> None:
         """Add a tool call to the open trace (or to `trace`). Raises RuntimeError where none is
         open, as all of these do."""
-        shown = None if error is None else clip(error, RESULT)
         call = ToolCallTrace(
-            str(plain(tool_name)),
-            plain(arguments),
-            clip(result, RESULT),
-            success,
-            duration_ms,
-            shown,
-            _now(),
+            tool_name=str(plain(tool_name)),
+            arguments=plain(arguments),
+            result=clip(result, RESULT),
+            success=success,
+            duration_ms=duration_ms,
+            error=None if error is None else clip(error, RESULT),
+            timestamp=_now(),
         )
         self._open(trace).tool_calls.append(call)
 
@@ -164,23 +157,19 @@ class TraceCollector:
         trace: ExecutionTrace | None = None,
     ) -> None:
         """Add what became of a task: `task_data` has task_id, type, description and result or
-        error. Raises ValueError for other words."""
+        error. Raises ValueError for another status."""
         if status not in ("created", "completed", "failed"):
             raise ValueError(f"status {status!r} is none of created, completed, failed")
-        task = {
-            key: clip(value, TASK)
-            for key, value in task_data.items()
-            if key in ("description", "result", "error") and value
-        }
-        named = {
-            "task_id": task_data.get("task_id", task_data.get("id")),
-            "type": task_data.get("type"),
-        }
-        entry = (
-            {key: str(plain(value)) for key, value in named.items() if value is not None}
-            | task
-            | {"timestamp": _now()}
-        )
+        entry = {}
+        task_id, task_type = task_data.get("task_id", task_data.get("id")), task_data.get("type")
+        if task_id is not None:
+            entry["task_id"] = str(plain(task_id))
+        if task_type is not None:
+            entry["type"] = str(plain(task_type))
+        for key, value in task_data.items():
+            if key in ("description", "result", "error") and value:
+                entry[key] = clip(value, TASK)
+        entry["timestamp"] = _now()
         getattr(self._open(trace), f"tasks_{status}").append(entry)
 
     def finish_trace(
@@ -199,17 +188,16 @@ class TraceCollector:
 
         Numbers nobody knows stay null. What a full disk refuses is dropped with a RuntimeWarning.
         """
-        found = self._open(trace)
-        self.leave(found)
-        found.final_response = str(plain(final_response or ""))
-        found.total_tokens_in, found.total_tokens_out = total_tokens_in, total_tokens_out
-        found.total_cost, found.execution_duration_ms = total_cost, execution_duration_ms
-        found.llm_calls_count = llm_calls_count
-        stored = ExecutionTrace.from_dict(redacted(found.as_dict()))
+        trace = self._open(trace)
+        self.leave(trace)
+        trace.final_response = str(plain(final_response or ""))
+        trace.total_tokens_in, trace.total_tokens_out = total_tokens_in, total_tokens_out
+        trace.total_cost, trace.execution_duration_ms = total_cost, execution_duration_ms
+        trace.llm_calls_count = llm_calls_count
+        stored = ExecutionTrace.from_dict(redacted(trace.as_dict()))
+        folder = self.storage_path / f"{datetime.now():%Y-%m-%d}"
         try:
-            write_trace(
-                self.storage_path / f"{datetime.now():%Y-%m-%d}" / f"{stored.trace_id}.json", stored
-            )
+            write_trace(folder / f"{stored.trace_id}.json", stored)
         except OSError as error:  # a full disk is no reason for the app to fail
             text = (
                 f"the file of trace {stored.trace_id} is not written: {self.storage_path}: "
@@ -218,7 +206,7 @@ class TraceCollector:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         if self.agent:
             record.record_or_drop(self.agent, {"type": "trace", **line_of(stored)})
-        return found
+        return trace
 
     def leave(self, trace: ExecutionTrace) -> None:
         """Nothing more is recorded for `trace`, in no context; what was around it in this one is
@@ -229,17 +217,11 @@ class TraceCollector:
 
     def files(self) -> list[Path]:
         """Every trace file, the oldest day first."""
-        days = sorted(
-            path
-            for path in self.storage_path.glob("*")
-            if DAY.fullmatch(path.name) and path.is_dir()
-        )
-        return [
-            path
-            for day in days
-            for path in sorted(day.glob("*.json"))
-            if not path.name.startswith(".")
-        ]
+        files = []
+        for folder in sorted(self.storage_path.glob("*")):
+            if DAY.fullmatch(folder.name) and folder.is_dir():
+                files += [path for path in sorted(folder.glob("*.json")) if path.name[0] != "."]
+        return files
 
     def load_traces(
         self,
@@ -250,21 +232,22 @@ class TraceCollector:
     ) -> list[ExecutionTrace]:
         """The traces of these days (both included), the oldest day first. A file that is no trace
         is left out with a warning."""
-        first, last = (_day(given) for given in (start_date, end_date))
-        files = [
-            one
-            for one in self.files()
-            if (not first or one.parent.name >= first) and (not last or one.parent.name <= last)
-        ]
+        first, last = _day(start_date), _day(end_date)
+        files = []
+        for file in self.files():
+            day = file.parent.name
+            if (not first or day >= first) and (not last or day <= last):
+                files.append(file)
         return [
-            one
-            for one in _readable(files)
-            if len(one.tool_calls) >= min_tool_calls and not (labeled_only and one.label is None)
+            trace
+            for trace in _readable(files)
+            if len(trace.tool_calls) >= min_tool_calls
+            and not (labeled_only and trace.label is None)
         ]
 
     def get_unlabeled_traces(self, limit: int = 100) -> list[ExecutionTrace]:
         """The newest traces that nobody labelled, at most so many."""
-        return [one for one in reversed(self.load_traces()) if one.label is None][:limit]
+        return [trace for trace in reversed(self.load_traces()) if trace.label is None][:limit]
 
     def label_trace(self, trace_id: str, label: bool, notes: str = "") -> ExecutionTrace:
         """Say that a stored trace is good or bad; with an agent it is feedback too. Raises KeyError
@@ -272,43 +255,35 @@ class TraceCollector:
         if not isinstance(label, bool):
             raise TypeError(f"label {label!r} is neither True (good) nor False (bad)")
         with self._lock:
-            paths = (
-                [one for one in self.files() if one.stem == trace_id]
-                if NAME.fullmatch(trace_id)
-                else []
-            )
+            paths = []
+            if NAME.fullmatch(trace_id):
+                paths = [path for path in self.files() if path.stem == trace_id]
             if not paths:
                 raise KeyError(f"no trace {trace_id!r} below {self.storage_path}")
-            found = read_trace(paths[-1])
-            found.label, found.manual_review, found.review_notes = (
-                label,
-                True,
-                str(redacted(plain(notes))),
-            )
-            write_trace(paths[-1], found)
+            trace = read_trace(paths[-1])
+            trace.label, trace.manual_review = label, True
+            trace.review_notes = str(redacted(plain(notes)))
+            write_trace(paths[-1], trace)
         if self.agent:
-            record.feedback(
-                self.agent,
-                found.trace_id,
-                thumb=label,
-                **({"comment": found.review_notes} if notes else {}),
-            )
-        return found
+            comment = {"comment": trace.review_notes} if notes else {}
+            record.feedback(self.agent, trace.trace_id, thumb=label, **comment)
+        return trace
 
     def get_statistics(self) -> dict[str, Any]:
         """total, labeled, unlabeled, positive_labels, negative_labels, and averages: null where
         there is nothing to average."""
-        found = self.load_traces()
-        labels = [one.label for one in found if one.label is not None]
+        traces = self.load_traces()
+        labels = [trace.label for trace in traces if trace.label is not None]
+        costs = [trace.total_cost for trace in traces if trace.total_cost is not None]
         return {
-            "total": len(found),
+            "total": len(traces),
             "labeled": len(labels),
-            "unlabeled": len(found) - len(labels),
+            "unlabeled": len(traces) - len(labels),
             "positive_labels": labels.count(True),
             "negative_labels": labels.count(False),
-            "avg_tool_calls": _mean([len(one.tool_calls) for one in found]),
-            "avg_reasoning_steps": _mean([len(one.reasoning_steps) for one in found]),
-            "avg_cost": _mean([one.total_cost for one in found if one.total_cost is not None]),
+            "avg_tool_calls": _mean([len(trace.tool_calls) for trace in traces]),
+            "avg_reasoning_steps": _mean([len(trace.reasoning_steps) for trace in traces]),
+            "avg_cost": _mean(costs),
         }
 
 
@@ -320,14 +295,12 @@ def _readable(files: list[Path]) -> Iterator[ExecutionTrace]:
             warnings.warn(f"{path} is left out: {error}", stacklevel=3)
 
 
-def _day(given: Day | None) -> str | None:
-    if given is None:
+def _day(day: Day | None) -> str | None:
+    if day is None:
         return None
-    return (
-        date.fromisoformat(given[:10]).isoformat()
-        if isinstance(given, str)
-        else f"{given:%Y-%m-%d}"
-    )
+    if isinstance(day, str):
+        return date.fromisoformat(day[:10]).isoformat()
+    return f"{day:%Y-%m-%d}"
 
 
 def _mean(values: list[Any]) -> float | None:

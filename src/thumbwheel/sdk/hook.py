@@ -1,10 +1,11 @@
-"""`hook_into_agent`: an agent's own `a_run` and `arun_function` tell a `TraceCollector` what
+"""`hook_into_agent`: an agent's `a_run` and `arun_function` report to a `TraceCollector` what
 happens, until `unhook()`.
 
-Both generations of signatures are taken, and kept: `a_run(query, session_id, ...)` gives a text, or
-(text, context) when asked for it; `arun_function(name, *args, **kwargs)`. Tools that only think
-become reasoning steps, those of a task stack tasks, all others tool calls. Whatever goes wrong
-while recording is a warning, never an error of the agent. Not here: what a trace is (`tracefile`).
+Both generations of signatures work, and stay as they are: `a_run(query, session_id, ...)` returns a
+text, or (text, context) when asked for it; `arun_function(name, *args, **kwargs)`. Tools that only
+think become reasoning steps, those of a task stack tasks, all others tool calls. Whatever goes
+wrong while recording is a warning, never an error of the agent. Not here: what a trace is
+(`tracefile`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from thumbwheel.sdk.collector import TraceCollector
 from thumbwheel.sdk.tracefile import ExecutionTrace
@@ -49,8 +50,9 @@ THINKING = {
     "manage_internal_task_stack": ("action", "task_description", "outline_step_ref"),
 }
 """Tools that say what the agent thinks -> their parameters in order."""
-STACK = {"add": "created", "complete": "completed"}
-"""Action on the task stack -> what became of the task; other actions are tool calls like any other."""
+STACK: Mapping[str, Literal["created", "completed"]] = {"add": "created", "complete": "completed"}
+"""Action on the task stack -> what became of the task; other actions are tool calls like any
+other."""
 _HOOKING = threading.Lock()
 
 
@@ -117,7 +119,7 @@ class Hook:
         async def a_run(*args: Any, **kwargs: Any) -> Any:
             if not self.active:
                 return await method(*args, **kwargs)
-            query, session, user = _asked(signature, args, kwargs, self.agent)
+            query, session, user = _call_of(signature, args, kwargs, self.agent)
             trace = self._safely(
                 lambda: self.collector.start_trace(session, query, user_id=user, owner=self)
             )
@@ -140,17 +142,19 @@ class Hook:
             trace = self.collector.current(self) if self.active else None
             if trace is None:
                 return await method(*args, **kwargs)
-            named = dict(kwargs)
-            name = str(args[0] if args else named.pop("function_name", ""))
-            given, started = (args[1:], named), time.monotonic()
+            keywords = dict(kwargs)
+            name = str(args[0] if args else keywords.pop("function_name", ""))
+            started = time.monotonic()
             try:
                 result = await method(*args, **kwargs)
             except BaseException as error:
                 spent, why = _since(started), _reason(error)
-                self._safely(lambda: self._called(trace, name, given, None, spent, why))
+                self._safely(
+                    lambda: self._called(trace, name, args[1:], keywords, None, spent, why)
+                )
                 raise
             spent = _since(started)
-            self._safely(lambda: self._called(trace, name, given, result, spent))
+            self._safely(lambda: self._called(trace, name, args[1:], keywords, result, spent))
             return result
 
         return arun_function
@@ -159,22 +163,25 @@ class Hook:
         self,
         trace: ExecutionTrace,
         name: str,
-        given: tuple[tuple[Any, ...], dict[str, Any]],
+        positional: tuple[Any, ...],
+        keywords: dict[str, Any],
         result: Any,
         spent: float,
         error: str | None = None,
     ) -> None:
-        positional, named = given
-        said = dict(zip(THINKING.get(name, ()), positional, strict=False)) | named
-        if (
-            error is None
-            and name in THINKING
-            and _thought(self.collector, trace, name, said, result)
-        ):
-            return
-        arguments = {"args": list(positional), "kwargs": named}
+        """Record a call of a tool."""
+        if error is None and name in THINKING:
+            arguments = dict(zip(THINKING[name], positional, strict=False)) | keywords
+            if _record_thought(self.collector, trace, name, arguments, result):
+                return
         self.collector.record_tool_call(
-            name, arguments, result, error is None, spent, error, trace=trace
+            name,
+            {"args": list(positional), "kwargs": keywords},
+            result,
+            error is None,
+            spent,
+            error,
+            trace=trace,
         )
 
     def _finish(
@@ -185,28 +192,26 @@ class Hook:
         turn: _Turn,
         error: BaseException | None = None,
     ) -> None:
+        """Record the end of a run."""
         if trace is None:
             return
         self.collector.leave(trace)  # whatever fails from here on, nothing more belongs to this run
         text = result[0] if isinstance(result, tuple) and result else result
-        response = text if isinstance(text, str) else "" if text is None else str(text)
-        why = (
-            _reason(error)
-            if error
-            else self._failed(result)
-            if self._failed
-            else _reported(self.agent, trace.session_id, response)
-        )
+        response = "" if text is None else str(text)
+        why: str | None
+        if error:
+            why = _reason(error)
+        elif self._failed:
+            why = self._failed(result)
+        else:
+            why = _reported(self.agent, trace.session_id, response)
         if why is not None:
-            kind = (
-                "cancelled"
-                if error is not None and not isinstance(error, Exception)
-                else "execution_error"
-            )
+            is_cancelled = error is not None and not isinstance(error, Exception)
+            kind = "cancelled" if is_cancelled else "execution_error"
             trace.tasks_failed.append({"error": why[:500], "type": kind})
-        known = _deltas(turn.before, _counters(self.agent)) if turn.alone else {}
+        counters = _deltas(turn.before, _counters(self.agent)) if turn.alone else {}
         self.collector.finish_trace(
-            response, **known, execution_duration_ms=_since(started), trace=trace
+            response, **counters, execution_duration_ms=_since(started), trace=trace
         )
 
     @contextmanager
@@ -281,104 +286,100 @@ def _signature(method: Method) -> inspect.Signature | None:
         return None
 
 
-def _asked(
+def _call_of(
     signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], agent: Any
 ) -> tuple[str, str, str | None]:
     """(query, session, user) of a call, however they were passed."""
-    found = dict(kwargs)
+    arguments = dict(kwargs)
     try:
         bound = signature.bind(*args, **kwargs) if signature else None
     except TypeError:
         bound = None  # the agent itself says what is wrong with the call
     if bound is not None:
         bound.apply_defaults()
-        found = bound.arguments | found
-    query = found.get("query", args[0] if args else "")
-    session = found.get("session_id") or getattr(agent, "active_session", None) or "default"
-    rest = found.get("kwargs")
-    user = found.get("user_id") or (rest.get("user_id") if isinstance(rest, dict) else None)
-    return (
-        query if isinstance(query, str) else str(query),
-        str(session),
-        str(user) if user else None,
-    )
+        arguments = bound.arguments | arguments
+    query = arguments.get("query", args[0] if args else "")
+    session = arguments.get("session_id") or getattr(agent, "active_session", None) or "default"
+    rest = arguments.get("kwargs")
+    user = arguments.get("user_id")
+    if not user and isinstance(rest, dict):
+        user = rest.get("user_id")
+    return str(query), str(session), str(user) if user else None
 
 
-def _thought(
+def _record_thought(
     collector: TraceCollector,
     trace: ExecutionTrace,
     name: str,
-    said: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     result: Any,
 ) -> bool:
     """Record a tool that says what the agent thinks; False where this call of it does something
     else."""
     if name == "manage_internal_task_stack":
-        status = STACK.get(str(said.get("action", "")).lower())
-        if status:
-            task = {
-                "task_id": said.get("outline_step_ref"),
-                "type": "internal_task",
-                "description": said.get("task_description"),
-            }
-            if status == "completed":
-                task["result"] = result
-            collector.record_task(task, status, trace=trace)  # type: ignore[arg-type]
-        return status is not None
-    if name == "internal_reasoning":
-        sure, insights, issues = (
-            said.get("confidence_level"),
-            said.get("key_insights"),
-            said.get("potential_issues"),
-        )
-        number = (
-            float(sure) if isinstance(sure, int | float) and not isinstance(sure, bool) else None
-        )
+        status = STACK.get(str(arguments.get("action", "")).lower())
+        if status is None:
+            return False
+        task = {
+            "task_id": arguments.get("outline_step_ref"),
+            "type": "internal_task",
+            "description": arguments.get("task_description"),
+        }
+        if status == "completed":
+            task["result"] = result
+        collector.record_task(task, status, trace=trace)
+    elif name == "internal_reasoning":
+        confidence = arguments.get("confidence_level")
+        if isinstance(confidence, bool) or not isinstance(confidence, int | float):
+            confidence = None
         collector.record_reasoning_step(
-            name, said.get("thought", ""), number, _list(insights), _list(issues), trace=trace
+            name,
+            arguments.get("thought", ""),
+            None if confidence is None else float(confidence),
+            _list(arguments.get("key_insights")),
+            _list(arguments.get("potential_issues")),
+            trace=trace,
         )
     elif name == "delegate_to_llm_tool_node":
         collector.record_reasoning_step(
             "task_delegation",
-            said.get("task_description", ""),
+            arguments.get("task_description", ""),
             None,
-            _list(said.get("tools_list")),
+            _list(arguments.get("tools_list")),
             trace=trace,
         )
     else:
-        told = [
-            str(said[key]) for key in ("completion_evidence", "next_step_focus") if said.get(key)
-        ]
-        collector.record_reasoning_step("outline_step", "\n".join(told), trace=trace)
+        texts = [arguments.get("completion_evidence"), arguments.get("next_step_focus")]
+        content = "\n".join(str(text) for text in texts if text)
+        collector.record_reasoning_step("outline_step", content, trace=trace)
     return True
 
 
-def _list(found: Any) -> list[Any]:
-    return list(found) if isinstance(found, list | tuple) else [found] if found else []
+def _list(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [value] if value else []
 
 
-def _reported(agent: Any, session: str, response: str) -> str | None:
-    """Why the agent's own history calls this answer an error; an agent that catches everything says
-    it only there."""
+def _reported(agent: Any, session_id: str, response: str) -> str | None:
+    """Why the agent's history calls this answer an error; an agent that catches everything says it
+    only there."""
     sessions = getattr(agent, "session_data", None)
-    own = sessions.get(session) if isinstance(sessions, Mapping) else None
-    for history in (
-        own.get("history") if isinstance(own, Mapping) else own,
-        getattr(agent, "conversation_history", None),
-    ):
-        last = history[-1] if isinstance(history, list) and history else None
-        metadata = (
-            last.get("metadata")
-            if isinstance(last, Mapping) and last.get("content") == response
-            else None
-        )
+    session = sessions.get(session_id) if isinstance(sessions, Mapping) else None
+    history = session.get("history") if isinstance(session, Mapping) else session
+    for messages in (history, getattr(agent, "conversation_history", None)):
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        if not isinstance(last, Mapping) or last.get("content") != response:
+            continue
+        metadata = last.get("metadata")
         if isinstance(metadata, Mapping) and metadata.get("error") is True:
             return str(metadata.get("error_type") or response)
     return None
 
 
 def _counters(agent: Any) -> dict[str, Any]:
-    found = {}
+    """The agent's lifetime counters; null where it has none."""
+    counters = {}
     for key, names in COUNTERS.items():
         values = [_peek(agent, name) for name in names]
         numbers = [
@@ -386,8 +387,8 @@ def _counters(agent: Any) -> dict[str, Any]:
             for value in values
             if isinstance(value, int | float) and not isinstance(value, bool)
         ]
-        found[key] = numbers[0] if numbers else None
-    return found
+        counters[key] = numbers[0] if numbers else None
+    return counters
 
 
 def _peek(agent: Any, name: str) -> Any:
@@ -398,18 +399,14 @@ def _peek(agent: Any, name: str) -> Any:
 
 
 def _deltas(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run added to each counter; null where there is none or it was set back meanwhile."""
-    known = {
-        key
-        for key in before
-        if before[key] is not None and after[key] is not None and after[key] >= before[key]
-    }
-    return {
-        key: round(after[key] - before[key], 9)
-        if key == "total_cost"
-        else int(after[key] - before[key])
-        for key in known
-    }
+    """What a run added to each counter; no key where there is none or it was set back meanwhile."""
+    deltas: dict[str, Any] = {}
+    for key in before:
+        if before[key] is None or after[key] is None or after[key] < before[key]:
+            continue
+        delta = after[key] - before[key]
+        deltas[key] = round(delta, 9) if key == "total_cost" else int(delta)
+    return deltas
 
 
 def _reason(error: BaseException) -> str:

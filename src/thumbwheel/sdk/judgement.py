@@ -1,4 +1,4 @@
-"""What `feedback()` takes: the same that an import takes, said at the call, where the mistake can
+"""What `feedback()` accepts: the same as an import, checked at the call, where the mistake can
 still be seen.
 
 Not here: how it is written down (`record`), the rules for lines of files (`capture/types.py`, which
@@ -61,11 +61,14 @@ def check_feedback(targets: Sequence[Any], rater: Any, signal: Mapping[str, Any]
         raise ValueError("feedback() both supersedes and retracts; it can do one of them")
     _check_beside(signal)
     CHECKS[kind](kind, signal[kind], targets, signal)
+    _check_json([list(targets), rater, dict(signal)])
+    return kind
+
+
+def _check_json(value: Any) -> None:
     try:
-        text = json.dumps([list(targets), rater, dict(signal)], allow_nan=False)
-        json.dumps(
-            [list(targets), rater, dict(signal)], ensure_ascii=False
-        ).encode()  # half characters
+        text = json.dumps(value, allow_nan=False)
+        json.dumps(value, ensure_ascii=False).encode()  # refuses half characters
     except TypeError as error:
         raise TypeError(f"feedback() takes JSON values only: {error}") from None
     except ValueError as error:
@@ -76,7 +79,6 @@ def check_feedback(targets: Sequence[Any], rater: Any, signal: Mapping[str, Any]
         raise ValueError(
             "feedback() takes no NUL characters, which a database cannot keep in a text"
         )
-    return kind
 
 
 def _check_beside(signal: Mapping[str, Any]) -> None:
@@ -145,13 +147,12 @@ def _number(kind: str, value: Any, targets: Sequence[Any], signal: Mapping[str, 
 
 
 def _scale(kind: str, scale: Any) -> tuple[float, float]:
+    """The ends of the scale of a number."""
     if scale is None:
         return SCALES[kind]
-    ends = (
-        [scale.get(end) for end in ("min", "max")]
-        if isinstance(scale, Mapping) and len(scale) == 2
-        else []
-    )
+    ends = []
+    if isinstance(scale, Mapping) and len(scale) == 2:
+        ends = [scale.get("min"), scale.get("max")]
     numbers = [
         end
         for end in ends

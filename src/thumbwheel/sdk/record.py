@@ -31,12 +31,10 @@ logger = logging.getLogger("thumbwheel.sdk")
 
 def home() -> Path:
     """The home folder: `THUMBWHEEL_HOME`, else the per-user data directory."""
-    named = os.environ.get("THUMBWHEEL_HOME")
-    return (
-        Path(named).expanduser().resolve()
-        if named
-        else Path(platformdirs.user_data_dir("thumbwheel"))
-    )
+    folder = os.environ.get("THUMBWHEEL_HOME")
+    if folder:
+        return Path(folder).expanduser().resolve()
+    return Path(platformdirs.user_data_dir("thumbwheel"))
 
 
 def trace(
@@ -106,7 +104,7 @@ def feedback(
         "id": id or uuid.uuid4().hex,
         "kind": kind,
         "value": signal.pop(kind),
-        "targets": [{"trace": one} for one in targets],
+        "targets": [{"trace": trace_id} for trace_id in targets],
         "rater": rater,
         "occurred_at": _now(),
         **signal,
@@ -133,20 +131,17 @@ def spool(agent: str, line: Mapping[str, Any]) -> None:
     """Append `line` to today's spool of the inbox; on disk when this returns. Safe for threads and
     processes."""
     inbox = home() / "inbox"
-    inbox.parent.mkdir(
-        mode=0o700, parents=True, exist_ok=True
-    )  # the home: nobody else on the machine reads what is said in the app
+    # nobody else on the machine reads what is said in the app
+    inbox.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     inbox.mkdir(mode=0o700, exist_ok=True)
-    data = (
-        json.dumps({"agent": agent, **line}, ensure_ascii=False, allow_nan=False).encode("utf-8")
-        + b"\n"
-    )
+    text = json.dumps({"agent": agent, **line}, ensure_ascii=False, allow_nan=False)
+    data = text.encode("utf-8") + b"\n"
     while True:
         path = inbox / "spool.jsonl"
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _is(handle, path):
+            if not _is_file_at(path, handle):
                 continue  # a command took the file away for draining between open and lock
             _append(handle, data, inbox)
             return
@@ -156,11 +151,10 @@ def spool(agent: str, line: Mapping[str, Any]) -> None:
 
 def _append(handle: int, data: bytes, inbox: Path) -> None:
     start = os.fstat(handle).st_size
-    torn = (
-        start > 0 and os.pread(handle, 1, start - 1) != b"\n"
-    )  # a writer was killed in the middle of its line
+    if start > 0 and os.pread(handle, 1, start - 1) != b"\n":
+        data = b"\n" + data  # a writer was killed in the middle of its line
     try:
-        view = memoryview(b"\n" + data if torn else data)
+        view = memoryview(data)
         while view:
             view = view[os.write(handle, view) :]
         os.fsync(handle)
@@ -172,12 +166,12 @@ def _append(handle: int, data: bytes, inbox: Path) -> None:
         raise
 
 
-def _is(handle: int, path: Path) -> bool:
+def _is_file_at(path: Path, handle: int) -> bool:
+    """Whether `path` still names this open file."""
     try:
-        named, held = path.stat(), os.fstat(handle)
+        return os.path.samestat(path.stat(), os.fstat(handle))
     except FileNotFoundError:
         return False
-    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
 
 
 def _now() -> str:

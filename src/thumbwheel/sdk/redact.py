@@ -40,15 +40,17 @@ SHORTEST = 6
 def telling(key: str) -> bool:
     """Whether a value under this key is secret.
 
-    >>> [telling(key) for key in ("api_key", "OPENAI_API_KEY", "aws_secret_access_key", "token",
-    "total_tokens_in", "eos_token")] [True, True, True, True, False, False]
+    >>> [telling(key) for key in ("api_key", "OPENAI_API_KEY", "aws_secret_access_key", "token")]
+    [True, True, True, True]
+    >>> [telling(key) for key in ("total_tokens_in", "eos_token")]
+    [False, False]
     """
     return bool(KEYS.search(key)) or bool(KEYS.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key)))
 
 
-def _telling(key: Any, among: Mapping[Any, Any]) -> bool:
+def _telling(key: Any, parent: Mapping[Any, Any]) -> bool:
     """`telling`, but for the tokens of a model's answer, which stand beside their probability."""
-    return telling(str(key)) and not (key == "token" and "logprob" in among)
+    return telling(str(key)) and not (key == "token" and "logprob" in parent)
 
 
 def secrets_in(value: Any) -> set[str]:
@@ -57,34 +59,36 @@ def secrets_in(value: Any) -> set[str]:
 
 
 def _under(value: Any, secret: bool) -> Iterator[str]:
+    """The texts in `value` under a telling key; all of them where it is `secret` itself."""
     if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _under(
-                one,
-                (_telling(key, value) and str(key) != "amd_data")
-                or (secret and isinstance(one, Mapping | list)),
-            )
+        for key, part in value.items():
+            is_telling = _telling(key, value) and str(key) != "amd_data"
+            is_inside = secret and isinstance(part, Mapping | list)
+            yield from _under(part, is_telling or is_inside)
     elif isinstance(value, list):
-        for one in value:
-            yield from _under(one, secret)
+        for part in value:
+            yield from _under(part, secret)
     elif secret and isinstance(value, str):
         yield value
 
 
-def redacted(value: Any, known: Iterable[str] = ()) -> Any:
-    """`value` (JSON values) with secrets replaced by GONE; `known` are texts that are secret
+def redacted(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """`value` (JSON values) with secrets replaced by GONE; `secrets` are texts that are secret
     wherever they stand."""
-    literal = sorted({*known, *secrets_in(value)}, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, literal))) if literal else None
+    texts = sorted({*secrets, *secrets_in(value)}, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
     return _without(value, pattern)
 
 
-def _without(value: Any, known: re.Pattern[str] | None) -> Any:
+def _without(value: Any, secrets: re.Pattern[str] | None) -> Any:
     if isinstance(value, str):
-        return PATTERNS.sub(GONE, known.sub(GONE, value) if known else value)
-    if isinstance(value, Mapping):
-        return {
-            _without(key, known): GONE if _telling(key, value) and one else _without(one, known)
-            for key, one in value.items()
-        }
-    return [_without(one, known) for one in value] if isinstance(value, list) else value
+        return PATTERNS.sub(GONE, secrets.sub(GONE, value) if secrets else value)
+    if isinstance(value, list):
+        return [_without(part, secrets) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    clean = {}
+    for key, part in value.items():
+        is_secret = _telling(key, value) and part
+        clean[_without(key, secrets)] = GONE if is_secret else _without(part, secrets)
+    return clean

@@ -81,37 +81,40 @@ class ExecutionTrace:
     @property
     def status(self) -> str:
         """ok, error or cancelled."""
-        return next(
-            (FAILURES[one["type"]] for one in self.tasks_failed if one.get("type") in FAILURES),
-            "ok",
-        )
+        failures = [FAILURES[task["type"]] for task in self.tasks_failed if _is_failure(task)]
+        return failures[0] if failures else "ok"
 
     def as_dict(self) -> dict[str, Any]:
         """The object of the file, JSON values only."""
-        found = asdict(self)
-        extra = found.pop("extra")
-        return dict(plain(found | extra))
+        values = asdict(self)
+        extra = values.pop("extra")
+        return dict(plain(values | extra))
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> ExecutionTrace:
+    def from_dict(cls, row: Mapping[str, Any]) -> ExecutionTrace:
         """The trace in an object of a file; raises ValueError or TypeError for what is none."""
-        known = {one.name for one in fields(cls)} - {"extra"}
-        own = {key: value for key, value in found.items() if key in known and value is not None}
-        own["tool_calls"] = [_part(ToolCallTrace, one) for one in own.get("tool_calls", [])]
-        own["reasoning_steps"] = [
-            _part(ReasoningStep, one) for one in own.get("reasoning_steps", [])
+        names = {field.name for field in fields(cls)} - {"extra"}
+        values = {key: value for key, value in row.items() if key in names and value is not None}
+        values["tool_calls"] = [_part(ToolCallTrace, part) for part in values.get("tool_calls", [])]
+        values["reasoning_steps"] = [
+            _part(ReasoningStep, part) for part in values.get("reasoning_steps", [])
         ]
         for key in ("tasks_created", "tasks_completed", "tasks_failed"):
-            if not all(isinstance(task, dict) for task in own.get(key, [])):
+            if not all(isinstance(task, dict) for task in values.get(key, [])):
                 raise TypeError(f"{key} is no list of objects")
-        return cls(**own, extra={key: value for key, value in found.items() if key not in known})
+        return cls(**values, extra={key: value for key, value in row.items() if key not in names})
 
 
-def _part(kind: type[Any], found: Any) -> Any:
-    if not isinstance(found, dict):
-        raise TypeError(f"{found!r} is no {kind.__name__}")
-    known = {one.name for one in fields(kind)}
-    return kind(**{key: value for key, value in found.items() if key in known})
+def _part(kind: type[Any], row: Any) -> Any:
+    if not isinstance(row, dict):
+        raise TypeError(f"{row!r} is no {kind.__name__}")
+    names = {field.name for field in fields(kind)}
+    return kind(**{key: value for key, value in row.items() if key in names})
+
+
+def _is_failure(task: Mapping[str, Any]) -> bool:
+    """Whether the entry of a failed task stands for the whole run."""
+    return task.get("type") in FAILURES
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -126,9 +129,9 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
     if depth < DEEPEST and isinstance(value, Mapping):
-        return {plain(str(key)): plain(one, depth + 1) for key, one in value.items()}
+        return {plain(str(key)): plain(part, depth + 1) for key, part in value.items()}
     if depth < DEEPEST and isinstance(value, list | tuple | set | frozenset):
-        return [plain(one, depth + 1) for one in value]
+        return [plain(part, depth + 1) for part in value]
     return plain(_text(value))
 
 
@@ -147,23 +150,24 @@ def clip(value: Any, most: int) -> str:
 def line_of(trace: ExecutionTrace) -> dict[str, Any]:
     """The fields of a trace line for `trace`: its steps are reasoning, then tasks and tools by
     time, and the model's answer last."""
-    timed = [(one.timestamp, _tool(one)) for one in trace.tool_calls] + [
-        (str(task.get("timestamp") or ""), _task(task, status))
-        for status in ("created", "completed", "failed")
-        for task in getattr(trace, f"tasks_{status}")
-        if task.get("type") not in FAILURES
-    ]
+    timed = [(call.timestamp, _tool(call)) for call in trace.tool_calls]
+    for status in ("created", "completed", "failed"):
+        tasks = [task for task in getattr(trace, f"tasks_{status}") if not _is_failure(task)]
+        timed += [(str(task.get("timestamp") or ""), _task(task, status)) for task in tasks]
+    timed.sort(key=lambda pair: pair[0])
     tokens = {"prompt": trace.total_tokens_in, "completion": trace.total_tokens_out}
     answer = {
         "kind": "llm",
         "status": trace.status,
         "tokens": tokens if None not in tokens.values() else None,
     }
-    known = ("total_cost", "execution_duration_ms", "llm_calls_count")
-    metadata = {key: getattr(trace, key) for key in known if getattr(trace, key) is not None}
-    errors = [
-        str(one.get("error", "")) for one in trace.tasks_failed if one.get("type") in FAILURES
-    ]
+    steps = [*map(_reasoning, trace.reasoning_steps), *(step for _, step in timed), answer]
+
+    numbers = ("total_cost", "execution_duration_ms", "llm_calls_count")
+    metadata = {key: getattr(trace, key) for key in numbers if getattr(trace, key) is not None}
+    errors = [str(task.get("error", "")) for task in trace.tasks_failed if _is_failure(task)]
+    if errors:
+        metadata["error"] = errors[0]
     line = {
         "id": trace.trace_id,
         "session": trace.session_id or None,
@@ -173,16 +177,10 @@ def line_of(trace: ExecutionTrace) -> dict[str, Any]:
         "output": trace.final_response or None,
         "status": trace.status,
         "occurred_at": trace.timestamp or None,
-        "steps": [
-            *map(_reasoning, trace.reasoning_steps),
-            *(step for _, step in sorted(timed, key=lambda one: one[0])),
-            answer,
-        ],
-        "metadata": metadata | ({"error": errors[0]} if errors else {}),
+        "steps": [_without_empty(step) for step in steps],
+        "metadata": metadata,
     }
-    return dict(
-        plain({key: _known(value) for key, value in line.items() if value not in (None, {})})
-    )
+    return dict(plain({key: value for key, value in line.items() if value not in (None, {})}))
 
 
 def _subject(trace: ExecutionTrace) -> str | None:
@@ -195,22 +193,18 @@ def _subject(trace: ExecutionTrace) -> str | None:
     return None
 
 
-def _known(value: Any) -> Any:
-    return (
-        [{key: part for key, part in step.items() if part not in (None, "")} for step in value]
-        if isinstance(value, list)
-        else value
-    )
+def _without_empty(step: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in step.items() if value not in (None, "")}
 
 
-def _tool(one: ToolCallTrace) -> dict[str, Any]:
-    step = {
+def _tool(call: ToolCallTrace) -> dict[str, Any]:
+    return {
         "kind": "tool",
-        "name": one.tool_name[:512],
-        "input": one.arguments,
-        "output": one.error or one.result,
+        "name": call.tool_name[:512],
+        "input": call.arguments,
+        "output": call.error or call.result,
+        "status": "ok" if call.success else "error",
     }
-    return step | {"status": "ok" if one.success else "error"}
 
 
 def _task(task: Mapping[str, Any], status: str) -> dict[str, Any]:
@@ -225,34 +219,32 @@ def _task(task: Mapping[str, Any], status: str) -> dict[str, Any]:
     }
 
 
-def _reasoning(one: ReasoningStep) -> dict[str, Any]:
-    beside = {"confidence": one.confidence, "insights": one.insights, "issues": one.issues}
-    known = {key: value for key, value in beside.items() if value not in (None, [])}
+def _reasoning(step: ReasoningStep) -> dict[str, Any]:
+    about = {"confidence": step.confidence, "insights": step.insights, "issues": step.issues}
+    known = {key: value for key, value in about.items() if value not in (None, [])}
     return {
         "kind": "reasoning",
-        "name": one.step_type[:512],
+        "name": step.step_type[:512],
         "input": known or None,
-        "output": one.content,
+        "output": step.content,
     }
 
 
 def write_trace(path: Path, trace: ExecutionTrace) -> None:
     """Write the file of `trace`, whole or not at all; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    text = json.dumps(trace.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        beside.write_text(
-            json.dumps(trace.as_dict(), indent=2, ensure_ascii=False, allow_nan=False),
-            encoding="utf-8",
-        )
-        os.replace(beside, path)
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def read_trace(path: Path) -> ExecutionTrace:
     """The trace in a file; raises OSError, ValueError or TypeError for what is none."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or not isinstance(found.get("trace_id"), str):
+    row = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(row, dict) or not isinstance(row.get("trace_id"), str):
         raise ValueError("it is no trace: it has no trace_id")
-    return ExecutionTrace.from_dict(found)
+    return ExecutionTrace.from_dict(row)

@@ -67,7 +67,8 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def _final(truth: Any) -> str:
-    """What stands after the last "####" or "A:" that begins a line, without thousands separators."""
+    """What stands after the last "####" or "A:" that begins a line, without thousands
+    separators."""
     answers = _marked(truth) if isinstance(truth, str) else []
     if not answers:
         raise Unreadable(

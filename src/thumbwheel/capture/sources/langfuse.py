@@ -274,7 +274,8 @@ def _messages(value: Any) -> list[dict[str, Any]]:
 
 
 def _answer(value: Any) -> str:
-    """The text that an output of any framework holds; what is unknown is the JSON that was given."""
+    """The text that an output of any framework holds; what is unknown is the JSON that was
+    given."""
     value = unpacked(value)
     answer = value
     if is_chat(value):

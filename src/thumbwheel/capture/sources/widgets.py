@@ -207,7 +207,7 @@ def choice_of(entry: Row, scenarios: list[str]) -> str:
 
     >>> intent = {"domains": ["ops"], "entities": {"pump": ["4"]}, "time_range": "last week"}
     >>> entry = {"question": "Pump 4?", "pipeline_meta": {"intent": intent}}
-    >>> print(choice_of(entry, ["kpi", "map"]))
+    >>> print(choice_of(entry, ["kpi", "map"]))  # doctest: +NORMALIZE_WHITESPACE
     Query: Pump 4?
     Scenarios: kpi, map
     Domains: ops
@@ -272,7 +272,8 @@ class Widgets(JsonLines):
         return replace(self, ratings=ratings)
 
     def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
-        """The item of every entry that stands alone, and of its rating where that does not count."""
+        """The item of every entry that stands alone, and of its rating where that does not
+        count."""
 
         def parse_entry(entry: Row) -> list[AnyRecord]:
             return _entry(entry, _Run(entry.get("run_id")), self.ratings)
