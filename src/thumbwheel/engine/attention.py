@@ -1,11 +1,10 @@
-"""Attention over a prefix tree, as an attention implementation of transformers under the name
-`NAME`.
+"""Attention over a prefix tree, registered with transformers as an attention implementation `NAME`.
 
 The tree travels as the forward argument `tree`, never as global state, so that a recomputed forward
 (gradient checkpointing) sees the same one. Without that argument the implementation is
 transformers' own SDPA, so generation and plain forwards of the same model go on working. Distances
-(sliding windows) are counted along the path: a sibling's rows are no distance. Does not live here:
-which models may be fed trees (capability.py).
+(sliding windows) are counted along a path of the tree, not by row number. Which models may be fed
+trees is decided in capability.py.
 """
 
 from __future__ import annotations
@@ -23,72 +22,82 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "thumbwheel_tree"
-EXPLICIT_UP_TO = (
-    1024 * 1024
-)  # query rows x key rows; beyond, the memory of the scores is worth more than the time
+EXPLICIT_MAX_SCORES = 1024 * 1024
+"""Query rows x key rows up to which scores are held in memory. Beyond that the memory is worth more
+than the time."""
 
 
 @dataclass(eq=False)
 class TreeMask:
-    """The runs of one batch, how the rows are cut, and the additive masks that the layers share."""
+    """The runs of one batch, how its rows are cut, and the additive masks that the layers share."""
 
     runs: tuple[Run, ...]
-    cuts: list[int]  # lengths of the pieces between all run and prefix borders
-    pieces: list[
-        range
-    ]  # of each run: its prefix pieces in path order are `prefix_pieces`, its own are these
-    prefix_pieces: list[list[int]]
-    rows: torch.Tensor | None = None  # whose hidden states are read; None: all
+    cuts: list[int]  # lengths of the pieces between all borders of runs and prefixes
+    pieces: list[range]  # of each run: the pieces that it consists of
+    prefix_pieces: list[list[int]]  # of each run: the pieces before it on its path, in path order
+    rows: torch.Tensor | None = None  # rows whose hidden states are read; None: all
     calls: int = 0
     windows: list[int | None] = field(default_factory=list)
     _masks: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, runs: Sequence[Run], rows: int, read: torch.Tensor | None = None) -> TreeMask:
-        """The mask of a batch with `rows` rows, of which only those in `read` are looked at, where
-        it is given."""
-        borders = sorted(
-            {
-                0,
-                rows,
-                *(
-                    edge
-                    for run in runs
-                    for edge in (run.start, run.stop, *(e for part in run.prefix for e in part))
-                ),
-            }
-        )
-        at = {border: place for place, border in enumerate(borders)}
-        cuts = [stop - start for start, stop in pairwise(borders)]
-        own = [range(at[run.start], at[run.stop]) for run in runs]
-        prefix = [
-            [piece for start, stop in run.prefix for piece in range(at[start], at[stop])]
-            for run in runs
-        ]
-        return cls(tuple(runs), cuts, own, prefix, read)
+    def of(
+        cls, runs: Sequence[Run], n_rows: int, read_rows: torch.Tensor | None = None
+    ) -> TreeMask:
+        """The mask of a batch of `n_rows` rows; `read_rows` are those whose hidden states matter."""
+        # cut the rows at every border of a run or of an interval of a prefix
+        borders = {0, n_rows}
+        for run in runs:
+            borders |= {run.start, run.stop}
+            for interval in run.prefix:
+                borders |= set(interval)
+        ordered = sorted(borders)
+        piece_at = {border: piece for piece, border in enumerate(ordered)}
+        cuts = [stop - start for start, stop in pairwise(ordered)]
 
-    def bias(self, place: int, like: torch.Tensor, window: int | None) -> torch.Tensor | None:
-        """Additive [q, k] mask of a run in the dtype of `like`, or None where plain causal says the
-        same."""
-        run = self.runs[place]
-        before, own = run.prefix_rows, run.stop - run.start
-        window = window if window is not None and window < before + own else None
-        if before == 0 and window is None:
+        # name the pieces of each run, and of the path in front of it
+        pieces: list[range] = []
+        prefix_pieces: list[list[int]] = []
+        for run in runs:
+            pieces.append(range(piece_at[run.start], piece_at[run.stop]))
+            before: list[int] = []
+            for start, stop in run.prefix:
+                before += range(piece_at[start], piece_at[stop])
+            prefix_pieces.append(before)
+        return cls(tuple(runs), cuts, pieces, prefix_pieces, read_rows)
+
+    def bias(self, run_index: int, like: torch.Tensor, window: int | None) -> torch.Tensor | None:
+        """Additive mask [q, k] of a run in the dtype of `like`; None where plain causal attention
+        is the same."""
+        run = self.runs[run_index]
+        prefix_rows, run_rows = run.prefix_rows, run.stop - run.start
+        if window is not None and window >= prefix_rows + run_rows:
+            window = None
+        if prefix_rows == 0 and window is None:
             return None
-        key = (before, own, window, like.dtype, like.device)
+        key = (prefix_rows, run_rows, window, like.dtype, like.device)
         if key not in self._masks:
-            self._masks[key] = _bias(before, own, window, like)
+            self._masks[key] = causal_bias(prefix_rows, run_rows, window, like)
         return self._masks[key]
 
 
-def _bias(before: int, own: int, window: int | None, like: torch.Tensor) -> torch.Tensor:
+def causal_bias(
+    prefix_rows: int, run_rows: int, window: int | None, like: torch.Tensor
+) -> torch.Tensor:
+    """[run_rows, prefix_rows + run_rows]: 0 for a key that a query sees, -inf for the others.
+
+    A query sees the keys at distances 0 to `window` - 1 before it, all of them without a window.
+    """
     import torch
 
-    distance = torch.arange(before, before + own, device=like.device)[:, None] - torch.arange(
-        before + own, device=like.device
-    )
-    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-    return like.new_zeros(own, before + own).masked_fill_(hidden, -math.inf)
+    length = prefix_rows + run_rows
+    query_positions = torch.arange(prefix_rows, length, device=like.device)
+    key_positions = torch.arange(length, device=like.device)
+    distance = query_positions[:, None] - key_positions
+    hidden = distance < 0
+    if window is not None:
+        hidden |= distance >= window
+    return like.new_zeros(run_rows, length).masked_fill_(hidden, -math.inf)
 
 
 @cache
@@ -123,10 +132,10 @@ def tree_attention(
         raise NotImplementedError("attention sinks and position biases")
     tree.calls += 1
     tree.windows.append(sliding_window)
-    return _attend(query, key, value, tree, scaling, sliding_window, softcap), None
+    return _attend_tree(query, key, value, tree, scaling, sliding_window, softcap), None
 
 
-def _attend(
+def _attend_tree(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -135,16 +144,21 @@ def _attend(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
+    """Run by run: the queries of a run attend to the keys and values of its whole path."""
     import torch
 
-    queries, keys, values = (part.split(tree.cuts, dim=2) for part in (query, key, value))
-    found = []
-    for place, own in enumerate(tree.pieces):
-        path = [*tree.prefix_pieces[place], *own]
-        q = _join([queries[at] for at in own])
-        k, v = _join([keys[at] for at in path]), _join([values[at] for at in path])
-        found.append(attend_run(q, k, v, tree.bias(place, q, window), scaling, softcap))
-    return torch.cat(found, dim=2).transpose(1, 2)
+    query_pieces = query.split(tree.cuts, dim=2)
+    key_pieces = key.split(tree.cuts, dim=2)
+    value_pieces = value.split(tree.cuts, dim=2)
+    outputs = []
+    for run_index, run_pieces in enumerate(tree.pieces):
+        path = [*tree.prefix_pieces[run_index], *run_pieces]
+        q = _join([query_pieces[piece] for piece in run_pieces])
+        k = _join([key_pieces[piece] for piece in path])
+        v = _join([value_pieces[piece] for piece in path])
+        bias = tree.bias(run_index, q, window)
+        outputs.append(attend_run(q, k, v, bias, scaling, softcap))
+    return torch.cat(outputs, dim=2).transpose(1, 2)
 
 
 def _join(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -161,87 +175,102 @@ def attend_run(
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """One run: [1, heads, q, d]; no `bias` means causal."""
+    """softmax(cap(q k^T * scaling) + bias) v of one run, [1, heads, q, d]; no `bias` means causal.
+
+    Without soft-capping it is torch's SDPA, or on a CPU in half precision `explicit_attention`,
+    which is faster there for what fits.
+    """
     import torch.nn.functional as F
 
     grouped = q.shape[1] != k.shape[1]
-    if (
-        softcap is None
-        and q.device.type == "cpu"
-        and q.dtype.itemsize == 2
-        and q.shape[2] * k.shape[2] <= EXPLICIT_UP_TO
-    ):
-        return _explicit(q, k, v, bias, scaling)
-    if grouped and (
-        softcap is not None or (q.device.type == "cuda" and bias is not None)
-    ):  # CUDA has no fast kernel for both
-        k, v, grouped = (
-            *(part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in (k, v)),
-            False,
-        )
+    n_scores = q.shape[2] * k.shape[2]
+    half_on_cpu = q.device.type == "cpu" and q.dtype.itemsize == 2
+    if softcap is None and half_on_cpu and n_scores <= EXPLICIT_MAX_SCORES:
+        return explicit_attention(q, k, v, bias, scaling)
+
+    # repeat the heads of keys and values where nothing below does that by itself; CUDA has no fast
+    # kernel for grouped heads together with a mask
+    masked_on_cuda = q.device.type == "cuda" and bias is not None
+    if grouped and (softcap is not None or masked_on_cuda):
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        v = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+        grouped = False
     if softcap is None:
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=bias, is_causal=bias is None, scale=scaling, enable_gqa=grouped
         )
-    scores = q @ k.transpose(2, 3) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+
+    # soft-capping as written, with a softmax in fp32 (fp64 in fp64 models)
+    scores = q @ k.transpose(2, 3) * _scale(q, scaling)
     capped = softcap * (scores / softcap).tanh()
-    bias = _bias(0, q.shape[2], None, q) if bias is None else bias
+    if bias is None:
+        bias = causal_bias(0, q.shape[2], None, q)
     exact = capped.double() if q.dtype.itemsize == 8 else capped.float()
     return (exact + bias).softmax(-1).to(q.dtype) @ v
 
 
-def _explicit(
+def _scale(q: torch.Tensor, scaling: float | None) -> float:
+    return float(q.shape[-1] ** -0.5) if scaling is None else scaling
+
+
+def explicit_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     bias: torch.Tensor | None,
     scaling: float | None,
 ) -> torch.Tensor:
-    """Two batched products and a softmax: on a CPU in bf16 twice as fast as its flash kernel,
-    forward and backward."""
+    """softmax(q k^T * scaling + bias) v, written out as two batched products and a softmax.
+
+    On a CPU in bf16 it is twice as fast as torch's flash kernel, forward and backward.
+    """
     heads, length, size = q.shape[1:]
     kv_heads = k.shape[1]
-    rows = (q * (size**-0.5 if scaling is None else scaling)).reshape(
-        kv_heads, heads // kv_heads * length, size
-    )
-    found: torch.Tensor = _products()(
-        rows, k[0], v[0], _bias(0, length, None, q) if bias is None else bias
-    )
-    return found.view(1, heads, length, -1)
+    if bias is None:
+        bias = causal_bias(0, length, None, q)
+    # the queries of all heads that share a key head are rows of one product
+    rows = (q * _scale(q, scaling)).reshape(kv_heads, heads // kv_heads * length, size)
+    output: torch.Tensor = _explicit_function()(rows, k[0], v[0], bias)
+    return output.view(1, heads, length, -1)
 
 
 @cache
-def _products() -> Any:
+def _explicit_function() -> Any:
     """(rows [kv heads, n * q, d], keys and values [kv heads, k, d], bias [q, k]) -> [kv heads, n *
     q, d].
 
-    The shares, a quarter of what a forward pass would keep, are computed again in the backward
-    pass.
+    The probabilities, a quarter of what a forward pass would keep, are computed again in the
+    backward pass. The class is made on first use because torch may not be imported with this
+    module.
     """
     import torch
 
-    def shares(rows: torch.Tensor, k: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def probabilities(rows: torch.Tensor, k: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         scores = rows @ k.transpose(1, 2)
         return scores.view(len(k), -1, *bias.shape).add_(bias).softmax(-1).view_as(scores)
 
-    class Products(torch.autograd.Function):
+    class ExplicitAttention(torch.autograd.Function):
         @staticmethod
         def forward(
             ctx: Any, rows: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor
         ) -> torch.Tensor:
             ctx.save_for_backward(rows, k, v, bias)
-            return shares(rows, k, bias) @ v
+            return probabilities(rows, k, bias) @ v
 
         @staticmethod
-        def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             rows, k, v, bias = ctx.saved_tensors
-            share = shares(rows, k, bias)
-            slope = torch.ops.aten._softmax_backward_data(
-                slopes[0] @ v.transpose(1, 2), share, -1, share.dtype
-            )
-            return slope @ k, slope.transpose(1, 2) @ rows, share.transpose(1, 2) @ slopes[0], None
+            (d_output,) = gradients
+            p = probabilities(rows, k, bias)
+            # output = p v; p = softmax(s); s = rows k^T + bias
+            d_v = p.transpose(1, 2) @ d_output
+            d_p = d_output @ v.transpose(1, 2)
+            d_s = torch.ops.aten._softmax_backward_data(d_p, p, -1, p.dtype)
+            d_rows = d_s @ k
+            d_k = d_s.transpose(1, 2) @ rows
+            return d_rows, d_k, d_v, None
 
-    return Products.apply
+    return ExplicitAttention.apply
 
 
 def _plain(
@@ -255,7 +284,7 @@ def _plain(
     softcap: float | None,
     rest: dict[str, Any],
 ) -> tuple[torch.Tensor, None]:
-    """A forward without a tree. Soft-capping, which SDPA has not, is computed as written."""
+    """A forward without a tree: SDPA, and with soft-capping, which SDPA does not have, our own."""
     import torch
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -265,9 +294,9 @@ def _plain(
         )
     bias = mask
     if mask is not None and mask.dtype.itemsize == 1:
-        bias = query.new_zeros(mask.shape).masked_fill_(
-            ~mask, torch.finfo(query.dtype).min
-        )  # padding sees nothing, and inf makes that nan
+        # a row of padding sees nothing; -inf in all of a row would make it nan
+        lowest = torch.finfo(query.dtype).min
+        bias = query.new_zeros(mask.shape).masked_fill_(~mask, lowest)
     elif mask is None and query.shape[2] == 1:
         bias = query.new_zeros(1, key.shape[2])
     return attend_run(query, key, value, bias, scaling, softcap).transpose(1, 2).contiguous(), None

@@ -1,12 +1,16 @@
 """From hidden states to log-probabilities of the targets, without ever holding [M, vocabulary].
 
 Logits, soft-capping, log-sum-exp and sums are fp32 (fp64 in fp64 models) whatever the dtype of the
-model. With a frozen head d logp / d h does not depend on the loss, so it is computed in the forward
-pass: per tile of the vocabulary one product for the logits and one for the gradient, a running
-maximum as in flash attention, two products in all instead of three (the idea of Liger's fused
-cross-entropy, here independent of the loss). A trainable or adapted head is recomputed in the
-backward pass instead. Lives here: both roads and `Head`, the arithmetic after the last linear layer
-that is known. A head that is none of this is left to the model's own forward (score.py).
+model.
+
+With a frozen head d logp / d h does not depend on the loss, so the forward pass computes it: the
+vocabulary is cut into tiles, each tile takes one product for the logits and one for the gradient,
+and a running maximum joins the tiles as in flash attention. That is two products in all instead of
+three (the idea of Liger's fused cross-entropy, here independent of the loss). A trainable or adapted
+head is computed again in the backward pass instead.
+
+`Head` is the arithmetic after the last linear layer that is known here. A head that is none of this
+is left to the model's own forward (score.py).
 """
 
 from __future__ import annotations
@@ -22,8 +26,12 @@ from thumbwheel.engine.precision import bf16_products
 if TYPE_CHECKING:
     import torch
 
-ROWS = 1024  # hidden states of one pass over the vocabulary
-TILE_BYTES = {"cpu": 4 << 20}  # widened weights of one tile; on a CPU they should stay in the cache
+ROWS = 1024
+"""Hidden states of one pass over the vocabulary."""
+RECOMPUTED_ROWS = 128
+"""The same for a head that trains, where all logits of a pass are held."""
+TILE_BYTES = {"cpu": 4 << 20}
+"""Widened weights of one tile, by device; on a CPU they should stay in the cache."""
 TILE_BYTES_ELSEWHERE = 256 << 20
 
 
@@ -50,24 +58,23 @@ class Head:
     @property
     def frozen(self) -> bool:
         """No parameter of it trains and no adapter is on it."""
-        return not any(
-            parameter.requires_grad for parameter in self.module.parameters()
-        ) and hasattr(self.module, "weight")
+        trains = any(parameter.requires_grad for parameter in self.module.parameters())
+        return not trains and hasattr(self.module, "weight")
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, H] -> [n, V] in the accumulation dtype, through the module itself."""
         return self.finish(self.module(hidden).to(wide(hidden)))
 
     def finish(self, logits: torch.Tensor) -> torch.Tensor:
-        """Scale and soft-capping."""
+        """Raw logits -> logits: scale and soft-capping."""
         scaled = logits if self.scale == 1.0 else logits * self.scale
         return scaled if self.softcap is None else self.softcap * (scaled / self.softcap).tanh()
 
-    def slope(self, final: torch.Tensor) -> torch.Tensor | float:
-        """d finish / d raw logit, from the finished logit."""
-        return (
-            self.scale if self.softcap is None else self.scale * (1 - (final / self.softcap) ** 2)
-        )
+    def slope(self, logits: torch.Tensor) -> torch.Tensor | float:
+        """d logit / d raw logit, from the finished logit."""
+        if self.softcap is None:
+            return self.scale
+        return self.scale * (1 - (logits / self.softcap) ** 2)
 
 
 def wide(tensor: torch.Tensor) -> torch.dtype:
@@ -92,95 +99,91 @@ def score_targets(
     """
     size = rows or ROWS
     if not head.frozen:
-        return _recomputed(head, hidden, targets, temperature, min(size, 128), entropy)
-    pairs = [
-        _frozen()(
-            part,
-            head.module.weight,
-            getattr(head.module, "bias", None),
-            wanted,
-            head,
-            temperature,
-            entropy,
-        )
-        for part, wanted in zip(hidden.split(size), targets.split(size), strict=True)
-    ]
-    return _joined([logp for logp, _ in pairs]), _joined(
-        [spread for _, spread in pairs]
-    ) if entropy else None
+        size = min(size, RECOMPUTED_ROWS)
+    logps: list[torch.Tensor] = []
+    entropies: list[torch.Tensor] = []
+    for part, part_targets in zip(hidden.split(size), targets.split(size), strict=True):
+        score = _score_frozen if head.frozen else _score_recomputed
+        logp, part_entropy = score(head, part, part_targets, temperature, entropy)
+        logps.append(logp)
+        entropies.append(part_entropy)
+    return _join(logps), _join(entropies) if entropy else None
 
 
-def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+def _join(parts: list[torch.Tensor]) -> torch.Tensor:
     import torch
 
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _recomputed(
-    head: Head,
-    hidden: torch.Tensor,
-    targets: torch.Tensor,
-    temperature: float,
-    size: int,
-    entropy: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _score_frozen(
+    head: Head, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    weight, bias = head.module.weight, getattr(head.module, "bias", None)
+    logp, entropies = _frozen_head()(hidden, weight, bias, targets, head, temperature, entropy)
+    return logp, entropies
+
+
+def _score_recomputed(
+    head: Head, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     from torch.utils.checkpoint import checkpoint
 
-    def one(part: torch.Tensor, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logs = (head.logits(part) / temperature).log_softmax(-1)
-        return logs.gather(1, wanted[:, None])[:, 0], entropy_of(
-            logs.detach()
-        ) if entropy else logs.new_zeros(0)
+    def score(hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logps = (head.logits(hidden) / temperature).log_softmax(-1)
+        entropies = entropy_of(logps.detach()) if entropy else logps.new_zeros(0)
+        return logps.gather(1, targets[:, None])[:, 0], entropies
 
-    pairs = [
-        checkpoint(one, a, b, use_reentrant=False)
-        for a, b in zip(hidden.split(size), targets.split(size), strict=True)
-    ]
-    return _joined([logp for logp, _ in pairs]), _joined(
-        [spread for _, spread in pairs]
-    ) if entropy else None
+    logp, entropies = checkpoint(score, hidden, targets, use_reentrant=False)
+    return logp, entropies
 
 
-def entropy_of(logs: torch.Tensor) -> torch.Tensor:
+def entropy_of(logps: torch.Tensor) -> torch.Tensor:
     """[n, V] log-probabilities -> [n] nats; a token of probability 0 adds 0."""
-    return -(logs.exp() * logs).nan_to_num(nan=0.0).sum(-1)
+    return -(logps.exp() * logps).nan_to_num(nan=0.0).sum(-1)
 
 
-class _Sums:
-    """Running sums over the vocabulary, all relative to the running maximum: of p, of p * logit and
-    of p * slope * W."""
+class _RunningSums:
+    """Sums over the vocabulary, tile by tile, relative to the running maximum m of the logits z:
+
+    mass = sum exp(z - m), weighted_logits = sum exp(z - m) z (for the entropy), and
+    weighted_rows = sum exp(z - m) slope W (for the gradient).
+    """
 
     def __init__(self, hidden: torch.Tensor, gradient: bool, entropy: bool) -> None:
-        kind = wide(hidden)
-        self.top = hidden.new_full((hidden.shape[0], 1), -float("inf"), dtype=kind)
-        self.mass = hidden.new_zeros(hidden.shape[0], 1, dtype=kind)
-        self.pull = hidden.new_zeros(hidden.shape, dtype=kind) if gradient else None
-        self.energy = hidden.new_zeros(hidden.shape[0], 1, dtype=kind) if entropy else None
+        dtype, n = wide(hidden), hidden.shape[0]
+        self.maximum = hidden.new_full((n, 1), -float("inf"), dtype=dtype)
+        self.mass = hidden.new_zeros(n, 1, dtype=dtype)
+        self.weighted_logits = hidden.new_zeros(n, 1, dtype=dtype) if entropy else None
+        self.weighted_rows = hidden.new_zeros(hidden.shape, dtype=dtype) if gradient else None
 
     def add(self, logits: torch.Tensor, slope: torch.Tensor | float, tile: torch.Tensor) -> None:
         """One tile: finished `logits` [n, v] (overwritten), their slope and the weights [v, H] in
         the dtype of the model."""
         import torch
 
-        top = torch.maximum(self.top, logits.amax(-1, keepdim=True))
-        shrink = (self.top - top).exp()
-        self.top = top
-        kept = logits.clone() if self.energy is not None else None
-        share = logits.sub_(top).exp_()
-        self.mass = self.mass * shrink + share.sum(-1, keepdim=True)
-        if self.energy is not None and kept is not None:
-            self.energy = self.energy * shrink + (share * kept.nan_to_num(neginf=0.0)).sum(
-                -1, keepdim=True
-            )
-        if self.pull is not None:
-            weighted = share if isinstance(slope, float) else share.mul_(slope)
-            self.pull = self.pull.mul_(shrink).add_(
-                weighted.to(tile.dtype) @ tile, alpha=slope if isinstance(slope, float) else 1.0
-            )
+        # what was summed so far is brought to the new maximum
+        maximum = torch.maximum(self.maximum, logits.amax(-1, keepdim=True))
+        shrink = (self.maximum - maximum).exp()
+        self.maximum = maximum
+
+        finite = None
+        if self.weighted_logits is not None:
+            finite = logits.nan_to_num(neginf=0.0)  # a copy: `logits` becomes the masses below
+        masses = logits.sub_(maximum).exp_()
+        self.mass = self.mass * shrink + masses.sum(-1, keepdim=True)
+        if self.weighted_logits is not None and finite is not None:
+            added = (masses * finite).sum(-1, keepdim=True)
+            self.weighted_logits = self.weighted_logits * shrink + added
+        if self.weighted_rows is not None:
+            constant = slope if isinstance(slope, float) else 1.0
+            weighted = masses if isinstance(slope, float) else masses.mul_(slope)
+            product = weighted.to(tile.dtype) @ tile
+            self.weighted_rows = self.weighted_rows.mul_(shrink).add_(product, alpha=constant)
 
 
 @cache
-def _frozen() -> Any:
+def _frozen_head() -> Any:
     """The autograd function of a frozen head; made on first use because torch may not be imported
     with this module."""
     import torch
@@ -200,70 +203,70 @@ def _frozen() -> Any:
             temperature: float,
             entropy: bool,
         ) -> Any:
-            kind, precise = wide(hidden), hidden.to(wide(hidden))
-            sums = _Sums(hidden, ctx.needs_input_grad[0], entropy)
-            with (
-                bf16_products() if hidden.dtype == weight.dtype == torch.bfloat16 else nullcontext()
-            ):
-                for tile, logits in _tiles(precise, weight, bias, kind):
-                    final = head.finish(logits)
-                    slope = head.slope(final) if sums.pull is not None else 1.0
-                    sums.add(final if temperature == 1.0 else final / temperature, slope, tile)
-            chosen = weight[targets].to(kind)
-            raw = (precise * chosen).sum(-1) + (0.0 if bias is None else bias[targets].to(kind))
-            final = head.finish(raw)
-            partition = sums.top[:, 0] + sums.mass[:, 0].log()
-            if sums.pull is not None:
-                slope = head.slope(final)
-                near = chosen * (slope if isinstance(slope, float) else slope[:, None])
-                ctx.save_for_backward(
-                    ((near - sums.pull / sums.mass) / temperature).to(hidden.dtype)
-                )
-            spread = (
-                hidden.new_zeros(0)
-                if sums.energy is None
-                else partition - sums.energy[:, 0] / sums.mass[:, 0]
-            )
-            ctx.mark_non_differentiable(spread)
-            return final / temperature - partition, spread
+            # sums over the vocabulary
+            dtype = wide(hidden)
+            h = hidden.to(dtype)
+            gradient = ctx.needs_input_grad[0]
+            sums = _RunningSums(hidden, gradient, entropy)
+            from_bf16 = hidden.dtype == weight.dtype == torch.bfloat16
+            with bf16_products() if from_bf16 else nullcontext():
+                for tile, raw in _tiles(h, weight, bias, dtype):
+                    logits = head.finish(raw)
+                    slope = head.slope(logits) if gradient else 1.0
+                    sums.add(logits if temperature == 1.0 else logits / temperature, slope, tile)
+            log_partition = sums.maximum[:, 0] + sums.mass[:, 0].log()
+
+            # logp = z_target / temperature - log sum exp(z / temperature)
+            target_rows = weight[targets].to(dtype)
+            raw = (h * target_rows).sum(-1)
+            if bias is not None:
+                raw = raw + bias[targets].to(dtype)
+            target_logits = head.finish(raw)
+            logp = target_logits / temperature - log_partition
+
+            # d logp / d h = (slope_target W_target - sum p slope W) / temperature
+            if sums.weighted_rows is not None:
+                slope = head.slope(target_logits)
+                pull = target_rows * (slope if isinstance(slope, float) else slope[:, None])
+                d_hidden = (pull - sums.weighted_rows / sums.mass) / temperature
+                ctx.save_for_backward(d_hidden.to(hidden.dtype))
+
+            # entropy = log sum exp(z / temperature) - sum p z / temperature
+            entropies = hidden.new_zeros(0)
+            if sums.weighted_logits is not None:
+                entropies = log_partition - sums.weighted_logits[:, 0] / sums.mass[:, 0]
+            ctx.mark_non_differentiable(entropies)
+            return logp, entropies
 
         @staticmethod
-        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-            (gradient,) = ctx.saved_tensors
-            return (
-                grads[0][:, None].to(gradient.dtype) * gradient,
-                None,
-                None,
-                None,
-                None,
-                None,
-                None,
-            )
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            (d_hidden,) = ctx.saved_tensors
+            d_logp = gradients[0][:, None].to(d_hidden.dtype)
+            return d_logp * d_hidden, None, None, None, None, None, None
 
     return FrozenHead.apply
 
 
 def _tiles(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kind: torch.dtype
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(weights of the tile as they are stored, its raw logits in `kind`); the buffers are used
+    """(weights of the tile as they are stored, its raw logits in `dtype`); the buffers are used
     again for every tile."""
     import torch
 
-    size = max(
-        256,
-        TILE_BYTES.get(weight.device.type, TILE_BYTES_ELSEWHERE)
-        // (kind.itemsize * weight.shape[1]),
-    )
-    widened = (
-        None
-        if weight.dtype == kind
-        else weight.new_empty(min(size, weight.shape[0]), weight.shape[1], dtype=kind)
-    )
-    logits = hidden.new_empty(hidden.shape[0] * min(size, weight.shape[0]))
-    for start in range(0, weight.shape[0], size):
+    n, (vocabulary, width) = hidden.shape[0], weight.shape
+    tile_bytes = TILE_BYTES.get(weight.device.type, TILE_BYTES_ELSEWHERE)
+    size = max(256, tile_bytes // (dtype.itemsize * width))
+    widened = None
+    if weight.dtype != dtype:
+        widened = weight.new_empty(min(size, vocabulary), width, dtype=dtype)
+    buffer = hidden.new_empty(n * min(size, vocabulary))
+    for start in range(0, vocabulary, size):
         tile = weight[start : start + size]
-        exact = tile if widened is None else widened[: tile.shape[0]].copy_(tile)
-        out = logits[: hidden.shape[0] * tile.shape[0]].view(hidden.shape[0], tile.shape[0])
-        torch.mm(hidden, exact.t(), out=out)
-        yield tile, out if bias is None else out.add_(bias[start : start + size])
+        rows = tile.shape[0]
+        exact = tile if widened is None else widened[:rows].copy_(tile)
+        logits = buffer[: n * rows].view(n, rows)
+        torch.mm(hidden, exact.t(), out=logits)
+        if bias is not None:
+            logits.add_(bias[start : start + size])
+        yield tile, logits

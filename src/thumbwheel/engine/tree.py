@@ -1,11 +1,12 @@
 """Token trees: what every method hands to the engine, and the padding-free batches that the engine
 scores.
 
-Lives here: `Example` and `Branch` (token ids, method neutral), `Layout` (how a model can be fed),
-`TreeBatch` (one forward pass) and `plan`, which packs the examples of one optimiser batch. Does not
-live here: text (prompt.py), losses (training) and the model itself (score.py). A batch is a prefix
-tree: what sequences have in common is in it once, position ids go on along each path, and an index
-map says which row predicts which target, so that one row may predict several next tokens.
+`Example` and `Branch` hold token ids and know no method; `Layout` says how a model can be fed;
+`TreeBatch` is one forward pass; `plan` packs the examples of one optimiser batch into such passes.
+
+A batch is a prefix tree: what sequences have in common is in it once, position ids go on along each
+path, and an index says which row predicts which target, so that one row may predict several next
+tokens. Text is prompt.py's, losses are training's, the model is score.py's.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from thumbwheel.engine.trie import Node, Run, Trie, common_prefix_length
 if TYPE_CHECKING:
     import torch
 
-READ_AT_MOST = 0.8  # of the rows: above that, picking them out costs what it saves
-SHARE_AT_LEAST = (
-    16  # rows: below that, gathering a shared opening costs more than computing it again
-)
+READ_AT_MOST = 0.8
+"""Share of the rows that may be picked out to be read; above it, picking costs what it saves."""
+SHARE_AT_LEAST = 16
+"""Rows of a common prefix; a shorter one costs more to gather than to compute again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Branch:
     @property
     def targets(self) -> list[int]:
         """Offsets of the scored tokens."""
-        return [at for at in range(len(self.ids)) if self.mask is None or self.mask[at]]
+        offsets = range(len(self.ids))
+        return list(offsets) if self.mask is None else [i for i in offsets if self.mask[i]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class TreeBatch:
 
     kind: Literal["tree", "padded"]
     examples: tuple[Example, ...]
-    example_ids: tuple[int, ...]  # place of each example in the sequence that was planned
+    example_ids: tuple[int, ...]  # index of each example in the sequence that was planned
     input_ids: torch.Tensor  # [T]
     position_ids: torch.Tensor  # [T]
     pred_index: torch.Tensor  # [M] row whose hidden state predicts the target
@@ -125,8 +127,8 @@ class TreeBatch:
         """The distinct rows that predict a target or end a branch; None where they are nearly all."""
         import torch
 
-        found = torch.unique(torch.cat([self.pred_index, self.last_index]))
-        return found if len(found) <= READ_AT_MOST * self.n_rows else None
+        rows = torch.unique(torch.cat([self.pred_index, self.last_index]))
+        return rows if len(rows) <= READ_AT_MOST * self.n_rows else None
 
     @property
     def n_branches(self) -> int:
@@ -136,7 +138,10 @@ class TreeBatch:
     @property
     def branches(self) -> tuple[Branch, ...]:
         """All branches in order."""
-        return tuple(branch for example in self.examples for branch in example.branches)
+        branches: list[Branch] = []
+        for example in self.examples:
+            branches += example.branches
+        return tuple(branches)
 
     def branch_sum(self, values: torch.Tensor) -> torch.Tensor:
         """[M] -> [n_branches], in the dtype of `values`; differentiable."""
@@ -152,11 +157,11 @@ class TreeBatch:
         """The same batch with its tensors on `device`."""
         import torch
 
-        moved = {
-            f.name: getattr(self, f.name).to(device)
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), torch.Tensor)
-        }
+        moved: dict[str, torch.Tensor] = {}
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
+            if isinstance(value, torch.Tensor):
+                moved[attribute.name] = value.to(device)
         return replace(self, **moved)
 
 
@@ -169,147 +174,164 @@ def plan(examples: Sequence[Example], token_budget: int, layout: Layout) -> list
     """
     if token_budget < 1:
         raise ValueError(f"token budget {token_budget}")
-    bins = (
-        _pack_trees(examples, token_budget, layout.share_at_least)
-        if layout.kind == "tree"
-        else _pack_rows(examples, token_budget)
-    )
-    return [build(examples, members, layout) for members in bins]
+    if layout.kind == "tree":
+        packed = _pack_trees(examples, token_budget, layout.share_at_least)
+    else:
+        packed = _pack_rows(examples, token_budget)
+    return [build(examples, members, layout) for members in packed]
 
 
 def build(examples: Sequence[Example], members: Sequence[int], layout: Layout) -> TreeBatch:
-    """One batch of the `members` of `examples`."""
-    chosen = [examples[at] for at in members]
-    return (
-        _tree_batch(chosen, members, layout.share_at_least)
-        if layout.kind == "tree"
-        else _padded_batch(chosen, members)
-    )
+    """One batch of those `examples` whose indices are `members`."""
+    chosen = [examples[index] for index in members]
+    if layout.kind == "tree":
+        return _tree_batch(chosen, members, layout.share_at_least)
+    return _padded_batch(chosen, members)
 
 
-def _pack_trees(examples: Sequence[Example], budget: int, share: int) -> list[list[int]]:
-    """Best fit decreasing, examples of one prompt one after the other; what opens like something in
-    the bin only costs its own rows."""
+@dataclass(slots=True)
+class _Bin:
+    """Examples (by index) of one batch, and the rows that they take together."""
+
+    members: list[int]
+    rows: int
+
+
+def _pack_trees(
+    examples: Sequence[Example], budget: int, share_at_least: int
+) -> list[list[int]]:
+    """Best fit decreasing: a bin costs an example the rows that the bin does not share with it.
+
+    Examples with the same prompt come one after the other.
+    """
     prompts = [example.prompt for example in examples]
-    own = [sum(len(branch.ids) for branch in example.branches) for example in examples]
-    whole: Counter[tuple[int, ...]] = Counter()
-    for prompt, rows in zip(prompts, own, strict=True):
-        whole[prompt] += rows
-    bins: list[tuple[list[int], int]] = []
-    for at in sorted(
-        range(len(examples)),
-        key=lambda at: (-len(prompts[at]) - whole[prompts[at]], prompts[at], at),
-    ):
-        room = [place for place, (_, used) in enumerate(bins) if used + own[at] <= budget]
-        costs = {
-            place: own[at] + len(prompts[at]) - _shared(examples, at, bins[place][0], share)
-            for place in room
-        }
-        place = min(
-            (place for place in room if bins[place][1] + costs[place] <= budget),
-            key=lambda place: costs[place],
-            default=None,
-        )
-        if place is None:
-            bins.append(([at], own[at] + len(prompts[at])))
+    branch_rows = [sum(len(branch.ids) for branch in example.branches) for example in examples]
+    rows_of_prompt: Counter[tuple[int, ...]] = Counter()
+    for prompt, rows in zip(prompts, branch_rows, strict=True):
+        rows_of_prompt[prompt] += rows
+
+    def largest_first(index: int) -> tuple[int, tuple[int, ...], int]:
+        prompt = prompts[index]
+        return -len(prompt) - rows_of_prompt[prompt], prompt, index
+
+    bins: list[_Bin] = []
+    for index in sorted(range(len(examples)), key=largest_first):
+        rows_alone = branch_rows[index] + len(prompts[index])
+        best, least_cost = None, rows_alone + 1
+        for candidate in bins:
+            if candidate.rows + branch_rows[index] > budget:
+                continue  # full, even if the whole prompt is shared
+            shared = max(
+                common_prefix_length(prompts[index], prompts[member])
+                for member in candidate.members
+            )
+            cost = rows_alone - shared if shared >= share_at_least else rows_alone
+            if candidate.rows + cost <= budget and cost < least_cost:
+                best, least_cost = candidate, cost
+        if best is None:
+            bins.append(_Bin([index], rows_alone))
         else:
-            members, used = bins[place]
-            bins[place] = ([*members, at], used + costs[place])
-    return [sorted(members) for members, _ in bins]
-
-
-def _shared(examples: Sequence[Example], at: int, members: Sequence[int], share: int) -> int:
-    common = max(
-        common_prefix_length(examples[at].prompt, examples[other].prompt) for other in members
-    )
-    return common if common >= share else 0
+            best.members.append(index)
+            best.rows += least_cost
+    return [sorted(packed.members) for packed in bins]
 
 
 def _pack_rows(examples: Sequence[Example], budget: int) -> list[list[int]]:
-    """Neighbours in length share a batch as long as branches x longest row stays within the budget."""
+    """Neighbours in length share a batch as long as branches x longest row is within the budget."""
     bins: list[list[int]] = []
     rows = 0
-    for at in sorted(range(len(examples)), key=lambda at: (-examples[at].longest, at)):
-        rows += len(examples[at].branches)
+    for index in sorted(range(len(examples)), key=lambda index: (-examples[index].longest, index)):
+        rows += len(examples[index].branches)
         if bins and rows * examples[bins[-1][0]].longest <= budget:
-            bins[-1].append(at)
+            bins[-1].append(index)
         else:
-            bins.append([at])
-            rows = len(examples[at].branches)
+            bins.append([index])
+            rows = len(examples[index].branches)
     return [sorted(members) for members in bins]
 
 
-def _tree_batch(examples: Sequence[Example], members: Sequence[int], share: int) -> TreeBatch:
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The row of each token of a branch and of the prompt before it."""
+
+    rows: Sequence[int]
+    prompt_length: int
+    branch: Branch
+
+
+def _tree_batch(
+    examples: Sequence[Example], members: Sequence[int], share_at_least: int
+) -> TreeBatch:
+    # insert every sequence; the nodes at which branches end tell their rows after the layout
     trie = Trie()
     leaves: list[Node] = []
     for example in examples:
-        end = trie.insert(trie.root, example.prompt, share)
-        leaves += [trie.insert(end, branch.ids, 1) for branch in example.branches]
-    flat, runs = trie.lay_out()
-    paths = iter(leaf.rows() for leaf in leaves)
-    index = [
-        (next(paths), len(example.prompt), branch)
-        for example in examples
-        for branch in example.branches
-    ]
-    return _assemble("tree", examples, members, flat, trie.positions(), index, runs=runs)
+        prompt_end = trie.insert(trie.root, example.prompt, share_at_least)
+        leaves += [trie.insert(prompt_end, branch.ids, 1) for branch in example.branches]
+    ids, runs = trie.lay_out()
+
+    paths: list[_Path] = []
+    remaining = iter(leaves)
+    for example in examples:
+        for branch in example.branches:
+            paths.append(_Path(next(remaining).rows(), len(example.prompt), branch))
+    return _assemble("tree", examples, members, ids, trie.positions(), paths, runs=runs)
 
 
 def _padded_batch(examples: Sequence[Example], members: Sequence[int]) -> TreeBatch:
-    flat: list[int] = []
+    ids: list[int] = []
     positions: list[int] = []
-    index: list[tuple[Sequence[int], int, Branch]] = []
+    paths: list[_Path] = []
     for example in examples:
         for branch in example.branches:
-            start, row = len(flat), (*example.prompt, *branch.ids)
-            flat += row
-            positions += range(len(row))
-            index.append((range(start, start + len(row)), len(example.prompt), branch))
-    return _assemble(
-        "padded",
-        examples,
-        members,
-        flat,
-        positions,
-        index,
-        lengths=tuple(len(path) for path, _, _ in index),
-    )
+            sequence = (*example.prompt, *branch.ids)
+            rows = range(len(ids), len(ids) + len(sequence))
+            ids += sequence
+            positions += range(len(sequence))
+            paths.append(_Path(rows, len(example.prompt), branch))
+    lengths = tuple(len(path.rows) for path in paths)
+    return _assemble("padded", examples, members, ids, positions, paths, lengths=lengths)
 
 
 def _assemble(
     kind: Literal["tree", "padded"],
     examples: Sequence[Example],
     members: Sequence[int],
-    flat: list[int],
+    ids: list[int],
     positions: list[int],
-    index: Sequence[tuple[Sequence[int], int, Branch]],
+    paths: Sequence[_Path],
     runs: tuple[Run, ...] = (),
     lengths: tuple[int, ...] = (),
 ) -> TreeBatch:
     import torch
 
+    # a target is predicted by the row of the token before it
     predictors: list[int] = []
     targets: list[int] = []
     slices: list[slice] = []
-    for path, before, branch in index:
+    for path in paths:
         start = len(targets)
-        predictors += [path[before + at - 1] for at in branch.targets]
-        targets += [branch.ids[at] for at in branch.targets]
+        offsets = path.branch.targets
+        predictors += [path.rows[path.prompt_length + offset - 1] for offset in offsets]
+        targets += [path.branch.ids[offset] for offset in offsets]
         slices.append(slice(start, len(targets)))
-    owners = [place for place, example in enumerate(examples) for _ in example.branches]
-    counts = torch.tensor([part.stop - part.start for part in slices])
+
+    example_of: list[int] = []
+    for number, example in enumerate(examples):
+        example_of += [number] * len(example.branches)
+    target_counts = torch.tensor([part.stop - part.start for part in slices])
     return TreeBatch(
-        kind,
-        tuple(examples),
-        tuple(members),
-        torch.tensor(flat),
-        torch.tensor(positions),
-        torch.tensor(predictors, dtype=torch.long),
-        torch.tensor(targets, dtype=torch.long),
-        torch.tensor([path[-1] for path, _, _ in index]),
-        torch.repeat_interleave(torch.arange(len(slices)), counts),
-        torch.tensor(owners),
-        tuple(slices),
-        runs,
-        lengths,
+        kind=kind,
+        examples=tuple(examples),
+        example_ids=tuple(members),
+        input_ids=torch.tensor(ids),
+        position_ids=torch.tensor(positions),
+        pred_index=torch.tensor(predictors, dtype=torch.long),
+        target_ids=torch.tensor(targets, dtype=torch.long),
+        last_index=torch.tensor([path.rows[-1] for path in paths]),
+        branch_of=torch.repeat_interleave(torch.arange(len(slices)), target_counts),
+        example_of=torch.tensor(example_of),
+        branch_slices=tuple(slices),
+        runs=runs,
+        lengths=lengths,
     )

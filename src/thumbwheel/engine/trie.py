@@ -1,7 +1,7 @@
 """The compressed prefix tree under a TreeBatch, and its layout in rows.
 
-Lives here: inserting sequences, and laying the nodes out depth first so that each leftmost chain is
-one contiguous `Run` whose attention is plain causal. Does not live here: examples, tensors.
+Sequences are inserted; the nodes are laid out depth first, so that each leftmost chain of nodes is
+one contiguous `Run` whose attention is plain causal. Examples and tensors are tree.py's.
 """
 
 from __future__ import annotations
@@ -37,69 +37,69 @@ class Node:
 
     def ancestors(self) -> list[Node]:
         """From the root's child down to this node's parent."""
-        found: list[Node] = []
+        ancestors: list[Node] = []
         node = self.parent
         while node is not None and node.parent is not None:
-            found.append(node)
+            ancestors.append(node)
             node = node.parent
-        return found[::-1]
+        return ancestors[::-1]
 
     def rows(self) -> list[int]:
         """Row of each token on the path from the root to the end of this node."""
-        return [
-            row
-            for node in (*self.ancestors(), self)
-            for row in range(node.start, node.start + len(node.ids))
-        ]
+        rows: list[int] = []
+        for node in (*self.ancestors(), self):
+            rows += range(node.start, node.start + len(node.ids))
+        return rows
 
 
 class Trie:
-    """Sequences with their common openings stored once. A node that was handed out stays the end of
+    """Sequences with their common prefixes stored once. A node that was handed out stays the end of
     its sequence."""
 
     def __init__(self) -> None:
         self.root = Node((), None)
 
-    def insert(self, at: Node, ids: Sequence[int], share: int) -> Node:
-        """The node where `ids`, continued from the end of `at`, ends.
+    def insert(self, parent: Node, ids: Sequence[int], share_at_least: int) -> Node:
+        """The node where `ids`, continued from the end of `parent`, ends.
 
-        A node is cut for an opening of at least `share` tokens only (counted from `at`), or where
-        all of `ids` is in it.
+        A node is split only for a common prefix of at least `share_at_least` tokens (counted from
+        `parent`), or where all of `ids` is in it.
         """
-        done = 0
-        while done < len(ids):
-            child, common = _nearest(at, ids, done)
-            if child is None or not (
-                common == len(child.ids) or done + common == len(ids) or done + common >= share
-            ):
-                return _append(at, ids[done:])
-            at = child if common == len(child.ids) else _cut(child, common)
-            done += common
-        return at
+        node, matched = parent, 0
+        while matched < len(ids):
+            child, common = _closest_child(node, ids, matched)
+            whole_child = child is not None and common == len(child.ids)
+            all_ids = matched + common == len(ids)
+            long_enough = matched + common >= share_at_least
+            if child is None or not (whole_child or all_ids or long_enough):
+                return _append(node, ids[matched:])
+            node = child if whole_child else _split(child, common)
+            matched += common
+        return node
 
     def lay_out(self) -> tuple[list[int], tuple[Run, ...]]:
         """Give every node its rows; returns the token of each row and the runs that partition the
         rows."""
-        flat: list[int] = []
+        ids: list[int] = []
         runs: list[Run] = []
         for node, opens_run in self._walk():
-            node.start = len(flat)
-            flat += node.ids
+            node.start = len(ids)
+            ids += node.ids
             if opens_run:
-                runs.append(Run(node.start, len(flat), _intervals(node.ancestors())))
+                runs.append(Run(node.start, len(ids), _intervals(node.ancestors())))
             else:
-                runs[-1] = Run(runs[-1].start, len(flat), runs[-1].prefix)
-        return flat, tuple(runs)
+                runs[-1] = Run(runs[-1].start, len(ids), runs[-1].prefix)
+        return ids, tuple(runs)
 
     def positions(self) -> list[int]:
         """Position of each row on its path."""
-        found: list[int] = []
+        positions: list[int] = []
         ends: dict[int, int] = {id(self.root): 0}
         for node, _ in self._walk():
             start = ends[id(node.parent)]
             ends[id(node)] = start + len(node.ids)
-            found += range(start, ends[id(node)])
-        return found
+            positions += range(start, ends[id(node)])
+        return positions
 
     def _walk(self) -> Iterator[tuple[Node, bool]]:
         """Depth first; the flag says that the node is no first child and so opens a run."""
@@ -107,39 +107,41 @@ class Trie:
         while stack:
             node, opens_run = stack.pop()
             yield node, opens_run
-            stack += [(child, at > 0) for at, child in reversed(list(enumerate(node.children)))]
-
-
-def _nearest(at: Node, ids: Sequence[int], done: int) -> tuple[Node | None, int]:
-    best: Node | None = None
-    longest = 0
-    for child in at.children:
-        common = common_prefix_length(child.ids, ids, done)
-        if common > longest:
-            best, longest = child, common
-    return best, longest
+            numbered = list(enumerate(node.children))
+            stack += [(child, number > 0) for number, child in reversed(numbered)]
 
 
 def common_prefix_length(left: Sequence[int], right: Sequence[int], offset: int = 0) -> int:
-    """How many tokens `left` and `right` from `offset` on begin alike with."""
-    most = min(len(left), len(right) - offset)
-    for at in range(most):
-        if left[at] != right[offset + at]:
-            return at
-    return most
+    """How many tokens `left` has in common with `right` from `offset` on."""
+    longest = min(len(left), len(right) - offset)
+    for index in range(longest):
+        if left[index] != right[offset + index]:
+            return index
+    return longest
 
 
-def _append(at: Node, ids: Sequence[int]) -> Node:
-    node = Node(ids, at)
-    at.children.append(node)
+def _closest_child(node: Node, ids: Sequence[int], offset: int) -> tuple[Node | None, int]:
+    """The child that has most tokens in common with `ids` from `offset` on, and how many."""
+    closest: Node | None = None
+    longest = 0
+    for child in node.children:
+        common = common_prefix_length(child.ids, ids, offset)
+        if common > longest:
+            closest, longest = child, common
+    return closest, longest
+
+
+def _append(parent: Node, ids: Sequence[int]) -> Node:
+    node = Node(ids, parent)
+    parent.children.append(node)
     return node
 
 
-def _cut(node: Node, length: int) -> Node:
+def _split(node: Node, length: int) -> Node:
     """Put a new node with the first `length` tokens above `node`, which keeps the rest and its
     identity as an end."""
     parent = node.parent
-    assert parent is not None  # noqa: S101 - the root is empty and never cut
+    assert parent is not None  # noqa: S101 - the root is empty and never split
     upper = Node(node.ids[:length], parent)
     parent.children[parent.children.index(node)] = upper
     node.ids, node.parent = node.ids[length:], upper
@@ -148,6 +150,7 @@ def _cut(node: Node, length: int) -> Node:
 
 
 def _intervals(nodes: Sequence[Node]) -> tuple[tuple[int, int], ...]:
+    """The rows of `nodes` as [start, stop) intervals; neighbours are merged."""
     merged: list[tuple[int, int]] = []
     for node in nodes:
         stop = node.start + len(node.ids)

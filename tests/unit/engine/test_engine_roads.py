@@ -284,9 +284,9 @@ def test_explicit_and_flash_attention_agree_and_so_do_their_gradients(dtype):
         for heads, length in ((4, 9), (2, 14), (2, 14))
     ]
     exact = [part.detach().double().requires_grad_() for part in given]
-    bias = attention._bias(5, 9, 6, given[0])
+    bias = attention.causal_bias(5, 9, 6, given[0])
     flash = attention.attend_run(*exact, bias.double(), 0.3, None)
-    explicit = attention._explicit(*given, bias, 0.3)
+    explicit = attention.explicit_attention(*given, bias, 0.3)
     atol = 1e-12 if dtype == torch.float64 else 3e-2
     torch.testing.assert_close(explicit.double(), flash, atol=atol, rtol=0)
     slope = torch.randn(flash.shape, dtype=dtype)
@@ -306,7 +306,7 @@ def test_a_forward_pass_keeps_no_attention_shares():
     with torch.autograd.graph.saved_tensors_hooks(
         lambda part: kept.append(part.shape) or part, lambda part: part
     ):
-        attention._explicit(q, k, v, None, None)
+        attention.explicit_attention(q, k, v, None, None)
     assert kept and not any(shape[-1] == 9 and shape.numel() >= 4 * 9 * 9 for shape in kept), kept
 
 
@@ -315,7 +315,7 @@ def test_long_bf16_rows_leave_the_explicit_road(monkeypatch):
     for parameter in model.parameters():
         parameter.data = parameter.data if parameter.requires_grad else parameter.data.bfloat16()
     _, near = _policy(copy.deepcopy(model))
-    monkeypatch.setattr(attention, "EXPLICIT_UP_TO", 0)
+    monkeypatch.setattr(attention, "EXPLICIT_MAX_SCORES", 0)
     _, flash = _policy(model)
     assert 0 < (near - flash).abs().max() < 0.1
 
