@@ -1,8 +1,8 @@
-"""Running a transformers causal LM on a TreeBatch: as a tree, as padded rows, or wholly through its
-own head.
+"""Running a transformers model on a TreeBatch: as a tree, as padded rows, or through the whole
+forward with the model's own head.
 
-Lives here: where the trunk of a model is and how a batch becomes its arguments. Does not live here:
-which road a model may take (capability.py), the fused head (head.py), roles (score.py).
+Here is where the trunk of a model is, and how a batch becomes its arguments. Which of the three a
+model may take is decided in capability.py; the fused head is head.py's, roles are score.py's.
 """
 
 from __future__ import annotations
@@ -33,12 +33,8 @@ def is_encoder(config: Any) -> bool:
     of continuing it."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    backwards = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return (
-        backwards
-        and not getattr(config, "is_decoder", False)
-        and not getattr(config, "is_encoder_decoder", False)
-    )
+    decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
+    return config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not decodes
 
 
 def trunk_of(model: Any) -> Any:
@@ -53,14 +49,13 @@ def tree_hidden(model: Any, batch: TreeBatch, mask: TreeMask | None = None) -> t
     The 4-D mask only tells transformers to build none of its own.
     """
     mask = mask or TreeMask.of(batch.runs, batch.n_rows, batch.read_rows)
-    found = trunk_of(model)(
+    hidden: torch.Tensor = trunk_of(model)(
         input_ids=batch.input_ids[None],
         position_ids=batch.position_ids[None],
         attention_mask=(batch.input_ids[:1] >= 0).view(1, 1, 1, 1),
         use_cache=False,
         tree=mask,
-    )
-    hidden: torch.Tensor = found[0]
+    )[0]
     return hidden[0]
 
 
@@ -91,13 +86,16 @@ def classifier_scores(model: Any, batch: TreeBatch) -> torch.Tensor:
 
     arguments, cells = padded_arguments(batch)
     if getattr(language_model(model).config, "type_vocab_size", 0) > 1:
-        kinds = torch.zeros_like(arguments["input_ids"])
-        starts = [len(example.prompt) for example in batch.examples for _ in example.branches]
-        second = batch.position_ids >= torch.tensor(starts, device=cells.device).repeat_interleave(
+        # token type 0 for the prompt, 1 for the answer
+        prompt_lengths: list[int] = []
+        for example in batch.examples:
+            prompt_lengths += [len(example.prompt)] * len(example.branches)
+        answer_starts = torch.tensor(prompt_lengths, device=cells.device).repeat_interleave(
             torch.tensor(batch.lengths, device=cells.device)
         )
-        kinds.view(-1)[cells] = second.long()
-        arguments["token_type_ids"] = kinds
+        types = torch.zeros_like(arguments["input_ids"])
+        types.view(-1)[cells] = (batch.position_ids >= answer_starts).long()
+        arguments["token_type_ids"] = types
     logits: torch.Tensor = model(**arguments).logits
     return logits[:, 0]
 
@@ -106,7 +104,6 @@ def model_logits(model: Any, batch: TreeBatch) -> torch.Tensor:
     """[M, V] logits from the model's whole forward on padded rows; virtual tokens in front (prompt
     tuning) are skipped."""
     arguments, cells = padded_arguments(batch)
-    logits: torch.Tensor = model(**arguments, use_cache=False).logits[
-        :, -arguments["input_ids"].shape[1] :
-    ]
+    longest = arguments["input_ids"].shape[1]
+    logits: torch.Tensor = model(**arguments, use_cache=False).logits[:, -longest:]
     return logits.flatten(0, 1)[cells[batch.pred_index]]

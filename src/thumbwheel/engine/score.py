@@ -1,9 +1,8 @@
-"""Scores of a TreeBatch under a role; what every method stands on.
+"""Scores of a TreeBatch under a role: the base of every method.
 
-Lives here: `ScoreEngine`, the one place that runs the model for training and evaluation, `Role`,
-and `RoleModel`, what a role means: an adapter on the one frozen base and, for a critic or a reward
-model, a scalar head. Does not live here: losses, caching (refcache.py). To add a role, add it to
-`Role`.
+`ScoreEngine` is the one place that runs the model for training and evaluation. A `Role` is whose
+scores are asked for; its `RoleModel` is an adapter on the one frozen base and, for a critic or a
+reward model, a scalar head. Losses are the methods' own; reference values are cached in refcache.py.
 """
 
 from __future__ import annotations
@@ -36,12 +35,13 @@ T = TypeVar("T")
 Gradients: TypeAlias = "Sequence[torch.Tensor | None]"
 SCORE_NAMES = frozenset({"logp", "entropy", "value", "last"})
 OF_VOCABULARY = frozenset({"logp", "entropy"})
+"""Scores that need a product with the vocabulary; the others need the role's head."""
 LOGP, LAST = frozenset({"logp"}), frozenset({"last"})
 NOT_REQUESTED: Any = None
 
 
 class Role(StrEnum):
-    """Whose opinion is asked."""
+    """Whose scores are asked for."""
 
     POLICY = "policy"
     REF = "ref"
@@ -60,7 +60,7 @@ class RoleModel:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What was wanted, fp32 (fp64 in fp64 models); the rest is None.
+    """The scores that were asked for, fp32 (fp64 in fp64 models); the others are None.
 
     Of each target [M]: its log-probability `logp` and the `entropy` of its distribution, in nats,
     and `value`, the role's head on the row that predicts it. Of each branch [n_branches]: `last`,
@@ -79,7 +79,7 @@ class ScoreEngine:
     All dropout of the model is set to 0 and it is put into evaluation mode (training mode with
     `checkpointing`, which recomputes activations in the backward pass). `layout` says how batches
     have to be planned and why rows are padded. `temperature` divides the logits, as when sampling.
-    `voices` adds to or replaces the two roles that are always there: POLICY, the model as it stands
+    `role_models` adds to or replaces the two roles that are always there: POLICY, the model as it is
     when the engine is made, and REF, the base with adapters off.
     """
 
@@ -98,42 +98,43 @@ class ScoreEngine:
             raise ValueError(f"temperature {temperature}")
         self.model, self.temperature, self.head_chunk = model, temperature, head_chunk
         self.language_model = language_model(model)
-        able, self._head = capability.choose(model)
-        if layout is not None and layout.kind == "tree" and able.kind == "padded":
+
+        possible, self._head = capability.choose(model)
+        if layout is not None and layout.kind == "tree" and possible.kind == "padded":
             raise ModelError(
                 "a tree layout was asked for",
-                able.reason,
+                possible.reason,
                 "Leave the layout to the engine; it takes the padded path",
             )
-        self.layout = layout or able
-        self._fused, self.fused_layers, self._adapters = fused_lora, 0, lora.adapter_layers(model)
-        self._role_models: dict[Role, RoleModel] = {}
-        self._speaking = lora.active_adapter(model, self._adapters)
+        self.layout = layout or possible
+
+        self._fused, self.fused_layers = fused_lora, 0
+        self._adapters = lora.adapter_layers(model)
+        self._active_adapter = lora.active_adapter(model, self._adapters)
         self._fingerprints: dict[str, str] = {}
-        self._replica, self._replicas = False, dict[int, Replicas[ScoreEngine]]()
-        for role, role_model in (
-            {Role.POLICY: RoleModel(self._speaking), Role.REF: RoleModel(None)}
-            | dict(role_models or {})
-        ).items():
+        self._is_replica = False
+        self._replicas: dict[int, Replicas[ScoreEngine]] = {}
+
+        self._role_models: dict[Role, RoleModel] = {}
+        defaults = {Role.POLICY: RoleModel(self._active_adapter), Role.REF: RoleModel(None)}
+        for role, role_model in (defaults | dict(role_models or {})).items():
             self.add(role, role_model)
         self.checkpointing = False
         self.set_checkpointing(checkpointing)
 
     def add(self, role: Role, role_model: RoleModel) -> None:
-        """Let `voice` answer for `role` from now on. What trains is left as it is: see
+        """Let `role_model` answer for `role` from now on. What trains is left as it is: see
         `parameters_of`."""
-        if role_model.adapter is not None and role_model.adapter not in getattr(
-            self.model, "peft_config", {}
-        ):
-            known = ", ".join(getattr(self.model, "peft_config", {})) or "none"
+        adapters = getattr(self.model, "peft_config", {})
+        if role_model.adapter is not None and role_model.adapter not in adapters:
             raise ModelError(
                 f"the role {role.value!r}",
                 f"the model has no adapter {role_model.adapter!r}",
-                f"Load it first; known: {known}",
+                f"Load it first; known: {', '.join(adapters) or 'none'}",
             )
-        self._role_models[role] = replace(
-            role_model, head=None if role_model.head is None else role_model.head.to(self.device)
-        )
+        if role_model.head is not None:
+            role_model = replace(role_model, head=role_model.head.to(self.device))
+        self._role_models[role] = role_model
         self._fingerprints = {}
         self.drop_replicas()
         disable_dropout(self.model)
@@ -144,28 +145,29 @@ class ScoreEngine:
         """The tensors that are this role's alone: its adapter and its head; of a model without
         adapters, what trains."""
         role_model = self.role_model(role)
-        head = list(role_model.head.parameters()) if role_model.head is not None else []
+        head: list[torch.nn.Parameter] = []
+        if role_model.head is not None:
+            head += role_model.head.parameters()
         if role_model.adapter is not None:
-            return list(
-                dict.fromkeys(lora.parameters_of(self._adapters, role_model.adapter) + head)
-            )
-        return [
-            one for one in self.model.parameters() if one.requires_grad and not self._adapters
-        ] + head
+            adapter = lora.parameters_of(self._adapters, role_model.adapter)
+            return list(dict.fromkeys(adapter + head))
+        if self._adapters:
+            return head
+        return [weight for weight in self.model.parameters() if weight.requires_grad] + head
 
     def role_model(self, role: Role) -> RoleModel:
         """What `role` is now; raises ModelError for one that was never added."""
         if role not in self._role_models:
             raise ModelError(
                 f"the role {role.value!r}",
-                "this engine has no voice for it",
+                "this engine has no model for it",
                 "Add one with engine.add",
             )
         return self._role_models[role]
 
     @property
     def roles(self) -> frozenset[Role]:
-        """The roles that have a voice."""
+        """The roles that have a model."""
         return frozenset(self._role_models)
 
     def set_checkpointing(self, wanted: bool) -> None:
@@ -180,53 +182,49 @@ class ScoreEngine:
 
     def drop_replicas(self) -> None:
         """End the threads that compute side by side; the next ones see what has changed."""
-        for one in self._replicas.values():
-            one.close()
+        for replicas in self._replicas.values():
+            replicas.close()
         self._replicas = {}
 
     @property
     def modules(self) -> list[Any]:
         """The model and all heads."""
-        return [
-            self.model,
-            *(
-                role_model.head
-                for role_model in self._role_models.values()
-                if role_model.head is not None
-            ),
-        ]
+        role_models = self._role_models.values()
+        return [self.model, *(each.head for each in role_models if each.head is not None)]
 
     @property
     def trainable(self) -> list[torch.nn.Parameter]:
-        """Every parameter of them that trains, once."""
-        return list(
-            dict.fromkeys(
-                one for module in self.modules for one in module.parameters() if one.requires_grad
-            )
-        )
+        """Every parameter of the model and its heads that trains, once."""
+        parameters: dict[torch.nn.Parameter, None] = {}
+        for module in self.modules:
+            parameters |= dict.fromkeys(p for p in module.parameters() if p.requires_grad)
+        return list(parameters)
 
     def zero_grad(self) -> None:
         """Forget the gradients of the model and of all heads."""
-        for one in (parameter for module in self.modules for parameter in module.parameters()):
-            one.grad = None
+        for module in self.modules:
+            for parameter in module.parameters():
+                parameter.grad = None
 
     def map_batches(
         self, examples: Sequence[Example], tokens: int, work: Callable[[ScoreEngine, TreeBatch], T]
     ) -> Iterator[tuple[TreeBatch, T]]:
-        """Batches of `examples`, `tokens` at once, with what `work` makes of each; `work` gets the
-        engine that it has to use.
+        """Batches of `examples`, `tokens` at once, with the result of `work` for each; `work` gets
+        the engine that it has to use.
 
         On a CPU, first come large batches, each computed by all threads, then small ones, of which
         several are under way on threads of their own. The first error ends all. Batches and order
         depend on the examples, the tokens and the number of torch's threads only.
         """
-        count, alone, beside = self._laid_out(examples, tokens)
-        for batch in alone:
+        batches = self._plan(examples, tokens)
+        for batch in batches.alone:
             yield batch, work(self, batch)
-        if beside:
-            if count not in self._replicas:
-                self._replicas[count] = Replicas([self._copied() for _ in range(count)])
-            yield from zip(beside, self._replicas[count].map(beside, work), strict=True)
+        if batches.parallel:
+            if batches.threads not in self._replicas:
+                copies = [self._replica() for _ in range(batches.threads)]
+                self._replicas[batches.threads] = Replicas(copies)
+            results = self._replicas[batches.threads].map(batches.parallel, work)
+            yield from zip(batches.parallel, results, strict=True)
 
     def backward(
         self,
@@ -234,122 +232,117 @@ class ScoreEngine:
         tokens: int,
         work: Callable[[ScoreEngine, TreeBatch], tuple[torch.Tensor, T]],
     ) -> Iterator[tuple[TreeBatch, tuple[torch.Tensor, T]]]:
-        """As `each`; the gradients of the losses that `work` gives are added to the parameters',
-        and losses come back without graphs."""
+        """As `map_batches`; the gradients of the losses that `work` returns are added to the
+        parameters', and losses come back without graphs."""
 
-        def learn(
+        def work_and_gradients(
             engine: ScoreEngine, batch: TreeBatch
         ) -> tuple[Gradients, tuple[torch.Tensor, T]]:
-            loss, found = work(engine, batch)
-            return engine._gradients(loss), (loss.detach(), found)
+            loss, result = work(engine, batch)
+            return engine._gradients(loss), (loss.detach(), result)
 
-        for batch, (gradients, found) in self.map_batches(examples, tokens, learn):
-            self._add(gradients)
-            yield batch, found
+        for batch, (gradients, result) in self.map_batches(examples, tokens, work_and_gradients):
+            if gradients:
+                self._add_gradients(gradients)
+            yield batch, result
 
     def _gradients(self, loss: torch.Tensor) -> Gradients:
-        """Add those of `loss` to the parameters'. A replica, which is not alone, gives them back,
-        one for each of the `trained`."""
+        """Add those of `loss` to the parameters'. A replica, beside which others compute, returns
+        them instead, one for each of `trainable`."""
         import torch
 
-        if self._replica:
+        if self._is_replica:
             return torch.autograd.grad(loss, self.trainable, allow_unused=True)
         torch.autograd.backward(loss)
         return ()
 
-    def _add(self, found: Gradients) -> None:
-        """Add what a replica gave back."""
-        for parameter, one in zip(self.trainable, found, strict=True) if found else ():
-            if one is not None:
-                parameter.grad = one if parameter.grad is None else parameter.grad.add_(one)
+    def _add_gradients(self, gradients: Gradients) -> None:
+        for parameter, gradient in zip(self.trainable, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                parameter.grad.add_(gradient)
 
     def peak_rows(self, examples: Sequence[Example], tokens: int) -> int:
-        """Most rows, padding included, that `each` has under way at one time."""
-        count, alone, beside = self._laid_out(examples, tokens)
-        together = sorted((batch.cells for batch in beside), reverse=True)[:count]
-        return max([sum(together), *(batch.cells for batch in alone)])
+        """Most rows, padding included, that `map_batches` has under way at one time."""
+        batches = self._plan(examples, tokens)
+        parallel = sorted((batch.cells for batch in batches.parallel), reverse=True)
+        return max([sum(parallel[: batches.threads]), *(batch.cells for batch in batches.alone)])
 
-    def _laid_out(
-        self, examples: Sequence[Example], tokens: int
-    ) -> tuple[int, list[TreeBatch], list[TreeBatch]]:
-        """(threads, batches that are computed one after the other, batches that are computed side
-        by side)."""
+    def _plan(self, examples: Sequence[Example], tokens: int) -> _Batches:
         if not examples:
-            return 1, [], []
-        rows = [one.rows(self.layout.kind) for one in examples]
-        count = parallel_batches(rows, tokens) if self._light else 1
-        small = [at for at, scorer in enumerate(rows) if scorer * count <= tokens]
-        share = even_token_share([rows[at] for at in small], tokens, count)
-        beside = self._planned(examples, small, share) if count > 1 else []
-        if len(beside) < 2:
-            return 1, plan(examples, tokens, self.layout), []
-        return (
-            count,
-            self._planned(examples, sorted({*range(len(rows))} - {*small}), tokens),
-            beside,
-        )
+            return _Batches(1, [], [])
+        rows = [example.rows(self.layout.kind) for example in examples]
+        threads = parallel_batches(rows, tokens) if self._can_run_replicas else 1
+        if threads == 1:
+            return _Batches(1, plan(examples, tokens, self.layout), [])
 
-    def _planned(
+        # what fits into one thread's share of the budget is computed side by side
+        small = [index for index, count in enumerate(rows) if count * threads <= tokens]
+        share = even_token_share([rows[index] for index in small], tokens, threads)
+        parallel = self._plan_some(examples, small, share)
+        if len(parallel) < 2:
+            return _Batches(1, plan(examples, tokens, self.layout), [])
+        large = sorted(set(range(len(rows))) - set(small))
+        return _Batches(threads, self._plan_some(examples, large, tokens), parallel)
+
+    def _plan_some(
         self, examples: Sequence[Example], members: Sequence[int], tokens: int
     ) -> list[TreeBatch]:
-        """Batches of some of `examples`, under their places among all."""
-        batches = plan([examples[at] for at in members], tokens, self.layout)
-        return [
-            replace(batch, example_ids=tuple(members[at] for at in batch.example_ids))
-            for batch in batches
-        ]
+        """Batches of the `members` of `examples`, under their indices among all examples."""
+        batches: list[TreeBatch] = []
+        for batch in plan([examples[index] for index in members], tokens, self.layout):
+            ids = tuple(members[number] for number in batch.example_ids)
+            batches.append(replace(batch, example_ids=ids))
+        return batches
 
     @property
-    def _light(self) -> bool:
+    def _can_run_replicas(self) -> bool:
         """Whether another thread is a processor's, costs no more memory than its activations, and
         may run PEFT's forward beside others."""
-        quantised = getattr(self.language_model.config, "quantization_config", None) is not None
+        quantized = getattr(self.language_model.config, "quantization_config", None) is not None
         trains = not self._adapters and bool(self.trainable)
-        return (
-            self.device.type == "cpu"
-            and not quantised
-            and not trains
-            and not lora.heavy(self._adapters)
-        )
+        needs_memory = quantized or trains or lora.heavy(self._adapters)
+        return self.device.type == "cpu" and not needs_memory
 
-    def _copied(self) -> ScoreEngine:
-        """The same voices over the same parameters, in modules of its own, for another thread."""
-        tensors = [
-            one for module in self.modules for one in (*module.parameters(), *module.buffers())
-        ]
-        shared = {id(one): one for one in (*tensors, self._fingerprints)}
-        made = copy.deepcopy(self, shared | {id(self._replicas): {}})
-        made._replica = True
-        return made
+    def _replica(self) -> ScoreEngine:
+        """The same roles over the same parameters, in modules of its own, for another thread."""
+        shared: dict[int, Any] = {id(self._fingerprints): self._fingerprints}
+        for module in self.modules:
+            for tensor in (*module.parameters(), *module.buffers()):
+                shared[id(tensor)] = tensor
+        replica = copy.deepcopy(self, shared | {id(self._replicas): {}})
+        replica._is_replica = True
+        return replica
 
     def _recompute(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """Around a checkpointed layer's forward, and around its second one in the backward pass:
-        that one is under the same adapter."""
-        return nullcontext(), lora.switched(self.model, self._adapters, self._speaking)
+        """Around a checkpointed layer's forward, and around its second one in the backward pass,
+        which has to be under the same adapter."""
+        return nullcontext(), lora.switched(self.model, self._adapters, self._active_adapter)
 
     @property
     def device(self) -> torch.device:
         """Where the parameters are."""
-        found: torch.device = next(self.model.parameters()).device
-        return found
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     @property
     def reference_identity(self) -> tuple[str, ...]:
         """What a reference log-probability depends on besides the tokens: base, adapter, dtype,
-        quantisation, road, temperature."""
+        quantization, layout and attention, temperature."""
         from thumbwheel.engine.load import base_fingerprint, fingerprint_of
 
         if not self._fingerprints:
-            adapter = self.role_model(Role.REF).adapter
-            scorer = (
-                fingerprint_of(enumerate(self.parameters_of(Role.REF))) if adapter else "no adapter"
-            )
-            self._fingerprints |= {"base": base_fingerprint(self.model), "adapter": scorer}
+            adapter = "no adapter"
+            if self.role_model(Role.REF).adapter:
+                adapter = fingerprint_of(enumerate(self.parameters_of(Role.REF)))
+            self._fingerprints |= {"base": base_fingerprint(self.model), "adapter": adapter}
         config = self.language_model.config
-        dtype = str(next(self.language_model.parameters()).dtype)
         return (
             *self._fingerprints.values(),
-            dtype,
+            str(next(self.language_model.parameters()).dtype),
             str(getattr(config, "quantization_config", None)),
             f"{self.layout.kind}:{config._attn_implementation}",
             repr(self.temperature),
@@ -361,7 +354,8 @@ class ScoreEngine:
         """Scores of `batch` under `role`; `grad` keeps the graph for a backward pass (entropy never
         has one).
 
-        Only what is in `want` is computed: "value" and "last" make no product with the vocabulary.
+        Only the scores in `outputs` are computed: "value" and "last" need no product with the
+        vocabulary.
         """
         import torch
 
@@ -373,89 +367,101 @@ class ScoreEngine:
                 "engine.layout"
             )
         role_model = self.role_model(role)
-        scorer = is_scorer(self.model)
-        if outputs & OF_VOCABULARY and scorer:
-            raise ModelError(
-                f"{sorted(outputs & OF_VOCABULARY)} of a reward model",
-                "it has no vocabulary behind it",
-                'Ask it for "last"',
-            )
-        if (
-            outputs - OF_VOCABULARY
-            and role_model.head is None
-            and not (scorer and outputs == {"last"})
-        ):
-            raise ModelError(
-                f"{sorted(outputs - OF_VOCABULARY)} of the role {role.value!r}",
-                "it has no head",
-                "Give its RoleModel one",
-            )
+        self._check_outputs(role, role_model, outputs)
         with self._as_role(role, role_model), nullcontext() if grad else torch.no_grad():
             return self._score(batch.to(self.device), role_model.head, outputs)
 
+    def _check_outputs(self, role: Role, role_model: RoleModel, outputs: frozenset[str]) -> None:
+        scorer = is_scorer(self.model)
+        of_vocabulary, of_head = outputs & OF_VOCABULARY, outputs - OF_VOCABULARY
+        if of_vocabulary and scorer:
+            raise ModelError(
+                f"{sorted(of_vocabulary)} of a reward model",
+                "it has no vocabulary behind it",
+                'Ask it for "last"',
+            )
+        if of_head and role_model.head is None and not (scorer and outputs == {"last"}):
+            raise ModelError(
+                f"{sorted(of_head)} of the role {role.value!r}",
+                "it has no head",
+                "Give its RoleModel one",
+            )
+
     def _score(self, batch: TreeBatch, head: Any, outputs: frozenset[str]) -> Scores:
-        found: dict[str, Any] = {}
+        # an encoder that scores pairs of texts has its head inside
         if head is None and "last" in outputs:
             scores = classifier_scores(self.model, batch)
             return Scores(last=scores.to(wide(scores)))
-        if outputs & OF_VOCABULARY and self._head is None:
-            found = self._score_whole(batch, "entropy" in outputs)
-        if outputs - OF_VOCABULARY or self._head is not None:
-            hidden = (
-                tree_hidden(self.language_model, batch)
-                if batch.kind == "tree"
-                else padded_hidden(self.language_model, batch)
-            )
-            rows = {"value": batch.pred_index, "last": batch.last_index}
-            found |= {name: scalars(head, hidden[rows[name]]) for name in outputs - OF_VOCABULARY}
-            if outputs & OF_VOCABULARY and self._head is not None:
+
+        of_vocabulary, entropy = bool(outputs & OF_VOCABULARY), "entropy" in outputs
+        results: dict[str, Any] = {}
+        if of_vocabulary and self._head is None:
+            results |= self._score_by_model(batch, entropy)
+            of_vocabulary = False
+
+        # everything else is computed from the last hidden states
+        if of_vocabulary or outputs - OF_VOCABULARY:
+            trunk = tree_hidden if batch.kind == "tree" else padded_hidden
+            hidden = trunk(self.language_model, batch)
+            if "value" in outputs:
+                results["value"] = scalars(head, hidden[batch.pred_index])
+            if "last" in outputs:
+                results["last"] = scalars(head, hidden[batch.last_index])
+            if of_vocabulary and self._head is not None:
                 predictors = hidden[batch.pred_index]
-                logp, entropy = score_targets(
+                results["logp"], results["entropy"] = score_targets(
                     self._head,
                     predictors,
                     batch.target_ids,
                     self.temperature,
                     self.head_chunk,
-                    "entropy" in outputs,
+                    entropy,
                 )
-                found |= {"logp": logp, "entropy": entropy}
-        return Scores(**{name: found[name] for name in outputs})
+        return Scores(**{name: results[name] for name in outputs})
 
-    def _score_whole(self, batch: TreeBatch, entropy: bool = False) -> dict[str, Any]:
+    def _score_by_model(self, batch: TreeBatch, entropy: bool) -> dict[str, Any]:
+        """log-probabilities and entropies from the logits of the model's own forward."""
         logits = model_logits(self.model, batch)
-        logs = (logits.to(wide(logits)) / self.temperature).log_softmax(-1)
+        logps = (logits.to(wide(logits)) / self.temperature).log_softmax(-1)
         return {
-            "logp": logs.gather(1, batch.target_ids[:, None])[:, 0],
-            "entropy": entropy_of(logs.detach()) if entropy else None,
+            "logp": logps.gather(1, batch.target_ids[:, None])[:, 0],
+            "entropy": entropy_of(logps.detach()) if entropy else None,
         }
 
     @contextmanager
     def _as_role(self, role: Role, role_model: RoleModel) -> Iterator[None]:
-        if (
-            role is Role.REF
-            and not hasattr(self.model, "peft_config")
-            and any(one.requires_grad for one in self.model.parameters())
-        ):
-            raise ModelError(
-                "the reference model",
-                "the model has no adapter and trains itself, so its start is gone",
-                "Train with LoRA",
-            )
-        before, self._speaking = self._speaking, role_model.adapter
+        if role is Role.REF and not hasattr(self.model, "peft_config"):
+            if any(parameter.requires_grad for parameter in self.model.parameters()):
+                raise ModelError(
+                    "the reference model",
+                    "the model has no adapter and trains itself, so its start is gone",
+                    "Train with LoRA",
+                )
+        before, self._active_adapter = self._active_adapter, role_model.adapter
         try:
             with lora.switched(self.model, self._adapters, role_model.adapter):
                 yield
         finally:
-            self._speaking = before
+            self._active_adapter = before
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Batches that are computed one after the other, each by all threads (`alone`), and such of
+    which `threads` are computed side by side (`parallel`)."""
+
+    threads: int
+    alone: list[TreeBatch]
+    parallel: list[TreeBatch]
 
 
 def scalars(head: Any, rows: torch.Tensor) -> torch.Tensor:
     """[n, H] -> [n] through nn.Linear(H, 1), in fp32 (fp64 in fp64 models)."""
     from torch.nn.functional import linear
 
-    kind = wide(rows)
-    bias = None if head.bias is None else head.bias.to(kind)
-    return linear(rows.to(kind), head.weight.to(kind), bias)[:, 0]
+    dtype = wide(rows)
+    bias = None if head.bias is None else head.bias.to(dtype)
+    return linear(rows.to(dtype), head.weight.to(dtype), bias)[:, 0]
 
 
 def disable_dropout(model: Any) -> None:

@@ -197,9 +197,7 @@ class _Bin:
     rows: int
 
 
-def _pack_trees(
-    examples: Sequence[Example], budget: int, share_at_least: int
-) -> list[list[int]]:
+def _pack_trees(examples: Sequence[Example], budget: int, share_at_least: int) -> list[list[int]]:
     """Best fit decreasing: a bin costs an example the rows that the bin does not share with it.
 
     Examples with the same prompt come one after the other.

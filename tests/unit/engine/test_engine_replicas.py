@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 import peft
 import pytest
@@ -66,12 +67,13 @@ def alone(engine, made, budget=BUDGET):
     """The same batches, one after the other."""
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        whole = ScoreEngine._laid_out
-        patch.setattr(
-            ScoreEngine,
-            "_laid_out",
-            lambda *given: (1, [batch for part in whole(*given)[1:] for batch in part], []),
-        )
+        plan_batches = ScoreEngine._plan
+
+        def one_by_one(*arguments):
+            batches = plan_batches(*arguments)
+            return replace(batches, threads=1, alone=batches.alone + batches.parallel, parallel=[])
+
+        patch.setattr(ScoreEngine, "_plan", one_by_one)
         return step(engine, made, budget)
 
 

@@ -176,7 +176,7 @@ def test_a_role_without_a_voice_a_head_or_its_adapter_says_so():
     model = adapted(TREE["qwen2"])
     engine = ScoreEngine(model)
     batch = build(PAIRS, [0], engine.layout)
-    with pytest.raises(ModelError, match=r"critic.*no voice"):
+    with pytest.raises(ModelError, match=r"critic.*no model"):
         engine.score(batch, Role.CRITIC)
     with pytest.raises(ModelError, match=r"policy.*no head"):
         engine.score(batch, Role.POLICY, BOTH)
