@@ -31,7 +31,7 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    monkeypatch.setattr(replicas, "LEAST", 16)
+    monkeypatch.setattr(replicas, "MIN_TOKENS", 16)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)

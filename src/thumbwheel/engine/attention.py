@@ -44,7 +44,7 @@ class TreeMask:
     def of(
         cls, runs: Sequence[Run], n_rows: int, read_rows: torch.Tensor | None = None
     ) -> TreeMask:
-        """The mask of a batch of `n_rows` rows; `read_rows` are those whose hidden states matter."""
+        """The mask of a batch of `n_rows` rows; `read_rows` are those that are read."""
         # cut the rows at every border of a run or of an interval of a prefix
         borders = {0, n_rows}
         for run in runs:

@@ -1,11 +1,11 @@
-"""Which road a model takes: a tree where its isolation is proved, padded rows otherwise, with the
-reason.
+"""How a model can be fed: as a tree where a trial proves that branches do not see each other,
+otherwise as padded rows, with the reason.
 
-First the configuration is read (what is known not to work in a tree), then the model itself is
-asked: a tiny tree is run and its hidden states are compared with those of the plain sequences, and
-every layer has to have come through our attention with the sliding window that the configuration
-promises. The same trial decides whether the head that head.py knows is the one that the model has.
-To allow an architecture, make it pass the trial; nothing is listed by name.
+First the configuration is read for what is known not to work in a tree. Then the model itself is
+tried: a tiny tree is run, its hidden states are compared with those of the plain sequences, and
+every layer has to have called our attention with the sliding window of the configuration. A second
+trial decides whether the head that head.py knows is the one that the model has. To allow an
+architecture, make it pass the trial; nothing is listed by name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FAILED = (
     AttributeError,
     IndexError,
 )
-"""What a model raises that cannot be run in an unforeseen way."""
+"""What a model may raise when it is run in a way that its authors did not foresee."""
 STATEFUL = ("ssm", "mamba", "rwkv", "xlstm", "conv_kernel", "linear_attention", "state_size")
 
 
@@ -53,70 +53,65 @@ def choose(model: Any) -> tuple[Layout, Head | None]:
     installed for a tree."""
     lm = language_model(model)
     reason = known_reason(model)
-    with _quiet(model):
+    with _evaluation_mode(model):
         if not reason:
             reason = _trial_tree(lm)
         head = None if _prompt_learning(model) else _trial_head(lm)
     if head is None and not reason and not is_scorer(lm):
         reason = "its logits come from more than one linear layer that is known here"
-    return (Layout("padded", reason) if reason else Layout("tree")), head
+    layout = Layout("padded", reason) if reason else Layout("tree")
+    return layout, head
 
 
 def known_reason(model: Any) -> str:
     """Why the configuration alone rules a tree out, or nothing."""
-    config = language_model(model).config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS
+    lm = language_model(model)
+    config = lm.config.get_text_config()
+    layer_kinds = set(getattr(config, "layer_types", None) or ()) - KNOWN_LAYERS
     ropes = getattr(config, "rope_parameters", None) or {}
+    alibi = bool(getattr(config, "alibi", False)) or config.model_type in ("bloom", "mpt")
+    stateful = any(word in config.model_type for word in STATEFUL)
+    stateful = stateful or any(name.startswith(STATEFUL) for name in config.to_dict())
+    multimodal = hasattr(lm.config, "vision_config") or hasattr(lm.config, "audio_config")
+    replaceable = getattr(lm, "_supports_attention_backend", False)
     checks = {
         "an encoder reads every row in both directions": is_encoder(config),
         "prompt-learning adapters put virtual tokens before every row": _prompt_learning(model),
-        "ALiBi adds a bias by distance in the row": bool(getattr(config, "alibi", False))
-        or config.model_type in ("bloom", "mpt"),
-        f"layers of kind {', '.join(sorted(kinds))} carry state along the row": bool(kinds),
-        "a state-space or recurrent layer carries state along the row": any(
-            name.startswith(STATEFUL) or word in config.model_type
-            for word in STATEFUL
-            for name in config.to_dict()
+        "ALiBi adds a bias by distance in the row": alibi,
+        f"layers of kind {', '.join(sorted(layer_kinds))} carry state along the row": bool(
+            layer_kinds
         ),
-        "attention sinks are no part of the tree's softmax": _has_sinks(language_model(model)),
+        "a state-space or recurrent layer carries state along the row": stateful,
+        "attention sinks are no part of the tree's softmax": _has_sinks(lm),
         "multimodal rotary positions (MRoPE)": "mrope_section" in ropes,
-        "a vision or audio part": any(
-            hasattr(language_model(model).config, name)
-            for name in ("vision_config", "audio_config")
-        ),
-        "its attention cannot be replaced in this version of transformers": not getattr(
-            language_model(model), "_supports_attention_backend", False
-        ),
+        "a vision or audio part": multimodal,
+        "its attention cannot be replaced in this version of transformers": not replaceable,
     }
     return next((reason for reason, applies in checks.items() if applies), "")
 
 
 def _prompt_learning(model: Any) -> bool:
-    return any(
-        getattr(config, "is_prompt_learning", False)
-        for config in getattr(model, "peft_config", {}).values()
-    )
+    adapters = getattr(model, "peft_config", {}).values()
+    return any(getattr(config, "is_prompt_learning", False) for config in adapters)
 
 
 def _has_sinks(model: Any) -> bool:
-    return any(
-        name.rsplit(".", 1)[-1] in ("sinks", "sink", "attention_sink_bias")
-        for name, _ in model.named_parameters()
-    )
+    sinks = ("sinks", "sink", "attention_sink_bias")
+    return any(name.rsplit(".", 1)[-1] in sinks for name, _ in model.named_parameters())
 
 
 def _trial_example(model: Any) -> Example:
     """A prompt of six and branches of four and three tokens that are no special ones by accident in
     most vocabularies."""
-    size = int(model.config.get_text_config().vocab_size)
-    ids = [(7 + 31 * at) % size for at in range(13)]
-    return Example(tuple(ids[:6]), (Branch(tuple(ids[6:10])), Branch(tuple(ids[10:13]))), "trial")
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    ids = tuple((7 + 31 * index) % vocabulary for index in range(13))
+    return Example(ids[:6], (Branch(ids[6:10]), Branch(ids[10:13])), "trial")
 
 
 def _trial_tree(model: Any) -> str:
     import torch
 
-    before = model.config._attn_implementation
+    attention_before = model.config._attn_implementation
     example = _trial_example(model)
     tree, plain = build([example], [0], Layout("tree")), build([example], [0], Layout("padded"))
     device = next(model.parameters()).device
@@ -125,20 +120,20 @@ def _trial_tree(model: Any) -> str:
             expected = padded_hidden(model, plain.to(device))[plain.pred_index]
             model.set_attn_implementation(attention.register())
             mask = TreeMask.of(tree.runs, tree.n_rows)
-            found = tree_hidden(model, tree.to(device), mask)[tree.pred_index]
+            hidden = tree_hidden(model, tree.to(device), mask)[tree.pred_index]
     except FAILED as error:
         reason = f"a trial of the tree failed ({type(error).__name__}: {str(error)[:120]})"
     else:
-        reason = _judge(model, mask, found, expected)
+        reason = _leak(model, mask, hidden, expected)
     if reason:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(attention_before)
     else:
-        _trial_narrow(model, tree.to(device), found)
+        _trial_last_layer_skip(model, tree.to(device), hidden)
     return reason
 
 
-def _trial_narrow(model: Any, tree: TreeBatch, expected: torch.Tensor) -> None:
-    """Leaves the last layer narrowed where that gives what was found without it."""
+def _trial_last_layer_skip(model: Any, tree: TreeBatch, expected: torch.Tensor) -> None:
+    """Skip rows of the last layer from now on, where that gives the hidden states `expected`."""
     import torch
 
     undo = last_layer_skip.install(model)
@@ -146,14 +141,15 @@ def _trial_narrow(model: Any, tree: TreeBatch, expected: torch.Tensor) -> None:
         return
     try:
         with torch.no_grad():
-            gap = _gap(tree_hidden(model, tree)[tree.pred_index], expected)
+            gap = _relative_gap(tree_hidden(model, tree)[tree.pred_index], expected)
     except FAILED:
         gap = float("inf")
     if not gap <= tolerance(expected):
         undo()
 
 
-def _judge(model: Any, mask: TreeMask, found: Any, expected: Any) -> str:
+def _leak(model: Any, mask: TreeMask, hidden: torch.Tensor, expected: torch.Tensor) -> str:
+    """How a trial tree went wrong; empty where it did not."""
     windows = expected_windows(model.config.get_text_config())
     if mask.calls != len(windows):
         return (
@@ -162,14 +158,15 @@ def _judge(model: Any, mask: TreeMask, found: Any, expected: Any) -> str:
         )
     if mask.windows != windows:
         return "its sliding window is not told to the attention"
-    gap = _gap(found, expected)
+    gap = _relative_gap(hidden, expected)
     if not gap <= tolerance(expected):
         return f"a trial tree differed from the plain computation by {gap:.1e} of the largest value"
     return ""
 
 
-def _gap(found: Any, expected: Any) -> float:
-    return float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
+def _relative_gap(values: torch.Tensor, expected: torch.Tensor) -> float:
+    largest = max(float(expected.abs().max()), 1e-6)
+    return float((values - expected).abs().max()) / largest
 
 
 def tolerance(hidden: Any) -> float:
@@ -182,10 +179,9 @@ def expected_windows(config: Any) -> list[int | None]:
     """The sliding window of each layer by the configuration."""
     layers = int(config.num_hidden_layers)
     window = getattr(config, "sliding_window", None)
-    kinds = (
-        getattr(config, "layer_types", None)
-        or ["sliding_attention" if window else "full_attention"] * layers
-    )
+    kinds = getattr(config, "layer_types", None)
+    if not kinds:
+        kinds = ["sliding_attention" if window else "full_attention"] * layers
     return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
@@ -197,22 +193,17 @@ def _trial_head(model: Any) -> Head | None:
     head = Head.of(model)
     if head is None or trunk_of(model) is model:
         return None
-    batch = build([_trial_example(model)], [0], Layout("padded")).to(
-        next(model.parameters()).device
-    )
+    device = next(model.parameters()).device
+    batch = build([_trial_example(model)], [0], Layout("padded")).to(device)
     with torch.no_grad():
         expected = model_logits(model, batch).double()
         hidden = padded_hidden(model, batch)[batch.pred_index]
-        found = head.logits(hidden).double()
-    close = float((found - expected).abs().max()) <= tolerance(hidden) * max(
-        float(expected.abs().max()), 1e-6
-    )
-    return head if close else None
+        logits = head.logits(hidden).double()
+    return head if _relative_gap(logits, expected) <= tolerance(hidden) else None
 
 
 @contextmanager
-def _quiet(model: Any) -> Iterator[None]:
-    """Trials run in evaluation mode; the mode is put back."""
+def _evaluation_mode(model: Any) -> Iterator[None]:
     training = model.training
     model.eval()
     try:

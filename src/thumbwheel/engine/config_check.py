@@ -1,15 +1,15 @@
-"""Is the config.json of a model folder believable? Looked at before a library builds what it asks
+"""Whether the config.json of a model folder is believable, before a library builds what it asks
 for.
 
 Sizes have to be whole numbers within generous bounds, and the weights that they ask for have to be
-about those that the files hold: a config of a few bytes can ask for terabytes. Not here: loading
-(`load.py`).
+about those that the files hold: a config of a few bytes can ask for terabytes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,15 @@ def check_config(folder: Path) -> None:
     config = _config(folder)
     for part in _objects(config):
         for key in part.keys() & BOUNDS.keys():
-            for value in part[key] if isinstance(part[key], list) else [part[key]]:
+            values = part[key] if isinstance(part[key], list) else [part[key]]
+            for value in values:
                 _check_size(folder, key, value)
     stored = sum(_stored_parameters(file) for file in sorted(folder.glob("*.safetensors")))
     for part in _objects(config):
-        wanted = _least_parameters(part)
-        if wanted > PACKED * stored + SLACK:
+        needed = _least_parameters(part)
+        if needed > PACKED * stored + SLACK:
             why = (
-                f"its config.json asks for {wanted:,} parameters or more, and its files hold "
+                f"its config.json asks for {needed:,} parameters or more, and its files hold "
                 f"{stored:,}"
             )
             raise ModelError(f"base model {str(folder)!r}", why, "Download or copy it again")
@@ -97,11 +98,9 @@ def _config(folder: Path) -> dict[str, Any]:
             what, f"its config.json cannot be read ({error})", "Download or copy it again"
         ) from None
     if not isinstance(config, dict):
-        why = (
-            f"its config.json has {size:,} bytes"
-            if size > LARGEST_FILE
-            else "its config.json is no object"
-        )
+        why = "its config.json is no object"
+        if size > LARGEST_FILE:
+            why = f"its config.json has {size:,} bytes"
         raise ModelError(what, why, "Download or copy it again")
     if not isinstance(config.get("model_type"), str):
         raise ModelError(
@@ -141,9 +140,8 @@ def _least_parameters(config: Mapping[str, Any]) -> int:
     layers = size(*LAYERS)
     heads = size("num_attention_heads", "num_heads", "n_head", "n_heads")
     inner = size("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-    return size("vocab_size") * embedding + layers * hidden * max(
-        inner, heads * size("head_dim"), hidden
-    )
+    layer = hidden * max(inner, heads * size("head_dim"), hidden)
+    return size("vocab_size") * embedding + layers * layer
 
 
 def _stored_parameters(file: Path) -> int:
@@ -156,15 +154,8 @@ def _stored_parameters(file: Path) -> int:
                 raise ValueError(f"its header would have {length:,} bytes")
             header = json.loads(stream.read(length))
         shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-        return sum(_product(shape) for shape in shapes)
+        return sum(prod(int(length) for length in shape) for shape in shapes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(
             what, f"the weight file {file.name!r} is damaged ({error})", "Download or copy it again"
         ) from None
-
-
-def _product(shape: list[Any]) -> int:
-    count = 1
-    for length in shape:
-        count *= int(length)
-    return count

@@ -1,10 +1,10 @@
 """A model in the middle of decoding: the logits of the next token of every row, and how rows
 multiply, end and grow.
 
-Lives here: the key-value cache (one prefill of what all prompts open with, one of the rest of each
-prompt, then forked) and the plain recomputation for models whose cache does not bear that, which a
-trial on the model itself decides. Does not live here: choosing tokens (sample_token.py), when an answer
-ends (sampler.py).
+`Cached` decodes with a key-value cache: one prefill of the prefix that all prompts share, one of
+the rest of each prompt, then forks. `Recomputed` is for models whose cache does not bear that,
+which a trial on the model itself decides (`choose`). Choosing tokens is sample_token.py's, when an
+answer ends is sampler.py's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Decoding(Protocol):
 
 
 class Cached:
-    """Prompts of different lengths (never empty) as one left-padded batch with a key-value cache."""
+    """Non-empty prompts of different lengths as one left-padded batch with a key-value cache."""
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], share: bool = True) -> None:
         import torch
@@ -51,45 +51,45 @@ class Cached:
         self._positions = "position_ids" in accepted
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._cache = _empty_cache(language_model(model).config)
-        width, device = max(map(len, prompts)), next(model.parameters()).device
+        device = next(model.parameters()).device
+
+        # one left-padded batch
+        width = max(map(len, prompts))
         padding = [width - len(prompt) for prompt in prompts]
-        ids = torch.tensor(
-            [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)],
-            device=device,
-        )
+        padded = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
+        ids = torch.tensor(padded, device=device)
         mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=device)
-        shared = (
-            _opening(prompts)
-            if share and all(isinstance(layer, _growing()) for layer in self._cache.layers)
-            else 0
-        )
+
+        # the prefix that all prompts share is run once, and its cache copied to every row
+        can_share = share and all(isinstance(layer, _growing()) for layer in self._cache.layers)
+        shared = _shared_length(prompts) if can_share else 0
         if shared:
             self._padding, self._mask = [0], mask.new_ones(1, shared)
-            self._forward(
-                ids.new_tensor([list(prompts[0][:shared])]),
-                torch.arange(shared, device=device)[None],
-            )
+            prefix = ids.new_tensor([list(prompts[0][:shared])])
+            self._forward(prefix, torch.arange(shared, device=device)[None])
             for layer in self._cache.layers:
                 layer.shift(padding)
+
+        # then the rest of each prompt
         self._padding, self._mask = padding, mask
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
         with _dense_head(model):
-            self._forward(ids[:, shared:], (mask.cumsum(1) - 1).clamp(min=0)[:, shared:])
+            self._forward(ids[:, shared:], positions[:, shared:])
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> None:
-        placed = {"position_ids": positions} if self._positions else {}
+        position_ids = {"position_ids": positions} if self._positions else {}
         mask = self._mask if any(self._padding) else None
-        out = self._model(
+        output = self._model(
             input_ids=ids,
             attention_mask=mask,
             past_key_values=self._cache,
             use_cache=True,
-            **placed,
+            **position_ids,
             **self._last_only,
         )
-        self.logits = out.logits[:, -1]
+        self.logits = output.logits[:, -1]
 
     def select(self, rows: Sequence[int]) -> None:
-        """Rows of the cache are copied."""
         import torch
 
         index = torch.tensor(rows, device=self._mask.device)
@@ -98,27 +98,29 @@ class Cached:
         self._padding = [self._padding[row] for row in rows]
 
     def advance(self, tokens: torch.Tensor) -> None:
-        """One step with the cache."""
         import torch
 
-        self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], 1)
-        # a row that has ended waits in the batch and goes on counting, beyond the places that a
+        ones = self._mask.new_ones(len(self._mask), 1)
+        self._mask = torch.cat([self._mask, ones], 1)
+        # a row that has ended waits in the batch and goes on counting, beyond the positions that a
         # model has learned
-        self._forward(
-            tokens[:, None],
-            (self._mask.sum(1, keepdim=True) - 1).clamp(max=context_of(self._model) - 1),
-        )
+        positions = (self._mask.sum(1, keepdim=True) - 1).clamp(max=context_of(self._model) - 1)
+        self._forward(tokens[:, None], positions)
 
 
 @contextmanager
 def _dense_head(model: Any) -> Iterator[None]:
-    """Bring the last rows of several prompts together: of rows that lie apart torch's product
-    copies the whole vocabulary once a row."""
+    """Make the last hidden states of several prompts contiguous before the head. Of rows that lie
+    apart, torch's product copies the whole vocabulary once a row."""
     head = language_model(model).get_output_embeddings()
     if head is None:
         yield
         return
-    hook = head.register_forward_pre_hook(lambda _, given: (given[0].contiguous(), *given[1:]))
+
+    def contiguous(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return inputs[0].contiguous(), *inputs[1:]
+
+    hook = head.register_forward_pre_hook(contiguous)
     try:
         yield
     finally:
@@ -136,17 +138,17 @@ class Recomputed:
         import torch
 
         device = next(self._model.parameters()).device
-        rows = [torch.tensor([ids], device=device) for ids in self._rows]
-        self.logits = torch.cat(
-            [self._model(input_ids=row, use_cache=False).logits[:, -1] for row in rows]
-        )
+        logits = []
+        for ids in self._rows:
+            row = torch.tensor([ids], device=device)
+            logits.append(self._model(input_ids=row, use_cache=False).logits[:, -1])
+        self.logits = torch.cat(logits)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Rows of ids are copied."""
-        self._rows, self.logits = [list(self._rows[row]) for row in rows], self.logits[list(rows)]
+        self._rows = [list(self._rows[row]) for row in rows]
+        self.logits = self.logits[list(rows)]
 
     def advance(self, tokens: torch.Tensor) -> None:
-        """Everything once more."""
         for row, token in zip(self._rows, tokens.tolist(), strict=True):
             row.append(token)
         self._forward()
@@ -159,36 +161,42 @@ def choose(model: Any) -> tuple[Callable[..., Decoding], str]:
     what the plain computation gives; once more after an opening that all of them share, which is
     not shared where that fails.
     """
-    size = int(language_model(model).config.get_text_config().vocab_size)
-    ids = [(7 + 31 * at) % size for at in range(12 + SHARE_AT_LEAST)]
-    if reason := _differs(Cached, model, ids[:12], []):
+    vocabulary = int(language_model(model).config.get_text_config().vocab_size)
+    ids = [(7 + 31 * index) % vocabulary for index in range(12 + SHARE_AT_LEAST)]
+    trial, prefix = ids[:12], ids[12:]
+    if reason := _difference(Cached, model, trial, []):
         return Recomputed, reason
-    return partial(Cached, share=not _differs(Cached, model, ids[:12], ids[12:])), ""
+    shares = not _difference(Cached, model, trial, prefix)
+    return partial(Cached, share=shares), ""
 
 
-def _differs(kind: Callable[..., Decoding], model: Any, ids: list[int], opening: list[int]) -> str:
-    found, expected = (_trial(one, model, ids, opening) for one in (kind, Recomputed))
-    if isinstance(found, str):
-        return found
+def _difference(
+    kind: Callable[..., Decoding], model: Any, ids: list[int], prefix: list[int]
+) -> str:
+    """How decoding by `kind` differed from the plain computation; empty where it did not."""
+    logits = _trial(kind, model, ids, prefix)
+    if isinstance(logits, str):
+        return logits
+    expected = _trial(Recomputed, model, ids, prefix)
     assert not isinstance(expected, str), expected  # noqa: S101 - a model that cannot run at all
-    gap = float((found - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
+    gap = float((logits - expected).abs().max()) / max(float(expected.abs().max()), 1e-6)
+    if gap <= tolerance(expected):
+        return ""
     return (
-        ""
-        if gap <= tolerance(expected)
-        else f"a trial of its cache differed from the plain computation by {gap:.1e} of the "
-        "largest "
+        f"a trial of its cache differed from the plain computation by {gap:.1e} of the largest "
         "value"
     )
 
 
 def _trial(
-    kind: Callable[..., Decoding], model: Any, ids: list[int], opening: list[int]
+    kind: Callable[..., Decoding], model: Any, ids: list[int], prefix: list[int]
 ) -> torch.Tensor | str:
+    """The logits after forking, dropping and continuing rows, or why that failed."""
     import torch
 
     try:
         with torch.inference_mode():
-            state = kind(model, [opening + ids[:5], opening + ids[5:7]])
+            state = kind(model, [prefix + ids[:5], prefix + ids[5:7]])
             state.select([1, 0, 1])
             state.advance(torch.tensor(ids[7:10], device=state.logits.device))
             state.select([2, 1])
@@ -208,28 +216,29 @@ def _trial(
 
 def context_of(model: Any) -> int:
     """Longest sequence of the model; unlimited where its configuration names none."""
-    return int(
-        getattr(language_model(model).config.get_text_config(), "max_position_embeddings", None)
-        or 1 << 40
-    )
+    config = language_model(model).config.get_text_config()
+    return int(getattr(config, "max_position_embeddings", None) or 1 << 40)
 
 
-def _opening(prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens that all of several prompts open with, leaving each at least one; 0 where it is not
-    worth a pass of its own."""
-    common = min(
-        min(common_prefix_length(prompts[0], prompt), len(prompt) - 1) for prompt in prompts
-    )
-    return common if common >= SHARE_AT_LEAST and len(prompts) > 1 else 0
+def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
+    """Length of the common prefix of several prompts, leaving each at least one token; 0 where it
+    is not worth a pass of its own."""
+    if len(prompts) == 1:
+        return 0
+    common = min(len(prompt) - 1 for prompt in prompts)
+    for prompt in prompts:
+        common = min(common, common_prefix_length(prompts[0], prompt))
+    return common if common >= SHARE_AT_LEAST else 0
 
 
 def _empty_cache(config: Any) -> Any:
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer
 
-    made = DynamicCache(config=config)
-    made.layers = [_growing()() if type(layer) is DynamicLayer else layer for layer in made.layers]
-    return made
+    cache = DynamicCache(config=config)
+    growing = _growing()
+    cache.layers = [growing() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
 
 
 @cache
@@ -256,45 +265,43 @@ def _growing() -> Any:
             start = self.keys.shape[-2]
             stop = start + key_states.shape[-2]
             if self._room is None or self._room[0].shape[-2] < stop:
-                self._room = _roomy(self.keys, stop), _roomy(self.values, stop)
+                self._room = _with_room(self.keys, stop), _with_room(self.values, stop)
             for stored, new in zip(self._room, (key_states, value_states), strict=True):
                 stored[..., start:stop, :] = new
             self.keys, self.values = (stored[..., :stop, :] for stored in self._room)
             return self.keys, self.values
 
         def shift(self, padding: Sequence[int]) -> None:
-            """The one row becomes a row for each of `padding`, so much further right, cut to its
-            length; what comes in is masked."""
+            """Copy the one row to a row for each of `padding`, moved right by so much and cut to
+            the same length. What is moved in at the left is masked."""
             import torch
 
-            length = self.keys.shape[-2]
-            from_ = (
-                torch.arange(length, device=self.keys.device)
-                - torch.tensor(padding, device=self.keys.device)[:, None]
-            )
-            self.keys, self.values = (
-                one[0][:, from_.clamp(min=0)].transpose(0, 1).contiguous()
-                for one in (self.keys, self.values)
-            )
+            length, device = self.keys.shape[-2], self.keys.device
+            columns = torch.arange(length, device=device)
+            source = (columns - torch.tensor(padding, device=device)[:, None]).clamp(min=0)
+            self.keys = self.keys[0][:, source].transpose(0, 1).contiguous()
+            self.values = self.values[0][:, source].transpose(0, 1).contiguous()
 
         def reorder_cache(self, beam_idx: torch.Tensor) -> None:
             length = self.keys.shape[-2]
-            self._room = _roomy(self.keys, length, beam_idx), _roomy(self.values, length, beam_idx)
-            self.keys, self.values = (stored[..., :length, :] for stored in self._room)
+            keys = _with_room(self.keys, length, beam_idx)
+            values = _with_room(self.values, length, beam_idx)
+            self._room = keys, values
+            self.keys, self.values = keys[..., :length, :], values[..., :length, :]
 
     return Growing
 
 
-def _roomy(given: torch.Tensor, length: int, rows: torch.Tensor | None = None) -> torch.Tensor:
-    """A copy of `given` [rows, heads, n, size], or of some of its rows, with room for `length` +
+def _with_room(states: torch.Tensor, length: int, rows: torch.Tensor | None = None) -> torch.Tensor:
+    """A copy of `states` [rows, heads, n, size], or of some of its rows, with room for `length` +
     ROOM tokens."""
     import torch
 
-    count = len(given) if rows is None else len(rows)
-    made = given.new_empty(count, given.shape[1], length + ROOM, given.shape[3])
-    kept = made[..., : given.shape[-2], :]
+    count = len(states) if rows is None else len(rows)
+    copy = states.new_empty(count, states.shape[1], length + ROOM, states.shape[3])
+    filled = copy[..., : states.shape[-2], :]
     if rows is None:
-        kept.copy_(given)
+        filled.copy_(states)
     else:
-        torch.index_select(given, 0, rows, out=kept)
-    return made
+        torch.index_select(states, 0, rows, out=filled)
+    return copy

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from thumbwheel.engine.load import load_trunk
 
-LONGEST = 512
+MAX_TOKENS = 512
 """Tokens of a text that are read."""
 RESERVED = 2
 """Positions that some encoders do not give to tokens (RoBERTa)."""
@@ -25,11 +25,11 @@ class Embedder:
     def __init__(self, name: str, *, local_only: bool = False) -> None:
         self.name = name
         self._model, self._tokenizer, self.fingerprint = load_trunk(name, local_only=local_only)
-        places = getattr(self._model.config, "max_position_embeddings", None)
-        self._most = min(LONGEST, places - RESERVED) if places else LONGEST
+        positions = getattr(self._model.config, "max_position_embeddings", None)
+        self._max_tokens = min(MAX_TOKENS, positions - RESERVED) if positions else MAX_TOKENS
 
     def about(self) -> dict[str, str]:
-        """What names it where its embeddings are used."""
+        """What identifies the model where its embeddings are used."""
         return {"model": self.name, "fingerprint": self.fingerprint}
 
     def embed(self, text: str) -> NDArray[np.float64]:
@@ -37,7 +37,9 @@ class Embedder:
         its neighbours."""
         import torch
 
-        ids: list[Any] = self._tokenizer(text, truncation=True, max_length=self._most)["input_ids"]
+        ids: list[Any] = self._tokenizer(text, truncation=True, max_length=self._max_tokens)[
+            "input_ids"
+        ]
         if not ids:
             return np.zeros(self._model.config.hidden_size)
         with torch.inference_mode():

@@ -1,12 +1,12 @@
 """Fresh answers from an OpenAI-compatible server: its token ids and log-probabilities, or a
 refusal; nothing is guessed.
 
-The server has to speak with the weights that the trainer believes it has, over the same vocabulary.
-Where it is not told so (log-probabilities "none"), the log-probability of every sampled token is
-needed, so that a loss can correct for the difference. Servers report those of the model's raw
-logits, that is at temperature 1 ("raw"), unless they are set otherwise ("processed", as vLLM's
-`--logprobs-mode processed_logprobs`); at another temperature raw ones are refused. Does not live
-here: HTTP (llm/client.py).
+The server has to answer with the weights that the trainer believes it has, over the same
+vocabulary. Unless it is known to serve the policy itself (log-probabilities "none"), the
+log-probability of every sampled token is needed, so that a loss can correct for the difference.
+Servers report those of the model's raw logits, that is at temperature 1 ("raw"), unless they are
+set otherwise ("processed", as vLLM's `--logprobs-mode processed_logprobs`); at another temperature
+raw ones are refused. HTTP is llm/client.py's.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from itertools import takewhile
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.core.errors import ConfigError, ModelError
@@ -36,8 +36,8 @@ KEY = "THUMBWHEEL_ENDPOINT_KEY"
 """The environment variable with the server's key, which is stored nowhere."""
 Server = Literal["vllm", "llama-server", "openai"]
 LogProbs = Literal["raw", "processed", "none"]
-"""What a server reports: at temperature 1, as sampled, or nothing that is needed because it speaks
-with the very policy that is trained."""
+"""What a server reports: log-probabilities at temperature 1, those as sampled, or none that are
+needed because it serves the very policy that is trained."""
 EXTRAS: dict[str, dict[str, Any]] = {
     "vllm": {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True},
     "llama-server": {
@@ -54,7 +54,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
 """What is sent beyond OpenAI's own parameters, so that a server's defaults change nothing about the
 distribution, and so that it gives token ids. llama-server refuses more answers at once than it has
 slots."""
-ENDED: dict[str, Literal["stop", "length"]] = {"stop": "stop", "eos": "stop", "length": "length"}
+FINISH: dict[str, Literal["stop", "length"]] = {"stop": "stop", "eos": "stop", "length": "length"}
 
 
 class EndpointSource(RolloutSource):
@@ -73,19 +73,14 @@ class EndpointSource(RolloutSource):
         logprobs: LogProbs = "raw",
         concurrency: int = 8,
     ) -> None:
-        self._client, self._tokenizer, self._server, self._logprobs = (
-            client,
-            tokenizer,
-            server,
-            logprobs,
-        )
+        self._client, self._tokenizer = client, tokenizer
+        self._server, self._logprobs = server, logprobs
         self._pool = ThreadPoolExecutor(concurrency, "endpoint")
-        self._special = {
-            number for number, token in tokenizer.added_tokens_decoder.items() if token.special
-        }
+        added = tokenizer.added_tokens_decoder
+        self._special = {number for number, token in added.items() if token.special}
 
     @classmethod
-    def of(cls, settings: Any, own: GroupSampler) -> EndpointSource:
+    def of(cls, settings: Any, policy_sampler: GroupSampler) -> EndpointSource:
         """The server that a run names in its `endpoint_` settings (training/online.py); raises
         ConfigError when one is missing."""
         if not settings.endpoint_url or not settings.endpoint_model:
@@ -98,7 +93,7 @@ class EndpointSource(RolloutSource):
         client = Client(settings.endpoint_url, settings.endpoint_model, api_key=os.environ.get(KEY))
         return cls(
             client,
-            own.tokenizer,
+            policy_sampler.tokenizer,
             server=settings.endpoint_server,
             logprobs=settings.endpoint_logprobs,
         )
@@ -113,7 +108,7 @@ class EndpointSource(RolloutSource):
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
-        ended: RolloutCallback | None = None,
+        on_rollout: RolloutCallback | None = None,
     ) -> list[list[Rollout]]:
         """See RolloutSource. Raises ConfigError for settings whose log-probabilities would be
         wrong, ModelError for unusable replies."""
@@ -125,16 +120,16 @@ class EndpointSource(RolloutSource):
                 "Sample at temperature 1, or serve processed ones (vLLM: --logprobs-mode "
                 "processed_logprobs; endpoint_logprobs: processed)",
             )
-        ending = StopCondition(sampling, self._tokenizer)
-        jobs = [
-            self._pool.submit(self._group, tuple(prompt), place, n, sampling, ending)
-            for place, prompt in enumerate(prompts)
-        ]
-        places = {job: place for place, job in enumerate(jobs)}
-        for job in as_completed(jobs):
-            for one in job.result():
-                if ended is not None:
-                    ended(places[job], one)
+        stop_condition = StopCondition(sampling, self._tokenizer)
+        jobs: list[Future[list[Rollout]]] = []
+        for index, prompt in enumerate(prompts):
+            arguments = (tuple(prompt), index, n, sampling, stop_condition)
+            jobs.append(self._pool.submit(self._group, *arguments))
+        if on_rollout is not None:
+            indices = {job: index for index, job in enumerate(jobs)}
+            for job in as_completed(jobs):
+                for rollout in job.result():
+                    on_rollout(indices[job], rollout)
         return [job.result() for job in jobs]
 
     def close(self) -> None:
@@ -143,14 +138,19 @@ class EndpointSource(RolloutSource):
         self._client.close()
 
     def _group(
-        self, prompt: tuple[int, ...], place: int, n: int, sampling: Sampling, ending: StopCondition
+        self,
+        prompt: tuple[int, ...],
+        index: int,
+        n: int,
+        sampling: Sampling,
+        stop_condition: StopCondition,
     ) -> list[Rollout]:
-        found: list[Rollout] = []
-        while len(found) < n:  # a server may give fewer answers than it was asked for
-            seed = _seed(sampling.seed, prompt, place, len(found))
-            reply = self._client.post(
-                "completions", self._request(prompt, n - len(found), sampling, seed)
-            )
+        rollouts: list[Rollout] = []
+        while len(rollouts) < n:  # a server may give fewer answers than it was asked for
+            missing = n - len(rollouts)
+            seed = _seed(sampling.seed, prompt, index, len(rollouts))
+            request = self._request(prompt, missing, sampling, seed)
+            reply = self._client.post("completions", request)
             choices = reply.get("choices")
             if not isinstance(choices, list) or not choices:
                 raise self._unusable(
@@ -158,14 +158,13 @@ class EndpointSource(RolloutSource):
                     "Check that it is an OpenAI-compatible completion endpoint",
                 )
             self._check_prompt(prompt, reply, choices[0])
-            if (
-                self._server == "llama-server"
-            ):  # its log-probabilities leave out tokens that are parts of a character
+            if self._server == "llama-server":
+                # its log-probabilities leave out tokens that are parts of a character
                 choices[0] |= {"token_ids": (reply.get("__verbose") or {}).get("tokens")}
-            found += [
-                self._rollout(choice, sampling, ending) for choice in choices[: n - len(found)]
+            rollouts += [
+                self._rollout(choice, sampling, stop_condition) for choice in choices[:missing]
             ]
-        return found
+        return rollouts
 
     def _request(
         self, prompt: tuple[int, ...], n: int, sampling: Sampling, seed: int
@@ -176,15 +175,14 @@ class EndpointSource(RolloutSource):
             "max_tokens": sampling.max_new_tokens,
             "seed": seed,
             "logprobs": 1,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
         }
-        body |= {"temperature": sampling.temperature, "top_p": sampling.top_p} | EXTRAS[
-            self._server
-        ]
+        body |= EXTRAS[self._server]
         if sampling.top_k:
             body["top_k"] = sampling.top_k
-        if (
-            sampling.stop and self._server != "llama-server"
-        ):  # which withholds what it knows of the tokens of a stop text
+        # llama-server withholds what it knows of the tokens of a stop text
+        if sampling.stop and self._server != "llama-server":
             body["stop"] = list(sampling.stop)
         if self._server == "vllm":
             body["stop_token_ids"] = list(sampling.stop_ids)
@@ -193,9 +191,9 @@ class EndpointSource(RolloutSource):
     def _check_prompt(
         self, prompt: tuple[int, ...], reply: dict[str, Any], choice: dict[str, Any]
     ) -> None:
-        seen = reply.get("prompt_token_ids") or choice.get("prompt_token_ids")
-        count = len(seen) if seen else (reply.get("usage") or {}).get("prompt_tokens")
-        if (seen and tuple(seen) != prompt) or (count is not None and count != len(prompt)):
+        ids = reply.get("prompt_token_ids") or choice.get("prompt_token_ids")
+        count = len(ids) if ids else (reply.get("usage") or {}).get("prompt_tokens")
+        if (ids and tuple(ids) != prompt) or (count is not None and count != len(prompt)):
             raise self._unusable(
                 f"it read {count} tokens that are not the {len(prompt)} of the prompt",
                 "Serve the base that is trained, with its own tokenizer, and add no tokens to "
@@ -203,24 +201,31 @@ class EndpointSource(RolloutSource):
             )
 
     def _rollout(
-        self, choice: dict[str, Any], sampling: Sampling, ending: StopCondition
+        self, choice: dict[str, Any], sampling: Sampling, stop_condition: StopCondition
     ) -> Rollout:
-        finish = ENDED.get(str(choice.get("finish_reason")))
+        finish = FINISH.get(str(choice.get("finish_reason")))
         if finish is None:
             raise self._unusable(
                 f"an answer has the finish_reason {choice.get('finish_reason')!r}",
                 "Only stop and length are understood",
             )
+
+        # where the answer ends by our own rules
         ids, logps = self._tokens(choice)
-        end = next((at for at in range(1, len(ids) + 1) if ending.reached(ids[:at])), None)
-        if (
-            end is None and finish == "stop" and ids and ids[-1] in self._special
-        ):  # what ends answers there and does not here
-            end = len(ids)
-        elif end is None and finish == "stop":  # the server kept what ended the answer to itself
-            logps = []
-            if sampling.stop_ids and not sampling.stop:
-                ids, end = [*ids, sampling.stop_ids[0]], len(ids) + 1
+        end: int | None = None
+        for length in range(1, len(ids) + 1):
+            if stop_condition.reached(ids[:length]):
+                end = length
+                break
+        if end is None and finish == "stop":
+            if ids and ids[-1] in self._special:  # a token that ends answers there and not here
+                end = len(ids)
+            else:  # the server kept the token that ended the answer to itself
+                logps = []
+                if sampling.stop_ids and not sampling.stop:
+                    ids = [*ids, sampling.stop_ids[0]]
+                    end = len(ids)
+
         needed = self.off_policy and sampling.temperature != 0
         if needed and len(logps) < len(ids[:end]):
             raise self._unusable(
@@ -230,39 +235,43 @@ class EndpointSource(RolloutSource):
                 "vLLM has all), or say that it serves the "
                 "very policy that is trained (endpoint_logprobs: none)",
             )
-        known = tuple(logps[:end]) if needed else None
         return Rollout(
-            tuple(ids[:end]),
-            known,
-            "stop" if end else finish,
-            ending.text(ids[:end], end is not None),
+            ids=tuple(ids[:end]),
+            logps=tuple(logps[:end]) if needed else None,
+            finish="stop" if end else finish,
+            text=stop_condition.text(ids[:end], end is not None),
         )
 
     def _tokens(self, choice: dict[str, Any]) -> tuple[list[int], list[float]]:
-        """Sampled ids, and the log-probabilities of the first of them: of those about which there
-        is no doubt."""
-        texts, logps, named = _logprobs(choice.get("logprobs"))
+        """Sampled ids, and the log-probabilities of the first of them: of those whose token is
+        certain."""
+        reported = _reported(choice.get("logprobs"))
         if self._server == "llama-server" and choice.get("token_ids") is None:
             raise self._unusable(
                 "it does not return the sampled tokens",
                 "Update it to a release that takes `verbose` in a request",
             )
-        ids: list[Any] = choice.get("token_ids") or self._retokenised(choice, texts)
-        if any(not isinstance(one, int) or not 0 <= one < len(self._tokenizer) for one in ids):
+        ids: list[Any] = choice.get("token_ids") or self._tokenize(choice, reported.texts)
+        vocabulary = len(self._tokenizer)
+        if not all(isinstance(token, int) and 0 <= token < vocabulary for token in ids):
             raise self._unusable(
                 "some of its token ids are not in this vocabulary",
                 "Serve the model that is trained",
             )
-        if named:
-            same = takewhile(lambda both: both[0] == both[1], zip(named, ids, logps, strict=False))
-            return ids, [logp for *_, logp in same]
-        return ids, logps if len(logps) == len(ids) else []
+        if not reported.ids:
+            return ids, reported.logps if len(reported.logps) == len(ids) else []
+        logps: list[float] = []
+        for named, sampled, logp in zip(reported.ids, ids, reported.logps, strict=False):
+            if named != sampled:
+                break
+            logps.append(logp)
+        return ids, logps
 
-    def _retokenised(self, choice: dict[str, Any], texts: list[str]) -> list[int]:
+    def _tokenize(self, choice: dict[str, Any], texts: list[str]) -> list[int]:
         """The ids of the answer's text, if they are the tokens that the server sampled."""
         text = choice.get("text", "")
         ids: list[int] = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        if texts and [self._tokenizer.decode([one]) for one in ids] != texts:
+        if texts and [self._tokenizer.decode([token]) for token in ids] != texts:
             raise self._unusable(
                 f"it gives no token ids, and its {len(texts)} tokens are not the {len(ids)} that "
                 "its text has here",
@@ -274,24 +283,33 @@ class EndpointSource(RolloutSource):
         return ModelError(f"rollouts of {self._client.model!r} at {self._client.url}", why, fix)
 
 
-def _logprobs(given: Any) -> tuple[list[str], list[float], list[int]]:
-    """(token texts, log-probabilities, token ids) in either of OpenAI's forms; llama-server adds
-    ids to the newer one."""
-    if not isinstance(given, dict):
-        return [], [], []
-    if isinstance(content := given.get("content"), list):
-        ids = [one["id"] for one in content if "id" in one]
-        return (
-            [one.get("token", "") for one in content],
-            [float(one["logprob"]) for one in content],
-            ids,
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    """What a server says about the sampled tokens; a list is empty where it says nothing."""
+
+    texts: list[str] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+
+def _reported(logprobs: Any) -> _Reported:
+    """Reads either of OpenAI's forms; llama-server adds ids to the newer one."""
+    if not isinstance(logprobs, dict):
+        return _Reported()
+    content = logprobs.get("content")
+    if isinstance(content, list):
+        return _Reported(
+            texts=[token.get("token", "") for token in content],
+            logps=[float(token["logprob"]) for token in content],
+            ids=[token["id"] for token in content if "id" in token],
         )
-    logps = given.get("token_logprobs")
+    texts = list(logprobs.get("tokens") or [])
+    logps = logprobs.get("token_logprobs")
     if not isinstance(logps, list) or None in logps:
-        return list(given.get("tokens") or []), [], []
-    return list(given.get("tokens") or []), [float(one) for one in logps], []
+        return _Reported(texts)
+    return _Reported(texts, [float(logp) for logp in logps])
 
 
-def _seed(seed: int, prompt: Sequence[int], place: int, number: int) -> int:
-    digest = hashlib.sha256(json.dumps([seed, list(prompt), place, number]).encode()).digest()
+def _seed(seed: int, prompt: Sequence[int], index: int, number: int) -> int:
+    digest = hashlib.sha256(json.dumps([seed, list(prompt), index, number]).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -6,8 +6,8 @@ model.
 With a frozen head d logp / d h does not depend on the loss, so the forward pass computes it: the
 vocabulary is cut into tiles, each tile takes one product for the logits and one for the gradient,
 and a running maximum joins the tiles as in flash attention. That is two products in all instead of
-three (the idea of Liger's fused cross-entropy, here independent of the loss). A trainable or adapted
-head is computed again in the backward pass instead.
+three (the idea of Liger's fused cross-entropy, here independent of the loss). A trainable or
+adapted head is computed again in the backward pass instead.
 
 `Head` is the arithmetic after the last linear layer that is known here. A head that is none of this
 is left to the model's own forward (score.py).

@@ -1,8 +1,8 @@
 """The feed-forward part of a model's last layer, computed on the rows whose hidden state is read.
 
 Nothing after the last attention looks at other rows, and most rows of a tree are prompts: in an
-eight-layer model this is every twentieth floating point operation. What the other rows hold
-afterwards means nothing. Whether it may be done to a model is decided by a trial (capability.py).
+eight-layer model this saves every twentieth floating point operation. The values of the other rows
+mean nothing afterwards. Whether it may be done to a model is decided by a trial (capability.py).
 """
 
 from __future__ import annotations
@@ -18,48 +18,46 @@ if TYPE_CHECKING:
 
 
 def install(model: Any) -> Callable[[], None] | None:
-    """Narrow the last layer of `model` where a forward is given a tree that says which rows are
-    read. Returns the way back, or None where the layer has no part of that name."""
+    """Skip rows in the last layer of `model` where a forward has a tree that says which rows are
+    read. Returns the way back, or None where the layer has no feed-forward part named `mlp`."""
     layers = _layers(model)
-    part = getattr(layers[-1], "mlp", None) if layers is not None else None
-    if part is None or isinstance(part.__dict__.get("forward"), partial):
+    mlp = getattr(layers[-1], "mlp", None) if layers is not None else None
+    if mlp is None or isinstance(mlp.__dict__.get("forward"), partial):
         return None
-    hook = layers[-1].register_forward_pre_hook(_told, with_kwargs=True)
-    part.rows = None
-    part.forward = partial(
-        _forward, part, part.forward
-    )  # a partial, and no closure, so that a deep copy follows its own layer
+    hook = layers[-1].register_forward_pre_hook(_note_rows, with_kwargs=True)
+    mlp.rows = None
+    # a partial, and no closure, so that a deep copy follows its own layer
+    mlp.forward = partial(_forward, mlp, mlp.forward)
 
     def undo() -> None:
         hook.remove()
-        del part.forward, part.rows
+        del mlp.forward, mlp.rows
 
     return undo
 
 
 def _layers(model: Any) -> Any:
+    """The list of the model's layers; None where it is not plain which one that is."""
     import torch
 
-    trunk, count = trunk_of(model), getattr(model.config.get_text_config(), "num_hidden_layers", 0)
+    count = getattr(model.config.get_text_config(), "num_hidden_layers", 0)
     lists = [
-        child
-        for child in trunk.children()
-        if isinstance(child, torch.nn.ModuleList) and len(child) == count
+        child for child in trunk_of(model).children() if isinstance(child, torch.nn.ModuleList)
     ]
+    lists = [children for children in lists if len(children) == count]
     return lists[0] if len(lists) == 1 and count else None
 
 
-def _told(layer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _note_rows(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before the layer runs, and before it runs again in the backward pass of gradient
     checkpointing."""
-    layer.mlp.rows = getattr(named.get("tree"), "rows", None)
+    layer.mlp.rows = getattr(kwargs.get("tree"), "rows", None)
 
 
 def _forward(
-    part: Any, original: Callable[..., Any], hidden: torch.Tensor, *args: Any, **kwargs: Any
+    mlp: Any, original: Callable[..., Any], hidden: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    if part.rows is None:
+    if mlp.rows is None:
         return original(hidden, *args, **kwargs)
-    return hidden.new_zeros(hidden.shape).index_copy(
-        1, part.rows, original(hidden[:, part.rows], *args, **kwargs)
-    )
+    output = original(hidden[:, mlp.rows], *args, **kwargs)
+    return hidden.new_zeros(hidden.shape).index_copy(1, mlp.rows, output)

@@ -1,8 +1,7 @@
-"""Loading bases and adapters, and saying which base it is.
+"""Loading bases and adapters, and identifying a base by its weights.
 
-Lives here: `load_base` (safetensors only, no remote code), `attach_lora` and `load_adapter` through
-PEFT, and `base_fingerprint`. Does not live here: model versions and artifacts (models), prompts
-(prompt.py).
+Bases are loaded from safetensors only, and without code of their own; adapters come from PEFT.
+`base_fingerprint` says which base it is. Model versions and artifacts are the stage `models`'.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Quantization = Literal["none", "nf4", "int8"]
-BLOCK = 1 << 20  # bytes hashed at the head, in the middle and at the tail of a large tensor
+BLOCK = 1 << 20
+"""Bytes that are hashed at the start, in the middle and at the end of a large tensor."""
 
 
 class LoraSettings(Config):
@@ -72,9 +72,9 @@ def load_trunk(path_or_hub_id: str, *, local_only: bool = False) -> tuple[Any, A
     model, tokenizer, fresh = _pretrained(
         "AutoModel", path_or_hub_id, "float32", local_only, "none", "cpu"
     )
-    stored = [
-        (name, one) for name, one in sorted(model.named_parameters()) if name not in fresh
-    ]  # a pooler is drawn, and not used
+    # what the files do not have (a pooler) is drawn at random, and not used
+    parameters = sorted(model.named_parameters())
+    stored = [(name, parameter) for name, parameter in parameters if name not in fresh]
     return model, tokenizer, fingerprint_of(stored)
 
 
@@ -95,7 +95,6 @@ def load_scorer(
     """
     import torch
 
-    more = {"num_labels": 1, "ignore_mismatched_sizes": True}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, tokenizer, fresh = _pretrained(
@@ -105,7 +104,8 @@ def load_scorer(
             local_only,
             quantization,
             device,
-            **more,
+            num_labels=1,
+            ignore_mismatched_sizes=True,
         )
         for name, layer in model.named_modules():
             if f"{name}.weight" in fresh and layer.weight.shape[0] == 1:
@@ -114,84 +114,81 @@ def load_scorer(
                     torch.nn.init.zeros_(layer.bias)
     if is_encoder(model.config) and model.dtype.itemsize < 4:
         model.float()
-    if (
-        model.config.pad_token_id is None
-    ):  # transformers' own forward needs one to find the last token; ours does not look at it
-        model.config.pad_token_id = (
-            tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        )
+    if model.config.pad_token_id is None:
+        # transformers' own forward needs one to find the last token; ours does not look at it
+        pad, eos = tokenizer.pad_token_id, tokenizer.eos_token_id
+        model.config.pad_token_id = eos if pad is None else pad
     return model, tokenizer
 
 
 def _pretrained(
-    form: str,
+    auto_class: str,
     path_or_hub_id: str,
     dtype: Dtype,
     local_only: bool,
     quantization: Quantization,
     device: str,
-    **more: Any,
+    **options: Any,
 ) -> tuple[Any, Any, set[str]]:
-    """(model of the Auto class `form`, tokenizer, names of the weights that were drawn because the
+    """(model of the class `auto_class`, tokenizer, names of the weights that were drawn because the
     files do not have them)."""
     try:
         import torch
         import transformers
     except ImportError as error:
         raise MissingExtra.of("training", error.name or "torch", "train") from None
-    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    given = {
+    torch_dtype = "auto" if dtype == "auto" else getattr(torch, dtype)
+    source = {
         "trust_remote_code": False,
         "local_files_only": local_only or Path(path_or_hub_id).exists(),
     }
-    packed = _packed(quantization, kind, device)
+    quantized = _quantization_options(quantization, torch_dtype, device)
     _check_folder(path_or_hub_id)
     try:
         with quiet_transformers():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path_or_hub_id, **given)
-            model, found = getattr(transformers, form).from_pretrained(
+            tokenizer = transformers.AutoTokenizer.from_pretrained(path_or_hub_id, **source)
+            model, report = getattr(transformers, auto_class).from_pretrained(
                 path_or_hub_id,
-                dtype=kind,
+                dtype=torch_dtype,
                 use_safetensors=True,
                 output_loading_info=True,
-                **given,
-                **packed,
-                **more,
+                **source,
+                **quantized,
+                **options,
             )
     except Exception as error:  # noqa: BLE001 - a strange config may raise anything in the library
         if type(error).__module__.startswith("safetensors"):
             raise _damaged(path_or_hub_id, error) from None
         raise _load_error(path_or_hub_id, error) from None
     _check_tokenizer(tokenizer, path_or_hub_id)
-    for module in model.modules() if packed else ():
-        if hasattr(
-            module, "support_avx512bf16_for_cpu"
-        ):  # bitsandbytes' kernel for it has no gradient, and says nothing
-            module.support_avx512bf16_for_cpu = False
-    return (
-        model.requires_grad_(False).eval(),
-        tokenizer,
-        found["missing_keys"] | {name for name, *_ in found["mismatched_keys"]},
-    )
+    if quantized:
+        for module in model.modules():
+            # bitsandbytes' kernel for it has no gradient, and does not say so
+            if hasattr(module, "support_avx512bf16_for_cpu"):
+                module.support_avx512bf16_for_cpu = False
+    drawn = set(report["missing_keys"]) | {name for name, *_ in report["mismatched_keys"]}
+    return model.requires_grad_(False).eval(), tokenizer, drawn
 
 
-def _packed(quantization: Quantization, dtype: Any, device: str) -> dict[str, Any]:
-    """What transformers has to be told for a quantised base: 4-bit NormalFloat with quantised
-    constants (QLoRA), or LLM.int8()."""
+def _quantization_options(quantization: Quantization, dtype: Any, device: str) -> dict[str, Any]:
+    """Options of from_pretrained for a quantized base: 4-bit NormalFloat with quantized constants
+    (QLoRA), or LLM.int8()."""
     if quantization == "none":
         return {}
     if find_spec("bitsandbytes") is None:
         raise MissingExtra.of(f"a base in {quantization}", "bitsandbytes", "qlora")
     from transformers import BitsAndBytesConfig
 
-    four = {
-        "load_in_4bit": True,
-        "bnb_4bit_quant_type": "nf4",
-        "bnb_4bit_use_double_quant": True,
-        "bnb_4bit_compute_dtype": dtype,
-    }
-    chosen = four if quantization == "nf4" else {"load_in_8bit": True}
-    return {"quantization_config": BitsAndBytesConfig(**chosen), "device_map": {"": device}}
+    if quantization == "nf4":
+        config = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+        )
+    else:
+        config = BitsAndBytesConfig(load_in_8bit=True)
+    return {"quantization_config": config, "device_map": {"": device}}
 
 
 def load_tokenizer(path_or_hub_id: str) -> Any:
@@ -200,15 +197,15 @@ def load_tokenizer(path_or_hub_id: str) -> Any:
 
     try:
         with quiet_transformers():
-            found = AutoTokenizer.from_pretrained(
+            tokenizer = AutoTokenizer.from_pretrained(
                 path_or_hub_id,
                 trust_remote_code=False,
                 local_files_only=Path(path_or_hub_id).exists(),
             )
     except Exception as error:  # noqa: BLE001 - as of a base
         raise _load_error(path_or_hub_id, error) from None
-    _check_tokenizer(found, path_or_hub_id)
-    return found
+    _check_tokenizer(tokenizer, path_or_hub_id)
+    return tokenizer
 
 
 def load_config(folder: str | Path) -> Any:
@@ -223,8 +220,7 @@ def load_config(folder: str | Path) -> Any:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Inside, transformers draws no bars over the user's terminal, announces no deprecations and
-    logs errors only."""
+    """Inside, transformers shows no progress bars and no deprecations, and logs errors only."""
     from transformers.utils import logging
 
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -233,9 +229,8 @@ def quiet_transformers() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            warnings.filterwarnings(
-                "ignore", "Unsupported layer type", UserWarning
-            )  # of norms in attach_full, whose arithmetic is their own
+            # PEFT warns of norms in attach_full, whose arithmetic is their own
+            warnings.filterwarnings("ignore", "Unsupported layer type", UserWarning)
             yield
     finally:
         logging.set_verbosity(level)
@@ -243,11 +238,11 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _check_tokenizer(tokenizer: Any, given: str) -> None:
+def _check_tokenizer(tokenizer: Any, base: str) -> None:
     if not isinstance(tokenizer.chat_template, str | dict | None):
         kind = type(tokenizer.chat_template).__name__
         raise ModelError(
-            f"base model {given!r}",
+            f"base model {base!r}",
             f"the chat_template of its tokenizer is {kind}, not a text",
             "Correct or remove it",
         )
@@ -255,71 +250,67 @@ def _check_tokenizer(tokenizer: Any, given: str) -> None:
         tokenizer("Hello, world", add_special_tokens=False)
     except Exception as error:  # noqa: BLE001 - strange settings show when it is used
         why = f"its tokenizer cannot be used ({' '.join(str(error).split())[:200]})"
-        raise ModelError(f"base model {given!r}", why, "Copy its tokenizer files again") from None
+        raise ModelError(f"base model {base!r}", why, "Copy its tokenizer files again") from None
     special = {str(token) for token in tokenizer.all_special_tokens}
-    if not any(
-        token not in special for token in tokenizer.get_vocab()
-    ):  # transformers makes an empty one where there are no files
+    # transformers makes an empty one where there are no files
+    if not any(token not in special for token in tokenizer.get_vocab()):
         raise ModelError(
-            f"base model {given!r}",
+            f"base model {base!r}",
             "it has no tokenizer",
             "Add its tokenizer files: tokenizer.save_pretrained(folder)",
         )
 
 
-def _damaged(given: str, error: Exception) -> ModelError:
+def _damaged(base: str, error: Exception) -> ModelError:
     return ModelError(
-        f"base model {given!r}", f"a weight file is damaged ({error})", "Download or copy it again"
+        f"base model {base!r}", f"a weight file is damaged ({error})", "Download or copy it again"
     )
 
 
-def _check_folder(given: str) -> None:
-    folder = Path(given).expanduser()
+def _check_folder(base: str) -> None:
+    folder = Path(base).expanduser()
     if not folder.is_dir():
-        if folder.exists() or given.startswith((".", "/", "~")):
+        if folder.exists() or base.startswith((".", "/", "~")):
             why = "it is a file" if folder.exists() else "there is no such folder"
             raise ModelError(
-                f"base model {given!r}",
+                f"base model {base!r}",
                 why,
                 "Name the folder with config.json and the safetensors, or a Hugging Face id",
             )
         return
     if not (folder / "config.json").is_file():
-        hint = (
-            " (it holds an adapter: name its base)"
-            if (folder / "adapter_config.json").is_file()
-            else ""
-        )
+        is_adapter = (folder / "adapter_config.json").is_file()
+        hint = " (it holds an adapter: name its base)" if is_adapter else ""
         raise ModelError(
-            f"base model {given!r}",
+            f"base model {base!r}",
             f"the folder has no config.json{hint}",
             "Name a folder saved with save_pretrained",
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
-            f"base model {given!r}",
+            f"base model {base!r}",
             "it has no safetensors, and other weight files can run code when they are read",
             "Convert it where you trust it: model.save_pretrained(folder, safe_serialization=True)",
         )
     check_config(folder)
 
 
-def _load_error(given: str, error: Exception) -> ModelError:
+def _load_error(base: str, error: Exception) -> ModelError:
     text = " ".join(str(error).split()) or type(error).__name__
     if "trust_remote_code" in text or "custom code" in text:
         return ModelError(
-            f"base model {given!r}",
+            f"base model {base!r}",
             "it needs code from its own repository, which is never run",
             "Choose a model that transformers knows",
         )
     if "safetensors" in text:
         return ModelError(
-            f"base model {given!r}",
+            f"base model {base!r}",
             "it has no safetensors, and other weight files can run code",
             "Choose one that has them",
         )
     return ModelError(
-        f"base model {given!r}",
+        f"base model {base!r}",
         text[:300],
         "Give a folder saved with save_pretrained, or a Hugging Face id with network or in its "
         "cache",
@@ -340,14 +331,19 @@ def attach_lora(
     import torch
     from peft import LoraConfig, get_peft_model
 
-    stacked = [name for name, one in model.named_parameters() if one.ndim == 3]
-    named = [] if isinstance(settings.targets, str) else list(settings.targets)
-    experts = [target for target in named if any(name.endswith(f".{target}") for name in stacked)]
-    targets = (
-        settings.targets
-        if isinstance(settings.targets, str)
-        else [target for target in named if target not in experts]
-    )
+    # stacked weights of experts that are asked for by name are parameters to PEFT, not modules
+    targets: str | list[str]
+    experts: list[str] = []
+    if isinstance(settings.targets, str):
+        targets = settings.targets
+    else:
+        stacked = [name for name, weight in model.named_parameters() if weight.ndim == 3]
+
+        def is_stacked(target: str) -> bool:
+            return any(name.endswith(f".{target}") for name in stacked)
+
+        experts = [target for target in settings.targets if is_stacked(target)]
+        targets = [target for target in settings.targets if target not in experts]
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type] # PEFT divides it; a float is as good
@@ -356,7 +352,7 @@ def attach_lora(
         use_rslora=settings.rslora,
         lora_dropout=0.0,
         bias="none",
-        modules_to_save=_behind_the_trunk(model) if is_scorer(model) else None,
+        modules_to_save=_modules_after_trunk(model) if is_scorer(model) else None,
         task_type="SEQ_CLS" if is_scorer(model) else "CAUSAL_LM",
     )
     with torch.random.fork_rng(enabled=seed is not None):
@@ -383,47 +379,46 @@ def attach_full(model: Any) -> tuple[Any, list[str]]:
     """
     from peft import LNTuningConfig, get_peft_model
 
-    behind = _behind_the_trunk(model) if is_scorer(model) else []
+    after_trunk = _modules_after_trunk(model) if is_scorer(model) else []
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
-    names = [
-        name
-        for name, part in model.named_modules()
-        if next(part.parameters(recurse=False), None) is not None
-        and id(part) not in ends
-        and "Embedding" not in type(part).__name__
-        if not any(one in behind for one in name.split("."))
-    ]
+    names: list[str] = []
+    for name, module in model.named_modules():
+        has_weights = next(module.parameters(recurse=False), None) is not None
+        is_embedding = id(module) in ends or "Embedding" in type(module).__name__
+        saved_whole = any(part in after_trunk for part in name.split("."))
+        if has_weights and not is_embedding and not saved_whole:
+            names.append(name)
     task = "SEQ_CLS" if is_scorer(model) else "CAUSAL_LM"
     with quiet_transformers():
         adapted = get_peft_model(
             model,
-            LNTuningConfig(target_modules=names, modules_to_save=behind or None, task_type=task),
+            LNTuningConfig(
+                target_modules=names, modules_to_save=after_trunk or None, task_type=task
+            ),
         )
     return adapted, adapted_modules(adapted)
 
 
-def _behind_the_trunk(model: Any) -> list[str]:
+def _modules_after_trunk(model: Any) -> list[str]:
+    """Names of the modules behind the trunk of a scorer: its head, and a pooler."""
     trunk = trunk_of(model)
-    own = [
-        name
-        for name, part in model.named_children()
-        if part is not trunk and any(True for _ in part.parameters())
-    ]
-    return own + [name for name, _ in trunk.named_children() if name == "pooler"]
+    names: list[str] = []
+    for name, module in model.named_children():
+        if module is not trunk and any(True for _ in module.parameters()):
+            names.append(name)
+    return names + [name for name, _ in trunk.named_children() if name == "pooler"]
 
 
 def _no_targets(model: Any, settings: LoraSettings, error: Exception) -> ModelError:
-    known = sorted(
-        {
-            name.rsplit(".", 1)[-1]
-            for name, module in model.named_modules()
-            if type(module).__name__ in ("Linear", "Conv1D")
-        }
-    )
-    if isinstance(settings.targets, str) or not known:
+    linear_layers: set[str] = set()
+    for name, module in model.named_modules():
+        if type(module).__name__ in ("Linear", "Conv1D"):
+            linear_layers.add(name.rsplit(".", 1)[-1])
+    if isinstance(settings.targets, str) or not linear_layers:
         return ModelError(
             "LoRA on all linear layers", str(error).split("\n")[0], "Name the modules with targets"
         )
+    known = sorted(linear_layers)
     hints = "".join(nearest(name, known) for name in settings.targets)
     return ModelError(
         f"LoRA targets {list(settings.targets)!r}",
@@ -484,12 +479,16 @@ def base_fingerprint(source: Any) -> str:
     are read, so that a large base costs seconds; a fine-tune changes them all. A folder and the
     model loaded from it differ where tied weights or the dtype do.
     """
-    tensors = _stored(Path(source)) if isinstance(source, (str, Path)) else _base_parameters(source)
+    tensors = (
+        _stored_tensors(Path(source))
+        if isinstance(source, (str, Path))
+        else _base_parameters(source)
+    )
     return fingerprint_of(sorted(tensors, key=lambda pair: pair[0]))
 
 
 def fingerprint_of(tensors: Iterable[tuple[Any, torch.Tensor]]) -> str:
-    """sha256 over (name, tensor) pairs in their order; of large tensors as `base_fingerprint` says."""
+    """sha256 over (name, tensor) pairs in order; large tensors as `base_fingerprint` says."""
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name}\0{tuple(tensor.shape)}\0{tensor.dtype}\0".encode())
@@ -499,46 +498,42 @@ def fingerprint_of(tensors: Iterable[tuple[Any, torch.Tensor]]) -> str:
 
 
 def _base_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    trained = (
-        {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        if hasattr(model, "peft_config")
-        else set()
-    )
-    prefix = "base_model.model." if hasattr(model, "peft_config") else ""
+    adapted = hasattr(model, "peft_config")
+    prefix = "base_model.model." if adapted else ""
+    of_adapters = ("lora_", "ln_tuning_layers", "modules_to_save", "prompt_encoder")
     for name, parameter in model.named_parameters():
-        if name in trained or any(
-            part in name
-            for part in ("lora_", "ln_tuning_layers", "modules_to_save", "prompt_encoder")
-        ):
+        trained = adapted and parameter.requires_grad
+        if trained or any(part in name for part in of_adapters):
             continue
-        yield (
-            name.removeprefix(prefix).replace(".base_layer", "").replace(".original_module", ""),
-            parameter.detach(),
-        )
+        name = name.removeprefix(prefix)
+        name = name.replace(".base_layer", "").replace(".original_module", "")
+        yield name, parameter.detach()
 
 
-def _stored(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+def _stored_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     _check_folder(str(folder))
     for file in sorted(folder.glob("*.safetensors")):
         try:
-            with safe_open(file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 - no mapping
-                    yield name, opened.get_tensor(name)
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - no mapping
+                    yield name, tensors.get_tensor(name)
         except SafetensorError as error:
             raise _damaged(str(folder), error) from None
 
 
 def _blocks(tensor: torch.Tensor) -> Iterator[bytes]:
+    """The bytes of a small tensor; the first, middle and last block of a large one."""
     import torch
 
-    flat = (
-        tensor.contiguous().flatten().view(torch.uint8)
-        if tensor.numel()
-        else tensor.new_zeros(0, dtype=torch.uint8)
-    )
+    if tensor.numel() == 0:
+        yield b""
+        return
+    flat = tensor.contiguous().flatten().view(torch.uint8)
     size = flat.shape[0]
-    starts = [0] if size <= 3 * BLOCK else [0, (size - BLOCK) // 2, size - BLOCK]
-    for start in starts:
-        yield flat[start : start + (size if len(starts) == 1 else BLOCK)].cpu().numpy().tobytes()
+    if size <= 3 * BLOCK:
+        yield flat.cpu().numpy().tobytes()
+        return
+    for start in (0, (size - BLOCK) // 2, size - BLOCK):
+        yield flat[start : start + BLOCK].cpu().numpy().tobytes()

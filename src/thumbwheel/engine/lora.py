@@ -1,10 +1,9 @@
-"""LoRA layers during training: which adapter answers, and a fused forward and backward for plain
+"""LoRA layers during training: which adapter is active, and a fused forward and backward for plain
 ones.
 
 PEFT's parameters stay the storage; only the arithmetic is replaced, on linear layers with one
 active, plain LoRA adapter without dropout. Anything else (DoRA, several adapters, quantised bases,
-merged weights, convolutions) keeps PEFT's own forward. Does not live here: creating or loading
-adapters (load.py).
+merged weights, convolutions) keeps PEFT's own forward. Adapters are created and loaded in load.py.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def adapter_layers(model: Any) -> list[Any]:
 
 
 def active_adapter(model: Any, layers: list[Any]) -> str | None:
-    """The adapter that `model` answers with as it stands; None where it has none or has them off."""
+    """The adapter that `model` answers with now; None where it has none or has them off."""
     if not hasattr(model, "peft_config") or any(layer._disable_adapters for layer in layers):
         return None
     (name,) = model.active_adapters  # several at once are a mixture, which has no name
@@ -58,47 +57,44 @@ def expert_weights_without_adapter(model: Any) -> list[str]:
     from peft.tuners.lora import ParamWrapper
     from torch.nn.modules.conv import _ConvNd
 
-    adapted = {
-        id(module.get_param()) for module in model.modules() if isinstance(module, ParamWrapper)
-    }
-    own = (
-        (f"{path}.{name}", one)
-        for path, module in model.named_modules()
-        if not isinstance(module, _ConvNd)
-        for name, one in module.named_parameters(recurse=False)
-    )
-    left = (
-        name
-        for name, one in own
-        if one.ndim == 3 and "lora_" not in name and id(one) not in adapted
-    )
-    return sorted({re.sub(r".*\.\d+\.|base_layer\.", "", name) for name in left})
+    adapted: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, ParamWrapper):
+            adapted.add(id(module.get_param()))
+
+    kinds: set[str] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, _ConvNd):
+            continue
+        for name, weight in module.named_parameters(recurse=False):
+            full_name = f"{path}.{name}"
+            if weight.ndim == 3 and "lora_" not in full_name and id(weight) not in adapted:
+                kinds.add(re.sub(r".*\.\d+\.|base_layer\.", "", full_name))
+    return sorted(kinds)
 
 
 def parameters_of(layers: list[Any], adapter: str) -> list[torch.nn.Parameter]:
     """The tensors of one adapter, whole modules that were saved with it among them."""
     import torch
 
-    found: list[torch.nn.Parameter] = []
+    parameters: list[torch.nn.Parameter] = []
     for layer in layers:
         for name in layer.adapter_layer_names:
-            stored = attrgetter(name)(layer)
-            if adapter in stored:
-                own = stored[adapter]
-                found += own.parameters() if isinstance(own, torch.nn.Module) else [own]
-    return found
+            by_adapter = attrgetter(name)(layer)
+            if adapter not in by_adapter:
+                continue
+            value = by_adapter[adapter]
+            parameters += value.parameters() if isinstance(value, torch.nn.Module) else [value]
+    return parameters
 
 
 def is_zero_update(model: Any) -> bool:
     """Whether what trains is a LoRA adapter that is still the zero change as which it starts: the
     model is its base to the last bit."""
-    trained = [
-        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
-    ]
-    second_factors = [parameter for name, parameter in trained if "lora_B" in name]
-    return len(trained) == 2 * len(second_factors) > 0 and not any(
-        bool(parameter.any()) for parameter in second_factors
-    )
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    second_factors = [weight for name, weight in trained.items() if "lora_B" in name]
+    only_lora = len(trained) == 2 * len(second_factors) > 0
+    return only_lora and not any(bool(weight.any()) for weight in second_factors)
 
 
 @contextmanager
@@ -115,10 +111,9 @@ def switched(model: Any, layers: list[Any], adapter: str | None) -> Iterator[Non
     before = [(layer._active_adapter, layer._disable_adapters) for layer in layers]
     try:
         for layer in layers:
-            layer._active_adapter, layer._disable_adapters = (
-                [adapter] if adapter else layer._active_adapter,
-                adapter is None,
-            )
+            if adapter is not None:
+                layer._active_adapter = [adapter]
+            layer._disable_adapters = adapter is None
         yield
     finally:
         for layer, (name, off) in zip(layers, before, strict=True):
@@ -131,13 +126,12 @@ def install(model: Any) -> int:
     Each call still looks whether its layer is in a state that the fused arithmetic covers, and
     takes PEFT's forward if not.
     """
-    found = [layer for layer in adapter_layers(model) if plain_layer(layer)]
-    for layer in found:
+    layers = [layer for layer in adapter_layers(model) if plain_layer(layer)]
+    for layer in layers:
         if not isinstance(layer.__dict__.get("forward"), partial):
-            layer.forward = partial(
-                _forward, layer, layer.forward
-            )  # a partial, and no closure, so that a deep copy follows its own layer
-    return len(found)
+            # a partial, and no closure, so that a deep copy follows its own layer
+            layer.forward = partial(_forward, layer, layer.forward)
+    return len(layers)
 
 
 def plain_layer(layer: Any) -> bool:
@@ -153,31 +147,24 @@ def _forward(
     layer: Any, original: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
     names = layer.active_adapters
-    if (
-        args
-        or kwargs
-        or layer.disable_adapters
-        or layer.merged
-        or len(names) != 1
-        or not _fusible(layer, names[0])
-    ):
+    one_adapter = not layer.disable_adapters and not layer.merged and len(names) == 1
+    if args or kwargs or not one_adapter or not _fusible(layer, names[0]):
         return original(x, *args, **kwargs)
-    a, b, base = layer.lora_A[names[0]].weight, layer.lora_B[names[0]].weight, layer.base_layer
-    return _fused()(x, base.weight, base.bias, a, b, layer.scaling[names[0]], layer.fan_in_fan_out)
+    name, base = names[0], layer.base_layer
+    a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+    return _fused()(x, base.weight, base.bias, a, b, layer.scaling[name], layer.fan_in_fan_out)
 
 
 def _fusible(layer: Any, name: str) -> bool:
     if name not in layer.lora_A or name in layer.lora_variant or layer.lora_bias[name]:
         return False
-    return (
-        not layer.base_layer.weight.requires_grad
-        and getattr(layer.lora_dropout[name], "p", 0.0) == 0.0
-    )
+    frozen = not layer.base_layer.weight.requires_grad
+    return frozen and getattr(layer.lora_dropout[name], "p", 0.0) == 0.0
 
 
 @cache
 def _fused() -> Any:
-    """The autograd function; made on first use because torch may not be imported with this module."""
+    """The autograd function, made on first use because torch may not be imported here."""
     import torch
 
     class FusedLora(torch.autograd.Function):
@@ -193,31 +180,30 @@ def _fused() -> Any:
             a: torch.Tensor,
             b: torch.Tensor,
             scale: float,
-            turned: bool,
+            transposed: bool,
         ) -> torch.Tensor:
             rows = x.reshape(-1, x.shape[-1])
-            w = weight.t() if turned else weight
-            narrow_a, narrow_b = a.to(x.dtype), b.to(x.dtype)
-            inner = rows @ narrow_a.t()
-            y = torch.nn.functional.linear(rows, w, bias).addmm_(inner, narrow_b.t(), alpha=scale)
-            ctx.save_for_backward(rows, w, inner, narrow_a, narrow_b)
-            ctx.scale, ctx.kinds = scale, (a.dtype, b.dtype)
+            w = weight.t() if transposed else weight
+            a_x, b_x = a.to(x.dtype), b.to(x.dtype)
+            inner = rows @ a_x.t()  # [n, r]
+            y = torch.nn.functional.linear(rows, w, bias).addmm_(inner, b_x.t(), alpha=scale)
+            ctx.save_for_backward(rows, w, inner, a_x, b_x)
+            ctx.scale, ctx.dtypes = scale, (a.dtype, b.dtype)
             return y.view(*x.shape[:-1], y.shape[-1])
 
         @staticmethod
-        def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
             rows, w, inner, a, b = ctx.saved_tensors
-            dy = grads[0].reshape(-1, grads[0].shape[-1])
-            back = dy @ b  # [n, r]
+            (d_output,) = gradients
+            dy = d_output.reshape(-1, d_output.shape[-1])
+            d_inner = dy @ b  # [n, r], without the scale
             dx = None
             if ctx.needs_input_grad[0]:
-                dx = (
-                    (dy @ w)
-                    .addmm_(back, a, alpha=ctx.scale)
-                    .view(*grads[0].shape[:-1], rows.shape[-1])
-                )
-            da = (back.t() @ rows).to(ctx.kinds[0]).mul_(ctx.scale)
-            db = (dy.t() @ inner).to(ctx.kinds[1]).mul_(ctx.scale)
+                dx = (dy @ w).addmm_(d_inner, a, alpha=ctx.scale)
+                dx = dx.view(*d_output.shape[:-1], rows.shape[-1])
+            dtype_a, dtype_b = ctx.dtypes
+            da = (d_inner.t() @ rows).to(dtype_a).mul_(ctx.scale)
+            db = (dy.t() @ inner).to(dtype_b).mul_(ctx.scale)
             return dx, None, None, da, db, None, None
 
     return FusedLora.apply

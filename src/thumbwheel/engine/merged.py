@@ -5,7 +5,7 @@ Decoding runs a few rows through every weight again and again, where an adapter'
 are not small beside the layer's own, and where a CPU spends a third of the product with the
 vocabulary on bringing the weights into the layout that it computes in. The merged weights are
 computed in fp32 from the pristine base each time, never by adding to what was merged before;
-everything else is shared with the policy. Does not live here: merging for export (export/merge.py).
+everything else is shared with the policy. Merging for export is export/merge.py's.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ class MergedCopy:
         self.model = copy.deepcopy(source, shared).eval()
         self.model.__dict__.pop("peft_config", None)
         self._layers = []
-        for name, module in _replaced(policy):
-            self._layers.append(_standing_in()(module))
-            parent, _, last = name.rpartition(".")
-            setattr(self.model.get_submodule(parent), last, self._layers[-1])
+        for name, module in _replaced_layers(policy):
+            layer = _merged_linear()(module)
+            parent, _, attribute = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), attribute, layer)
+            self._layers.append(layer)
         self.sync()
 
     def sync(self) -> None:
@@ -49,7 +50,8 @@ class MergedCopy:
 
 def size(policy: Any) -> int:
     """Bytes of the weights that a copy of `policy` would have of its own."""
-    weights = [getattr(module, "base_layer", module).weight for _, module in _replaced(policy)]
+    layers = [getattr(layer, "base_layer", layer) for _, layer in _replaced_layers(policy)]
+    weights = [layer.weight for layer in layers]
     return sum(weight.numel() * weight.element_size() for weight in weights)
 
 
@@ -58,30 +60,31 @@ def obstacle(policy: Any) -> str:
     for layer in lora.adapter_layers(policy):
         if not lora.plain_layer(layer):
             return f"it has an adapter of the kind {type(layer).__module__}.{type(layer).__name__}"
-        if any(
-            name in layer.lora_variant or layer.lora_bias.get(name)
-            for name in layer.active_adapters
-        ):
-            return "its adapter is more than two factors"
+        for name in layer.active_adapters:
+            if name in layer.lora_variant or layer.lora_bias.get(name):
+                return "its adapter is more than two factors"
     if any(config.is_prompt_learning for config in getattr(policy, "peft_config", {}).values()):
         return "its adapter is virtual tokens"
     return ""
 
 
-def _replaced(policy: Any) -> list[tuple[str, Any]]:
+def _replaced_layers(policy: Any) -> list[tuple[str, Any]]:
     """(name, module) of every layer whose weight the copy does not share."""
-    adapted = lora.adapter_layers(policy)
-    within = {id(part) for layer in adapted for part in layer.modules()}
-    own = {id(layer) for layer in adapted}
-    modules = language_model(policy).named_modules()
-    return [
-        (name, one)
-        for name, one in modules
-        if id(one) in own or (_gains(one) and id(one) not in within)
-    ]
+    adapted: set[int] = set()
+    inside_adapted: set[int] = set()
+    for layer in lora.adapter_layers(policy):
+        adapted.add(id(layer))
+        inside_adapted |= {id(part) for part in layer.modules()}
+
+    replaced: list[tuple[str, Any]] = []
+    for name, module in language_model(policy).named_modules():
+        plain = id(module) not in inside_adapted
+        if id(module) in adapted or (plain and _gains_by_packing(module)):
+            replaced.append((name, module))
+    return replaced
 
 
-def _gains(module: Any) -> bool:
+def _gains_by_packing(module: Any) -> bool:
     import torch
 
     if type(module) is not torch.nn.Linear or not torch.backends.mkldnn.is_available():
@@ -91,53 +94,52 @@ def _gains(module: Any) -> bool:
 
 
 @cache
-def _standing_in() -> Any:
+def _merged_linear() -> Any:
     """The class of a replaced layer; made on first use because torch may not be imported with this
     module."""
     import torch
 
-    class StandingIn(torch.nn.Module):
-        """A linear layer with the merged weight of `of`, a LoRA layer or a linear one."""
+    class MergedLinear(torch.nn.Module):
+        """A linear layer with the merged weight of `source`, a LoRA layer or a linear one."""
 
         weight: torch.Tensor
 
-        def __init__(self, of: Any) -> None:
+        def __init__(self, source: Any) -> None:
             super().__init__()
-            self._of = (
-                of,
-            )  # in a tuple, so that its parameters are not taken for those of this layer
-            self._base = (getattr(of, "base_layer", of),)
-            self._packed = _gains(self._base[0])
-            self._done = False
+            # in tuples, so that their parameters are not taken for those of this layer
+            self._source = (source,)
+            self._base = (getattr(source, "base_layer", source),)
+            self._packed = _gains_by_packing(self._base[0])
+            self._synced = False
 
         def sync(self) -> None:
-            """Take over the weight of the layer that this one stands in for."""
-            layer, base = self._of[0], self._base[0]
-            if self._done and layer is base and not base.weight.requires_grad:
+            """Take over the weight of the source."""
+            (layer,), (base,) = self._source, self._base
+            if self._synced and layer is base and not base.weight.requires_grad:
                 return
             weight = base.weight.detach()
             if layer is not base:
-                weight = _sum(layer, weight)
+                weight = _merged_weight(layer, weight)
             if type(base) is not torch.nn.Linear:
                 weight = weight.t().contiguous()  # Conv1D
-            self.weight = (
-                torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self._packed else weight
-            )
-            self.bias, self._done = base.bias, True
+            if self._packed:
+                weight = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+            self.weight, self.bias = weight, base.bias
+            self._synced = True
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             """x W^T + b."""
             if self._packed:
-                found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+                output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
                     x, self.weight, self.bias, "none", [], ""
                 )
-                return found
+                return output
             return torch.nn.functional.linear(x, self.weight, self.bias)
 
-    return StandingIn
+    return MergedLinear
 
 
-def _sum(layer: Any, weight: torch.Tensor) -> torch.Tensor:
+def _merged_weight(layer: Any, weight: torch.Tensor) -> torch.Tensor:
     """Base and active adapters in fp32 (fp64 in fp64 models), rounded once."""
     import torch
 

@@ -10,11 +10,10 @@ TEXTS = (
     "could not create a memory",
     "can't start new thread",
 )
-"""What torch's allocators, the C++ library, oneDNN and Python's threads say, as RuntimeError."""
+"""In RuntimeErrors of torch's allocators, the C++ library, oneDNN and Python's threads."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that an allocation failed."""
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):

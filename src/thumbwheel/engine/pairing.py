@@ -2,7 +2,7 @@
 pair of texts.
 
 Everything else is the prompt builder's (prompt.py): rendering, dropping the oldest turns, refusing.
-Nothing ends an answer here but the separator of the pair.
+An answer ends with the separator of the pair.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class PairBuilder(PromptBuilder):
         max_length: int,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> Fitted:
-        """As the prompt builder's, within the positions of the encoder."""
         return super().fit(messages, targets, min(max_length, self._longest), tools)
 
     def _rows(
@@ -48,11 +47,10 @@ class PairBuilder(PromptBuilder):
         return [self._pair(text, target.text) for target in targets]
 
     def _pair(self, prompt: str, answer: str) -> TokenRow:
-        found = self.tokenizer(prompt, answer)
-        ids, sides = tuple(found["input_ids"]), found.sequence_ids(0)
+        encoded = self.tokenizer(prompt, answer)
+        ids, sides = tuple(encoded["input_ids"]), encoded.sequence_ids(0)
         if 1 not in sides or 0 not in sides:
-            raise DataError(
-                "the prompt" if 1 in sides else "the completion", "it has no tokens", "Leave it out"
-            )
+            empty = "the prompt" if 1 in sides else "the completion"
+            raise DataError(empty, "it has no tokens", "Leave it out")
         start = sides.index(1)
         return TokenRow(ids[:start], ids[start:])

@@ -1,4 +1,4 @@
-"""Who may let a CPU multiply fp32 numbers in bf16.
+"""When a CPU may multiply fp32 numbers in bf16.
 
 Products with the vocabulary may: their factors came from bf16 and lose nothing, while sums and
 results stay fp32. Nothing else may: rotations are fp32 products too, and would be wrong. oneDNN has
@@ -14,20 +14,20 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class _Turns:
-    """Threads computing `narrow` or not, never both."""
+class _PrecisionLock:
+    """Threads are inside bf16 products or inside exact ones, never both at the same time."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inside = {False: 0, True: 0}
-        self._own = threading.local()
+        self._thread = threading.local()
         self._before: Any = None
 
     @contextmanager
-    def taken(self, narrow: bool) -> Iterator[None]:
-        """This thread computes so inside, once all that compute otherwise have left; before and
-        behind it does what it did."""
-        outer = getattr(self._own, "narrow", None)
+    def held(self, narrow: bool) -> Iterator[None]:
+        """Inside, this thread computes so, once all threads that compute otherwise have left;
+        afterwards it computes as before."""
+        outer = getattr(self._thread, "narrow", None)
         self._move(outer, narrow)
         try:
             yield
@@ -44,9 +44,10 @@ class _Turns:
             if entered is not None:
                 self._changed.wait_for(lambda: not self._inside[not entered])
                 if entered and not self._inside[True]:
-                    self._before, _settings().fp32_precision = _settings().fp32_precision, "bf16"
+                    self._before = _settings().fp32_precision
+                    _settings().fp32_precision = "bf16"
                 self._inside[entered] += 1
-            self._own.narrow = entered
+            self._thread.narrow = entered
 
 
 def _settings() -> Any:
@@ -55,14 +56,14 @@ def _settings() -> Any:
     return torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
-_TURNS = _Turns()
+_LOCK = _PrecisionLock()
 
 
 def exact_products() -> Any:
-    """Around everything that a thread computes beside others."""
-    return _TURNS.taken(narrow=False)
+    """Around everything that a thread computes while others compute too."""
+    return _LOCK.held(narrow=False)
 
 
 def bf16_products() -> Any:
     """Around fp32 products whose factors came from bf16."""
-    return _TURNS.taken(narrow=True)
+    return _LOCK.held(narrow=True)

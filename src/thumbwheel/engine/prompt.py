@@ -1,10 +1,9 @@
-"""THE prompt builder: from chat messages to token ids, one road for training and for serving.
+"""The prompt builder: from chat messages to token ids, in one way for training and for serving.
 
 The chat template of the tokenizer with its generation prompt, exactly one BOS where the tokenizer
 has one; the completion after the fixed prompt ids, closed by the turn-end token of the template.
-Captured token ids win over text. Lives here: everything that decides which tokens a model sees and
-learns. Does not live here: normalising messages and fallback templates (messages.py), masks of
-losses (training).
+Captured token ids win over text. Everything that decides which tokens a model sees and learns is
+here; messages.py normalizes messages and holds the fallback templates, training masks losses.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.messages import FALLBACKS, Message, normalize, turns
 from thumbwheel.engine.render import render_chat, template_of
 
-# stands for an answer where the template is asked what follows one; survives trimming
 MARK = "Qx7answerx7Q"
-CUT = frozenset(
-    {"length", "content_filter"}
-)  # finish reasons of answers that the model did not end itself
+"""An answer to render where the template is asked what follows one; it survives trimming."""
+CUT = frozenset({"length", "content_filter"})
+"""Finish reasons of answers that the model did not end itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An answer to learn from: its text, why it ended, and its token ids where they were captured;
-    they count where they spell the text."""
+    """An answer to learn from: its text, why it ended, and its token ids where they were captured,
+    which are used if they decode to the text."""
 
     text: str
     finish_reason: str | None = None
@@ -106,14 +105,13 @@ class PromptBuilder:
     def turn_end_ids(self) -> tuple[int, ...]:
         """What the template puts after an answer, up to its first special token; the EOS token
         where it has none."""
-        opening = [{"role": "user", "content": "a"}]
-        whole = self._apply(
-            [*opening, {"role": "assistant", "content": MARK}], None, generation=False
-        )
-        after = self._encode(whole.rpartition(MARK)[2]) if MARK in whole else []
-        for at, token in enumerate(after):
+        # what follows the answer in a rendered conversation
+        conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
+        text = self._apply(conversation, None, generation=False)
+        after = self._encode(text.rpartition(MARK)[2]) if MARK in text else []
+        for index, token in enumerate(after):
             if token in self._special_ids:
-                return tuple(after[: at + 1])
+                return tuple(after[: index + 1])
         if self.tokenizer.eos_token_id is not None:
             return (int(self.tokenizer.eos_token_id),)
         raise ModelError(
@@ -125,15 +123,17 @@ class PromptBuilder:
     @cached_property
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens at which generation stops: the end of a turn and EOS."""
+        ids = [self.turn_end_ids[-1]]
         eos = self.tokenizer.eos_token_id
-        return tuple(dict.fromkeys([self.turn_end_ids[-1], *([] if eos is None else [int(eos)])]))
+        if eos is not None:
+            ids.append(int(eos))
+        return tuple(dict.fromkeys(ids))
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:
         added = getattr(self.tokenizer, "added_tokens_decoder", {})
-        return frozenset(self.tokenizer.all_special_ids) | {
-            number for number, token in added.items() if token.special
-        }
+        special = {token_id for token_id, token in added.items() if token.special}
+        return frozenset(self.tokenizer.all_special_ids) | special
 
     @cached_property
     def _bos(self) -> int | None:
@@ -165,9 +165,8 @@ class PromptBuilder:
     ) -> TokenRow:
         """Prompt and completion ids; the completion ends with the turn-end token unless it was cut
         (`finish_reason`)."""
-        target = Target(
-            completion, finish_reason, None if captured_ids is None else tuple(captured_ids)
-        )
+        captured = None if captured_ids is None else tuple(captured_ids)
+        target = Target(completion, finish_reason, captured)
         return self._rows(messages, [target], tools)[0]
 
     def fit(
@@ -190,20 +189,17 @@ class PromptBuilder:
             dropped = 0
             while max(row.length for row in rows) > max_length and len(groups) > 1:
                 groups, dropped = groups[1:], dropped + 1
-                rows = self._rows(
-                    [*instructions, *(message for group in groups for message in group)],
-                    targets,
-                    tools,
-                )
+                rows = self._rows([*instructions, *chain.from_iterable(groups)], targets, tools)
         except DataError as error:
             return Fitted((), 0, f"{error.what}: {error.why}")
         if max(row.length for row in rows) > max_length:
             longest = max(rows, key=lambda row: row.length)
-            parts = (
+            refused = (
                 f"a prompt of {len(longest.prompt_ids)} and an answer of "
-                f"{len(longest.completion_ids)} tokens"
+                f"{len(longest.completion_ids)} tokens exceed {max_length} with every older turn "
+                "dropped"
             )
-            return Fitted((), 0, f"{parts} exceed {max_length} with every older turn dropped")
+            return Fitted((), 0, refused)
         return Fitted(tuple(replace(row, dropped_turns=dropped) for row in rows), dropped)
 
     def _rows(
@@ -219,7 +215,7 @@ class PromptBuilder:
         return [self._target_row(text, prompt, target) for target in targets]
 
     def _target_row(self, text: str, prompt: tuple[int, ...], target: Target) -> TokenRow:
-        if target.captured_ids is not None and self._spell(target.captured_ids, target.text):
+        if target.captured_ids is not None and self._decode_to(target.captured_ids, target.text):
             ids, mismatch = list(target.captured_ids), False
         else:
             ids, mismatch = self._completion(text, prompt, target.text)
@@ -229,15 +225,15 @@ class PromptBuilder:
             raise DataError("the completion", "it has no tokens", "Leave it out")
         return TokenRow(prompt, tuple(ids), mismatch)
 
-    def _spell(self, captured: Sequence[int], text: str) -> bool:
-        """Whether these ids are that text in this tokenizer; those of another model's are other
-        words here."""
+    def _decode_to(self, captured: Sequence[int], text: str) -> bool:
+        """Whether these ids are that text in this tokenizer; those that another model's tokenizer
+        made are not."""
         if not all(0 <= token < len(self.tokenizer) for token in captured):
             return False
-        spelled = self.tokenizer.decode(
+        decoded = self.tokenizer.decode(
             list(captured), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        return bool(spelled.strip() == text.strip())
+        return bool(decoded.strip() == text.strip())
 
     def _completion(
         self, text: str, prompt: tuple[int, ...], completion: str

@@ -1,10 +1,10 @@
-"""Reference log-probabilities, computed once: a content-addressed store of per-token values.
+"""Reference log-probabilities, computed once: a content-addressed cache of per-token values.
 
 The key holds everything that the value depends on, so another epoch, seed, method or one more row
-of feedback never pays twice and a changed base never meets an old value. An entry carries its token
-count and a checksum; one that does not match is not used. SQLite in WAL mode: readers and writers
-of several processes at once, and kill -9 leaves whole entries. It is a cache: deleting the file
-loses time only. Does not live here: how values are computed (score.py).
+of feedback computes nothing twice, and a changed base never meets an old value. An entry has its
+token count and a checksum; one that does not match is not used. The file is SQLite in WAL mode:
+several processes read and write at once, and kill -9 leaves whole entries. Deleting it loses time
+only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from thumbwheel.engine.tree import Branch, Example, TreeBatch
 if TYPE_CHECKING:
     import torch
 
-AT_ONCE = 500  # keys of one query; SQLite allows 999 variables in old builds
+KEYS_PER_QUERY = 500  # SQLite allows 999 variables in old builds
 SCHEMA = """CREATE TABLE IF NOT EXISTS logps (
     key BLOB PRIMARY KEY, count INTEGER NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL
 ) WITHOUT ROWID"""
@@ -41,22 +41,19 @@ class RefCache:
         self._query("SELECT 1")
 
     def get(self, keys: Mapping[bytes, int]) -> dict[bytes, torch.Tensor]:
-        """The known ones of `keys` (key -> number of tokens expected). One with a wrong count or
-        checksum is not known."""
-        found: dict[bytes, torch.Tensor] = {}
+        """Those of `keys` (key -> number of tokens expected) that are stored with the right count
+        and checksum."""
+        logps: dict[bytes, torch.Tensor] = {}
         wanted = list(keys)
-        for start in range(0, len(wanted), AT_ONCE):
-            part = wanted[start : start + AT_ONCE]
-            rows = self._query(
-                "SELECT key, count, crc, data FROM logps WHERE key IN "
-                f"({','.join('?' * len(part))})",
-                part,
-            )
-            for key, count, crc, data in rows:
+        for start in range(0, len(wanted), KEYS_PER_QUERY):
+            part = wanted[start : start + KEYS_PER_QUERY]
+            marks = ",".join("?" * len(part))
+            statement = f"SELECT key, count, crc, data FROM logps WHERE key IN ({marks})"
+            for key, count, crc, data in self._query(statement, part):
                 values = _decode(count, crc, data, keys[key])
                 if values is not None:
-                    found[key] = values
-        return found
+                    logps[key] = values
+        return logps
 
     def put(self, logps: Mapping[bytes, torch.Tensor]) -> None:
         """Store all of `logps` in one transaction; an entry that is there is replaced."""
@@ -66,7 +63,7 @@ class RefCache:
             with connection:
                 connection.executemany("INSERT OR REPLACE INTO logps VALUES (?, ?, ?, ?)", rows)
         except sqlite3.Error as error:
-            raise self._broken(error) from None
+            raise self._storage_error(error) from None
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -80,20 +77,21 @@ class RefCache:
         try:
             return self._connection().execute(statement, values).fetchall()
         except sqlite3.Error as error:
-            raise self._broken(error) from None
+            raise self._storage_error(error) from None
 
     def _connection(self) -> sqlite3.Connection:
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
+        """This thread's connection."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            found = sqlite3.connect(self.path, timeout=60.0)
-            found.execute("PRAGMA journal_mode=WAL")
-            found.execute("PRAGMA synchronous=NORMAL")
-            found.execute(SCHEMA)
-            self._local.connection = found
-        return found
+            connection = sqlite3.connect(self.path, timeout=60.0)
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(SCHEMA)
+            self._local.connection = connection
+        return connection
 
-    def _broken(self, error: sqlite3.Error) -> StorageError:
+    def _storage_error(self, error: sqlite3.Error) -> StorageError:
         return StorageError(
             f"reference cache {str(self.path)!r}",
             str(error),
@@ -104,11 +102,12 @@ class RefCache:
 def _encode(values: torch.Tensor) -> tuple[int, int, bytes]:
     import torch
 
-    kept = values.detach().cpu().contiguous()
-    data = (b"d" if kept.dtype == torch.float64 else b"f") + (
-        kept if kept.dtype == torch.float64 else kept.float()
-    ).numpy().tobytes()
-    return kept.shape[0], zlib.crc32(data), data
+    values = values.detach().cpu().contiguous()
+    if values.dtype == torch.float64:
+        data = b"d" + values.numpy().tobytes()
+    else:
+        data = b"f" + values.float().numpy().tobytes()
+    return values.shape[0], zlib.crc32(data), data
 
 
 def _decode(count: int, crc: int, data: bytes, expected: int) -> torch.Tensor | None:
@@ -119,9 +118,9 @@ def _decode(count: int, crc: int, data: bytes, expected: int) -> torch.Tensor | 
     dtype = torch.float64 if data[:1] == b"d" else torch.float32
     if len(data) != 1 + count * dtype.itemsize:
         return None
-    return (
-        torch.frombuffer(bytearray(data[1:]), dtype=dtype) if count else torch.zeros(0, dtype=dtype)
-    )
+    if count == 0:
+        return torch.zeros(0, dtype=dtype)
+    return torch.frombuffer(bytearray(data[1:]), dtype=dtype)
 
 
 def branch_key(identity: Sequence[str], prompt: Sequence[int], branch: Branch) -> bytes:
@@ -141,51 +140,53 @@ def reference_logps(
 ) -> dict[bytes, torch.Tensor]:
     """Reference log-probabilities of every branch of `examples` by its key.
 
-    What `cache` does not know is scored, whole examples only and `tokens` at once, and stored in
+    What `cache` does not have is scored, whole examples only and `tokens` at once, and stored in
     one transaction: what a run computes depends on its rows, not on what another thread or process
     finds meanwhile.
     """
-    keys = [
-        [branch_key(engine.reference_identity, one.prompt, branch) for branch in one.branches]
-        for one in examples
-    ]
-    counts = {
-        key: len(part.targets)
-        for one, own in zip(examples, keys, strict=True)
-        for key, part in zip(own, one.branches, strict=True)
-    }
-    known = cache.get(counts)
-    missing = [
-        one for one, own in zip(examples, keys, strict=True) if any(key not in known for key in own)
-    ]
-    found: dict[bytes, torch.Tensor] = {}
-    for batch, logp in engine.map_batches(missing, tokens, _scored) if missing else ():
-        found |= {
-            key: logp[part]
-            for key, part in zip(_batch_keys(engine, batch), batch.branch_slices, strict=True)
-        }
-    if found:
-        cache.put(found)
-    return known | found
+    # the keys of every example, and how many tokens each has
+    identity = engine.reference_identity
+    keys: list[list[bytes]] = []
+    counts: dict[bytes, int] = {}
+    for example in examples:
+        example_keys = [branch_key(identity, example.prompt, branch) for branch in example.branches]
+        keys.append(example_keys)
+        for key, branch in zip(example_keys, example.branches, strict=True):
+            counts[key] = len(branch.targets)
+
+    # score the examples of which a branch is missing
+    cached = cache.get(counts)
+    missing: list[Example] = []
+    for example, example_keys in zip(examples, keys, strict=True):
+        if any(key not in cached for key in example_keys):
+            missing.append(example)
+    computed: dict[bytes, torch.Tensor] = {}
+    if missing:
+        for batch, logp in engine.map_batches(missing, tokens, _reference_logp):
+            batch_keys = _batch_keys(engine, batch)
+            for key, branch_slice in zip(batch_keys, batch.branch_slices, strict=True):
+                computed[key] = logp[branch_slice]
+    if computed:
+        cache.put(computed)
+    return cached | computed
 
 
-def _scored(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
+def _reference_logp(engine: ScoreEngine, batch: TreeBatch) -> torch.Tensor:
     return engine.score(batch, Role.REF).logp.cpu()
 
 
 def batch_reference_logp(
-    engine: ScoreEngine, batch: TreeBatch, known: Mapping[bytes, torch.Tensor]
+    engine: ScoreEngine, batch: TreeBatch, logps: Mapping[bytes, torch.Tensor]
 ) -> torch.Tensor:
-    """[M] reference log-probabilities of `batch`, whose branches are all `known`."""
+    """[M] reference log-probabilities of `batch`, whose branches are all in `logps`."""
     import torch
 
-    return torch.cat([known[key] for key in _batch_keys(engine, batch)]).to(engine.device)
+    return torch.cat([logps[key] for key in _batch_keys(engine, batch)]).to(engine.device)
 
 
 def _batch_keys(engine: ScoreEngine, batch: TreeBatch) -> list[bytes]:
-    pairs: list[tuple[Example, Branch]] = [
-        (example, branch) for example in batch.examples for branch in example.branches
-    ]
-    return [
-        branch_key(engine.reference_identity, example.prompt, branch) for example, branch in pairs
-    ]
+    identity = engine.reference_identity
+    keys: list[bytes] = []
+    for example in batch.examples:
+        keys += [branch_key(identity, example.prompt, branch) for branch in example.branches]
+    return keys

@@ -1,8 +1,7 @@
 """Rendering chat templates under limits of time, memory and size, in one child process that is
 started when it is first needed.
 
-Lives here: asking that process. Not here: the rendering (`template_child.py`), what becomes of the
-text (`prompt.py`).
+This module talks to that process, whose program is template_child.py.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from thumbwheel.core import child
 from thumbwheel.core.errors import DataError, MissingExtra, ModelError
 
 SECONDS = 20.0
-"""For one text; the slowest of real templates takes milliseconds."""
+"""Time limit of one text; the slowest of real templates takes milliseconds."""
 START_SECONDS = 120.0
 MEMORY = 2**30
 LONGEST = 2**24
@@ -36,21 +35,21 @@ def render_chat(
     generation: bool,
     variables: Mapping[str, Any],
 ) -> str:
-    """The text that a Jinja chat template makes of `messages`, as transformers' apply_chat_template
-    does.
+    """`messages` rendered by a Jinja chat template, as transformers' apply_chat_template does.
 
     `variables` are what else the template sees: special tokens by name, options. Raises DataError
     where the template refuses the messages, ModelError where it does not end, needs too much or is
     no text.
     """
     if not isinstance(template, str):
-        raise _useless(f"it is {type(template).__name__}, not a text")
+        raise _template_error(f"it is {type(template).__name__}, not a text")
+
+    def without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in message.items() if value is not None}
+
     request = {
         "template": template,
-        "messages": [
-            {key: value for key, value in message.items() if value is not None}
-            for message in messages
-        ],
+        "messages": [without_nulls(message) for message in messages],
         "tools": None if tools is None else list(tools),
         "generation": generation,
         "variables": dict(variables),
@@ -61,7 +60,7 @@ def render_chat(
         why = f"the chat template refuses them ({answer['refused']})"
         raise DataError(f"messages with roles {roles}", why, "Change the roles or leave it out")
     if "fault" in answer:
-        raise _useless(answer["fault"])
+        raise _template_error(answer["fault"])
     return str(answer["text"])
 
 
@@ -71,10 +70,10 @@ def template_of(tokenizer: Any, tools: Sequence[Mapping[str, Any]] | None = None
     try:
         return tokenizer.get_chat_template(tools=None if tools is None else list(tools))
     except (ValueError, TypeError, AttributeError) as error:
-        raise _useless(" ".join(str(error).split())[:300]) from None
+        raise _template_error(" ".join(str(error).split())[:300]) from None
 
 
-def _useless(why: str) -> ModelError:
+def _template_error(why: str) -> ModelError:
     return ModelError(
         "the chat template",
         why,
@@ -83,40 +82,36 @@ def _useless(why: str) -> ModelError:
 
 
 class _Renderer:
-    """The child process, and the templates that it was ended for."""
+    """The child process, and the templates that broke it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
-        self._condemned: dict[str, str] = {}
+        self._broken_templates: dict[str, str] = {}
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of the child; a template that did not end, or ended the child, is not tried
         again."""
         template = request["template"]
-        line = (
-            json.dumps(request, default=lambda value: f"<{type(value).__name__}>").encode() + b"\n"
-        )
+        text = json.dumps(request, default=lambda value: f"<{type(value).__name__}>")
+        line = text.encode() + b"\n"
         with self._lock:
-            if template not in self._condemned:
+            if template not in self._broken_templates:
                 process = self._running()
                 try:
                     return _exchange(process, line)
                 except TimeoutError:
-                    self._condemned[template] = f"it did not end within {SECONDS:g} seconds"
+                    self._broken_templates[template] = f"it did not end within {SECONDS:g} seconds"
                 except (OSError, EOFError):
-                    self._condemned[template] = "the process that renders it broke down"
+                    self._broken_templates[template] = "the process that renders it broke down"
                 self.close()
-            return {"fault": self._condemned[template]}
+            return {"fault": self._broken_templates[template]}
 
     def _running(self) -> subprocess.Popen[bytes]:
         """The child of this process; after a fork the parent keeps its own."""
-        if (
-            self._process is not None
-            and self._owner == os.getpid()
-            and self._process.poll() is None
-        ):
+        ours = self._owner == os.getpid()
+        if self._process is not None and ours and self._process.poll() is None:
             return self._process
         process = child.start(
             "thumbwheel.engine.template_child", str(MEMORY), str(LONGEST), stdin=subprocess.PIPE
@@ -130,7 +125,6 @@ class _Renderer:
         return process
 
     def close(self) -> None:
-        """End the child."""
         if self._process is not None and self._owner == os.getpid():
             child.end(self._process)
         self._process = None

@@ -2,13 +2,14 @@
 parameters.
 
 On a CPU the operations of a small model are too short to be shared out: what two cores gain on one
-of them, they lose waiting for each other after it. With a micro-batch each they wait only where
-they enter and leave the head (precision.py). What is computed is the same; which thread computes
-what decides nothing. Does not live here: what fits into memory (training/memory.py).
+of them, they lose waiting for each other after it. With a micro-batch each, they wait only where
+they enter and leave the head (precision.py). The results are the same, whichever thread computes
+what. What fits into memory is decided in training/memory.py.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 T = TypeVar("T")
-LEAST = 256
+MIN_TOKENS = 256
 """Tokens of a micro-batch: with fewer, calling the operations costs more than computing them."""
 SLACK = 1.1
 """What a micro-batch may have beyond its even share, because examples are not cut to fit."""
@@ -40,8 +41,9 @@ def parallel_batches(rows: Sequence[int], tokens: int) -> int:
     import torch
 
     threads = torch.get_num_threads()
-    most = tokens // max(LEAST, sorted(rows)[len(rows) * 3 // 4])
-    return max(one for one in range(1, threads + 1) if threads % one == 0 and one <= max(1, most))
+    upper_quartile = sorted(rows)[len(rows) * 3 // 4]
+    most = max(1, tokens // max(MIN_TOKENS, upper_quartile))
+    return max(count for count in range(1, threads + 1) if threads % count == 0 and count <= most)
 
 
 def even_token_share(rows: Sequence[int], tokens: int, count: int) -> int:
@@ -49,8 +51,9 @@ def even_token_share(rows: Sequence[int], tokens: int, count: int) -> int:
     `tokens` at once."""
     if count == 1:
         return tokens
-    rounds = -(-sum(rows) // tokens)
-    return min(tokens // count, max(LEAST, int(SLACK * sum(rows) / (rounds * count))))
+    rounds = math.ceil(sum(rows) / tokens)
+    share = int(SLACK * sum(rows) / (rounds * count))
+    return min(tokens // count, max(MIN_TOKENS, share))
 
 
 class Replicas(Generic[E]):
@@ -62,47 +65,46 @@ class Replicas(Generic[E]):
 
         self._count = count = len(copies)
         self._free = SimpleQueue[E]()
-        for one in copies:
-            self._free.put(one)
+        for engine in copies:
+            self._free.put(engine)
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="replica")
-        threads, met = torch.get_num_threads(), threading.Barrier(count)
+        threads, all_started = torch.get_num_threads(), threading.Barrier(count)
 
-        def begin(_: int) -> None:
-            # a thread takes the number of the process when it first looks, also after it was given
-            # its own
+        def start(_: int) -> None:
+            # torch.get_num_threads() comes first: on its first call a thread takes the number of
+            # the process, even after it has set its own
             torch.get_num_threads()
             torch.set_num_threads(threads // count)
-            met.wait()
+            all_started.wait()
 
         try:
-            list(self._pool.map(begin, range(count)))
+            list(self._pool.map(start, range(count)))
         except BaseException:
-            met.abort()
+            all_started.abort()
             raise
         finally:
-            torch.set_num_threads(
-                threads
-            )  # torch gives threads that are made later what was set last, wherever that was
+            # threads that are made later get what was set last, in whichever thread
+            torch.set_num_threads(threads)
 
     def map(self, batches: Sequence[TreeBatch], work: Callable[[E, TreeBatch], T]) -> Iterator[T]:
-        """What `work` makes of each, in their order; the first error ends it, when no thread
+        """The results of `work` in the order of `batches`; the first error is raised when no thread
         computes any more.
 
-        No more than `count` are under way or wait to be looked at, because what they found may be
-        as large as all that trains.
+        No more than one a thread is under way or waits to be taken, because a result may be as
+        large as all that trains.
         """
         waiting = iter(batches)
         begun: deque[Future[T]] = deque()
         try:
-            begun.extend(
-                self._pool.submit(self._run, work, one) for one in islice(waiting, self._count)
-            )
+            for batch in islice(waiting, self._count):
+                begun.append(self._pool.submit(self._run, work, batch))
             while begun:
-                found = [begun.popleft().result()]
-                begun.extend(self._pool.submit(self._run, work, one) for one in islice(waiting, 1))
-                yield found.pop()
+                result = [begun.popleft().result()]
+                for batch in islice(waiting, 1):
+                    begun.append(self._pool.submit(self._run, work, batch))
+                yield result.pop()  # held nowhere here while the caller uses it
         finally:
-            wait([one for one in begun if not one.cancel()])
+            wait([future for future in begun if not future.cancel()])
 
     def _run(self, work: Callable[[E, TreeBatch], T], batch: TreeBatch) -> T:
         engine = self._free.get()
@@ -113,5 +115,4 @@ class Replicas(Generic[E]):
             self._free.put(engine)
 
     def close(self) -> None:
-        """End the threads."""
         self._pool.shutdown()

@@ -3,9 +3,9 @@ its first.
 
 A saved one is a folder in the form that transformers and PEFT load by themselves: a
 sequence-classification adapter with its head among `modules_to_save`, whose own metadata names the
-base, and beside it reward.json (`RewardModelCard`). Lives here: what both kinds have in common, loading one to
-ask it, and mounting one on the base of another model. Does not live here: training (the method
-`reward`), records of them (models/reward_models.py).
+base, and beside it reward.json (`RewardModelCard`). This module loads one to score answers, or
+mounts it on the base of another model. Training is the method `reward`; records are
+models/reward_models.py's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import lora
@@ -32,7 +32,10 @@ from thumbwheel.engine.out_of_memory import out_of_memory
 from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
 from thumbwheel.engine.score import LAST, Role, RoleModel, ScoreEngine
-from thumbwheel.engine.tree import Branch, Example
+from thumbwheel.engine.tree import Branch, Example, TreeBatch
+
+if TYPE_CHECKING:
+    import torch
 
 CARD = "reward.json"
 HEAD = "base_model.model.score.weight"
@@ -40,7 +43,7 @@ HEAD = "base_model.model.score.weight"
 
 @dataclass(frozen=True)
 class Scale:
-    """Raw units of a regression: `low` stands at -1, `high` at 1."""
+    """The raw unit of a regression: the model's own runs from -1 at `low` to 1 at `high`."""
 
     low: float
     high: float
@@ -50,14 +53,14 @@ class Scale:
         return 2 * (raw - self.low) / (self.high - self.low) - 1
 
     def raw(self, normal: float) -> float:
-        """The way back."""
+        """The model's unit -> raw value."""
         return self.low + (normal + 1) / 2 * (self.high - self.low)
 
 
 @dataclass(frozen=True)
 class RewardModelCard:
-    """What reward.json says: what was learned, in which unit, over which base, how long a text may
-    be, and the figures on dev rows."""
+    """reward.json: what was learned, in which unit, over which base, how long a text may be, and
+    the metrics on dev rows."""
 
     loss_type: str
     base: str
@@ -67,15 +70,15 @@ class RewardModelCard:
     dev: Mapping[str, float] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Into `folder`."""
         (folder / CARD).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> RewardModelCard:
         """Raises ModelError for a folder that holds no reward model."""
         try:
-            found = json.loads((folder / CARD).read_text(encoding="utf-8"))
-            return cls(**found | {"scale": Scale(**found["scale"]) if found["scale"] else None})
+            fields = json.loads((folder / CARD).read_text(encoding="utf-8"))
+            scale = Scale(**fields["scale"]) if fields["scale"] else None
+            return cls(**fields | {"scale": scale})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ModelError(
                 f"reward model {str(folder)!r}",
@@ -85,7 +88,8 @@ class RewardModelCard:
 
 
 def scorer_prompt_builder(model: Any, tokenizer: Any) -> PromptBuilder:
-    """What makes token rows for a scorer: pairs of texts for an encoder, the chat for a decoder."""
+    """The builder of token rows for a scorer: pairs of texts for an encoder, the chat for a
+    decoder."""
     config = language_model(model).config
     if not is_encoder(config):
         return PromptBuilder(tokenizer)
@@ -93,7 +97,7 @@ def scorer_prompt_builder(model: Any, tokenizer: Any) -> PromptBuilder:
 
 
 def scorer_role_model(model: Any, adapter: str | None = "default") -> RoleModel:
-    """Who judges in a scorer: the head after the last token of a decoder, the whole of an encoder."""
+    """The role model of a scorer: the head after the last token of a decoder, the whole encoder."""
     inner = language_model(model)
     if is_encoder(inner.config):
         return RoleModel(adapter)
@@ -113,7 +117,7 @@ class RewardInput:
 
 
 class RewardModel:
-    """A saved one, frozen."""
+    """A saved reward model, frozen."""
 
     def __init__(
         self, engine: ScoreEngine, tokenizer: Any, card: RewardModelCard, token_budget: int = 4096
@@ -124,7 +128,7 @@ class RewardModel:
     @classmethod
     def load(cls, folder: Path, *, device: str) -> RewardModel:
         """The one in `folder`, over the base that its adapter names; raises ModelError, also where
-        the base is not what it was."""
+        the base has other weights by now."""
         card, base = RewardModelCard.read(folder), adapter_base(folder)
         model, tokenizer = load_scorer(base, local_only=True)
         if Path(base).is_dir() and base_fingerprint(base) != card.base_fingerprint:
@@ -140,12 +144,12 @@ class RewardModel:
 
     @classmethod
     def on_engine(cls, engine: ScoreEngine, tokenizer: Any, folder: Path) -> RewardModel | None:
-        """The one in `folder` as the role REWARD of an engine over the same base, held once; None
-        where `mount` gives none."""
-        voice = mount(engine, folder, Role.REWARD.value)
-        if voice is None:
+        """The one in `folder` as the role REWARD of an engine over the same base, so that the base
+        is in memory once; None where `mount` returns None."""
+        role_model = mount(engine, folder, Role.REWARD.value)
+        if role_model is None:
             return None
-        engine.add(Role.REWARD, voice)
+        engine.add(Role.REWARD, role_model)
         return cls(engine, tokenizer, RewardModelCard.read(folder))
 
     @property
@@ -154,16 +158,16 @@ class RewardModel:
         return self.card.scale
 
     def score(self, answers: Sequence[RewardInput]) -> list[float]:
-        """The model's own output for each answer alone; no number (nan) for what is longer than it
-        learned on, or refused."""
+        """The model's output for each answer alone; nan for one that is longer than what it was
+        trained on, or refused."""
         return [score for (score,) in self.score_together([[answer] for answer in answers])]
 
     def score_together(self, groups: Sequence[Sequence[RewardInput]]) -> list[list[float]]:
         """The outputs for answers that are compared with each other; those of a group share their
         prompt and tools.
 
-        A group is read after one prompt: the older turns that its longest answer leaves no room for
-        go for all of them, as in training.
+        A group is read after one prompt: the older turns that do not fit beside its longest answer
+        are dropped for all of them, as in training.
         """
         scores = [[math.nan] * len(group) for group in groups]
         origins: list[tuple[int, int]] = []
@@ -196,36 +200,34 @@ class RewardModel:
         return self._builder.fit(answers[0].prompt, targets, self.card.max_length, answers[0].tools)
 
     def _scores(self, examples: Sequence[Example]) -> list[tuple[int, float]]:
-        """(place, score) of each; out of memory, fewer tokens at once from then on."""
-        while examples:
+        """(index of the example, score) of each; out of memory, fewer tokens at once from then
+        on."""
+        if not examples:
+            return []
+        longest = max(example.longest for example in examples)
+
+        def last(engine: ScoreEngine, batch: TreeBatch) -> list[float]:
+            scores: list[float] = engine.score(batch, Role.REWARD, LAST).last.tolist()
+            return scores
+
+        while True:
+            scores: list[tuple[int, float]] = []
             try:
-                found = list(
-                    self._engine.map_batches(
-                        examples,
-                        self._budget,
-                        lambda engine, batch: engine.score(batch, Role.REWARD, LAST).last,
-                    )
-                )
+                for batch, values in self._engine.map_batches(examples, self._budget, last):
+                    scores += zip(batch.example_ids, values, strict=True)
             except Exception as error:
-                if not out_of_memory(error) or 2 * self._budget < max(
-                    one.longest for one in examples
-                ):
+                if not out_of_memory(error) or 2 * self._budget < longest:
                     raise
                 self._budget //= 2
             else:
-                return [
-                    pair
-                    for batch, last in found
-                    for pair in zip(batch.example_ids, last.tolist(), strict=True)
-                ]
-        return []
+                return scores
 
     def training_rewards(self, groups: Sequence[Sequence[RewardInput]]) -> list[list[float]]:
-        """What each answer earns in training beside the others to its prompt: its chance of being
-        good (0 to 1) from a model that learned classes, otherwise its score.
+        """The reward of each answer in training: the probability that it is good from a model that
+        learned classes, otherwise its score.
 
-        A chance has an end: from an already good answer there is little more to gain by what the
-        model happens to overrate.
+        A probability is bounded: from an already good answer there is little more to gain by what
+        the model happens to overrate.
         """
         import torch
 
@@ -236,7 +238,7 @@ class RewardModel:
 
 
 def start_from_adapter(model: Any, directory: str | Path) -> None:
-    """Begin the new adapter of a scorer where the answering adapter of `directory` ended; its head
+    """Copy the weights of the adapter in `directory` into the new adapter of a scorer, whose head
     stays as it was drawn.
 
     Raises ModelError where the layers are not the same ones.
@@ -244,18 +246,18 @@ def start_from_adapter(model: Any, directory: str | Path) -> None:
     import torch
     from safetensors.torch import load_file
 
-    own = {
-        name.replace(".default.", "."): one
-        for name, one in model.named_parameters()
-        if "lora_" in name
-    }
+    adapter: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            adapter[name.replace(".default.", ".")] = parameter
     tensors = load_file(Path(directory) / "adapter_model.safetensors")
-    if tensors.keys() != own.keys() or any(tensors[name].shape != own[name].shape for name in own):
-        why = f"its {len(tensors)} tensors are not the {len(own)} of the reward model's adapter"
+    same_names = tensors.keys() == adapter.keys()
+    if not same_names or any(tensors[name].shape != adapter[name].shape for name in adapter):
+        why = f"its {len(tensors)} tensors are not the {len(adapter)} of the reward model's adapter"
         raise ModelError(f"adapter {str(directory)!r}", why, "Leave continue_from out")
     with torch.no_grad():
-        for name, one in own.items():
-            one.copy_(tensors[name])
+        for name, parameter in adapter.items():
+            parameter.copy_(tensors[name])
 
 
 def mount(engine: ScoreEngine, folder: Path, name: str) -> RoleModel | None:
@@ -270,28 +272,27 @@ def mount(engine: ScoreEngine, folder: Path, name: str) -> RoleModel | None:
     from safetensors.torch import load_file
 
     source = Path(str(engine.language_model.config._name_or_path))
-    same = (
-        source.is_dir()
-        and base_fingerprint(source) == RewardModelCard.read(folder).base_fingerprint
-    )
-    if not same or not hasattr(engine.model, "peft_config") or is_encoder(load_config(source)):
+    fingerprint = RewardModelCard.read(folder).base_fingerprint
+    same_base = source.is_dir() and base_fingerprint(source) == fingerprint
+    if not same_base or not hasattr(engine.model, "peft_config") or is_encoder(load_config(source)):
         return None
     config = PeftConfig.from_pretrained(str(folder))
-    if any(config.peft_type != own.peft_type for own in engine.model.peft_config.values()):
+    adapters = engine.model.peft_config.values()
+    if any(config.peft_type != adapter.peft_type for adapter in adapters):
         return None  # PEFT holds adapters of one kind at a time
     config.task_type, config.modules_to_save, config.inference_mode = "CAUSAL_LM", None, True
     tensors = load_file(folder / "adapter_model.safetensors")
     weight = tensors.pop(HEAD)
     engine.model.add_adapter(name, config)
     loaded: Any = set_peft_model_state_dict(engine.model, tensors, adapter_name=name)
-    own = lora.parameters_of(lora.adapter_layers(engine.model), name)
-    if loaded.unexpected_keys or len(own) != len(tensors):
+    parameters = lora.parameters_of(lora.adapter_layers(engine.model), name)
+    if loaded.unexpected_keys or len(parameters) != len(tensors):
         raise ModelError(
             f"reward model {str(folder)!r}",
             "its adapter does not fit the layers of this base",
             "Train it again",
         )
-    for parameter in own:
+    for parameter in parameters:
         parameter.requires_grad_(False)
     head = torch.nn.Linear(weight.shape[1], 1, bias=False, dtype=weight.dtype).requires_grad_(False)
     head.weight.copy_(weight)

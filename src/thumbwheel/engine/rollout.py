@@ -1,4 +1,4 @@
-"""What is asked of a source of fresh answers, what it gives, and where an answer ends.
+"""What a source of fresh answers takes and gives, and where an answer ends.
 
 The model in this process is `sampler.py`, an OpenAI-compatible server `endpoint.py`.
 """
@@ -56,13 +56,13 @@ class Rollout:
 
 
 RolloutCallback = Callable[[int, Rollout], None]
-"""Told (place of the prompt, answer) as soon as an answer has ended, in any order, while others are
-still being written."""
+"""Takes (index of the prompt, answer) as soon as an answer has ended, in any order, while others
+are still being written."""
 
 
 class RolloutSource(Protocol):
-    """Where fresh answers come from. A class in the table is made by `of(settings, own)`: those of
-    a run, and the policy's own sampler."""
+    """Where fresh answers come from. A class in the table is made by `of(settings,
+    policy_sampler)`: the settings of a run, and the sampler of the policy itself."""
 
     @property
     def off_policy(self) -> bool:
@@ -83,10 +83,10 @@ class RolloutSource(Protocol):
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
-        ended: RolloutCallback | None = None,
+        on_rollout: RolloutCallback | None = None,
     ) -> list[list[Rollout]]:
-        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `ended` is
-        told of each of these objects."""
+        """`n` answers to each prompt (token ids), as [prompt][n] in the order given; `on_rollout`
+        gets each of these objects."""
 
 
 class StopCondition:
@@ -98,23 +98,25 @@ class StopCondition:
         added = tokenizer.get_added_vocab() if sampling.stop else {}
         self._ids = {*sampling.stop_ids, *(added[text] for text in sampling.stop if text in added)}
         self._texts = [text for text in sampling.stop if text not in added]
-        self._window = (
-            max((len(text.encode()) for text in self._texts), default=0) + 8
-        )  # a token has at least a byte; special ones none
+        # tokens that may hold the longest text: a token has at least a byte, a special one none
+        self._window = max((len(text.encode()) for text in self._texts), default=0) + 8
 
     def reached(self, ids: Sequence[int]) -> bool:
         """Whether the last of `ids` ended the answer."""
         if ids[-1] in self._ids:
             return True
-        return bool(self._texts) and any(
-            text in self._decoded(ids[-self._window :]) for text in self._texts
-        )
+        if not self._texts:
+            return False
+        tail = self._decoded(ids[-self._window :])
+        return any(text in tail for text in self._texts)
 
     def text(self, ids: Sequence[int], ended: bool) -> str:
         """The answer as text; special tokens are left out."""
-        found = self._decoded(ids[:-1] if ended and ids[-1] in self._ids else ids)
-        places = [found.find(text) for text in self._texts if text in found]
-        return found[: min(places)] if ended and places else found
+        if ended and ids[-1] in self._ids:
+            ids = ids[:-1]
+        answer = self._decoded(ids)
+        starts = [answer.find(text) for text in self._texts if text in answer]
+        return answer[: min(starts)] if ended and starts else answer
 
     def _decoded(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -128,4 +130,4 @@ SOURCES: Table[Any] = Table(
         "endpoint": "thumbwheel.engine.endpoint:EndpointSource",
     },
 )
-"""Where rollouts can come from; a backend of its own for another server is one more line."""
+"""Where rollouts can come from; a backend for another server is one more line."""

@@ -2,9 +2,9 @@
 answer.
 
 An answer's random numbers depend on the seed, its prompt's tokens and its number among the answers
-to that prompt, and on nothing else. So the same answer comes out of any batch, in any order, as long
-as the model gives the same logits. (Batches of other shapes round differently, so a draw that falls
-on the border between two tokens may differ.)
+to that prompt, and on nothing else. So the same answer comes out of any batch, in any order, as
+long as the model gives the same logits. (Batches of other shapes round differently, so a draw that
+falls on the border between two tokens may differ.)
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TokenSampler:
             self._uniforms = self._uniforms[list(rows)]
 
     def tokens(self, logits: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(tokens [rows], log-probabilities [rows]) of step `step` for `logits` [rows, V]; there are
-        no log-probabilities at temperature 0.
+        """(tokens [rows], log-probabilities [rows]) of step `step` for `logits` [rows, V]; there
+        are no log-probabilities at temperature 0.
 
         Where a row has logits that are no numbers, its token is V.
         """
@@ -98,8 +98,8 @@ class TokenSampler:
 
 
 def _pick(mass: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(token [rows, 1], total mass [rows, 1]) by inverting the cumulative sum of `mass` [rows, V] at
-    the random numbers `uniform` [rows, 1]; token V where the masses are no numbers.
+    """(token [rows, 1], total mass [rows, 1]) by inverting the cumulative sum of `mass` [rows, V]
+    at the random numbers `uniform` [rows, 1]; token V where the masses are no numbers.
 
     First the block of tokens is looked up, then the token in it: a running sum over the whole
     vocabulary is slow and rounds more.

@@ -2,9 +2,9 @@
 answers, ended rows dropped.
 
 Nothing of the model's own generation settings (temperature, penalties) has any influence. Prompts
-of like length share a left-padded batch. Lives here: which answers are decoded together and when
-each of them ends. Does not live here: running the model (decode.py), chance (sample_token.py), the merged
-copy (merged.py).
+of like length share a left-padded batch. This module decides which answers are decoded together and
+when each of them ends; decode.py runs the model, sample_token.py draws, merged.py makes the merged
+copy.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from thumbwheel.engine.sample_token import TokenSampler
 ROWS = 64
 """Answers that are decoded together."""
 DROP = 8
-"""Ended rows leave when they are one in so many: each time the whole cache is copied."""
+"""Ended rows leave the batch when they are one in so many: each time the whole cache is copied."""
 
 Prompt = tuple[int, ...]
 Batch = dict[Prompt, Sequence[int]]
 """Prompt -> the numbers of its answers that are decoded together with the others."""
-Tell = Callable[[Prompt, int, Rollout], None]
+Notify = Callable[[Prompt, int, Rollout], None]
+"""Takes the prompt, the number of the answer to it and the answer, as soon as that has ended."""
 
 
 class GroupSampler(RolloutSource):
-    """Answers of `model` as its active adapter speaks; the model's mode is put back.
+    """Answers of `model` under its active adapter; the model's mode is put back.
 
     With `merge` a merged copy decodes, which `sync` brings up to date after the weights have
     changed. `exact` is False then: the copy is the policy up to rounding, so a trainer scores the
@@ -60,9 +61,9 @@ class GroupSampler(RolloutSource):
         self._start: Callable[..., decode.Decoding] | None = None
 
     @classmethod
-    def of(cls, settings: Any, own: GroupSampler) -> GroupSampler:
-        """The policy's own, whatever the settings."""
-        return own
+    def of(cls, settings: Any, policy_sampler: GroupSampler) -> GroupSampler:
+        """The policy's own sampler, whatever the settings."""
+        return policy_sampler
 
     @property
     def exact(self) -> bool:
@@ -79,7 +80,7 @@ class GroupSampler(RolloutSource):
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
-        ended: RolloutCallback | None = None,
+        on_rollout: RolloutCallback | None = None,
         advance: Advance | None = None,
     ) -> list[list[Rollout]]:
         """`n` answers to each prompt, in the order given; at temperature 0 equal prompts are
@@ -91,19 +92,21 @@ class GroupSampler(RolloutSource):
         import torch
 
         greedy = sampling.temperature == 0
-        wanted = Counter(
-            {tuple(prompt): 1 for prompt in prompts}
-            if greedy
-            else [tuple(prompt) for prompt in prompts for _ in range(n)]
-        )
-        places: dict[Prompt, list[int]] = {}
-        for place, prompt in enumerate(prompts):
-            places.setdefault(tuple(prompt), []).append(place)
+        wanted: Counter[Prompt] = Counter()
+        indices: dict[Prompt, list[int]] = {}
+        for index, ids in enumerate(prompts):
+            prompt = tuple(ids)
+            wanted[prompt] = 1 if greedy else wanted[prompt] + n
+            indices.setdefault(prompt, []).append(index)
 
-        def tell(prompt: Prompt, number: int, one: Rollout) -> None:
-            if ended is not None:
-                for place in places[prompt] if greedy else places[prompt][number // n :][:1]:
-                    ended(place, one)
+        def notify(prompt: Prompt, number: int, rollout: Rollout) -> None:
+            if on_rollout is None:
+                return
+            if greedy:  # the one answer is that of every equal prompt
+                for index in indices[prompt]:
+                    on_rollout(index, rollout)
+            else:
+                on_rollout(indices[prompt][number // n], rollout)
 
         answers: dict[Prompt, list[Rollout]] = {}
         training = self._policy.training
@@ -111,16 +114,15 @@ class GroupSampler(RolloutSource):
         try:
             with torch.inference_mode():
                 for batch in self._batches(wanted):
-                    for prompt, found in self._decoded(batch, sampling, tell):
-                        answers.setdefault(prompt, []).extend(found)
+                    for prompt, rollouts in self._decode_or_halve(batch, sampling, notify):
+                        answers.setdefault(prompt, []).extend(rollouts)
                     if advance is not None:
                         advance(len(batch))
         finally:
             self._policy.train(training)
         if greedy:
             return [answers[tuple(prompt)] * n for prompt in prompts]
-        streams = {prompt: iter(found) for prompt, found in answers.items()}
-        return [[next(streams[tuple(prompt)]) for _ in range(n)] for prompt in prompts]
+        return _in_order(prompts, n, answers)
 
     @property
     def _model(self) -> Any:
@@ -138,49 +140,56 @@ class GroupSampler(RolloutSource):
         if batch:
             yield batch
 
-    def _decoded(
-        self, batch: Batch, sampling: Sampling, tell: Tell
+    def _decode_or_halve(
+        self, batch: Batch, sampling: Sampling, notify: Notify
     ) -> Iterator[tuple[Prompt, list[Rollout]]]:
         """The answers of `batch`; out of memory it is decoded in halves, and what follows in
-        smaller batches. An answer depends on its prompt and its number only, so it is the same one;
-        `tell` may be told twice of one that had ended."""
+        smaller batches. An answer depends on its prompt and its number only, so it stays the same;
+        `notify` may be called twice for one that had ended."""
         try:
-            found = self._decode(batch, sampling, tell)
+            rollouts = self._decode(batch, sampling, notify)
         except Exception as error:
             if not out_of_memory(error) or _answers(batch) == 1:
                 raise
         else:
-            yield from found.items()
+            yield from rollouts.items()
             return
         self._rows = max(1, _answers(batch) // 2)
         say(f"Out of memory while sampling: {self._rows} answers at once from now on.")
         for half in _halves(batch):
-            yield from self._decoded(half, sampling, tell)
+            yield from self._decode_or_halve(half, sampling, notify)
 
-    def _decode(self, batch: Batch, sampling: Sampling, tell: Tell) -> dict[Prompt, list[Rollout]]:
-        room, ending = decode.context_of(self._model), StopCondition(sampling, self.tokenizer)
-        drafts = {
-            prompt: {
-                number: _Draft(
-                    min(sampling.max_new_tokens, room - len(prompt)), partial(tell, prompt, number)
-                )
-                for number in numbers
-            }
-            for prompt, numbers in batch.items()
-        }
-        open_ = [prompt for prompt in batch if len(prompt) < room]
-        if open_:
-            rows = [at for at, prompt in enumerate(open_) for _ in batch[prompt]]
-            state = self._begin(open_)
-            if len(rows) > len(open_):
-                state.select(rows)
-            answers = [(prompt, number) for prompt in open_ for number in batch[prompt]]
-            draw = TokenSampler.of(sampling, answers, state.logits.device)
-            _run(state, draw, [drafts[prompt][number] for prompt, number in answers], ending)
-        return {
-            prompt: [draft.done or draft.finish(ending) for draft in found.values()]
-            for prompt, found in drafts.items()
-        }
+    def _decode(
+        self, batch: Batch, sampling: Sampling, notify: Notify
+    ) -> dict[Prompt, list[Rollout]]:
+        # a draft for every answer; those of a prompt that fills the context end at once, empty
+        context = decode.context_of(self._model)
+        stop_condition = StopCondition(sampling, self.tokenizer)
+        drafts: dict[Prompt, list[_Draft]] = {}
+        open_prompts = [prompt for prompt in batch if len(prompt) < context]
+        for prompt, numbers in batch.items():
+            limit = min(sampling.max_new_tokens, context - len(prompt))
+            drafts[prompt] = [_Draft(limit, partial(notify, prompt, number)) for number in numbers]
+
+        # one row for every answer to an open prompt
+        rows_of_prompts: list[int] = []
+        answers: list[tuple[Prompt, int]] = []
+        open_drafts: list[_Draft] = []
+        for row, prompt in enumerate(open_prompts):
+            rows_of_prompts += [row] * len(batch[prompt])
+            answers += [(prompt, number) for number in batch[prompt]]
+            open_drafts += drafts[prompt]
+        if open_prompts:
+            state = self._begin(open_prompts)
+            if len(rows_of_prompts) > len(open_prompts):
+                state.select(rows_of_prompts)
+            token_sampler = TokenSampler.of(sampling, answers, state.logits.device)
+            _run(state, token_sampler, open_drafts, stop_condition)
+
+        rollouts: dict[Prompt, list[Rollout]] = {}
+        for prompt, of_prompt in drafts.items():
+            rollouts[prompt] = [draft.done or draft.finish(stop_condition) for draft in of_prompt]
+        return rollouts
 
     def _begin(self, prompts: Sequence[Prompt]) -> decode.Decoding:
         if self._start is None:
@@ -188,6 +197,18 @@ class GroupSampler(RolloutSource):
             if reason:
                 say(f"Decoding without a cache, which is slow: {reason}.")
         return self._start(self._model, prompts)
+
+
+def _in_order(
+    prompts: Sequence[Sequence[int]], n: int, answers: dict[Prompt, list[Rollout]]
+) -> list[list[Rollout]]:
+    """`n` answers for each of `prompts`; equal prompts share the answers of theirs out."""
+    remaining = {prompt: iter(rollouts) for prompt, rollouts in answers.items()}
+    groups: list[list[Rollout]] = []
+    for prompt in prompts:
+        stream = remaining[tuple(prompt)]
+        groups.append([next(stream) for _ in range(n)])
+    return groups
 
 
 def _answers(batch: Batch) -> int:
@@ -204,24 +225,28 @@ def _halves(batch: Batch) -> tuple[Batch, Batch]:
 
 
 def _run(
-    state: decode.Decoding, draw: TokenSampler, rows: list[_Draft], ending: StopCondition
+    state: decode.Decoding,
+    token_sampler: TokenSampler,
+    rows: list[_Draft],
+    stop_condition: StopCondition,
 ) -> None:
     """Decode until the last of `rows`, one draft for each row of `state`, has ended."""
     step = 0
     while True:
-        tokens, logps = draw.tokens(state.logits, step)
-        known = [None] * len(rows) if logps is None else logps.tolist()
-        for draft, token, logp in zip(
-            rows, _valid(tokens.tolist(), state.logits.shape[-1]), known, strict=True
-        ):
+        tokens, logps = token_sampler.tokens(state.logits, step)
+        row_tokens = tokens.tolist()
+        _check_finite(row_tokens, state.logits.shape[-1])
+        row_logps = [None] * len(rows) if logps is None else logps.tolist()
+        for draft, token, logp in zip(rows, row_tokens, row_logps, strict=True):
             if draft.open:
-                draft.add(token, logp, ending)
+                draft.add(token, logp, stop_condition)
+
         alive = [row for row, draft in enumerate(rows) if draft.open]
         if not alive:
             return
         if (len(rows) - len(alive)) * DROP >= len(rows):
             state.select(alive)
-            draw.select(alive)
+            token_sampler.select(alive)
             tokens, rows = tokens[alive], [rows[row] for row in alive]
         state.advance(tokens)
         step += 1
@@ -229,10 +254,10 @@ def _run(
 
 @dataclass
 class _Draft:
-    """An answer that is being written; `limit` tokens have room."""
+    """An answer that is being written, of at most `limit` tokens."""
 
     limit: int
-    tell: Callable[[Rollout], None]
+    notify: Callable[[Rollout], None]
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     ended: bool = False
@@ -242,30 +267,30 @@ class _Draft:
     def open(self) -> bool:
         return not self.ended and len(self.ids) < self.limit
 
-    def add(self, token: int, logp: float | None, ending: StopCondition) -> None:
+    def add(self, token: int, logp: float | None, stop_condition: StopCondition) -> None:
         self.ids.append(token)
-        self.logps += [] if logp is None else [logp]
-        self.ended = ending.reached(self.ids)
+        if logp is not None:
+            self.logps.append(logp)
+        self.ended = stop_condition.reached(self.ids)
         if not self.open:
-            self.finish(ending)
+            self.finish(stop_condition)
 
-    def finish(self, ending: StopCondition) -> Rollout:
-        logps = tuple(self.logps) if len(self.logps) == len(self.ids) else None
+    def finish(self, stop_condition: StopCondition) -> Rollout:
         self.done = Rollout(
-            tuple(self.ids),
-            logps,
-            "stop" if self.ended else "length",
-            ending.text(self.ids, self.ended),
+            ids=tuple(self.ids),
+            logps=tuple(self.logps) if len(self.logps) == len(self.ids) else None,
+            finish="stop" if self.ended else "length",
+            text=stop_condition.text(self.ids, self.ended),
         )
-        self.tell(self.done)
+        self.notify(self.done)
         return self.done
 
 
-def _valid(tokens: list[int], size: int) -> list[int]:
-    if size in tokens:
+def _check_finite(tokens: list[int], vocabulary: int) -> None:
+    """The token sampler gives the token `vocabulary` where logits are no numbers."""
+    if vocabulary in tokens:
         raise ModelError(
             "the model",
             "its logits are not finite, so no token can be drawn",
             "Go back to an earlier checkpoint",
         )
-    return tokens

@@ -2,7 +2,8 @@
 
 `ScoreEngine` is the one place that runs the model for training and evaluation. A `Role` is whose
 scores are asked for; its `RoleModel` is an adapter on the one frozen base and, for a critic or a
-reward model, a scalar head. Losses are the methods' own; reference values are cached in refcache.py.
+reward model, a scalar head. Losses are the methods' own; reference values are cached in
+refcache.py.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class ScoreEngine:
     All dropout of the model is set to 0 and it is put into evaluation mode (training mode with
     `checkpointing`, which recomputes activations in the backward pass). `layout` says how batches
     have to be planned and why rows are padded. `temperature` divides the logits, as when sampling.
-    `role_models` adds to or replaces the two roles that are always there: POLICY, the model as it is
-    when the engine is made, and REF, the base with adapters off.
+    `role_models` adds to or replaces the two roles that are always there: POLICY, the model as it
+    is when the engine is made, and REF, the base with adapters off.
     """
 
     def __init__(
@@ -430,13 +431,13 @@ class ScoreEngine:
 
     @contextmanager
     def _as_role(self, role: Role, role_model: RoleModel) -> Iterator[None]:
-        if role is Role.REF and not hasattr(self.model, "peft_config"):
-            if any(parameter.requires_grad for parameter in self.model.parameters()):
-                raise ModelError(
-                    "the reference model",
-                    "the model has no adapter and trains itself, so its start is gone",
-                    "Train with LoRA",
-                )
+        trains = any(parameter.requires_grad for parameter in self.model.parameters())
+        if role is Role.REF and trains and not hasattr(self.model, "peft_config"):
+            raise ModelError(
+                "the reference model",
+                "the model has no adapter and trains itself, so its start is gone",
+                "Train with LoRA",
+            )
         before, self._active_adapter = self._active_adapter, role_model.adapter
         try:
             with lora.switched(self.model, self._adapters, role_model.adapter):

@@ -2,8 +2,8 @@
 MEMORY LONGEST`.
 
 A template is a program that came with a model: it may loop for ever, or ask for more memory than
-there is. So the memory of this process is bounded, and whoever asks stops waiting. A request and
-its answer are lines of JSON; the rendering is transformers' own. Not here: who asks (`render.py`).
+there is. So the memory of this process is bounded, and the parent (render.py) stops waiting after
+its time limit. A request and its answer are lines of JSON; the rendering is transformers' own.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ def main(memory: int, longest: int) -> None:
     """Answer until standard input ends; the first line says that the library is loaded."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for whoever asks, who may want one more answer
+    # Ctrl-C is for the parent, which may want one more answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     limit_memory(memory)
-    _say({"ready": True})
+    _write({"ready": True})
     for line in sys.stdin:
-        _say(_answer(render_jinja_template, json.loads(line), longest))
+        _write(_answer(render_jinja_template, json.loads(line), longest))
 
 
-def _say(answer: dict[str, Any]) -> None:
+def _write(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
@@ -52,11 +51,8 @@ def _answer(render: Any, request: dict[str, Any], longest: int) -> dict[str, Any
     except Exception as error:  # noqa: BLE001 - a template may raise anything
         return {"refused": str(error)[:500] or type(error).__name__}
     if len(rendered[0]) > longest:
-        return {
-            "fault": f"it writes {len(rendered[0]):,} characters, more than the {longest:,} that "
-            "are "
-            "taken"
-        }
+        size = f"{len(rendered[0]):,} characters, more than the {longest:,} that are taken"
+        return {"fault": f"it writes {size}"}
     return {"text": rendered[0]}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.engine.trie import Node, Run, Trie, common_prefix_length
 
@@ -124,7 +124,7 @@ class TreeBatch:
 
     @property
     def read_rows(self) -> torch.Tensor | None:
-        """The distinct rows that predict a target or end a branch; None where they are nearly all."""
+        """The rows that predict a target or end a branch; None where they are nearly all."""
         import torch
 
         rows = torch.unique(torch.cat([self.pred_index, self.last_index]))
@@ -157,7 +157,7 @@ class TreeBatch:
         """The same batch with its tensors on `device`."""
         import torch
 
-        moved: dict[str, torch.Tensor] = {}
+        moved: dict[str, Any] = {}
         for attribute in fields(self):
             value = getattr(self, attribute.name)
             if isinstance(value, torch.Tensor):
@@ -271,8 +271,8 @@ def _tree_batch(
     paths: list[_Path] = []
     remaining = iter(leaves)
     for example in examples:
-        for branch in example.branches:
-            paths.append(_Path(next(remaining).rows(), len(example.prompt), branch))
+        length = len(example.prompt)
+        paths += [_Path(next(remaining).rows(), length, branch) for branch in example.branches]
     return _assemble("tree", examples, members, ids, trie.positions(), paths, runs=runs)
 
 

@@ -27,7 +27,7 @@ BUDGET = 180
 def _three_threads(monkeypatch):
     """Micro-batches of 60 tokens on three threads; the suite's conftest puts the number of threads
     back."""
-    monkeypatch.setattr(replicas, "LEAST", 32)
+    monkeypatch.setattr(replicas, "MIN_TOKENS", 32)
     torch.set_num_threads(3)
 
 
