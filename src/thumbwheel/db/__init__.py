@@ -1,2 +1,2 @@
-"""The store of facts: every table (`schema`), its migrations, and the one writer that acknowledges
-only what is on disk."""
+"""The database of a home: every table (`schema`), its migrations, and the writer, which
+acknowledges a write only once it is on disk."""

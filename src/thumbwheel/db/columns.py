@@ -1,6 +1,6 @@
-"""What columns are made of: types, names of constraints, and the columns that many tables have.
+"""Column types, names of constraints, and the columns that many tables share.
 
-Times and JSON are read back quickly, for builds and ledgers read millions of them.
+Times and JSON are decoded by hand because builds and ledgers read millions of them.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ Id = String(40)
 
 
 def refers(name: str, target: str, **options: Any) -> Column[Any]:
-    """An id that has to be in `target`."""
+    """A foreign key to `target`."""
     return Column(name, Id, ForeignKey(target), **options)
 
 
 def has_id(column: ColumnElement[str], typed: str) -> ColumnElement[bool]:
-    """Rows whose id is `typed` or, as in git, begins with it (`trc_8f2k`)."""
+    """Condition: the id is `typed` or, as in git, begins with it (`trc_8f2k`)."""
     if not ABBREVIATED.fullmatch(typed):
         return column == typed
     return and_(column >= typed, column < typed + "~")
 
 
 def by_agent() -> Column[Any]:
-    """Whose row it is."""
+    """The agent that a row belongs to."""
     return refers("agent_id", "agents.id", nullable=False)
 
 
 def from_source() -> tuple[Column[Any], Column[Any]]:
-    """Where a row came from: the source and its name there."""
+    """The source that a row came from, and its name there."""
     return Column("source", String(64), nullable=False), Column("external_id", Text, nullable=False)
 
 
 class Utc(TypeDecorator[datetime]):
-    """An aware datetime, kept as UTC; a naive one is a programming error."""
+    """An aware datetime, stored as UTC; a naive one is a programming error."""
 
     impl = DateTime
     cache_ok = True
@@ -80,7 +80,7 @@ class Utc(TypeDecorator[datetime]):
 
 @lru_cache(maxsize=1024)
 def _instant(text: str | None) -> datetime | None:
-    """What is imported together is recorded at the same time."""
+    # cached, because what is imported together has the same time
     return datetime.fromisoformat(text + "+00:00") if text else None
 
 
@@ -95,16 +95,15 @@ class Json(TypeDecorator[Any]):
         return self.impl_instance.coerce_compared_value(op, value)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """What it means; the library's own way takes several times as long."""
+        """Parse with pydantic's parser; SQLAlchemy's takes several times as long."""
         return parsed
 
 
-def parsed(kept: Any) -> Any:
-    """What is kept in a JSON column means this; SQLite keeps a lone number as one, and everything
-    else as text."""
-    if not isinstance(kept, str):
-        return kept
+def parsed(stored: Any) -> Any:
+    """The value of a JSON column. SQLite stores a lone number as a number, all else as text."""
+    if not isinstance(stored, str):
+        return stored
     try:
-        return pydantic_core.from_json(kept)
+        return pydantic_core.from_json(stored)
     except ValueError:  # half a surrogate pair, which JSON can write and UTF-8 cannot
-        return json.loads(kept)
+        return json.loads(stored)

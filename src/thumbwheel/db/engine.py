@@ -1,10 +1,10 @@
-"""Connections: readers that never checkpoint, and the group-commit writer, whose answer means "on
-disk".
+"""Connections to the database: readers, and one writer that commits in groups and acknowledges a
+write once it is on disk.
 
-SQLite in WAL mode with `synchronous=FULL`. Exactly one connection writes at a time, over all
-processes: the writer holds the home's `writer.lock` while it writes (two connections that write and
-checkpoint at the same instant can corrupt a WAL file before SQLite 3.51.3:
-sqlite.org/wal.html#walresetbug). Readers open the file read-only, so that closing them checkpoints
+SQLite runs in WAL mode with `synchronous=FULL`. Exactly one connection writes at a time, over all
+processes: the writer holds the home's `writer.lock` while it writes. (Before SQLite 3.51.3, two
+connections that write and checkpoint at the same instant can corrupt a WAL file:
+sqlite.org/wal.html#walresetbug.) Readers open the file read-only, so closing them checkpoints
 nothing.
 """
 
@@ -34,15 +34,15 @@ Work = Callable[[sa.Connection], T]
 GROUP = 256
 """Most pieces of work in one commit."""
 
-HELD = 1000
-"""Rows of a streamed result in memory."""
+ROWS_IN_MEMORY = 1000
+"""Rows of a streamed result that are in memory at a time."""
 
-SILENT = 2.0
-"""Seconds of waiting for somebody else after which the user is told."""
+SILENT_SECONDS = 2.0
+"""Seconds of waiting for another process after which the user is told."""
 
 
 class Database:
-    """One SQLite file. `read()` gives a connection, `write(work)` runs `work` in a durable
+    """One SQLite file: `read()` opens a connection, `write(work)` runs `work` in a durable
     transaction."""
 
     def __init__(self, path: Path, lock: Path, *, wait: float = 30.0) -> None:
@@ -52,13 +52,15 @@ class Database:
         self._guard = threading.Lock()
 
     def write(self, work: Work[T]) -> T:
-        """Run `work(connection)` and return its result once it is on disk; raises what `work`
-        raised, with nothing kept of it."""
+        """Run `work(connection)` and return its result once it is on disk.
+
+        Raises what `work` raised, after rolling it back.
+        """
         return self.submit(work).result()
 
     def submit(self, work: Work[T]) -> Future[T]:
-        """Like `write`, for callers that send many: works that wait together share one commit and
-        fail apart."""
+        """Like `write`, for callers with many pieces of work: those that wait together share one
+        commit, but each fails alone."""
         with self._guard:
             if self._writer is None:
                 self._writer = _Writer(self.path, self._lock, self._wait)
@@ -70,11 +72,11 @@ class Database:
         with self._guard:
             if self._reader is None:
                 self._reader = _engine(self.path, "ro", self._wait)
-        with _explained(self.path), self._reader.connect() as connection:
+        with _storage_errors(self.path), self._reader.connect() as connection:
             yield connection
 
     def close(self) -> None:
-        """Finish what was submitted and let go of the file."""
+        """Finish the submitted work and close the file."""
         if self._writer is not None:
             self._writer.close()
         if self._reader is not None:
@@ -83,19 +85,20 @@ class Database:
 
 
 def streamed(connection: sa.Connection, query: sa.Select[Any]) -> Iterator[Any]:
-    """The rows of `query`, `HELD` of them in memory at a time; row by row the library takes about
-    half as long again."""
-    for some in connection.execute(query, execution_options={"yield_per": HELD}).partitions():
-        yield from some
+    """The rows of `query`, `ROWS_IN_MEMORY` at a time; iterating over the result row by row takes
+    about half as long again."""
+    result = connection.execute(query, execution_options={"yield_per": ROWS_IN_MEMORY})
+    for rows in result.partitions():
+        yield from rows
 
 
 def _engine(path: Path, mode: str, wait: float) -> sa.Engine:
     def connect() -> sqlite3.Connection:
         if mode != "ro":
-            with suppress(OSError):  # SQLite says it better
-                os.close(
-                    os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-                )  # its log and index take the rights of the file
+            # Create the file with private permissions first: SQLite's log and index inherit them.
+            # If that fails, SQLite's own message says it better.
+            with suppress(OSError):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         return sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",
             uri=True,
@@ -115,7 +118,8 @@ def _engine(path: Path, mode: str, wait: float) -> sa.Engine:
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        with _told(f"waiting for another program that holds {str(path)!r}, at most {wait:g} s"):
+        message = f"waiting for another program that holds {str(path)!r}, at most {wait:g} s"
+        with _said_after_delay(message):
             connection.exec_driver_sql("BEGIN" if mode == "ro" else "BEGIN IMMEDIATE")
 
     return engine
@@ -123,22 +127,21 @@ def _engine(path: Path, mode: str, wait: float) -> sa.Engine:
 
 @contextmanager
 def writing(path: Path, lock: Path, wait: float = 30.0) -> Iterator[sa.Engine]:
-    """An engine that may write, while nobody else in any process may; for the writer and for
-    migrations."""
+    """An engine with exclusive write access over all processes, for the writer and migrations."""
     with _locked(lock, wait):
         engine = _engine(path, "rwc", wait)
         try:
-            with _explained(path):
+            with _storage_errors(path):
                 yield engine
         finally:
             engine.dispose()
 
 
 def compact(path: Path, lock: Path, wait: float = 30.0) -> None:
-    """Write the database anew without its free pages and empty its log: what was deleted is then in
-    no byte of the files.
+    """Rewrite the database without its free pages and empty its log, so that no byte of what was
+    deleted is left in the files.
 
-    Raises StorageError where another program reads it all the while.
+    Raises StorageError if another program keeps reading it.
     """
     with writing(path, lock, wait) as engine, closing(engine.raw_connection()) as connection:
         raw: Any = connection.driver_connection
@@ -164,9 +167,9 @@ def _locked(path: Path, wait: float) -> Iterator[None]:
             "Make the home writable, or name another with --home",
         ) from None
     try:
-        with _told(
-            f"waiting for another process that writes to {str(path.parent)!r}, at most {wait:g} s"
-        ):
+        home = str(path.parent)
+        message = f"waiting for another process that writes to {home!r}, at most {wait:g} s"
+        with _said_after_delay(message):
             _acquire(handle, path, time.monotonic() + wait)
         yield
     finally:
@@ -174,9 +177,9 @@ def _locked(path: Path, wait: float) -> Iterator[None]:
 
 
 @contextmanager
-def _told(text: str) -> Iterator[None]:
-    """Say `text` once when what happens inside takes longer than `SILENT` seconds."""
-    timer = threading.Timer(SILENT, log.say, (text,))
+def _said_after_delay(text: str) -> Iterator[None]:
+    """Print `text` once if the block takes longer than `SILENT_SECONDS`."""
+    timer = threading.Timer(SILENT_SECONDS, log.say, (text,))
     timer.daemon = True
     timer.start()
     try:
@@ -202,7 +205,8 @@ def _acquire(handle: int, path: Path, deadline: float) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _storage_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite into a StorageError that says what to do."""
     try:
         yield
     except (OperationalError, sqlite3.OperationalError) as error:
@@ -245,8 +249,8 @@ def _storage_error(path: Path, reason: str) -> StorageError:
 
 
 class _Writer:
-    """The thread that owns the writing connection: takes what waits, runs each piece in a
-    savepoint, commits once, answers."""
+    """The thread that owns the writing connection. It takes the waiting pieces of work, runs each
+    in a savepoint, commits once and answers every caller."""
 
     def __init__(self, path: Path, lock: Path, wait: float) -> None:
         self._path, self._lock, self._wait = path, lock, wait
@@ -269,13 +273,14 @@ class _Writer:
         engine = _engine(self._path, "rwc", self._wait)
         open_ = True
         while open_:
-            group, open_ = self._group()
+            group, open_ = self._next_group()
             if group:
                 self._commit(engine, group)
         with suppress(StorageError), _locked(self._lock, self._wait):
             engine.dispose()  # closing may checkpoint, so it counts as writing
 
-    def _group(self) -> tuple[list[tuple[Work[Any], Future[Any]]], bool]:
+    def _next_group(self) -> tuple[list[tuple[Work[Any], Future[Any]]], bool]:
+        """The waiting work, at most `GROUP` pieces; False once the writer is to close."""
         group, item = [], self._waiting.get()
         while item is not None:
             group.append(item)
@@ -292,12 +297,12 @@ class _Writer:
         try:
             with (
                 _locked(self._lock, self._wait),
-                _explained(self._path),
+                _storage_errors(self._path),
                 engine.begin() as connection,
             ):
                 for work, answer in group:
                     answers.append((answer, *_attempt(connection, self._path, work)))
-        except Exception as error:  # noqa: BLE001 - the commit failed, so every caller of the group must hear it
+        except Exception as error:  # noqa: BLE001 - the commit failed for every caller of the group
             for _, answer in group:
                 answer.set_exception(error)
             return
@@ -311,15 +316,14 @@ class _Writer:
 def _attempt(
     connection: sa.Connection, path: Path, work: Work[Any]
 ) -> tuple[Any, Exception | None]:
-    """(result, None) or (None, what the work raised); raises StorageError where the whole
-    transaction is lost.
+    """(result, None) or (None, what the work raised).
 
-    The savepoint is left alone then: a full disk makes SQLite roll everything back, and asking for
-    the savepoint would hide why.
+    Raises StorageError if the whole transaction is lost. It leaves the savepoint alone then: a full
+    disk makes SQLite roll everything back, and touching the savepoint would hide the reason.
     """
     savepoint = connection.begin_nested()
     try:
-        with _explained(path):
+        with _storage_errors(path):
             result = work(connection)
             savepoint.commit()
     except StorageError:

@@ -1,9 +1,8 @@
-"""Which feedback stands, for every stage that reads feedback: who speaks, who may take back what,
-and what the newest word is.
+"""Which feedback is in force: who gave it, who may retract it, and which statement is the newest.
 
-A statement is taken back or replaced by its rater, in the source that it came from, and by the
-owner with a command. A line of a file that names somebody else's statement changes nothing, in
-whatever order the two arrive.
+A statement can be retracted or replaced by its rater, in the source that it came from, and by the
+owner with a command. A line of a file that names somebody else's statement changes nothing,
+whichever of the two arrives first.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from thumbwheel.db.schema import feedback, feedback_targets
 OWNER = "cli"
 """The source of what the owner typed. No file may claim it."""
 UNNAMED = "unnamed:"
-"""How the speaker of feedback that names no rater begins."""
+"""Prefix of the speaker of feedback that names no rater."""
 BY_CONTENT = "sha256:"
-"""How the name of a trace begins that its source gave none (`Record.identified` of capture)."""
+"""Prefix of the name of a trace whose source gave it none (`Record.identified` of capture)."""
 STATED_AT = sa.func.coalesce(
     feedback.c.occurred_at, feedback.c.recorded_at, type_=feedback.c.recorded_at.type
 )
-"""When it was said; when it was recorded, where nobody knows that."""
+"""When the feedback was given; when it was recorded, if that is unknown."""
 
 
 def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElement[str]:
-    """Who speaks about the target of this name: the rater, else the source, which is one voice
-    about a run that has a name.
+    """Who speaks about the target of this name: the rater, else the source, which counts as one
+    speaker about a trace that has a name.
 
-    A text that has no name of its own may have been met by anybody: without rater and time, each
-    statement about it is a voice.
+    A trace named by its content may have been seen by anybody, so without rater and time each
+    statement about it counts as a speaker of its own.
     """
     named = sa.func.coalesce(feedback.c.rater_id, UNNAMED + feedback.c.source)
     if target_name is None:
@@ -48,46 +47,48 @@ def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElemen
 def superseded_and_retracted(
     agent_id: str, as_of: datetime | None = None
 ) -> tuple[sa.Select[Any], sa.Select[Any]]:
-    """Two queries for the ids of feedback that something recorded by `as_of` (default: now)
-    supersedes, and retracts."""
+    """Two queries for ids of feedback: those superseded, and those retracted, by something recorded
+    by `as_of` (default: now)."""
     later, earlier = feedback.alias("later"), feedback.alias("earlier")
     by_owner = later.c.source == OWNER
     by_rater = sa.and_(
         later.c.source == earlier.c.source,
         later.c.rater_id.is_not_distinct_from(earlier.c.rater_id),
     )
-    own: list[sa.ColumnElement[bool]] = [later.c.agent_id == agent_id, sa.or_(by_owner, by_rater)]
+    conditions: list[sa.ColumnElement[bool]] = [
+        later.c.agent_id == agent_id,
+        sa.or_(by_owner, by_rater),
+    ]
     if as_of is not None:
-        own.append(later.c.recorded_at <= as_of)
-    superseding, retracting = (
-        sa.select(earlier.c.id).join(later, column == earlier.c.id).where(*own)
-        for column in (later.c.supersedes, later.c.retracts)
-    )
-    return superseding, retracting
+        conditions.append(later.c.recorded_at <= as_of)
+
+    def named_in(column: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        return sa.select(earlier.c.id).join(later, column == earlier.c.id).where(*conditions)
+
+    return named_in(later.c.supersedes), named_in(later.c.retracts)
 
 
 def in_force(agent_id: str, as_of: datetime | None = None) -> sa.ColumnElement[bool]:
-    """Condition on feedback that is known to be the agent's: recorded by `as_of`, and nothing
-    recorded by then replaces or retracts it.
+    """Condition on feedback of the agent: recorded by `as_of`, and not superseded or retracted by
+    anything recorded by then.
 
-    What was superseded stays out even when its successor is withdrawn: who takes back their last
-    word has no word.
+    Superseded feedback stays out even if its successor is retracted: a rater who takes back their
+    last statement has said nothing.
     """
-    own: list[sa.ColumnElement[bool]] = [
+    conditions: list[sa.ColumnElement[bool]] = [
         feedback.c.retracts.is_(None),
         *(feedback.c.id.not_in(query) for query in superseded_and_retracted(agent_id, as_of)),
     ]
     if as_of is not None:
-        own.append(feedback.c.recorded_at <= as_of)
-    return sa.and_(*own)
+        conditions.append(feedback.c.recorded_at <= as_of)
+    return sa.and_(*conditions)
 
 
 def newest_words(agent_id: str, as_of: datetime | None = None) -> sa.Select[Any]:
-    """A query for the ids of feedback in force, of each speaker the newest of a kind and name about
-    the same thing.
+    """A query for the ids of feedback in force: of each speaker the newest of a kind and name about
+    the same target.
 
-    Several preferences and comments of one speaker stand beside each other: they are about other
-    things each time.
+    All preferences and comments of a speaker count: each is about something else.
     """
     target = feedback_targets.c
     slot = [
@@ -100,12 +101,12 @@ def newest_words(agent_id: str, as_of: datetime | None = None) -> sa.Select[Any]
         target.external_id,
         sa.func.coalesce(target.step, -1),
     ]
-    place = sa.func.rank().over(partition_by=slot, order_by=STATED_AT.desc()).label("place")
+    rank = sa.func.rank().over(partition_by=slot, order_by=STATED_AT.desc()).label("rank")
     aimed = sa.and_(target.feedback_id == feedback.c.id, target.position == 0)
     ranked = (
-        sa.select(feedback.c.id, place)
+        sa.select(feedback.c.id, rank)
         .select_from(feedback.outerjoin(feedback_targets, aimed))
         .where(feedback.c.agent_id == agent_id, in_force(agent_id, as_of))
         .subquery()
     )
-    return sa.select(ranked.c.id).where(ranked.c.place == 1)
+    return sa.select(ranked.c.id).where(ranked.c.rank == 1)

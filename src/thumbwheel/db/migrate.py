@@ -1,4 +1,4 @@
-"""Brings a database to the newest schema: a new file and an old one take the same road, Alembic's."""
+"""Brings a database, new or old, to the newest schema with Alembic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent / "migrations"
 
 
 def upgrade(path: Path, lock: Path) -> None:
-    """Create or migrate the database at `path`; cheap when it is already at HEAD."""
+    """Create or migrate the database at `path`; cheap if it is at HEAD already."""
     if path.exists() and _revision(path, lock) == HEAD:
         return
     from alembic import command

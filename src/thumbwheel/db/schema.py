@@ -1,8 +1,7 @@
-"""Every table, in the words of the design; a stage's own store is the only reader and writer of its
-tables.
+"""Every table. Only a stage's own store reads and writes its tables.
 
-Ids are text (see core.ids), times are UTC. A new table or column comes with a migration; a test
-compares both.
+Ids are text (see core.ids), times are UTC. A new table or column needs a migration; a test compares
+both.
 """
 
 from __future__ import annotations
@@ -65,15 +64,14 @@ raters = Table(
     UniqueConstraint("agent_id", "source", "external_id"),
 )
 
-messages = (
-    Table(  # a history is a chain that ends at its last message; equal beginnings are stored once
-        "messages",
-        metadata,
-        Column("id", Id, primary_key=True),
-        refers("parent_id", "messages.id"),
-        Column("role", String(32), nullable=False),
-        Column("content", Json, nullable=False),
-    )
+# A history is a chain that ends at its last message; equal beginnings are stored once.
+messages = Table(
+    "messages",
+    metadata,
+    Column("id", Id, primary_key=True),
+    refers("parent_id", "messages.id"),
+    Column("role", String(32), nullable=False),
+    Column("content", Json, nullable=False),
 )
 
 cases = Table(
@@ -103,23 +101,20 @@ traces = Table(
     *from_source(),
     refers("session_id", "sessions.id"),
     refers("subject_id", "subjects.id"),
-    Column(
-        "parent_id", Id
-    ),  # it and case_id are derived, so they may name what has not arrived yet: no foreign key
+    # parent_id and case_id may name what has not arrived yet, so they are no foreign keys
+    Column("parent_id", Id),
     Column("case_id", Id),
     refers("input_id", "messages.id", nullable=False),
     Column("output", Text),
     Column("status", String(32), nullable=False),
     Column("metadata", Json),
-    Column(
-        "fingerprint", String(64), nullable=False
-    ),  # of the content, so that the same id with other content is noticed
+    # of the content, so that the same id with other content is noticed
+    Column("fingerprint", String(64), nullable=False),
     Column("occurred_at", Utc),
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("agent_id", "source", "external_id"),
-    Index(
-        "ix_traces_agent_id_input_id_id", "agent_id", "input_id", "id", unique=True
-    ),  # the order in which builds read
+    # the order in which builds read
+    Index("ix_traces_agent_id_input_id_id", "agent_id", "input_id", "id", unique=True),
 )
 
 steps = Table(
@@ -168,19 +163,18 @@ feedback = Table(
     Index("ix_feedback_agent_id_recorded_at", "agent_id", "recorded_at"),
 )
 
-feedback_targets = (
-    Table(  # `target_id` stays null until what (source, external_id) names has arrived
-        "feedback_targets",
-        metadata,
-        refers("feedback_id", "feedback.id", primary_key=True),
-        Column("position", Integer, primary_key=True),
-        Column("kind", String(16), nullable=False),
-        *from_source(),
-        Column("step", Integer),
-        Column("target_id", Id),
-        Index("ix_feedback_targets_target_id_kind_feedback_id", "target_id", "kind", "feedback_id"),
-        Index("ix_feedback_targets_external_id", "external_id"),
-    )
+# `target_id` is null until the target that (source, external_id) names has arrived
+feedback_targets = Table(
+    "feedback_targets",
+    metadata,
+    refers("feedback_id", "feedback.id", primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("kind", String(16), nullable=False),
+    *from_source(),
+    Column("step", Integer),
+    Column("target_id", Id),
+    Index("ix_feedback_targets_target_id_kind_feedback_id", "target_id", "kind", "feedback_id"),
+    Index("ix_feedback_targets_external_id", "external_id"),
 )
 
 artifacts = Table(
@@ -235,9 +229,8 @@ model_versions = Table(
     Column("base", Text, nullable=False),
     Column("base_fingerprint", String(64)),
     Column("adapter", Json),
-    Column(
-        "endpoint", Json
-    ),  # of a version that somebody else serves: url, model, price; then it has no weights here
+    # of a version that somebody else serves: url, model, price; then it has no weights here
+    Column("endpoint", Json),
     refers("parent_id", "model_versions.id"),
     refers("run_id", "runs.id"),
     Column("recorded_at", Utc, nullable=False),
@@ -296,26 +289,24 @@ decisions = Table(
     Column("recorded_at", Utc, nullable=False),
 )
 
-declarations = (
-    Table(  # what the gate asks of an agent's candidates: only added to, the last row counts
-        "declarations",
-        metadata,
-        Column("id", Id, primary_key=True),
-        by_agent(),
-        Column("policy", Json, nullable=False),
-        Column("reason", Text, nullable=False),
-        Column("recorded_at", Utc, nullable=False),
-    )
+# what the gate requires of an agent's candidates: append-only, the last row counts
+declarations = Table(
+    "declarations",
+    metadata,
+    Column("id", Id, primary_key=True),
+    by_agent(),
+    Column("policy", Json, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("recorded_at", Utc, nullable=False),
 )
 
-# what one model gave for one row of one suite, so that nothing is computed twice and a stopped
-# evaluation goes on
+# the answer of one model to one row of one suite, so that nothing is computed twice and a stopped
+# evaluation can resume
 answers = Table(
     "answers",
     metadata,
-    Column(
-        "model", String(64), primary_key=True
-    ),  # fingerprint of what answers: weights, precision, sampling
+    # fingerprint of the model: weights, precision, sampling
+    Column("model", String(64), primary_key=True),
     Column("suite", String(64), primary_key=True),
     Column("row", String(64), primary_key=True),
     by_agent(),
@@ -334,11 +325,12 @@ exports = Table(
     Column("path", Text, nullable=False),
     Column("files", Json, nullable=False),
     Column("parity", Json, nullable=False),
-    Column("accepted", Text),  # who took it in spite of a failed parity, and why
+    Column("accepted", Text),  # who accepted it in spite of a failed parity, and why
     Column("recorded_at", Utc, nullable=False),
 )
 
-deployments = Table(  # a version on a target; what is live follows from aliases
+# a version on a target; what is live follows from aliases
+deployments = Table(
     "deployments",
     metadata,
     Column("id", Id, primary_key=True),
@@ -348,9 +340,8 @@ deployments = Table(  # a version on a target; what is live follows from aliases
     Column("target", String(16), nullable=False),
     Column("name", Text, nullable=False),  # what the target calls it
     Column("settings", Json, nullable=False),
-    Column(
-        "endpoint", Json, nullable=False
-    ),  # where it answers: url, model, and what the target needs to find it again
+    # url, model, and what the target needs to find the deployment again
+    Column("endpoint", Json, nullable=False),
     Column("state", String(16), nullable=False),
     Column("canary", Json),
     Column("recorded_at", Utc, nullable=False),
@@ -358,7 +349,8 @@ deployments = Table(  # a version on a target; what is live follows from aliases
     Index("ix_deployments_agent_id_version_id", "agent_id", "version_id"),
 )
 
-switches = Table(  # every move of an alias, so that a rollback knows where to
+# every move of an alias, so that a rollback knows where to
+switches = Table(
     "switches",
     metadata,
     Column("id", Id, primary_key=True),
@@ -372,7 +364,7 @@ switches = Table(  # every move of an alias, so that a rollback knows where to
     Index("ix_switches_agent_id_alias_recorded_at", "agent_id", "alias", "recorded_at"),
 )
 
-# the ledger: what one component, in one version, said about one target with what was known then
+# the ledger: the score of one component, in one version, for one target by the inputs of that time
 rewards = Table(
     "rewards",
     metadata,
@@ -386,15 +378,15 @@ rewards = Table(
     Column("status", String(16), nullable=False),
     Column("evidence", Json, nullable=False),
     Column("as_of", Utc),
-    # whether its inputs are those that the last run of this version of the component found, of
-    # today's feedback
+    # whether its inputs are those that the last run of this version of the component read
     Column("current", Boolean, nullable=False),
     Column("recorded_at", Utc, nullable=False),
     UniqueConstraint("target_id", "component", "component_version", "inputs"),
     Index("ix_rewards_agent_id_target_id", "agent_id", "target_id"),
 )
 
-suggestions = Table(  # labels that a classifier proposes; a person's verdict makes feedback of them
+# labels that a classifier proposes; a person's verdict makes feedback of them
+suggestions = Table(
     "suggestions",
     metadata,
     Column("id", Id, primary_key=True),
@@ -402,9 +394,8 @@ suggestions = Table(  # labels that a classifier proposes; a person's verdict ma
     refers("trace_id", "traces.id", nullable=False),
     Column("value", Boolean, nullable=False),
     Column("confidence", Float, nullable=False),
-    Column(
-        "classifier", String(64), nullable=False
-    ),  # fingerprint of the labels and settings that it was fitted on
+    # fingerprint of the labels and settings that it was fitted on
+    Column("classifier", String(64), nullable=False),
     Column("rank", Integer, nullable=False),
     Column("state", String(16), nullable=False),
     refers("feedback_id", "feedback.id"),
@@ -413,7 +404,8 @@ suggestions = Table(  # labels that a classifier proposes; a person's verdict ma
     UniqueConstraint("agent_id", "classifier", "trace_id"),
 )
 
-tombstones = Table(  # what was erased, by keyed hashes only, so that an import cannot bring it back
+# what was erased, by keyed hashes only, so that an import cannot bring it back
+tombstones = Table(
     "tombstones",
     metadata,
     Column("id", Id, primary_key=True),

@@ -1,4 +1,4 @@
-"""An open home: its paths, its database and its settings; what every verb of every stage is given."""
+"""An open home: its paths, its database and its settings. Every operation of every stage takes it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from thumbwheel.db.engine import Database
 from thumbwheel.db.migrate import upgrade
 
 CaseRule = Callable[[str | None, Mapping[str, Any] | None, Any], str | None]
-"""Why a case with this checker, these settings and this reference is not taken; None where it is."""
+"""Why a case with this checker, these settings and this reference is refused; None if it is not."""
 
 
 def any_case(checker: str | None, settings: Mapping[str, Any] | None, reference: Any) -> str | None:
-    """Take every case; whatever it asks for is checked again where it is judged."""
+    """Accept every case; it is checked again when it is judged."""
     return None
 
 
@@ -28,14 +28,14 @@ class Workspace:
     db: Database
     sources: Sources
     case_rule: CaseRule = any_case
-    """What cases are taken; the stage that judges them knows, and is composed in by who opens the
-    home."""
+    """Which cases are accepted. The rule belongs to the stage that judges them, so whoever opens
+    the home passes it in."""
 
     @classmethod
     def open(
         cls, home: Home, sources: Sources | None = None, case_rule: CaseRule = any_case
     ) -> Workspace:
-        """Open `home`, creating folders and database where needed."""
+        """Open `home`; creates missing folders and the database."""
         home.prepare()
         upgrade(home.database, home.lock)
         return cls(home, Database(home.database, home.lock), sources or Sources.read(), case_rule)

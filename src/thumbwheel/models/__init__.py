@@ -1,1 +1,1 @@
-"""Model versions with lineage, aliases, and the content-addressed artifacts that they are made of."""
+"""Model versions with their lineage, aliases, and content-addressed artifacts."""

@@ -1,8 +1,7 @@
-"""Content-addressed files: `blobs/sha256/ab/<hash>`; written atomically, verified on every read,
-named only in the database.
+"""Content-addressed files: `blobs/sha256/ab/<hash>`. Names are kept in the database only.
 
-Temporary file in the same folder, fsync, rename, fsync of the folder; a crash leaves at most a
-temporary file.
+A blob is written to a temporary file in the same folder, synced and renamed, and the folder is
+synced too. A crash leaves at most a temporary file. Every read verifies the hash.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class Artifacts:
         self._folder = folder / "sha256"
 
     def put(self, source: Path) -> str:
-        """Store the content of `source` and return its sha256; a second time takes no more space,
-        and mends a damaged blob."""
+        """Store the content of `source` and return its sha256. Storing the same content again takes
+        no more space and repairs a damaged blob."""
         with source.open("rb") as stream:
             return self._store(stream, str(source))
 
@@ -49,10 +48,10 @@ class Artifacts:
         }
 
     def path(self, sha256: str) -> Path:
-        """The verified file with this hash; raises StorageError where it is missing or damaged."""
-        path = self._at(sha256)
+        """The verified file with this hash; raises StorageError if it is missing or damaged."""
+        path = self._blob_path(sha256)
         try:
-            found = ids.file_hash(path)
+            actual_sha256 = ids.file_hash(path)
         except FileNotFoundError:
             raise StorageError(
                 f"artifact {sha256!r}",
@@ -65,18 +64,18 @@ class Artifacts:
                 f"it cannot be read: {error.strerror or error}",
                 "Check the disk and the rights of the home",
             ) from error
-        if found != sha256:
+        if actual_sha256 != sha256:
             raise StorageError(
                 f"artifact {sha256!r}",
-                f"the file on disk has the hash {found}: it was damaged or changed",
+                f"the file on disk has the hash {actual_sha256}: it was damaged or changed",
                 f"Delete {str(path)!r} and make it again, or restore it from a backup",
             )
         return path
 
     def remove(self, sha256: str) -> bool:
-        """Take the blob away; False where it was not there. The caller has made sure that nothing
-        names it any more."""
-        path = self._at(sha256)
+        """Delete the blob; False if it did not exist. The caller must make sure that nothing refers
+        to it any more."""
+        path = self._blob_path(sha256)
         if not path.exists():
             return False
         path.unlink()
@@ -84,43 +83,45 @@ class Artifacts:
         return True
 
     def all(self) -> list[str]:
-        """The hashes of all blobs that lie here."""
+        """The hashes of all blobs."""
         return sorted(path.name for path in self._folder.glob("??/*") if len(path.name) == 64)
 
     def sweep(self) -> int:
-        """Delete what writers that were killed have left half written; how many files that were."""
-        left = list(self._folder.glob("incoming-*"))
-        for path in left:
+        """Delete the unfinished files of writers that were killed; returns how many."""
+        leftovers = list(self._folder.glob("incoming-*"))
+        for path in leftovers:
             path.unlink(missing_ok=True)
-        return len(left)
+        return len(leftovers)
 
     def checkout(self, files: Mapping[str, str], target: Path) -> Path:
         """Write `files` (relative name -> sha256) below `target` and return it; every file is
         verified and appears whole or not at all."""
         root = target.resolve()
         for name, sha256 in files.items():
-            to = (target / name).resolve()
-            if to == root or not to.is_relative_to(root):
+            destination = (target / name).resolve()
+            if destination == root or not destination.is_relative_to(root):
                 raise StorageError(
                     f"artifact name {name!r}",
                     "it would leave its folder",
                     "Do not use this version; train it again",
                 )
-            self._copy_out(sha256, to)
+            self._copy_out(sha256, destination)
         return target
 
-    def _copy_out(self, sha256: str, to: Path) -> None:
+    def _copy_out(self, sha256: str, destination: Path) -> None:
         source = self.path(sha256)
-        temporary = to.with_name(f".{to.name}.{os.getpid()}-{threading.get_ident()}")
+        temporary = destination.with_name(
+            f".{destination.name}.{os.getpid()}-{threading.get_ident()}"
+        )
         try:
-            to.parent.mkdir(parents=True, exist_ok=True)
+            destination.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, temporary)
-            os.replace(temporary, to)
+            os.replace(temporary, destination)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise _unwritable(str(to), error) from error
+            raise _unwritable(str(destination), error) from error
 
-    def _at(self, sha256: str) -> Path:
+    def _blob_path(self, sha256: str) -> Path:
         if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
             raise StorageError(
                 f"artifact {sha256!r}", "that is no sha256 in hex", "Name an artifact by its hash"
@@ -134,27 +135,27 @@ class Artifacts:
         except OSError as error:
             raise _unwritable(what, error) from error
         try:
-            digest = _copy(stream, handle)
-            path = self._at(digest)
+            sha256 = _copy(stream, handle)
+            path = self._blob_path(sha256)
             path.parent.mkdir(exist_ok=True)
             os.replace(temporary, path)
             sync(path.parent)
             sync(self._folder)
-            return digest
+            return sha256
         except OSError as error:
             Path(temporary).unlink(missing_ok=True)
             raise _unwritable(what, error) from error
 
 
 def _copy(stream: BinaryIO, handle: int) -> str:
-    hashed = hashlib.sha256()
+    digest = hashlib.sha256()
     with os.fdopen(handle, "wb") as out:
         while chunk := stream.read(CHUNK):
-            hashed.update(chunk)
+            digest.update(chunk)
             out.write(chunk)
         out.flush()
         os.fsync(out.fileno())
-    return hashed.hexdigest()
+    return digest.hexdigest()
 
 
 def _unwritable(what: str, error: OSError) -> StorageError:

@@ -1,8 +1,7 @@
-"""JSON documents that a stage keeps about an agent: content-addressed artifacts of a kind, found
-again by kind and agent.
+"""JSON documents about an agent: content-addressed artifacts, looked up by kind and agent.
 
-A document is an object with the key `agent`; the same content is the same document. What it means
-is its stage's business.
+A document is an object with the key `agent`. The same content is the same document. Its meaning is
+up to the stage that stores it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from thumbwheel.models.artifacts import Artifacts
 
 @dataclass(frozen=True)
 class Document:
-    """A document, its hash and when it was first kept."""
+    """A document, its hash and when it was first stored."""
 
     sha256: str
     content: dict[str, Any]
@@ -37,24 +36,25 @@ def save(ws: Workspace, kind: str, content: Mapping[str, Any]) -> str:
 
 
 def as_bytes(content: Mapping[str, Any]) -> bytes:
-    """What is stored, and what a file of it holds."""
+    """The bytes that are stored and hashed, also those of a document's file."""
     return ids.canonical(dict(content)).encode("utf-8", "surrogatepass")
 
 
 def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
-    """All of a kind about `agent`, newest first; raises StorageError for a damaged one."""
+    """All documents of a kind about `agent`, newest first; raises StorageError for a damaged one."""
     with ws.db.read() as connection:
-        known = store.artifacts_of(connection, kind)
+        records = store.artifacts_of(connection, kind)
     blobs = Artifacts(ws.home.blobs)
-    found = (
-        Document(sha256, json.loads(blobs.path(sha256).read_bytes()), at) for sha256, at in known
-    )
-    return [one for one in found if one.content.get("agent") == agent]
+    matches = []
+    for sha256, recorded_at in records:
+        content = json.loads(blobs.path(sha256).read_bytes())
+        if content.get("agent") == agent:
+            matches.append(Document(sha256, content, recorded_at))
+    return matches
 
 
 def delete(ws: Workspace, hashes: Collection[str]) -> int:
-    """Take documents away; how many files that were. May be repeated, also after a kill in the
-    middle."""
+    """Delete documents; returns how many files were deleted. Safe to repeat after a crash."""
     ws.db.write(lambda connection: store.forget_artifacts(connection, hashes))
     blobs = Artifacts(ws.home.blobs)
-    return sum(blobs.remove(one) for one in sorted(hashes))
+    return sum(blobs.remove(sha256) for sha256 in sorted(hashes))

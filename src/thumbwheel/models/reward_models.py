@@ -1,5 +1,4 @@
-"""Decisions about reward models: register the result of a run, list them, find one by name, lay its
-files out."""
+"""Reward models: register the result of a run, list them, find one by name, check out its files."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def add(
     source: Path,
     metrics: Mapping[str, Any],
 ) -> RewardModelRecord:
-    """The next reward model of `agent`, with the files of folder `source` stored as artifacts."""
+    """Register the next reward model of `agent`; the files of folder `source` become artifacts."""
     files = Artifacts(ws.home.blobs).put_folder(source)
     sizes = {sha256: (source / name).stat().st_size for name, sha256 in files.items()}
     values = {
@@ -44,7 +43,7 @@ def add(
         store.add_reward_model(connection, ids.derived("agt", agent), values)
 
     ws.db.write(work)
-    return next(one for one in reward_models(ws, agent) if one.run_id == run_id)
+    return next(model for model in reward_models(ws, agent) if model.run_id == run_id)
 
 
 def reward_models(ws: Workspace, agent: str) -> list[RewardModelRecord]:
@@ -55,25 +54,33 @@ def reward_models(ws: Workspace, agent: str) -> list[RewardModelRecord]:
 
 
 def find(ws: Workspace, agent: str, name: str) -> RewardModelRecord:
-    """The one that `name` means: `rm3`, `3`, `latest` or an id; raises NotFound with what exists."""
-    known = reward_models(ws, agent)
-    for one in reversed(known):
-        if name in (one.id, one.name, str(one.number), LATEST):
-            return one
-    names = [one.name for one in known]
+    """The reward model that `name` means: `rm3`, `3`, `latest` or an id.
+
+    Raises NotFound with the names that exist.
+    """
+    models = reward_models(ws, agent)
+    for model in reversed(models):
+        if name in (model.id, model.name, str(model.number), LATEST):
+            return model
+    names = [model.name for model in models]
+    known = ", ".join(names)
+    if not names:
+        known = f"none; train one: thumbwheel train reward --agent {agent} --base BASE"
     raise NotFound(
         f"reward model {name!r} of agent {agent!r}",
         "there is no such reward model",
-        "Known: "
-        f"{', '.join(names) or f'none; train one: thumbwheel train reward --agent {agent} --base BASE'}.{nearest(name, names)}",
+        f"Known: {known}.{nearest(name, names)}",
     )
 
 
-def folder(ws: Workspace, one: RewardModelRecord) -> Path:
-    """A verified checkout of its files in the home's cache; raises Conflict for a tainted one,
-    which may judge nothing any more."""
-    if one.tainted:
-        what = f"reward model {one.name!r} of agent {one.agent!r}"
-        fix = f"Train another: thumbwheel train reward --agent {one.agent} --base {one.base}"
+def folder(ws: Workspace, reward_model: RewardModelRecord) -> Path:
+    """A verified checkout of the model's files in the home's cache.
+
+    Raises Conflict for a tainted model, which must not be used any more.
+    """
+    if reward_model.tainted:
+        what = f"reward model {reward_model.name!r} of agent {reward_model.agent!r}"
+        fix = f"Train another: thumbwheel train reward --agent {reward_model.agent} --base {reward_model.base}"
         raise Conflict(what, "it is tainted: data that it was trained on was erased", fix)
-    return Artifacts(ws.home.blobs).checkout(one.files, ws.home.cache / "reward-models" / one.id)
+    target = ws.home.cache / "reward-models" / reward_model.id
+    return Artifacts(ws.home.blobs).checkout(reward_model.files, target)

@@ -26,7 +26,7 @@ _JOINED = sa.select(model_versions, agents.c.slug.label("agent")).join(
 
 
 def ensure_agent(connection: sa.Connection, agent: str) -> str:
-    """The id of `agent`, which is created where it is new."""
+    """The id of `agent`; creates the agent if it is new."""
     agent_id = ids.derived("agt", ids.slug(agent))
     if connection.execute(sa.select(agents.c.id).where(agents.c.id == agent_id)).scalar() is None:
         connection.execute(
@@ -36,7 +36,7 @@ def ensure_agent(connection: sa.Connection, agent: str) -> str:
 
 
 def agent_slugs(connection: sa.Connection) -> list[str]:
-    """All agents by name."""
+    """The names of all agents, sorted."""
     return list(connection.execute(sa.select(agents.c.slug).order_by(agents.c.slug)).scalars())
 
 
@@ -67,16 +67,15 @@ def find(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> list[Mode
 
 
 def tainted_exports(connection: sa.Connection) -> list[str]:
-    """Folders whose newest export is that of a tainted version, of every agent."""
+    """Folders of all agents whose newest export is that of a tainted version."""
     joined = exports.join(model_versions, model_versions.c.id == exports.c.version_id)
     query = (
         sa.select(exports.c.path, model_versions.c.tainted)
         .select_from(joined)
         .order_by(exports.c.recorded_at, exports.c.id)
     )
-    return [
-        path for path, tainted in dict(connection.execute(query).tuples().all()).items() if tainted
-    ]
+    newest = dict(connection.execute(query).tuples().all())
+    return [path for path, tainted in newest.items() if tainted]
 
 
 def add_reward_model(connection: sa.Connection, agent_id: str, values: Mapping[str, Any]) -> None:
@@ -119,7 +118,7 @@ def by_id(version_id: str) -> sa.ColumnElement[bool]:
 def set_state(
     connection: sa.Connection, version_id: str, state: State, basis: Basis | None
 ) -> None:
-    """Write a decided state; the caller has checked the move."""
+    """Write a new state; the caller has checked the move."""
     connection.execute(
         model_versions.update()
         .where(model_versions.c.id == version_id)
@@ -155,22 +154,22 @@ def add_switch(
     reason: str,
     evidence: Mapping[str, Any],
 ) -> Switch:
-    """Point `alias` at a version and remember where it pointed."""
-    before = connection.execute(
+    """Point `alias` at a version and record the switch."""
+    previous_id = connection.execute(
         sa.select(aliases.c.version_id).where(
             (aliases.c.agent_id == agent_id) & (aliases.c.name == alias)
         )
     ).scalar()
-    made = Switch(
-        ids.new("swi"), alias, before, version_id, reason, dict(evidence), datetime.now(UTC)
+    switch = Switch(
+        ids.new("swi"), alias, previous_id, version_id, reason, dict(evidence), datetime.now(UTC)
     )
     set_alias(connection, agent_id, alias, version_id)
-    connection.execute(switches.insert().values(agent_id=agent_id, **vars(made)))
-    return made
+    connection.execute(switches.insert().values(agent_id=agent_id, **vars(switch)))
+    return switch
 
 
 def take_back(connection: sa.Connection, agent_id: str, switch: Switch) -> None:
-    """Undo a switch as if it had never been; one whose alias was moved on since stays."""
+    """Undo a switch and delete its record, unless the alias was moved again since."""
     alias = (aliases.c.agent_id == agent_id) & (aliases.c.name == switch.alias)
     if connection.execute(sa.select(aliases.c.version_id).where(alias)).scalar() != switch.to_id:
         return
@@ -199,19 +198,12 @@ def alias_names(connection: sa.Connection, agent: str) -> dict[str, str]:
 
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
-    """Remember blobs (sha256 -> size); known ones stay as they are."""
+    """Record blobs (sha256 -> size); existing records stay as they are."""
     for sha256, size in sizes.items():
-        if (
-            connection.execute(
-                sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
-            ).scalar()
-            is None
-        ):
-            connection.execute(
-                artifacts.insert().values(
-                    sha256=sha256, kind=kind, size=size, recorded_at=datetime.now(UTC)
-                )
-            )
+        existing = sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
+        if connection.execute(existing).scalar() is None:
+            values = {"sha256": sha256, "kind": kind, "size": size}
+            connection.execute(artifacts.insert().values(**values, recorded_at=datetime.now(UTC)))
 
 
 def artifacts_of(connection: sa.Connection, kind: str) -> list[tuple[str, datetime]]:

@@ -1,4 +1,4 @@
-"""Nouns of this stage: an artifact, a model version, its states and their legal moves."""
+"""Types of this package: model version, its states and their legal moves, reward model, switch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from thumbwheel.core.errors import Conflict
 
 
 class State(StrEnum):
-    """What was decided about a version; what is live follows from aliases, and `tainted` is a mark
-    beside it."""
+    """The decided state of a version. Which version is live follows from the aliases; `tainted` is
+    a separate mark."""
 
     CANDIDATE = "candidate"
     REJECTED = "rejected"
@@ -30,11 +30,11 @@ MOVES: dict[State, frozenset[State]] = {
 
 
 LIVE = "live"
-"""The alias that serves everybody; what was approved on feedback alone may not carry it."""
+"""The alias that serves everybody; not for versions that were approved on feedback alone."""
 
 
 class Basis(StrEnum):
-    """What a judgement stands on: cases that the owner reviewed, or held-out ratings. Only `gold`
+    """What a judgement is based on: cases that the owner reviewed, or held-out ratings. Only `gold`
     allows promotion."""
 
     GOLD = "gold"
@@ -43,8 +43,8 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class Switch:
-    """One move of an alias: from a version (None: it was new) to another. `evidence` names what it
-    stands on, and what it undoes."""
+    """One move of an alias: from a version (None: the alias was new) to another. `evidence` names
+    what it is based on, and what it undoes."""
 
     id: str
     alias: str
@@ -91,7 +91,7 @@ class ModelVersion:
     number: int
     state: State
     basis: Basis | None
-    """What the approval stands on; `feedback` is approved for a canary only."""
+    """What the approval is based on; `feedback` is approved for a canary only."""
     tainted: bool
     base: str
     base_fingerprint: str | None
@@ -100,8 +100,8 @@ class ModelVersion:
     run_id: str | None
     recorded_at: datetime
     endpoint: dict[str, Any] | None = None
-    """Of a version that somebody else serves: url, model, price_in and price_out of a million
-    tokens; it has no weights here."""
+    """Set for a version that somebody else serves: url, model, and price_in and price_out of a
+    million tokens. Such a version has no weights here."""
 
     @property
     def name(self) -> str:
@@ -110,48 +110,48 @@ class ModelVersion:
 
     @property
     def weights(self) -> str:
-        """Fingerprint of what it consists of: the base's weights and the adapter's files."""
+        """Fingerprint of the base's weights and the adapter's files."""
         return ids.fingerprint([self.base_fingerprint, self.adapter])
 
-    def check_move(self, to: State) -> None:
-        """Raise Conflict where the design has no move from this state to `to`, and for a tainted
-        version's approval."""
+    def check_move(self, state: State) -> None:
+        """Raise Conflict if this version may not become `state`: MOVES has no such move, or it is
+        tainted and was to be approved."""
         allowed = MOVES[self.state]
-        if to not in allowed:
+        if state not in allowed:
             raise Conflict(
-                self._what,
+                self._label,
                 f"it is {self.state}, and from there it may become "
-                f"{' or '.join(sorted(allowed)) or 'nothing else'}, not {to}",
+                f"{' or '.join(sorted(allowed)) or 'nothing else'}, not {state}",
                 "Train a new version to get a new candidate",
             )
-        if to is State.APPROVED:
+        if state is State.APPROVED:
             self._check_untainted()
 
     def check_alias(self, alias: str) -> None:
-        """Raise Conflict unless this version may be served under `alias`: approved, untainted, and
-        on gold where everybody gets it."""
+        """Raise Conflict unless this version may be served under `alias`: it must be approved and
+        untainted, and for `live` approved on gold cases."""
         if self.state is not State.APPROVED:
             raise Conflict(
-                self._what,
+                self._label,
                 f"it is {self.state}, and only an approved version is served",
                 "Evaluate it: thumbwheel evaluate",
             )
         self._check_untainted()
         if alias == LIVE and self.basis is Basis.FEEDBACK:
             raise Conflict(
-                self._what,
+                self._label,
                 "it was approved on held-out feedback, which permits a canary only",
                 f"Evaluate it on gold cases, or use another alias than {LIVE!r}",
             )
 
     @property
-    def _what(self) -> str:
+    def _label(self) -> str:
         return f"version {self.name!r} of agent {self.agent!r}"
 
     def _check_untainted(self) -> None:
         if self.tainted:
             raise Conflict(
-                self._what,
+                self._label,
                 "it is tainted: data that it was trained on was erased",
                 "Retrain without that data and evaluate the new version",
             )

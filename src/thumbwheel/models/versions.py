@@ -1,5 +1,5 @@
-"""Decisions about model versions: register the base, add a candidate, find one by name, move its
-state, point an alias."""
+"""Model versions: register a base, add a candidate, find a version by name, change its state, point
+an alias at it."""
 
 from __future__ import annotations
 
@@ -23,51 +23,50 @@ NUMBERED = re.compile(r"v?\d+")
 
 
 def ensure_agent(ws: Workspace, agent: str) -> str:
-    """The id of `agent`, created where new; raises InputError for an impossible name."""
+    """The id of `agent`, created if new; raises InputError for an invalid name."""
     ids.slug(agent)
-    return ws.db.write(lambda c: store.ensure_agent(c, agent))
+    return ws.db.write(lambda connection: store.ensure_agent(connection, agent))
 
 
 def require_agent(ws: Workspace, agent: str) -> str:
-    """The id of an agent that exists; raises NotFound with the nearest known name."""
+    """The id of an existing agent; raises NotFound with the nearest known name."""
     ids.slug(agent)
     with ws.db.read() as connection:
-        known = store.agent_slugs(connection)
-    if agent not in known:
+        known_agents = store.agent_slugs(connection)
+    if agent not in known_agents:
         raise NotFound(
             f"agent {agent!r}",
             "nothing was recorded for it",
-            f"Known: {', '.join(known) or 'none yet'}.{nearest(agent, known)} Import something "
+            f"Known: {', '.join(known_agents) or 'none yet'}.{nearest(agent, known_agents)} Import something "
             "first",
         )
     return ids.derived("agt", agent)
 
 
 def ensure_base(ws: Workspace, agent: str, base: str, fingerprint: str) -> ModelVersion:
-    """`v0`, what runs today: registered with the first base; other weights become a further
-    version."""
+    """The version of this base without an adapter: `v0` for the first base, a further version for
+    other weights."""
     values = {"state": State.APPROVED, "base": base, "base_fingerprint": fingerprint}
 
     def work(connection: sa.Connection) -> str:
         agent_id = store.ensure_agent(connection, agent)
-        known = store.find(connection, store.by_agent(agent))
-        same = [
-            one.id
-            for one in known
-            if one.adapter is None and not one.endpoint and one.base_fingerprint == fingerprint
-        ]
-        return same[0] if same else store.add_version(connection, agent_id, values)
+        existing = store.find(connection, store.by_agent(agent))
+        for version in existing:
+            is_base = version.adapter is None and not version.endpoint
+            if is_base and version.base_fingerprint == fingerprint:
+                return version.id
+        return store.add_version(connection, agent_id, values)
 
     return by_id(ws, ws.db.write(work))
 
 
 TAINTED = "TAINTED.txt"
-"""File that an erasure leaves in an export that is to be withdrawn."""
+"""File that an erasure leaves in an export that has to be withdrawn."""
 
 
 def check_base(ws: Workspace, folder: Path) -> None:
-    """Raise Conflict for a base that holds what was erased: the export of a tainted version of any
-    agent."""
+    """Raise Conflict if the base is the export of a tainted version of any agent, and so holds what
+    was erased."""
     with ws.db.read() as connection:
         exported = {str(Path(path).resolve()) for path in store.tainted_exports(connection)}
     if str(folder.resolve()) in exported or (folder / TAINTED).is_file():
@@ -87,11 +86,10 @@ def add_endpoint(
     price_in: float | None = None,
     price_out: float | None = None,
 ) -> ModelVersion:
-    """A model that somebody else serves, as a version: `v0` where it is what runs today. Prices are
-    of a million tokens.
+    """Register a model that somebody else serves as a version: `v0` if it is the first.
 
-    The same URL and model are the same version, with the newest price. Raises InputError for what
-    is no URL of an endpoint.
+    Prices are of a million tokens. The same URL and model are the same version, with the newest
+    price. Raises InputError for an invalid URL.
     """
     if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", url):
         raise InputError(
@@ -113,13 +111,11 @@ def add_endpoint(
 
     def work(connection: sa.Connection) -> str:
         agent_id = store.ensure_agent(connection, agent)
-        for one in store.find(connection, store.by_agent(agent)):
-            if one.endpoint and (one.endpoint["url"], one.endpoint["model"]) == (
-                endpoint["url"],
-                model,
-            ):
-                store.set_endpoint(connection, one.id, endpoint)
-                return one.id
+        for version in store.find(connection, store.by_agent(agent)):
+            known = version.endpoint
+            if known and known["url"] == endpoint["url"] and known["model"] == model:
+                store.set_endpoint(connection, version.id, endpoint)
+                return version.id
         return store.add_version(connection, agent_id, values)
 
     ids.slug(agent)
@@ -127,8 +123,7 @@ def add_endpoint(
 
 
 def add_candidate(ws: Workspace, parent: ModelVersion, run_id: str, adapter: Path) -> ModelVersion:
-    """A new candidate over `parent`'s base, with the adapter files of folder `adapter` stored as
-    artifacts."""
+    """Add a candidate over `parent`'s base; the files of folder `adapter` become artifacts."""
     blobs = Artifacts(ws.home.blobs)
     files = blobs.put_folder(adapter)
     sizes = {sha256: (adapter / name).stat().st_size for name, sha256 in files.items()}
@@ -159,32 +154,33 @@ def versions(ws: Workspace, agent: str) -> list[ModelVersion]:
 def by_id(ws: Workspace, version_id: str) -> ModelVersion:
     """The version with this id; raises NotFound."""
     with ws.db.read() as connection:
-        found = store.find(connection, store.by_id(version_id))
-    if not found:
+        matches = store.find(connection, store.by_id(version_id))
+    if not matches:
         raise NotFound(
             f"version {version_id!r}",
             "there is no such version",
             "List them: thumbwheel models list --agent AGENT",
         )
-    return found[0]
+    return matches[0]
 
 
 def version(ws: Workspace, agent: str, name: str) -> ModelVersion:
-    """The version that `name` means: `v3`, `3`, an alias, `latest` or an id; raises NotFound with
-    what exists."""
-    known = versions(ws, agent)
+    """The version that `name` means: `v3`, `3`, an alias, `latest` or an id.
+
+    Raises NotFound with the names that exist.
+    """
+    existing = versions(ws, agent)
     with ws.db.read() as connection:
-        named = store.alias_names(connection, agent)
-    wanted = known[-1].id if name == LATEST and known else named.get(name, name)
-    ids.require_single(
-        wanted, [version.id for version in known if ids.stands_for(wanted, version.id)]
-    )
-    for known_version in known:
-        if wanted in (known_version.name, str(known_version.number)) or ids.stands_for(
-            wanted, known_version.id
-        ):
-            return known_version
-    names = [one.name for one in known] + list(named)
+        aliases = store.alias_names(connection, agent)
+    wanted = aliases.get(name, name)
+    if name == LATEST and existing:
+        wanted = existing[-1].id
+    matching_ids = [version.id for version in existing if ids.stands_for(wanted, version.id)]
+    ids.require_single(wanted, matching_ids)
+    for candidate in existing:
+        if wanted in (candidate.name, str(candidate.number)) or candidate.id in matching_ids:
+            return candidate
+    names = [version.name for version in existing] + list(aliases)
     raise NotFound(
         f"version {name!r} of agent {agent!r}",
         "there is no such version",
@@ -192,44 +188,48 @@ def version(ws: Workspace, agent: str, name: str) -> ModelVersion:
     )
 
 
-def move(ws: Workspace, one: ModelVersion, to: State, basis: Basis | None = None) -> ModelVersion:
-    """Change the state, checked against the legal moves inside the transaction; raises Conflict.
-    Without `basis` it stays as it is."""
+def move(
+    ws: Workspace, version: ModelVersion, state: State, basis: Basis | None = None
+) -> ModelVersion:
+    """Change the state; the legal moves are checked inside the transaction. Raises Conflict.
+
+    Without `basis` the basis stays as it is.
+    """
 
     def work(connection: sa.Connection) -> None:
-        current = store.find(connection, store.by_id(one.id))[0]
-        current.check_move(to)
-        store.set_state(connection, one.id, to, basis or current.basis)
+        current = store.find(connection, store.by_id(version.id))[0]
+        current.check_move(state)
+        store.set_state(connection, version.id, state, basis or current.basis)
 
     ws.db.write(work)
-    return by_id(ws, one.id)
+    return by_id(ws, version.id)
 
 
 def withdraw(ws: Workspace, version: ModelVersion) -> ModelVersion:
-    """A candidate again, because nothing stands behind the state that is written; the caller has
-    made sure of that."""
+    """Make the version a candidate again; the caller has checked that nothing supports its present
+    state."""
     ws.db.write(lambda connection: store.set_state(connection, version.id, State.CANDIDATE, None))
     return by_id(ws, version.id)
 
 
-def confirm(ws: Workspace, one: ModelVersion, basis: Basis) -> None:
-    """Let an approval stand on more; raises Conflict where the version is tainted or no longer
+def confirm(ws: Workspace, version: ModelVersion, basis: Basis) -> None:
+    """Change the basis of an approval; raises Conflict if the version is tainted or no longer
     approved."""
 
     def work(connection: sa.Connection) -> None:
-        current = store.find(connection, store.by_id(one.id))[0]
+        current = store.find(connection, store.by_id(version.id))[0]
         if current.tainted or current.state is not State.APPROVED:
             why = "it is tainted" if current.tainted else f"it is {current.state}"
             raise Conflict(
-                f"version {one.name!r} of agent {one.agent!r}", why, "Train a new version"
+                f"version {version.name!r} of agent {version.agent!r}", why, "Train a new version"
             )
-        store.set_state(connection, one.id, current.state, basis)
+        store.set_state(connection, version.id, current.state, basis)
 
     ws.db.write(work)
 
 
 def check_alias_name(alias: str) -> None:
-    """Raise InputError for what cannot be the name of an alias, or means a version."""
+    """Raise InputError for an invalid alias name, and for one that means a version."""
     ids.slug(alias, "alias")
     if alias == LATEST or NUMBERED.fullmatch(alias):
         raise InputError(
@@ -243,31 +243,32 @@ def point(
     ws: Workspace,
     agent: str,
     alias: str,
-    one: ModelVersion,
+    version: ModelVersion,
     reason: str = "named by hand",
     evidence: Mapping[str, Any] | None = None,
 ) -> Switch:
-    """Point `alias` at an approved version of `agent`, in one step; raises Conflict, and InputError
-    for a name that means a version."""
+    """Point `alias` at an approved version of `agent`, atomically.
+
+    Raises Conflict for a version that may not be served under it, InputError for an invalid alias.
+    """
     check_alias_name(alias)
-    if one.agent != agent:
+    if version.agent != agent:
         raise Conflict(
-            f"version {one.id!r}",
-            f"it belongs to agent {one.agent!r}, not {agent!r}",
+            f"version {version.id!r}",
+            f"it belongs to agent {version.agent!r}, not {agent!r}",
             "Name a version of the same agent",
         )
     agent_id = require_agent(ws, agent)
 
     def work(connection: sa.Connection) -> Switch:
-        store.find(connection, store.by_id(one.id))[0].check_alias(alias)
-        return store.add_switch(connection, agent_id, alias, one.id, reason, evidence or {})
+        store.find(connection, store.by_id(version.id))[0].check_alias(alias)
+        return store.add_switch(connection, agent_id, alias, version.id, reason, evidence or {})
 
     return ws.db.write(work)
 
 
 def take_back(ws: Workspace, agent: str, switch: Switch) -> None:
-    """Undo a switch that turned out to lead nowhere: the alias is what it was before, unless it was
-    moved on since."""
+    """Undo a switch that failed: the alias points where it did before, unless it was moved since."""
     agent_id = require_agent(ws, agent)
     ws.db.write(lambda connection: store.take_back(connection, agent_id, switch))
 
@@ -285,14 +286,16 @@ def aliases_of(ws: Workspace, agent: str) -> dict[str, str]:
         return store.alias_names(connection, agent)
 
 
-def adapter_folder(ws: Workspace, one: ModelVersion) -> Path | None:
+def adapter_folder(ws: Workspace, version: ModelVersion) -> Path | None:
     """A verified checkout of the version's adapter in the home's cache; None for a plain base."""
-    if one.adapter is None:
+    if version.adapter is None:
         return None
-    return Artifacts(ws.home.blobs).checkout(one.adapter, ws.home.cache / "adapters" / one.id)
+    return Artifacts(ws.home.blobs).checkout(
+        version.adapter, ws.home.cache / "adapters" / version.id
+    )
 
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:
-    """Remember blobs (sha256 -> size) of another stage, inside that stage's transaction; known ones
-    stay as they are."""
+    """Record blobs (sha256 -> size) of another stage inside that stage's transaction; existing
+    records stay as they are."""
     store.record_artifacts(connection, kind, sizes)

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the revisions on the connection that `migrate.upgrade` gives."""
+"""Alembic's entry point: runs the revisions on the connection that `migrate.upgrade` passes in."""
 
 from alembic import context
 
