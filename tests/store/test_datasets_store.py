@@ -60,7 +60,7 @@ def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
             world.say("thumb", True, trace)
     world.trace("unjudged", "q1", "out")
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        store.find_judged(connection, AGENT_ID)
+        store.list_judged(connection, AGENT_ID)
         traces = list(store.judged_traces(connection))
         assert [trace.id for trace in traces] == [
             one.trace_id for one in judgements(connection, AGENT)
@@ -82,8 +82,8 @@ def test_another_agent_is_not_seen(tmp_path: Path) -> None:
     world.case("c", "q", "feedback")
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         other = ids.derived("agt", "other")
-        store.find_judged(connection, AGENT_ID)
-        store.find_judged(connection, other)  # what was noted before is gone
+        store.list_judged(connection, AGENT_ID)
+        store.list_judged(connection, other)  # what was noted before is gone
         assert list(store.judged_traces(connection)) == []
         assert list(store.asked_traces(connection, other)) == []
         assert store.case_inputs(connection, other) == []
@@ -126,6 +126,6 @@ def test_a_lone_number_given_to_a_step_is_read(tmp_path: Path) -> None:
         if table.name == "steps":
             values |= {"input": 5, "token_ids": [1], "token_logprobs": [0.5]}
     with world.into(tmp_path / "home") as ws, ws.db.read() as connection:
-        store.find_judged(connection, AGENT_ID)
+        store.list_judged(connection, AGENT_ID)
         (found,) = store.judged_traces(connection)
     assert (found.calls, found.tools, found.token_ids, found.logps) == (1, None, [1], [0.5])

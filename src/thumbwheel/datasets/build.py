@@ -1,10 +1,10 @@
 """Frozen datasets: build one from the evidence, find it again, read its rows.
 
-A dataset is named by its content: the same evidence under the same settings gives the same id,
-whatever order it arrived in. Each split is a Parquet file of its own, so that training never opens
-the gate's. Rows are spilled to disk as they are made and sorted there, so memory does not grow with
-them. Does not live here: what becomes a row (`read_evidence`, `shapes/`), how a file is laid out
-(`files`), other formats (`export`).
+A dataset is named by its content: the same evidence under the same settings gives the same id, in
+whatever order it arrived. Each split is a Parquet file of its own, so training never opens the
+gate's. Rows are written to disk as they are made and sorted there, so memory does not grow with
+them. What becomes a row is in `evidence` and `shapes/`, the layout of files in `files`, other
+formats in `export`.
 """
 
 from __future__ import annotations
@@ -52,160 +52,168 @@ def build(
     config: DatasetConfig | None = None,
     as_of: datetime | None = None,
 ) -> Dataset:
-    """Freeze the rows of `shape` that the feedback in force at `as_of` (default: now) gives; the
-    one that exists, where nothing changed.
+    """Freeze the rows of `shape` by the feedback in force at `as_of` (default: now); returns the
+    existing dataset if nothing changed.
 
-    Raises DataError where nothing can be trained on them: no rows, labels of one class only, or an
-    error of a health check that `config.allow` does not name.
+    Raises DataError if the rows cannot be trained on: there are none, all labels are of one class,
+    or a health check finds an error that `config.allow` does not name.
     """
     require_agent(ws, agent)
-    began = datetime.now(UTC)
-    config, kind, what = (
-        config or DatasetConfig(),
-        SHAPES.get(shape)(),
-        f"dataset of shape {shape!r} for agent {agent!r}",
-    )
-    with tempfile.TemporaryDirectory(dir=ws.home.path, prefix="building-") as folder:
+    started_at = datetime.now(UTC)
+    config = config or DatasetConfig()
+    shape_rules = SHAPES.get(shape)()
+    label = f"dataset of shape {shape!r} for agent {agent!r}"
+    with tempfile.TemporaryDirectory(dir=ws.home.path, prefix="building-") as name:
+        folder = Path(name)
+
+        # Collect all rows on disk, then select those that the filters keep.
         values = ledger_values(ws, agent, as_of) if config.reward == "ledger" else None
-        collected = collect(ws.db, agent, shape, config, as_of, Path(folder), values)
-        selected = Selection(
-            SpillReader(collected.folders, kind.row),
-            config,
-            RowStats(drops=collected.drops, prompts=collected.prompts),
+        collected = collect(ws.db, agent, shape, config, as_of, folder, values)
+        spilled = SpillReader(collected.folders, shape_rules.row)
+        collected_stats = RowStats(drops=collected.drops, prompts=collected.prompts)
+        selection = Selection(spilled, config, collected_stats)
+        stats = selection.stats
+        if missing := shape_rules.missing(stats):
+            fix = f"See what there is and what is missing: thumbwheel dataset plan --agent {agent}"
+            raise DataError(label, f"{missing}{_largest_drops(stats)}", fix)
+
+        # Check the texts, and write the files of the splits at the same time.
+        fitted = shape_rules.fit(stats, config)
+        paths = {split: folder / f"{split}.parquet" for split in SPLITS}
+        checked_rows = CheckedRows(stats.rows)
+        findings, rows_hash = _check_and_write(
+            selection, config, paths, shape_rules, fitted, label, checked_rows
         )
-        facts = selected.facts
-        if missing := kind.missing(facts):
-            raise DataError(what, f"{missing}{_dropped(facts)}", _next(agent))
-        fitted = kind.fit(facts, config)
-        used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
-        paths = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
-        texts = CheckedRows(selected.facts.rows)
-        findings, content = _checked_and_written(selected, config, paths, kind, fitted, what, texts)
-        reward = {} if values is None else {"reward": settings(ws, agent).fingerprint()}
-        fingerprint = ids.fingerprint(
-            {"format": FORMAT, "shape": shape, "config": used, "rows": content} | reward
-        )
-        manifest = {
+
+        # The id follows from the content.
+        settings_used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
+        identity = {"format": FORMAT, "shape": shape, "config": settings_used, "rows": rows_hash}
+        if values is not None:
+            identity["reward"] = settings(ws, agent).fingerprint()
+        fingerprint = ids.fingerprint(identity)
+
+        manifest: dict[str, Any] = {
             "format": FORMAT,
-            "counts": facts.counts,
-            "prompts": dict(facts.prompts),
-            "gate_groups": len(facts.held),
-            **facts.to_json(),
-            **({} if collected.loudest is None else {"loudest": asdict(collected.loudest)}),
-            "characters": texts.characters(),
+            "counts": stats.counts,
+            "prompts": dict(stats.prompts),
+            "gate_groups": len(stats.gate_groups),
+            **stats.to_json(),
+        }
+        if collected.loudest is not None:
+            manifest["loudest"] = asdict(collected.loudest)
+        checked = {split: min(count, config.checked) for split, count in stats.counts.items()}
+        manifest |= {
+            "characters": checked_rows.mean_lengths(),
             "notes": dict(sorted(collected.notes.items())),
             "fitted": fitted,
             "health": {
-                "checked": {
-                    split: min(count, config.checked) for split, count in facts.counts.items()
-                },
-                "findings": [asdict(one) for one in findings],
+                "checked": checked,
+                "findings": [asdict(finding) for finding in findings],
             },
             "rule": RULE,
-            "config": used,
-            "columns": {column.name: str(column.type) for column in fields(kind.row)},
+            "config": settings_used,
+            "columns": {column.name: str(column.type) for column in fields(shape_rules.row)},
             "watermark": collected.watermark,
-        } | reward
+        }
         if values is not None:
-            manifest["warnings"] = [*manifest["warnings"], *ledger_warnings(ws, agent, as_of)]
+            manifest["reward"] = identity["reward"]
+            manifest["warnings"] += ledger_warnings(ws, agent, as_of)
         dataset_id = ids.derived("dst", agent, fingerprint)
-        return freeze(
-            ws,
-            Dataset(dataset_id, agent, shape, fingerprint, manifest, began),
-            paths,
-            confirm=as_of is None,
-        )
+        dataset = Dataset(dataset_id, agent, shape, fingerprint, manifest, started_at)
+        return freeze(ws, dataset, paths, confirm=as_of is None)
 
 
-def _checked_and_written(
-    selected: Selection,
+def _check_and_write(
+    selection: Selection,
     config: DatasetConfig,
     paths: Mapping[str, Path],
-    kind: Shape,
+    shape: Shape,
     fitted: Mapping[str, Any],
-    what: str,
-    texts: CheckedRows,
+    label: str,
+    checked_rows: CheckedRows,
 ) -> tuple[list[Finding], str]:
-    """The findings, none of which stops the build, and the hash of what was written beside
-    checking; most of that needs no interpreter."""
-    demand((), config.allow, what)
+    """Check the rows and write their files in a thread, which mostly runs outside the interpreter.
+
+    Returns the findings and the hash of the rows; raises DataError for an error that `config` does
+    not allow.
+    """
+    require_healthy((), config.allow, label)
     stopped = Event()
-    with ThreadPoolExecutor(1) as beside:
-        writing = beside.submit(_write, selected, paths, kind, fitted, stopped)
+    with ThreadPoolExecutor(1) as executor:
+        writing = executor.submit(_write, selection, paths, shape, fitted, stopped)
         try:
-            findings = _checked(selected, config, texts)
-            demand(findings, config.allow, what)
+            findings = _check(selection, config, checked_rows)
+            require_healthy(findings, config.allow, label)
             return findings, writing.result()
         except BaseException:
             stopped.set()
             raise
 
 
-def _checked(selected: Selection, config: DatasetConfig, texts: CheckedRows) -> list[Finding]:
+def _check(
+    selection: Selection, config: DatasetConfig, checked_rows: CheckedRows
+) -> list[Finding]:
     """Findings about the first rows of each split by id, which is a hash; they are added to
-    `texts`."""
-    for split in SPLITS if config.checked else ():
+    `checked_rows`."""
+    if not config.checked:
+        return []
+    for split in SPLITS:
         left = config.checked
-        for table in selected.tables(split):
-            texts.take(selected.columns.decoded(table.slice(0, left)))
+        for table in selection.tables(split):
+            checked_rows.take(selection.columns.decoded(table.slice(0, left)))
             left -= table.num_rows
             if left <= 0:
                 break
-    return check(texts) if texts.rows else []
+    return check(checked_rows) if checked_rows.rows else []
 
 
 def _write(
-    selected: Selection,
+    selection: Selection,
     paths: Mapping[str, Path],
-    kind: Shape,
+    shape: Shape,
     fitted: Mapping[str, Any],
     stopped: Event,
 ) -> str:
-    """The file of every split; returns sha256 (hex) of the rows and of what was fitted on them.
-    Ends early once `stopped`."""
+    """Write the file of every split; returns the sha256 (hex) of the rows and of `fitted`. Ends
+    early once `stopped` is set."""
     digest = hashlib.sha256(ids.canonical(fitted).encode())
+    schema = selection.columns.schema()
     for split, path in paths.items():
-        write_tables(
-            path,
-            selected.columns.schema(),
-            _finished(selected, split, kind, fitted, digest, stopped),
-        )
+        write_tables(path, schema, _finished(selection, split, shape, fitted, digest, stopped))
     return digest.hexdigest()
 
 
 def _finished(
-    selected: Selection,
+    selection: Selection,
     split: str,
-    kind: Shape,
+    shape: Shape,
     fitted: Mapping[str, Any],
     digest: Any,
     stopped: Event,
 ) -> Iterator[Any]:
-    """The rows of `split` as they are frozen; `digest` is told each of them as it was before the
-    fit, which follows from them."""
-    for table in takewhile(lambda _: not stopped.is_set(), selected.tables(split)):
+    """The rows of `split` as they are frozen. `digest` takes each row as it was before the fit,
+    which follows from the rows."""
+    for table in selection.tables(split):
+        if stopped.is_set():
+            return
         digest.update(b"".join(table.column(DIGEST).to_pylist()))
-        yield selected.columns.replaced(
-            table, kind.finish(table.select(kind.adjusts).to_pydict(), fitted)
-        )
+        adjusted = shape.finish(table.select(shape.adjusts).to_pydict(), fitted)
+        yield selection.columns.replaced(table, adjusted)
 
 
-def _dropped(facts: RowStats) -> str:
-    most = ", ".join(f"{count} x {reason!r}" for reason, count in facts.drops.most_common(3))
-    return f" (left out: {most})" if most else ""
-
-
-def _next(agent: str) -> str:
-    return f"See what there is and what is missing: thumbwheel dataset plan --agent {agent}"
+def _largest_drops(stats: RowStats) -> str:
+    reasons = stats.drops.most_common(3)
+    largest = ", ".join(f"{count} x {reason!r}" for reason, count in reasons)
+    return f" (left out: {largest})" if largest else ""
 
 
 def freeze(
     ws: Workspace, dataset: Dataset, paths: Mapping[str, Path], *, confirm: bool = False
 ) -> Dataset:
-    """Store `dataset` with the Parquet file of every split; the one that exists, where it is stored
-    already.
+    """Store `dataset` with the Parquet file of every split; returns the existing one if it is
+    stored already.
 
-    `confirm`: that one is what the evidence of this moment gives.
+    With `confirm`, an existing one is recorded as the result of the present evidence.
     """
     blobs = Artifacts(ws.home.blobs)
     files = {split: blobs.put(path) for split, path in paths.items()}
@@ -223,49 +231,49 @@ def freeze(
 
 
 def find(ws: Workspace, agent: str, name: str = LATEST) -> Dataset:
-    """The dataset that `name` means: an id, a shape (the newest of it) or `latest`; raises NotFound
-    with what exists."""
+    """The dataset that `name` means: an id, a shape (the newest of it) or `latest`.
+
+    Raises NotFound with the ids that exist.
+    """
     require_agent(ws, agent)
-    known = datasets(ws, agent)
-    ids.require_single(name, [dataset.id for dataset in known if ids.stands_for(name, dataset.id)])
-    matching = [
-        dataset
-        for dataset in known
-        if name in (LATEST, dataset.shape) or ids.stands_for(name, dataset.id)
+    existing = datasets(ws, agent)
+    by_id = [dataset for dataset in existing if ids.stands_for(name, dataset.id)]
+    ids.require_single(name, [dataset.id for dataset in by_id])
+    matches = [
+        dataset for dataset in existing if name in (LATEST, dataset.shape) or dataset in by_id
     ]
-    if not matching:
-        names = [one.id for one in known]
-        first = f"Build one: thumbwheel dataset build --agent {agent} --shape pairs"
-        fix = (
-            f"Known: {', '.join(names)}.{nearest(name, [*names, *SHAPES.names(), LATEST])}"
-            if known
-            else first
-        )
-        raise NotFound(f"dataset {name!r} of agent {agent!r}", "there is no such dataset", fix)
-    return matching[-1]
+    if matches:
+        return matches[-1]
+    fix = f"Build one: thumbwheel dataset build --agent {agent} --shape pairs"
+    if existing:
+        known = [dataset.id for dataset in existing]
+        hint = nearest(name, [*known, *SHAPES.names(), LATEST])
+        fix = f"Known: {', '.join(known)}.{hint}"
+    raise NotFound(f"dataset {name!r} of agent {agent!r}", "there is no such dataset", fix)
 
 
 def by_id(ws: Workspace, dataset_id: str) -> Dataset:
     """The dataset with this id, of any agent; raises NotFound."""
     with ws.db.read() as connection:
-        found = store.find(connection, dataset_id=dataset_id)
-    if not found:
+        matches = store.find(connection, dataset_id=dataset_id)
+    if not matches:
         raise NotFound(
             f"dataset {dataset_id!r}",
             "there is no such dataset",
             "Give an id, or a shape or 'latest' together with --agent AGENT",
         )
-    ids.require_single(dataset_id, [dataset.id for dataset in found])
-    return found[0]
+    ids.require_single(dataset_id, [dataset.id for dataset in matches])
+    return matches[0]
 
 
 def datasets(ws: Workspace, agent: str) -> list[Dataset]:
-    """All datasets of `agent`, oldest first; one that came out again is as new as that."""
+    """All datasets of `agent`, oldest first, by the time at which a build last gave them."""
+
+    def last_built(dataset: Dataset) -> str:
+        return dataset.manifest.get("confirmed_at") or dataset.recorded_at.isoformat()
+
     with ws.db.read() as connection:
-        found = store.find(connection, agent=agent)
-    return sorted(
-        found, key=lambda one: one.manifest.get("confirmed_at") or one.recorded_at.isoformat()
-    )
+        return sorted(store.find(connection, agent=agent), key=last_built)
 
 
 def health(
@@ -274,20 +282,20 @@ def health(
     length: int | None = None,
     tokens: Callable[[str], int] | None = None,
 ) -> list[Finding]:
-    """Findings about all rows of a frozen dataset; `tokens` counts those of a text for the check of
-    truncation at `length`."""
+    """Findings about all rows of a frozen dataset; `tokens` counts the tokens of a text to check
+    for truncation at `length`."""
     dataset = by_id(ws, dataset_id)
-    texts = CheckedRows(sum(dataset.counts.values()), length=length, tokens=tokens)
+    checked_rows = CheckedRows(sum(dataset.counts.values()), length=length, tokens=tokens)
     for split in SPLITS:
-        texts.take(load_rows(ws, dataset_id, split), dataset.manifest["fitted"])
-    return check(texts)
+        checked_rows.take(load_rows(ws, dataset_id, split), dataset.manifest["fitted"])
+    return check(checked_rows)
 
 
 def load_rows(ws: Workspace, dataset_id: str, split: str) -> Iterator[Any]:
     """The rows of one split as the shape's row class (`types.ChatRow`, `PairRow`, `LabelRow`), in
     the order of their ids.
 
-    The file is verified against its hash first; raises NotFound, InputError for an unknown split
+    The file is verified against its hash first. Raises NotFound, InputError for an unknown split,
     and StorageError for a damaged file.
     """
     if split not in SPLITS:

@@ -1,5 +1,5 @@
-"""Which shape a method learns from here, and why: read from the data plan, not from the method's
-name alone."""
+"""Chooses the shape that a method learns from for an agent, and gives the reasons, by the data
+plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.core.plugins import nearest
-from thumbwheel.datasets.dataplan import DataPlan, ShapePlan, plural
+from thumbwheel.datasets.dataplan import DataPlan, plural
 from thumbwheel.datasets.plan import data_plan
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
@@ -22,8 +22,8 @@ SHAPES_OF = {
     "ppo": ("prompts",),
     "grpo_offline": ("groups",),
 }
-"""Method -> the shapes that it can learn from; the one with the most training rows is taken, the
-first of equals."""
+"""Method -> the shapes that it can learn from. The one with the most training rows is chosen; of
+equals the first."""
 LEARNS = {
     "chats": "imitates good answers",
     "pairs": "learns from a better and a worse answer to the same prompt",
@@ -36,7 +36,7 @@ LEARNS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """A method, its shape, and the reasons, a sentence each."""
+    """A method, its shape, and the reasons, one sentence each."""
 
     method: str
     shape: str
@@ -48,15 +48,15 @@ def choose(
 ) -> Choice:
     """The shape for `method`; `auto` is the method that the data plan recommends.
 
-    Raises InputError for an unknown method, DataError where nothing of `agent` suits it or nothing
+    Raises InputError for an unknown method, DataError if the agent has no data for it or no method
     is recommended.
     """
-    if method != AUTO and method not in SHAPES_OF:
-        known = [AUTO, *SHAPES_OF]
+    methods = [AUTO, *SHAPES_OF]
+    if method not in methods:
         raise InputError(
             f"method {method!r}",
             "there is no such method",
-            f"Known: {', '.join(known)}.{nearest(method, known)}",
+            f"Known: {', '.join(methods)}.{nearest(method, methods)}",
         )
     plan = data_plan(ws, agent, config)
     if method != AUTO:
@@ -70,33 +70,39 @@ def choose(
 
 
 def _shape(plan: DataPlan, method: str) -> tuple[str, list[str]]:
+    """The shape for `method`, and the reasons."""
     possible = SHAPES_OF[method]
-    shape = max(
-        possible, key=lambda name: (plan.shapes[name].counts["train"], -possible.index(name))
-    )
-    found = plan.shapes[shape]
-    if not found.rows:
-        left = ", ".join(f"{count:,} x {reason}" for reason, count in list(found.drops.items())[:3])
-        instead = ", ".join(
-            name for name, one in SHAPES_OF.items() if any(plan.shapes[each].rows for each in one)
-        )
-        raise DataError(
-            f"method {method!r} for agent {plan.agent!r}",
-            f"it {LEARNS[shape]}, and there are no {shape}{f' (left out: {left})' if left else ''}",
-            f"Methods with data: {instead or 'none'}. See thumbwheel dataset plan --agent "
-            f"{plan.agent}",
-        )
-    why = [f"{method} {LEARNS[shape]}: {shape}, {_sources(found)}"]
+    shape = max(possible, key=lambda name: plan.shapes[name].counts["train"])
+    shape_plan = plan.shapes[shape]
+    if not shape_plan.rows:
+        raise _no_rows(plan, method, shape)
+    origins = ", ".join(f"{count:,} from {origin}" for origin, count in shape_plan.origins.items())
+    why = [f"{method} {LEARNS[shape]}: {shape}, {origins}"]
     others = [f"{name} would give {plan.shapes[name].rows:,}" for name in possible if name != shape]
-    why += [f"of what {method} can read it is the most: {', '.join(others)}"] if others else []
-    judged = plan.methods.get(method)
-    if judged and judged.missing:
+    if others:
+        why.append(f"of what {method} can read it is the most: {', '.join(others)}")
+    method_plan = plan.methods.get(method)
+    if method_plan and method_plan.missing:
         needed = ", ".join(
-            plural(count, word.removesuffix("s")) for word, count in judged.missing.items()
+            plural(count, word.removesuffix("s")) for word, count in method_plan.missing.items()
         )
         why.append(f"this is weak: {needed} more are needed")
     return shape, why
 
 
-def _sources(found: ShapePlan) -> str:
-    return ", ".join(f"{count:,} from {origin}" for origin, count in found.origins.items())
+def _no_rows(plan: DataPlan, method: str, shape: str) -> DataError:
+    reason = f"it {LEARNS[shape]}, and there are no {shape}"
+    largest_drops = list(plan.shapes[shape].drops.items())[:3]
+    if largest_drops:
+        drops = ", ".join(f"{count:,} x {drop}" for drop, count in largest_drops)
+        reason += f" (left out: {drops})"
+    with_data = []
+    for name, shapes in SHAPES_OF.items():
+        if any(plan.shapes[shape].rows for shape in shapes):
+            with_data.append(name)
+    return DataError(
+        f"method {method!r} for agent {plan.agent!r}",
+        reason,
+        f"Methods with data: {', '.join(with_data) or 'none'}. See thumbwheel dataset plan --agent "
+        f"{plan.agent}",
+    )

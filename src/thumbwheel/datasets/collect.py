@@ -1,10 +1,10 @@
-"""From the database to spilled rows: in this process, or in several that share the prompts where
-there is much to do.
+"""Collects the rows of a dataset from the database into spill files, in this process or, for large
+agents, in several worker processes that share the prompts.
 
-Every process reads the same state of the database, its own range of prompts, in two steps: what its
-prompts claim of the split (`split_assignment`), then, once the claims of all are settled, the rows.
-Run as a module this is one of these processes. Does not live here: what the evidence is (`read_evidence`),
-what becomes of the rows (`build`).
+Every worker reads the same state of the database, and its own range of prompts, in two steps: first
+the claims of its prompts on the split (`split_assignment`), then, once the claims of all workers
+are combined, the rows. Run as a module, this file is such a worker. What evidence is, is in
+`evidence`; what becomes of the rows in `build`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets import store
-from thumbwheel.datasets.evidence import merged, read_evidence
+from thumbwheel.datasets.evidence import merge_prompts, read_evidence
 from thumbwheel.datasets.files import SpillWriter
 from thumbwheel.datasets.ledger_rewards import Reward
 from thumbwheel.datasets.shapes import SHAPES
@@ -34,26 +35,25 @@ from thumbwheel.datasets.split_assignment import (
     SplitAssignment,
     assign_splits,
     combine_claims,
-    loaded,
-    saved,
+    load_arrays,
+    save_arrays,
 )
 from thumbwheel.datasets.types import DatasetConfig, Drop, Row, Tally
 from thumbwheel.db.engine import Database
 from thumbwheel.rewards.label import dominant_rater
 from thumbwheel.rewards.types import DominantRater
 
-SHARED = 50_000
-"""Traces from which starting more processes pays."""
+TRACES_A_WORKER = 50_000
+"""Traces from which starting another process pays."""
 CLAIMS, ASSIGNED = "claims.npz", "assigned.npz"
-"""What a process says of the split, and what came of it for all."""
-PROCESSES = 4
-"""Most processes: the later passes over the rows are not shared."""
+"""Files: the claims of one worker, and the splits assigned to the prompts of all."""
+MAX_WORKERS = 4
+"""Most worker processes: the later passes over the rows are not shared."""
 
 
 @dataclass(frozen=True)
 class CollectionJob:
-    """What is collected. `first` and `last` bound the prompt ids of one process: from, and to
-    before."""
+    """What one process collects: the prompt ids from `first` to before `last`."""
 
     agent: str
     shape: str
@@ -64,13 +64,13 @@ class CollectionJob:
 
     @property
     def agent_id(self) -> str:
-        """Of `agent`."""
         return ids.derived("agt", self.agent)
 
 
 @dataclass
 class Collected:
-    """Where the rows lie, and what was met on the way. `prompts` counts those with a row, by split."""
+    """The folders of the rows, and what was counted on the way. `prompts` counts the prompts with a
+    row, by split."""
 
     folders: list[Path] = field(default_factory=list)
     drops: Counter[str] = field(default_factory=Counter)
@@ -79,10 +79,10 @@ class Collected:
     watermark: dict[str, Any] = field(default_factory=dict)
     loudest: DominantRater | None = None
 
-    def add(self, folder: Path, said: Mapping[str, Any]) -> None:
-        """What one process reports of the rows in `folder`."""
+    def add(self, folder: Path, counters: Mapping[str, Any]) -> None:
+        """Add the rows of one process in `folder`, with its counters."""
         self.folders.append(folder)
-        for name, counts in said.items():
+        for name, counts in counters.items():
             getattr(self, name).update(counts)
 
 
@@ -95,73 +95,80 @@ def collect(
     folder: Path,
     values: Mapping[str, Reward] | None,
 ) -> Collected:
-    """Spill the rows of `shape` below `folder`; `values`, trace -> reward, are those of the ledger
-    where `config` asks for it.
+    """Spill the rows of `shape` below `folder`; `values`, trace id -> reward, are those of the
+    ledger if `config` asks for them.
 
-    Raises StorageError where the disk is full or a process dies.
+    Raises StorageError if the disk is full or a worker process dies.
     """
-    task = CollectionJob(
-        agent, shape, config.model_dump(mode="json"), as_of.isoformat() if as_of else None
-    )
-    kind = SHAPES.get(shape)
+    until = as_of.isoformat() if as_of else None
+    job = CollectionJob(agent, shape, config.model_dump(mode="json"), until)
+    shape_class = SHAPES.get(shape)
     with db.read() as connection:
-        one_voice = dominant_rater(connection, agent, as_of, config.scope())
-        found = Collected(
-            watermark=store.watermark(connection, task.agent_id, as_of), loudest=one_voice
+        collected = Collected(
+            watermark=store.watermark(connection, job.agent_id, as_of),
+            loudest=dominant_rater(connection, agent, as_of, config.scope()),
         )
-        if cuts := [] if kind.merges or values is not None else _cuts(connection, task.agent_id):
-            bounds = zip([None, *cuts], [*cuts, None], strict=True)
-            tasks = [
-                CollectionJob(**(asdict(task) | {"first": first, "last": last}))
-                for first, last in bounds
-            ]
-            if _shared(db, tasks, folder, store.state(connection, task.agent_id), config, found):
-                return found
+
+        # A large agent is shared between workers, unless the shape needs all prompts together.
+        cuts: list[str] = []
+        if not shape_class.merges and values is None:
+            cuts = _cuts(connection, job.agent_id)
+        if cuts:
+            bounds = pairwise([None, *cuts, None])
+            jobs = [replace(job, first=first, last=last) for first, last in bounds]
+            state = store.state(connection, job.agent_id)
+            if _collect_in_workers(db, jobs, folder, state, config, collected):
+                return collected
+
         assignment = assign_splits(
-            connection, task.agent_id, config, config.scope(), unjudged=kind.unjudged
+            connection, job.agent_id, config, config.scope(), unjudged=shape_class.unjudged
         )
-        found.add(folder, _spill(connection, task, assignment, folder, values))
-    return found
+        collected.add(folder, _spill(connection, job, assignment, folder, values))
+    return collected
 
 
 def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    parts = min(cores, PROCESSES, 1 + store.trace_count(connection, agent_id) // SHARED)
+    """Prompt ids that cut the agent into parts for the workers; none if one process is enough."""
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    workers = 1 + store.trace_count(connection, agent_id) // TRACES_A_WORKER
+    parts = min(cores, MAX_WORKERS, workers)
     return store.cuts(connection, agent_id, parts) if parts > 1 else []
 
 
-def _shared(
+def _collect_in_workers(
     db: Database,
-    tasks: Sequence[CollectionJob],
+    jobs: Sequence[CollectionJob],
     folder: Path,
     state: list[int],
     config: DatasetConfig,
-    found: Collected,
+    collected: Collected,
 ) -> bool:
-    """Let a process do each task; False, with nothing done, where one of them sees another state of
-    the database."""
+    """Run each job in a worker. Returns False, with nothing collected, if one of them sees another
+    state of the database."""
     with ExitStack() as stack:
-        parts = [
-            stack.enter_context(_Part(db, task, folder / f"part-{number}"))
-            for number, task in enumerate(tasks)
+        workers = [
+            stack.enter_context(_Worker(db, job, folder / f"part-{number}"))
+            for number, job in enumerate(jobs)
         ]
-        if any(answer != state for answer in [part.hear() for part in parts]):
+        states = [worker.receive() for worker in workers]
+        if any(worker_state != state for worker_state in states):
             return False
-        keys, places = combine_claims([loaded(part.folder / CLAIMS) for part in parts], config)
-        saved({"keys": keys, "places": places}, folder / ASSIGNED)
-        for part in parts:
-            part.say(str(folder / ASSIGNED))
-        for part in parts:
-            found.add(part.folder, part.hear())
+        claims = [load_arrays(worker.folder / CLAIMS) for worker in workers]
+        keys, assignments = combine_claims(claims, config)
+        save_arrays({"keys": keys, "assignments": assignments}, folder / ASSIGNED)
+        for worker in workers:
+            worker.send(str(folder / ASSIGNED))
+        for worker in workers:
+            collected.add(worker.folder, worker.receive())
     return True
 
 
-class _Part:
-    """A process and its folder; JSON lines go to and fro. It ends when its input is closed."""
+class _Worker:
+    """A worker process and its folder. Messages are JSON lines; it ends when its input closes."""
 
-    def __init__(self, db: Database, task: CollectionJob, folder: Path) -> None:
+    def __init__(self, db: Database, job: CollectionJob, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
         command = [
@@ -179,34 +186,34 @@ class _Part:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.say(asdict(task))
+        self.send(asdict(job))
 
-    def __enter__(self) -> _Part:
+    def __enter__(self) -> _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
 
-    def say(self, what: Any) -> None:
-        """Send `what`."""
+    def send(self, message: Any) -> None:
         assert self._process.stdin is not None  # noqa: S101 - narrows the type
         try:
-            self._process.stdin.write(json.dumps(what) + "\n")
+            self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             self._died()
 
-    def hear(self) -> Any:
-        """What it says next; raises StorageError where it has died."""
+    def receive(self) -> Any:
+        """Its next message; raises StorageError if it has died."""
         assert self._process.stdout is not None  # noqa: S101 - narrows the type
         line = self._process.stdout.readline()
         return json.loads(line) if line.endswith("\n") else self._died()
 
     def _died(self) -> None:
         self._process.kill()
-        last = self._process.communicate()[1].strip().splitlines()[-1:]
-        why = "; ".join(last) or f"exit code {self._process.returncode}"
+        _, stderr = self._process.communicate()
+        last_line = stderr.strip().splitlines()[-1:]
+        why = "; ".join(last_line) or f"exit code {self._process.returncode}"
         raise StorageError(
             "building a dataset",
             f"a process of it ended: {why}",
@@ -216,34 +223,36 @@ class _Part:
 
 def _spill(
     connection: sa.Connection,
-    task: CollectionJob,
+    job: CollectionJob,
     assignment: SplitAssignment,
     folder: Path,
     values: Mapping[str, Reward] | None = None,
 ) -> dict[str, Counter[str]]:
-    """The rows of a task into `folder`; returns what was dropped, noted, and prompts by split."""
-    kind, config, tally = SHAPES.get(task.shape)(), assignment.config, Tally()
-    spill, prompts = SpillWriter(folder, kind.row), Counter[str]()
-    as_of = datetime.fromisoformat(task.as_of) if task.as_of else None
-    scope = config.scope(task.first, task.last)
-    every = read_evidence(
+    """Write the rows of a job into `folder`; returns counters of drops, notes, and prompts by
+    split."""
+    shape, config, tally = SHAPES.get(job.shape)(), assignment.config, Tally()
+    evidence_stream = read_evidence(
         connection,
-        task.agent,
+        job.agent,
         config,
         tally,
-        as_of,
-        unjudged=kind.unjudged,
+        datetime.fromisoformat(job.as_of) if job.as_of else None,
+        unjudged=shape.unjudged,
         assignment=assignment,
-        scope=scope,
+        scope=config.scope(job.first, job.last),
         values=values,
     )
-    for evidence in merged(every, tally) if kind.merges else every:
+    if shape.merges:
+        evidence_stream = merge_prompts(evidence_stream, tally)
+    spill = SpillWriter(folder, shape.row)
+    prompts = Counter[str]()
+    for evidence in evidence_stream:
         rows = []
-        for found in kind.rows(evidence, config):
-            if isinstance(found, Drop):
-                tally.drops[found.reason] += 1
+        for row in shape.rows(evidence, config):
+            if isinstance(row, Drop):
+                tally.drops[row.reason] += 1
             else:
-                rows.append(found)
+                rows.append(row)
         for row in _capped(rows, config, tally):
             spill.add(row)
         prompts[evidence.split] += bool(rows)
@@ -254,31 +263,30 @@ def _spill(
 def _capped(rows: list[Row], config: DatasetConfig, tally: Tally) -> list[Row]:
     if config.per_prompt is None or len(rows) <= config.per_prompt:
         return rows
-    tally.drops[f"more than {config.per_prompt} rows of one prompt"] += (
-        len(rows) - config.per_prompt
-    )
+    reason = f"more than {config.per_prompt} rows of one prompt"
+    tally.drops[reason] += len(rows) - config.per_prompt
     return sorted(rows, key=lambda row: row.row_id)[: config.per_prompt]
 
 
 def main(folder: Path, path: Path) -> None:
-    """One of several processes: claim, wait until the claims of all are settled, spill."""
+    """A worker: write the claims, wait for the splits assigned to all prompts, spill the rows."""
 
-    def say(what: Any) -> None:
-        sys.stdout.write(json.dumps(what) + "\n")
+    def send(message: Any) -> None:
+        sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
-    task = CollectionJob(**json.loads(sys.stdin.readline()))
-    config = DatasetConfig.model_validate(task.config)
+    job = CollectionJob(**json.loads(sys.stdin.readline()))
+    config = DatasetConfig.model_validate(job.config)
     with Database(path, path.with_name("unused.lock")).read() as connection:
-        state = store.state(connection, task.agent_id)
-        scope, unjudged = config.scope(task.first, task.last), SHAPES.get(task.shape).unjudged
-        assignment = SplitAssignment(connection, task.agent_id, config, scope, unjudged=unjudged)
-        saved(assignment.claims(), folder / CLAIMS)
-        say(state)
-        if settled := sys.stdin.readline():
-            arrays = loaded(Path(json.loads(settled)))
-            assignment.settle(arrays["keys"], arrays["places"])
-            say(_spill(connection, task, assignment, folder))
+        state = store.state(connection, job.agent_id)
+        scope, unjudged = config.scope(job.first, job.last), SHAPES.get(job.shape).unjudged
+        assignment = SplitAssignment(connection, job.agent_id, config, scope, unjudged=unjudged)
+        save_arrays(assignment.claims(), folder / CLAIMS)
+        send(state)
+        if assigned_path := sys.stdin.readline():
+            arrays = load_arrays(Path(json.loads(assigned_path)))
+            assignment.load(arrays["keys"], arrays["assignments"])
+            send(_spill(connection, job, assignment, folder))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""`thumbwheel plan FILE` and `thumbwheel dataset ...`: the commands of this stage; each calls one
-verb and presents it."""
+"""The commands of this stage: `thumbwheel plan FILE` and `thumbwheel dataset ...`."""
 
 from __future__ import annotations
 
@@ -61,10 +60,10 @@ def plan(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """What a file of feedback would teach: which methods it permits, what is missing, whether to
+    """What a file of feedback is good for: which methods it permits, what is missing, whether to
     train at all.
 
-    Any export that a source reads: Open WebUI, Langfuse, OpenAI, TRL, CSV, Parquet and more
+    Reads any export that a source reads: Open WebUI, Langfuse, OpenAI, TRL, CSV, Parquet and more
     (thumbwheel import --help). Nothing is stored and no model is needed. Example: thumbwheel plan
     ratings.jsonl
     """
@@ -72,12 +71,8 @@ def plan(
     from thumbwheel.datasets.plan import plan_file
 
     config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
-    _present(
-        plan_file(
-            file, source, config=config, options=Options.parsed(column, scale, timezone=timezone)
-        ),
-        json,
-    )
+    parsed = Options.parsed(column, scale, timezone=timezone)
+    _present(plan_file(file, source, config=config, options=parsed), json)
 
 
 @dataset.command("plan")
@@ -85,13 +80,13 @@ def plan(
 def plan_agent(
     ctx: typer.Context, agent: Agent, options: dict[str, Any], json: AsJson = False
 ) -> None:
-    """The data plan of what an agent has: signals, what each permits, contradictions, what is
+    """The data plan of an agent: its feedback, which methods it permits, contradictions, what is
     missing, the recommended method."""
     from thumbwheel.datasets.plan import data_plan
 
     with ctx.obj() as ws:
-        found = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
-    _present(found, json)
+        plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
+    _present(plan, json)
 
 
 @dataset.command()
@@ -123,7 +118,7 @@ def build(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Freeze training data: rows of one shape, split in train, dev and gate. The same evidence
+    """Freeze training data: rows of one shape, split into train, dev and gate. The same evidence
     gives the same dataset.
 
     Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks
@@ -140,11 +135,17 @@ def build(
             "Give one; --method auto takes what the data plan recommends",
         )
     with ctx.obj() as ws:
-        window = {name: at for name, at in (("since", since), ("until", until)) if at}
-        config = ws.settings(DatasetConfig, "dataset", options | window)
-        choice = choose(ws, agent, method, config) if method else None
-        found = build_dataset(ws, agent, choice.shape if choice else str(shape), config)
-    _describe(found, json, why=choice.why if choice else None)
+        if since:
+            options["since"] = since
+        if until:
+            options["until"] = until
+        config = ws.settings(DatasetConfig, "dataset", options)
+        why = None
+        if method:
+            choice = choose(ws, agent, method, config)
+            shape, why = choice.shape, choice.why
+        dataset = build_dataset(ws, agent, str(shape), config)
+    _describe(dataset, json, why=why)
 
 
 @dataset.command()
@@ -163,10 +164,10 @@ def show(
     from thumbwheel.datasets.stale import stale
 
     with ctx.obj() as ws:
-        found = _named(ws, name, agent)
-        first = [asdict(row) for row in islice(load_rows(ws, found.id, "train"), rows)]
-        changed = stale(ws, found)
-    _describe(found, json, first, stale=changed)
+        dataset = _named(ws, name, agent)
+        first = [asdict(row) for row in islice(load_rows(ws, dataset.id, "train"), rows)]
+        stale_rows = stale(ws, dataset)
+    _describe(dataset, json, first, stale=stale_rows)
 
 
 @dataset.command()
@@ -183,7 +184,7 @@ def health(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Is a dataset fit for training? Every check reads all rows; exit code 4 where one finds an
+    """Is a dataset fit for training? Every check reads all rows; the exit code is 4 if one finds an
     error."""
     from dataclasses import asdict
 
@@ -193,23 +194,21 @@ def health(
     from thumbwheel.datasets.tokens import counter
 
     with ctx.obj() as ws:
-        found = _named(ws, name, agent)
-        findings = check_dataset(
-            ws, found.id, max_length, counter(tokenizer) if tokenizer else None
-        )
+        dataset = _named(ws, name, agent)
+        tokens = counter(tokenizer) if tokenizer else None
+        findings = check_dataset(ws, dataset.id, max_length, tokens)
     if json:
-        log.answer({"id": found.id, "findings": [asdict(one) for one in findings]})
+        log.answer({"id": dataset.id, "findings": [asdict(finding) for finding in findings]})
     else:
-        shown = (
-            (one.check, one.verdict, one.text, one.count or "", " ".join(one.rows[:2]))
-            for one in findings
-        )
-        log.table(
-            f"{found.id}: {found.shape} of {found.agent}",
-            ("check", "verdict", "what was found", "rows", "such as"),
-            shown,
-        )
-    if any(one.verdict == ERROR for one in findings):
+        columns = ("check", "verdict", "what was found", "rows", "such as")
+        lines = []
+        for finding in findings:
+            examples = " ".join(finding.rows[:2])
+            lines.append(
+                (finding.check, finding.verdict, finding.text, finding.count or "", examples)
+            )
+        log.table(f"{dataset.id}: {dataset.shape} of {dataset.agent}", columns, lines)
+    if any(finding.verdict == ERROR for finding in findings):
         raise typer.Exit(4)
 
 
@@ -225,19 +224,24 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
 
     with ctx.obj() as ws:
         require_agent(ws, agent)
-        found = datasets(ws, agent)
-        changed = {one.id: stale(ws, one) for one in found}
+        existing = datasets(ws, agent)
+        stale_of = {dataset.id: stale(ws, dataset) for dataset in existing}
     if json:
-        log.answer([asdict(one) | {"stale": _stale_rows(changed[one.id])} for one in found])
+        log.answer(
+            [
+                asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])}
+                for dataset in existing
+            ]
+        )
         return
-    shown = (
-        (one.id, one.shape, *one.counts.values(), f"{one.recorded_at:%Y-%m-%d %H:%M}")
-        for one in found
-    )
-    log.table(f"Datasets of {agent}", ("id", "shape", "train", "dev", "gate", "built (UTC)"), shown)
-    for name, one in changed.items():
-        if one:
-            log.show(f"{name} {one}")
+    lines = []
+    for dataset in existing:
+        built_at = f"{dataset.recorded_at:%Y-%m-%d %H:%M}"
+        lines.append((dataset.id, dataset.shape, *dataset.counts.values(), built_at))
+    log.table(f"Datasets of {agent}", ("id", "shape", "train", "dev", "gate", "built (UTC)"), lines)
+    for dataset_id, stale_rows in stale_of.items():
+        if stale_rows:
+            log.show(f"{dataset_id} {stale_rows}")
 
 
 @dataset.command()
@@ -260,12 +264,14 @@ def export(
     from thumbwheel.datasets.export import export as export_dataset
 
     with ctx.obj() as ws:
-        found = _named(ws, name, agent)
-        path = export_dataset(ws, found.id, to, format)
+        dataset = _named(ws, name, agent)
+        path = export_dataset(ws, dataset.id, to, format)
     if json:
-        log.answer({"id": found.id, "path": str(path), "format": format, "counts": found.counts})
+        log.answer(
+            {"id": dataset.id, "path": str(path), "format": format, "counts": dataset.counts}
+        )
     else:
-        log.say(f"{found.id} ({found.shape}) is in {path}")
+        log.say(f"{dataset.id} ({dataset.shape}) is in {path}")
 
 
 def _named(ws: Workspace, name: str, agent: str | None) -> Dataset:
@@ -274,22 +280,22 @@ def _named(ws: Workspace, name: str, agent: str | None) -> Dataset:
     return find(ws, agent, name) if agent else by_id(ws, name)
 
 
-def _present(found: DataPlan, json: bool) -> None:
+def _present(plan: DataPlan, json: bool) -> None:
     from thumbwheel.core import log
 
     if json:
-        log.answer(found.to_json())
+        log.answer(plan.to_json())
         return
-    for line in found.to_words():
+    for line in plan.to_words():
         log.show(line)
 
 
-def _stale_rows(found: Stale | None) -> int:
-    return found.rows if found else 0
+def _stale_rows(stale: Stale | None) -> int:
+    return stale.rows if stale else 0
 
 
 def _describe(
-    found: Dataset,
+    dataset: Dataset,
     json: bool,
     rows: list[dict[str, Any]] | None = None,
     why: list[str] | None = None,
@@ -300,43 +306,47 @@ def _describe(
     from thumbwheel.core import log
 
     if json:
-        shown = {} if rows is None else {"rows": rows, "stale": _stale_rows(stale)}
-        log.answer(asdict(found) | shown | ({} if why is None else {"why": why}))
+        answer = asdict(dataset)
+        if rows is not None:
+            answer |= {"rows": rows, "stale": _stale_rows(stale)}
+        if why is not None:
+            answer["why"] = why
+        log.answer(answer)
         return
-    manifest = found.manifest
+    manifest = dataset.manifest
     if stale:
         log.show(str(stale))
     for line in why or []:
         log.show(line)
-    log.table(
-        f"{found.id}: {found.shape} of {found.agent}", ("split", "rows"), found.counts.items()
-    )
+    title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
+    log.table(title, ("split", "rows"), dataset.counts.items())
     log.table("Where they come from", ("origin", "rows"), manifest["origins"].items())
     log.table("Left out", ("reason", "how many"), manifest["drops"].items())
-    told = (one for one in manifest["health"]["findings"] if one["verdict"] in ("warning", "error"))
-    findings = (f"{one['check']} ({one['verdict']}): {one['text']}" for one in told)
-    figures = _figures(manifest)
-    fitted = (f"{name}: {value}" for name, value in manifest["fitted"].items())
-    for line in (*manifest["warnings"], *findings, *figures, *fitted, f"rule: {manifest['rule']}"):
+    lines = list(manifest["warnings"])
+    for finding in manifest["health"]["findings"]:
+        if finding["verdict"] in ("warning", "error"):
+            lines.append(f"{finding['check']} ({finding['verdict']}): {finding['text']}")
+    lines += _figures(manifest)
+    lines += [f"{name}: {value}" for name, value in manifest["fitted"].items()]
+    lines.append(f"rule: {manifest['rule']}")
+    for line in lines:
         log.show(line)
     for row in rows or []:
         log.console(stderr=False).print_json(data=row)
 
 
 def _figures(manifest: dict[str, Any]) -> Iterator[str]:
-    """Contradictions, one loud rater, and what the rows are like; older datasets say less."""
+    """Lines about contradictions, a dominant rater, and the rows."""
     from thumbwheel.datasets.dataplan import contradictions
     from thumbwheel.datasets.row_stats import Scores
     from thumbwheel.rewards.types import DominantRater
 
-    if torn := contradictions(manifest["notes"], manifest["rule"]):
-        yield torn
+    if text := contradictions(manifest["notes"], manifest["rule"]):
+        yield text
     if loudest := manifest.get("loudest"):
         yield f"Careful: {DominantRater(**loudest)}."
     if scores := manifest.get("scores"):
         yield f"scores: {Scores(**scores)}"
     if characters := manifest.get("characters"):
-        yield (
-            "mean length in characters: "
-            f"{', '.join(f'{name} {mean:g}' for name, mean in characters.items())}"
-        )
+        lengths = ", ".join(f"{name} {mean:g}" for name, mean in characters.items())
+        yield f"mean length in characters: {lengths}"

@@ -1,7 +1,5 @@
 """The data plan as a value, as JSON and in words: the sentences that a person reads before deciding
-to train.
-
-Does not live here: how it is computed (`plan`).
+to train. It is computed in `plan`.
 """
 
 from __future__ import annotations
@@ -21,15 +19,15 @@ NAMES = {"kto": "KTO", "dpo": "DPO", "sft": "SFT"}
 
 @dataclass(frozen=True)
 class ShapePlan:
-    """What `dataset build` would freeze: rows per split, where they come from, what is left out,
-    what to be careful about."""
+    """What `dataset build` would freeze: rows per split, their origins, what is left out, and
+    warnings."""
 
     counts: dict[str, int]
     origins: dict[str, int]
     drops: dict[str, int]
     warnings: list[str]
     scores: Scores | None = None
-    """Figures of the numbers in the rows, of shapes that have some."""
+    """Statistics of the numbers in the rows, if the shape has any."""
 
     @property
     def rows(self) -> int:
@@ -40,7 +38,7 @@ class ShapePlan:
 @dataclass(frozen=True)
 class MethodPlan:
     """Whether a method is worth training: `ready`, `usable` (it may work, the gate decides) or `too
-    few` (`missing` says to what)."""
+    few` (`missing` says of what)."""
 
     shape: str
     rows: int
@@ -49,15 +47,15 @@ class MethodPlan:
 
     @property
     def eligible(self) -> bool:
-        """Can be trained, and compared with the others on dev."""
+        """Whether it can be trained, and compared with the others on dev."""
         return self.readiness != "too few"
 
 
 @dataclass(frozen=True)
 class Power:
-    """What an evaluation on `n` groups of held-out items can see: the smallest gain (a fraction of
-    1), as if each group were one item; None where it can see none. `area`: good answers are told
-    from bad ones, and it is one of the area under the ROC curve."""
+    """What an evaluation on `n` groups of held-out items can detect: the smallest gain (a fraction
+    of 1), as if each group were one item; None if it can detect none. `area`: the gain is one of
+    the area under the ROC curve, by which good answers are ranked above bad ones."""
 
     n: int
     detectable: float | None
@@ -66,7 +64,7 @@ class Power:
 
 @dataclass(frozen=True)
 class DataPlan:
-    """See the fields of `to_json`; `to_words` says the same to a person."""
+    """What the feedback of an agent, or of a file, permits; `to_words` puts it into sentences."""
 
     agent: str
     traces: int
@@ -85,13 +83,13 @@ class DataPlan:
     why: str
     rule: str = RULE
     loudest: DominantRater | None = None
-    """The rater who gave more than half of the feedback, where there is one."""
+    """The rater who gave more than half of the feedback, if there is one."""
     marks: dict[str, int] = field(default_factory=dict)
-    """Traces that their owner has for training, for validation, for neither."""
+    """Traces that their owner marked for training, for validation, for neither."""
     warnings: list[str] = field(default_factory=list)
-    """What is amiss with the rewards of the ledger, where they say how good answers are."""
+    """Problems of the rewards of the ledger, if they say how good answers are."""
     read_as: list[str] = field(default_factory=list)
-    """Of the plan of a file: the source that read it, and what its columns were taken for."""
+    """For a file: the source that read it, and the meanings of its columns."""
 
     @property
     def eligible(self) -> list[str]:
@@ -105,14 +103,16 @@ class DataPlan:
 
     @property
     def missing(self) -> dict[str, dict[str, int]]:
-        """Method -> what it still needs, and how many."""
+        """Method -> what it still needs -> how many."""
         return {name: method.missing for name, method in self.methods.items() if method.missing}
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, with the conclusions."""
-        said = asdict(self)
-        said["signals"] = [asdict(signal) | {"neither": signal.neither} for signal in self.signals]
-        return said | {
+        """All fields, with the conclusions."""
+        fields = asdict(self)
+        fields["signals"] = [
+            asdict(signal) | {"neither": signal.neither} for signal in self.signals
+        ]
+        return fields | {
             "ready": self.ready,
             "eligible": self.eligible,
             "missing": self.missing,
@@ -120,12 +120,12 @@ class DataPlan:
         }
 
     def to_words(self) -> list[str]:
-        """One thought a line."""
+        """One sentence or two a line."""
         return [
             *_read(self),
-            *_given(self),
-            *_permits(self),
-            *_fresh(self),
+            *_feedback(self),
+            *_methods(self),
+            *_online_methods(self),
             *_problems(self),
             *_evaluation(self),
             _conclusion(self),
@@ -143,9 +143,9 @@ def _read(plan: DataPlan) -> Iterator[str]:
         yield f"Read as {first}." + (f" Columns: {'; '.join(columns)}." if columns else "")
 
 
-def _given(plan: DataPlan) -> Iterator[str]:
-    said = ", ".join(_signal(signal) for signal in plan.signals)
-    yield f"{plural(plan.traces, 'trace')}; feedback: {said or 'none yet'}."
+def _feedback(plan: DataPlan) -> Iterator[str]:
+    signals = ", ".join(_signal(signal) for signal in plan.signals)
+    yield f"{plural(plan.traces, 'trace')}; feedback: {signals or 'none yet'}."
     if scores := plan.shapes["scored"].scores:
         yield f"Scores of answers: {scores}."
     if plan.marks.get("validation") or plan.marks.get("neither"):
@@ -156,30 +156,30 @@ def _given(plan: DataPlan) -> Iterator[str]:
 
 
 def _signal(signal: Signal) -> str:
+    text = plural(signal.count, signal.kind)
     judged = signal.good + signal.bad
-    share = (
-        f" {signal.good / judged * 100:.0f}/{signal.bad / judged * 100:.0f} good/bad"
-        if judged
-        else ""
-    )
-    neither = f", {signal.neither} neither" if judged and signal.neither else ""
-    voices = f" by {plural(signal.raters, 'rater')}" if signal.raters > 1 else ""
-    return f"{plural(signal.count, signal.kind)}{share}{neither}{voices}"
+    if judged:
+        good, bad = signal.good / judged * 100, signal.bad / judged * 100
+        text += f" {good:.0f}/{bad:.0f} good/bad"
+        if signal.neither:
+            text += f", {signal.neither} neither"
+    if signal.raters > 1:
+        text += f" by {plural(signal.raters, 'rater')}"
+    return text
 
 
-def _permits(plan: DataPlan) -> Iterator[str]:
+def _methods(plan: DataPlan) -> Iterator[str]:
     for name, method in plan.methods.items():
         shape = plan.shapes[method.shape]
         if not method.rows:
             yield f"{NAMES[name]}: no {method.shape}."
             continue
         origins = ", ".join(f"{count:,} from {origin}" for origin, count in shape.origins.items())
-        weights = (
-            "; weights "
-            f"{plan.class_weights['desirable']:.1f}/{plan.class_weights['undesirable']:.1f}"
-            if name == "kto"
-            else ""
-        )
+        weights = ""
+        if name == "kto":
+            desirable = plan.class_weights["desirable"]
+            undesirable = plan.class_weights["undesirable"]
+            weights = f"; weights {desirable:.1f}/{undesirable:.1f}"
         split = "/".join(f"{count:,}" for count in shape.counts.values())
         needed = f"; {_needed(method.missing)} needed" if method.missing else ""
         yield (
@@ -188,10 +188,10 @@ def _permits(plan: DataPlan) -> Iterator[str]:
         )
 
 
-def _fresh(plan: DataPlan) -> Iterator[str]:
+def _online_methods(plan: DataPlan) -> Iterator[str]:
     """What methods that sample their own answers could use."""
     prompts, groups = plan.shapes["prompts"], plan.shapes["groups"]
-    checked, waits = prompts.origins.get("case", 0), bool(prompts.origins.get(WAITS))
+    checked = prompts.origins.get("case", 0)
     if checked:
         split = "/".join(f"{count:,}" for count in prompts.counts.values())
         yield (
@@ -199,7 +199,9 @@ def _fresh(plan: DataPlan) -> Iterator[str]:
             f"{prompts.rows:,}; train/dev/gate {split})."
         )
     elif prompts.rows:
-        none = f"none with a reference or a checker{' for fresh answers' * waits}"
+        none = "none with a reference or a checker"
+        if prompts.origins.get(WAITS):
+            none += " for fresh answers"
         yield (
             f"GRPO: {plural(prompts.rows, 'prompt')}, {none}; it needs a reward model or a "
             "function of yours."
@@ -211,8 +213,8 @@ def _fresh(plan: DataPlan) -> Iterator[str]:
     scored = plan.shapes["scored"]
     if scored.rows:
         split = "/".join(f"{count:,}" for count in scored.counts.values())
-        asked = f"PPO and GRPO then learn from it on {plural(prompts.rows, 'prompt')}"
-        yield f"Reward model: {scored.rows:,} scored answers (train/dev/gate {split}); {asked}."
+        use = f"PPO and GRPO then learn from it on {plural(prompts.rows, 'prompt')}"
+        yield f"Reward model: {scored.rows:,} scored answers (train/dev/gate {split}); {use}."
 
 
 def _readiness(method: MethodPlan) -> str:
@@ -226,18 +228,15 @@ def _needed(missing: Mapping[str, int]) -> str:
 def _problems(plan: DataPlan) -> Iterator[str]:
     if runs := plan.notes.get(LAST_ONLY):
         yield f"{runs:,} {LAST_ONLY}."
-    if torn := contradictions(plan.notes, plan.rule):
-        yield torn
+    if text := contradictions(plan.notes, plan.rule):
+        yield text
     if plan.loudest:
         yield f"Careful: {plan.loudest}."
     for warning in plan.warnings:
         yield f"Careful. {warning}."
     if plan.drops:
-        yield (
-            "Left out: "
-            + ", ".join(f"{count:,} x {reason}" for reason, count in plan.drops.items())
-            + "."
-        )
+        drops = ", ".join(f"{count:,} x {reason}" for reason, count in plan.drops.items())
+        yield f"Left out: {drops}."
     if awaited := sum(plan.reach.awaited.values()):
         yield (
             f"{plural(awaited, 'target')} of feedback did not arrive yet; import the traces that "
@@ -245,10 +244,14 @@ def _problems(plan: DataPlan) -> Iterator[str]:
         )
     coarse = {kind: count for kind, count in plan.reach.arrived.items() if kind != "trace"}
     if coarse:
-        said = ", ".join(plural(count, kind) for kind, count in coarse.items())
-        yield f"Feedback about {said} is kept, and teaches nothing yet: it is not about one answer."
-    used = [plan.methods[name].shape for name in plan.eligible]
-    for warning in dict.fromkeys(text for shape in used for text in plan.shapes[shape].warnings):
+        targets = ", ".join(plural(count, kind) for kind, count in coarse.items())
+        yield (
+            f"Feedback about {targets} is kept, and teaches nothing yet: it is not about one answer."
+        )
+    warnings: list[str] = []
+    for name in plan.eligible:
+        warnings += plan.shapes[plan.methods[name].shape].warnings
+    for warning in dict.fromkeys(warnings):
         yield f"Careful: {warning}."
 
 
@@ -262,7 +265,7 @@ def contradictions(notes: Mapping[str, int], rule: str) -> str:
 
 def _evaluation(plan: DataPlan) -> Iterator[str]:
     if plan.gold:
-        yield f"Evaluation on {plural(plan.gold, 'gold case')}: {_sees(plan, 'gold')}."
+        yield f"Evaluation on {plural(plan.gold, 'gold case')}: {_detectable(plan, 'gold')}."
         return
     yield (
         "No gold cases: whatever wins can be approved for a canary only, because its judges are "
@@ -272,11 +275,11 @@ def _evaluation(plan: DataPlan) -> Iterator[str]:
     basis = "feedback cases in gate" if plan.held_cases else "rows in gate"
     yield (
         f"Evaluation on feedback, {plural(plan.power[basis].n, 'group')} of {basis}: "
-        f"{_sees(plan, basis)}."
+        f"{_detectable(plan, basis)}."
     )
 
 
-def _sees(plan: DataPlan, basis: str) -> str:
+def _detectable(plan: DataPlan, basis: str) -> str:
     power = plan.power[basis]
     gain = power.detectable
     if gain is None:
@@ -302,13 +305,11 @@ def _conclusion(plan: DataPlan) -> str:
         ways = "; ".join(
             f"{_needed(missing)} for {NAMES[name]}" for name, missing in plan.missing.items()
         )
-        checked = plan.shapes["prompts"].origins.get("case", 0)
-        instead = (
-            f" Only GRPO has data: {plural(checked, 'prompt')} whose answers can be checked."
-            if checked
-            else ""
-        )
-        return f"Do not train yet. Missing, any one of: {ways}.{instead}"
+        text = f"Do not train yet. Missing, any one of: {ways}."
+        if checked := plan.shapes["prompts"].origins.get("case", 0):
+            prompts = plural(checked, "prompt")
+            text += f" Only GRPO has data: {prompts} whose answers can be checked."
+        return text
     others = [NAMES[name] for name in plan.eligible if name != plan.recommended]
     compare = f" Also eligible, to be compared on dev: {', '.join(others)}." if others else ""
     return f"Recommended: {NAMES[plan.recommended]}, because {plan.why}.{compare}"

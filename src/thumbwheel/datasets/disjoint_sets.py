@@ -1,11 +1,11 @@
-"""Things that belong together because a chain of ties leads from one to the other (union-find)."""
+"""Disjoint sets (union-find): which numbers are connected by a chain of ties."""
 
 from __future__ import annotations
 
 
 class DisjointSets:
-    """Numbers from 0, each at first alone. The name of a set is its smallest number, so the order
-    of the ties decides nothing."""
+    """Numbers from 0, each in a set of its own at first. A set is named by its smallest number, so
+    the order of the ties does not matter."""
 
     def __init__(self, size: int) -> None:
         self._parent = list(range(size))
@@ -20,6 +20,6 @@ class DisjointSets:
         return root
 
     def join(self, first: int, second: int) -> None:
-        """Make the sets of both one."""
+        """Merge the sets of both."""
         first, second = self.find(first), self.find(second)
         self._parent[max(first, second)] = min(first, second)

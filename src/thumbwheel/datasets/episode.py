@@ -1,10 +1,10 @@
-"""A run of several model and tool steps as one prompt and one answer: all that stands before the
-last answer, and that answer.
+"""A run of several model and tool steps as one prompt and one answer: everything before the last
+answer, and that answer.
 
-The last answer alone is learned from (data rule 8), so the calls and answers before it belong to
-what the model is shown. A run tells all of it where every model step after the first has the
-messages that came since the one before, or all messages up to it, as `{"messages": [...]}`. Pure;
-reading is `store`'s and `read_evidence`'s.
+Only the last answer is learned from (data rule 8), so the calls and answers before it are part of
+what the model is shown. A run records all of it if every model step after the first has the
+messages since the step before, or all messages up to it, as `{"messages": [...]}`. Pure functions;
+reading is in `store` and `evidence`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from thumbwheel.datasets.types import Message
 
-UNTOLD = (
+UNRECORDED = (
     "the answer took several model or tool steps, which do not tell what the last one was shown"
 )
 CALLS = "the run ends in a tool call, which no row can hold as its answer"
@@ -22,7 +22,7 @@ LAST_ONLY = (
     "runs of several steps: their last answer alone is learned from, by the judgement of the whole "
     "run"
 )
-OTHER = "the answer of the run is not that of its last step"
+OTHER_ANSWER = "the answer of the run is not that of its last step"
 
 
 class RunStep(NamedTuple):
@@ -36,7 +36,7 @@ class RunStep(NamedTuple):
 def history(
     prompt: Sequence[Message], steps: Sequence[RunStep], answer: str | None
 ) -> list[Message] | str:
-    """What the last model step was shown, or the reason why it cannot be said.
+    """What the last model step was shown, or the reason why it is unknown.
 
     >>> steps = [RunStep("llm", None, "Which one?"), RunStep("llm", {"messages": [{"role": "user",
     "content": "R1."}]}, "Done.")]
@@ -44,60 +44,65 @@ def history(
     steps, "Done.")]
     ['Cancel it.', 'Which one?', 'R1.']
     """
-    said = [step for step in steps if step.kind == "llm"]
-    if not said or not prompt:
-        return UNTOLD
+    model_steps = [step for step in steps if step.kind == "llm"]
+    if not model_steps or not prompt:
+        return UNRECORDED
     shown = list(prompt)
-    for place, step in enumerate(said):
-        since = _messages(step.input)
-        if since is None and place:
-            return UNTOLD
-        shown = _on(shown, since or [])
-        message = _assistant(step.output)
-        if place == len(said) - 1:
-            return _ends(shown, message, step.output, answer)
+    for index, step in enumerate(model_steps):
+        new_messages = _messages(step.input)
+        if new_messages is None and index > 0:
+            return UNRECORDED
+        shown = _extended(shown, new_messages or [])
+        message = _assistant_message(step.output)
+        if index == len(model_steps) - 1:
+            return _shown_to_last(shown, message, step.output, answer)
         if message is None:
-            return UNTOLD
+            return UNRECORDED
         shown.append(message)
     return shown
 
 
-def _ends(
+def _shown_to_last(
     shown: list[Message], message: Message | None, output: Any, answer: str | None
 ) -> list[Message] | str:
+    """`shown` if the last step answers it with the answer of the run, else the reason why not."""
     if message is not None and message.get("tool_calls"):
         return CALLS
     if shown[-1]["role"] == "assistant":
-        return UNTOLD
-    if output is not None and (
-        message is None or (message["content"] or "").strip() != (answer or "").strip()
-    ):
-        return OTHER
+        return UNRECORDED
+    if output is not None:
+        if message is None:
+            return OTHER_ANSWER
+        if (message["content"] or "").strip() != (answer or "").strip():
+            return OTHER_ANSWER
     return shown
 
 
-def _messages(given: Any) -> list[Message] | None:
-    found = given.get("messages") if isinstance(given, dict) else None
-    return (
-        found
-        if isinstance(found, list)
-        and found
-        and all(isinstance(one, dict) and "role" in one for one in found)
-        else None
-    )
+def _messages(step_input: Any) -> list[Message] | None:
+    messages = step_input.get("messages") if isinstance(step_input, dict) else None
+    if not isinstance(messages, list) or not messages:
+        return None
+    if all(isinstance(message, dict) and "role" in message for message in messages):
+        return messages
+    return None
 
 
-def _on(shown: list[Message], since: list[Message]) -> list[Message]:
-    """`since` after what was shown, or alone where it begins with all of that."""
-    return since if len(since) > len(shown) and since[: len(shown)] == shown else [*shown, *since]
+def _extended(shown: list[Message], new_messages: list[Message]) -> list[Message]:
+    """`new_messages` after what was shown, or alone if they begin with all of that."""
+    if len(new_messages) > len(shown) and new_messages[: len(shown)] == shown:
+        return new_messages
+    return [*shown, *new_messages]
 
 
-def _assistant(output: Any) -> Message | None:
+def _assistant_message(output: Any) -> Message | None:
     if isinstance(output, str):
         return {"role": "assistant", "content": output}
-    if not isinstance(output, dict) or not (
-        output.get("tool_calls") or isinstance(output.get("content"), str)
-    ):
+    if not isinstance(output, dict):
         return None
-    called = {"tool_calls": output["tool_calls"]} if output.get("tool_calls") else {}
-    return {"role": "assistant", "content": output.get("content")} | called
+    calls, content = output.get("tool_calls"), output.get("content")
+    if not calls and not isinstance(content, str):
+        return None
+    message = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = calls
+    return message

@@ -1,20 +1,20 @@
-"""Evidence: what the traces, the resolved feedback and the cases say together, prompt by prompt,
-ready for the shapes.
+"""Reads evidence prompt by prompt: traces, resolved feedback and cases, ready for the shapes.
 
-Lives here: reading it in the order of the prompts, and which prompts are used. Does not live here:
-SQL (`store`), what is made of one prompt (`resolve`), where a prompt may be used
-(`split_assignment`), rows (`shapes/`). Streams: one batch of prompts is in memory at a time,
-besides the place of every prompt, the cases and the comparisons (ids only).
+This module reads in the order of the prompt ids and decides which prompts are used. SQL is in
+`store`, aggregation over one prompt in `aggregate_prompt`, the split of a prompt in
+`split_assignment`, rows in `shapes/`. It streams: one batch of prompts is in memory at a time,
+besides the split of every prompt, the cases and the comparisons (ids only).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter, itemgetter
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -22,7 +22,7 @@ from thumbwheel.core import ids
 from thumbwheel.datasets import store
 from thumbwheel.datasets.aggregate_prompt import SEVERAL, PromptAggregator
 from thumbwheel.datasets.episode import LAST_ONLY, history
-from thumbwheel.datasets.ledger_rewards import Reward, rewarded
+from thumbwheel.datasets.ledger_rewards import Reward, with_reward
 from thumbwheel.datasets.split import group_key, share_of
 from thumbwheel.datasets.split_assignment import SplitAssignment, align_by_key, assign_splits
 from thumbwheel.datasets.store import TraceRow, batched
@@ -40,11 +40,32 @@ from thumbwheel.rewards.types import Comparison, Judgement, Scope
 
 BATCH = 500
 """Prompts whose messages are read at once."""
-UNHEARD = "no person said anything about it (require_feedback)"
+WITHOUT_FEEDBACK = "no person said anything about it (require_feedback)"
 KEPT_OUT = "its owner keeps it out of training and validation data"
 
 
-Judged = list[tuple[TraceRow, Judgement | None]]
+JudgedTraces = list[tuple[TraceRow, Judgement | None]]
+
+
+@dataclass(frozen=True)
+class _AskedPrompt:
+    """A prompt with its judged traces and its cases; `prompt` is [] if it cannot be read."""
+
+    id: str
+    prompt: list[Message]
+    tools: list[dict[str, Any]] | None
+    judged: JudgedTraces
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Runs of one task that showed the model the same messages before its last answer, and the
+    split of those messages."""
+
+    shown: list[Message]
+    judged: JudgedTraces
+    split: str
 
 
 def read_evidence(
@@ -59,85 +80,136 @@ def read_evidence(
     scope: Scope | None = None,
     values: Mapping[str, Reward] | None = None,
 ) -> Iterator[Evidence]:
-    """The evidence of every prompt of `agent` that feedback in force at `as_of` is about; `tally`
-    is told what was met.
+    """The evidence of every prompt of `agent` that feedback in force at `as_of` is about. What was
+    dropped or noted is counted in `tally`.
 
-    With `unjudged` also the prompts of its cases and of traces that no feedback is about. `scope`
-    narrows both; the settled `assignment` of the same scope may be given. `values`, trace ->
-    reward, say how good the answers are, in place of what people said.
+    With `unjudged` also the prompts of its cases and of traces without feedback. `scope` narrows
+    both; a loaded `assignment` of the same scope may be passed in. `values`, trace -> reward, say
+    how good the answers are, in place of what people said.
     """
     agent_id = ids.derived("agt", agent)
     assignment = assignment or assign_splits(connection, agent_id, config, scope, unjudged=unjudged)
-    store.find_judged(connection, agent_id, scope)
-    compared: dict[str, list[Comparison]] = defaultdict(list)
-    for one in comparisons(
-        connection, agent, as_of, replace(scope, first=None, last=None) if scope else None
-    ):
-        tally.notes["comparisons with disagreeing raters"] += one.conflict and not (
-            scope and scope.first
-        )
-        compared[one.better].append(one)
-    open_cases = groupby(
-        store.open_cases(connection, agent_id, scope), key=lambda case: case.prompt_id
-    )
-    cases = {prompt_id: tuple(some) for prompt_id, some in open_cases}
-    people = store.person_judged(connection, agent_id) if config.require_feedback else None
-    met = set()
-    for prompt, judged in _prompts(connection, agent, config, as_of, scope, values):
-        first = judged[0][0]
-        met.add(first.prompt_id)
-        asked = cases.pop(first.prompt_id, ())
-        judged = _of_people(_permitted(judged, tally), people, tally)
-        if config.require_feedback and not judged:
-            continue
-        alone, several = _by_calls(judged)
-        split = (
-            assignment.usable(first.prompt_id, len(alone) or len(asked), tally)
-            if alone or asked or not prompt
-            else None
-        )
-        if not prompt or not _sampled(first.prompt_id, config, tally):
-            continue
-        gathered = PromptAggregator(prompt, split or "train", config, tally)
-        for trace, judgement in alone if split else ():
-            gathered.add(trace, judgement)
-        runs = list(_runs(connection, prompt, several, tally, assignment)) if several else []
-        whole = [_whole(shown, some, stands, config, tally) for shown, some, stands in runs]
-        for trace, _ in judged if compared else ():
-            for said in compared.pop(trace.id, ()):
-                next((other for other in whole if other.met(trace.id)), gathered).compare(said)
-        yield gathered.evidence(first.prompt_id, first.tools, asked if split else ())
-        for resolving, (shown, some, _) in zip(whole, runs, strict=True):
-            task = some[0][0].task  # the same history is another row where it served another task
-            name = ids.derived("run", ids.fingerprint(shown), *([task] if task else []))
-            yield resolving.evidence(name, some[0][0].tools, ())._replace(
-                task=task or first.prompt_id
-            )
+    store.list_judged(connection, agent_id, scope)
+
+    comparisons_of = _comparisons(connection, agent, as_of, scope, tally)
+    cases = _open_cases(connection, agent_id, scope)
+    judged_by_people: set[str] | None = None
+    if config.require_feedback:
+        judged_by_people = store.person_judged(connection, agent_id)
+
+    seen_prompts = set()
+    for prompt, all_judged in _prompts(connection, agent, config, as_of, scope, values):
+        prompt_id = all_judged[0][0].prompt_id
+        seen_prompts.add(prompt_id)
+        prompt_cases = cases.pop(prompt_id, ())
+        permitted = _without_excluded(all_judged, tally)
+        judged = _only_by_people(permitted, judged_by_people, tally)
+        if judged or not config.require_feedback:
+            tools = all_judged[0][0].tools
+            asked = _AskedPrompt(prompt_id, prompt, tools, judged, prompt_cases)
+            yield from _judged(connection, assignment, asked, comparisons_of, tally)
     if unjudged and not config.require_feedback:
-        rows = (
-            row
-            for row in store.unjudged_traces(connection, agent_id, scope)
-            if row.prompt_id not in met
-        )
-        yield from _unjudged(connection, assignment, rows, cases, tally)
+        traces = store.unjudged_traces(connection, agent_id, scope)
+        unseen = (trace for trace in traces if trace.prompt_id not in seen_prompts)
+        yield from _unjudged(connection, assignment, unseen, cases, tally)
 
 
-def _by_calls(judged: Judged) -> tuple[Judged, Judged]:
-    """Those of one call, and runs of several."""
-    return [row for row in judged if row[0].calls <= 1], [row for row in judged if row[0].calls > 1]
+def _comparisons(
+    connection: sa.Connection,
+    agent: str,
+    as_of: datetime | None,
+    scope: Scope | None,
+    tally: Tally,
+) -> dict[str, list[Comparison]]:
+    """All comparisons by the id of their better trace. They span prompts, so each part of the
+    prompts reads all of them; only the first part counts the disagreements."""
+    all_prompts = replace(scope, first=None, last=None) if scope else None
+    is_first_part = not (scope and scope.first)
+    by_trace: dict[str, list[Comparison]] = defaultdict(list)
+    for comparison in comparisons(connection, agent, as_of, all_prompts):
+        disagree = comparison.conflict and is_first_part
+        tally.notes["comparisons with disagreeing raters"] += disagree
+        by_trace[comparison.better].append(comparison)
+    return by_trace
 
 
-def _of_people(judged: Judged, people: Collection[str] | None, tally: Tally) -> Judged:
-    """The traces that a person said something about; all where `people` is None."""
-    if people is None:
+def _open_cases(
+    connection: sa.Connection, agent_id: str, scope: Scope | None
+) -> dict[str, tuple[Case, ...]]:
+    """The cases of each prompt that are not gold."""
+    cases = store.open_cases(connection, agent_id, scope)
+    by_prompt = groupby(cases, key=attrgetter("prompt_id"))
+    return {prompt_id: tuple(group) for prompt_id, group in by_prompt}
+
+
+def _judged(
+    connection: sa.Connection,
+    assignment: SplitAssignment,
+    asked: _AskedPrompt,
+    comparisons_of: dict[str, list[Comparison]],
+    tally: Tally,
+) -> Iterator[Evidence]:
+    """The evidence of a judged prompt, and of the runs of several steps that it began."""
+    config = assignment.config
+
+    # The split of the prompt itself. A prompt that only began runs of several steps needs none.
+    single_calls = [row for row in asked.judged if row[0].calls <= 1]
+    several_calls = [row for row in asked.judged if row[0].calls > 1]
+    split = None
+    if single_calls or asked.cases or not asked.prompt:
+        count = len(single_calls) or len(asked.cases)
+        split = assignment.usable_split(asked.id, count, tally)
+    if not asked.prompt or not _sampled(asked.id, config, tally):
+        return
+
+    # The answers to it, and those of runs, which answer the whole history that they were shown.
+    aggregator = PromptAggregator(asked.prompt, split or "train", config, tally)
+    if split:
+        for trace, judgement in single_calls:
+            aggregator.add(trace, judgement)
+    runs: list[_Run] = []
+    if several_calls:
+        runs = list(_runs(connection, asked.prompt, several_calls, tally, assignment))
+    run_aggregators = [_aggregate_run(run, config, tally) for run in runs]
+    if comparisons_of:
+        _add_comparisons(asked.judged, comparisons_of, run_aggregators, aggregator)
+
+    yield aggregator.evidence(asked.id, asked.tools, asked.cases if split else ())
+    for run_aggregator, run in zip(run_aggregators, runs, strict=True):
+        first_run = run.judged[0][0]
+        identity = [ids.fingerprint(run.shown)]
+        if first_run.task:  # the same history is another row if it served another task
+            identity.append(first_run.task)
+        evidence = run_aggregator.evidence(ids.derived("run", *identity), first_run.tools, ())
+        yield evidence._replace(task=first_run.task or asked.id)
+
+
+def _add_comparisons(
+    judged: JudgedTraces,
+    comparisons_of: dict[str, list[Comparison]],
+    run_aggregators: list[PromptAggregator],
+    aggregator: PromptAggregator,
+) -> None:
+    """Add the comparisons of each trace where its answer is: with its run, else `aggregator`."""
+    for trace, _ in judged:
+        for comparison in comparisons_of.pop(trace.id, ()):
+            with_trace = (part for part in run_aggregators if part.has_trace(trace.id))
+            next(with_trace, aggregator).compare(comparison)
+
+
+def _only_by_people(
+    judged: JudgedTraces, judged_by_people: Collection[str] | None, tally: Tally
+) -> JudgedTraces:
+    """The traces with feedback of a person; all if `judged_by_people` is None."""
+    if judged_by_people is None:
         return judged
-    heard = [row for row in judged if row[0].id in people]
-    if len(heard) < len(judged):
-        tally.drops[UNHEARD] += len(judged) - len(heard)
-    return heard
+    by_people = [row for row in judged if row[0].id in judged_by_people]
+    if len(by_people) < len(judged):
+        tally.drops[WITHOUT_FEEDBACK] += len(judged) - len(by_people)
+    return by_people
 
 
-def _permitted(judged: Judged, tally: Tally) -> Judged:
+def _without_excluded(judged: JudgedTraces, tally: Tally) -> JudgedTraces:
     """Without the traces that their owner keeps out of training and validation."""
     permitted = [row for row in judged if row[0].mark != EXCLUDED]
     if len(permitted) < len(judged):
@@ -148,35 +220,35 @@ def _permitted(judged: Judged, tally: Tally) -> Judged:
 def _runs(
     connection: sa.Connection,
     prompt: list[Message],
-    judged: Judged,
+    judged: JudgedTraces,
     tally: Tally,
     assignment: SplitAssignment,
-) -> Iterator[tuple[list[Message], Judged, str]]:
-    """Runs of several steps by what their last answer was shown, with the split of that; those that
+) -> Iterator[_Run]:
+    """Runs of several steps, grouped by what their last answer was shown and by task; those that
     cannot be used are counted."""
     steps = store.run_steps(connection, [trace.id for trace, _ in judged])
-    found: dict[tuple[str, str | None], tuple[list[Message], Judged]] = {}
+    groups: dict[tuple[str, str | None], tuple[list[Message], JudgedTraces]] = {}
     for trace, judgement in judged:
         shown = history(prompt, steps.get(trace.id, []), trace.output)
         if isinstance(shown, str):
             tally.drops[shown] += 1
             continue
         tally.notes[LAST_ONLY] += 1
-        found.setdefault((ids.fingerprint(shown), trace.task), (shown, []))[1].append(
-            (trace, judgement)
-        )
-    for shown, some in (found[key] for key in sorted(found, key=str)):
-        if (stands := assignment.usable_run(shown, len(some), tally)) is not None:
-            yield shown, some, stands
+        key = (ids.fingerprint(shown), trace.task)
+        _, group = groups.setdefault(key, (shown, []))
+        group.append((trace, judgement))
+    for key in sorted(groups, key=str):
+        shown, group = groups[key]
+        split = assignment.usable_run_split(shown, len(group), tally)
+        if split is not None:
+            yield _Run(shown, group, split)
 
 
-def _whole(
-    shown: list[Message], some: Judged, place: str, config: DatasetConfig, tally: Tally
-) -> PromptAggregator:
-    resolving = PromptAggregator(shown, place, config, tally, whole=True)
-    for trace, judgement in some:
-        resolving.add(trace, judgement)
-    return resolving
+def _aggregate_run(run: _Run, config: DatasetConfig, tally: Tally) -> PromptAggregator:
+    aggregator = PromptAggregator(run.shown, run.split, config, tally, whole_runs=True)
+    for trace, judgement in run.judged:
+        aggregator.add(trace, judgement)
+    return aggregator
 
 
 def _unjudged(
@@ -186,31 +258,31 @@ def _unjudged(
     cases: dict[str, tuple[Case, ...]],
     tally: Tally,
 ) -> Iterator[Evidence]:
-    """What was asked and never judged, in traces and in cases; there are no answers in it."""
-    asked = (
-        (prompt_id, list(some), cases.pop(prompt_id, ()))
-        for prompt_id, some in groupby(traces, key=attrgetter("prompt_id"))
-    )
+    """Evidence without answers: the prompts of traces and cases that nobody judged."""
 
-    def alone() -> Iterator[tuple[str, list[TraceRow], tuple[Case, ...]]]:
-        yield from (
-            (prompt_id, [], some) for prompt_id, some in cases.items()
-        )  # those that the traces have left by then
+    def with_cases() -> Iterator[tuple[str, list[TraceRow], tuple[Case, ...]]]:
+        for prompt_id, traces_of_prompt in groupby(traces, key=attrgetter("prompt_id")):
+            yield prompt_id, list(traces_of_prompt), cases.pop(prompt_id, ())
+        # the cases without a trace, which are those left by now
+        for prompt_id, prompt_cases in cases.items():
+            yield prompt_id, [], prompt_cases
 
-    for batch in batched(chain(asked, alone()), BATCH):
-        chains = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
-        for prompt_id, rows, own in batch:
-            permitted = [row for row, _ in _permitted([(row, None) for row in rows], tally)]
-            if all(row.calls > 1 for row in permitted) and not own:
+    for batch in batched(with_cases(), BATCH):
+        messages = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
+        for prompt_id, rows, prompt_cases in batch:
+            unjudged: JudgedTraces = [(row, None) for row in rows]
+            permitted = [row for row, _ in _without_excluded(unjudged, tally)]
+            if all(row.calls > 1 for row in permitted) and not prompt_cases:
                 tally.drops[SEVERAL] += len(permitted)
                 continue
-            split = assignment.usable(prompt_id, 1, tally)
+            split = assignment.usable_split(prompt_id, 1, tally)
             if split is None or not _sampled(prompt_id, assignment.config, tally):
                 continue
-            gathered = PromptAggregator(chains[prompt_id], split, assignment.config, tally)
+            aggregator = PromptAggregator(messages[prompt_id], split, assignment.config, tally)
             for row in permitted:
-                gathered.ask(row)
-            yield gathered.evidence(prompt_id, rows[0].tools if rows else None, own)
+                aggregator.ask(row)
+            tools = rows[0].tools if rows else None
+            yield aggregator.evidence(prompt_id, tools, prompt_cases)
 
 
 def _sampled(prompt_id: str, config: DatasetConfig, tally: Tally) -> bool:
@@ -227,61 +299,65 @@ def _prompts(
     as_of: datetime | None,
     scope: Scope | None,
     values: Mapping[str, Reward] | None,
-) -> Iterator[tuple[list[Message], Judged]]:
-    """The messages of each prompt ([] where they cannot be read) and its traces, each with what was
-    judged about it."""
+) -> Iterator[tuple[list[Message], JudgedTraces]]:
+    """The messages of each prompt ([] if they cannot be read) and its traces with their
+    judgements."""
     agent_id = ids.derived("agt", agent)
-    said = judgements(connection, agent, as_of, config.label, scope)
     traces = store.judged_traces(connection)
-    rows = align_by_key(traces, attrgetter("id"), said, attrgetter("trace_id"))
+    judged = judgements(connection, agent, as_of, config.label, scope)
+    rows = align_by_key(traces, attrgetter("id"), judged, attrgetter("trace_id"))
     if values is not None:
         rows = (
-            (trace, rewarded(judgement, trace.id, values.get(trace.id), config.label))
+            (trace, with_reward(judgement, trace.id, values.get(trace.id), config.label))
             for trace, judgement in rows
         )
-    grouped = (
-        (prompt_id, list(some))
-        for prompt_id, some in groupby(rows, key=lambda row: row[0].prompt_id)
-    )
+    by_prompt = groupby(rows, key=lambda row: row[0].prompt_id)
+    grouped = ((prompt_id, list(group)) for prompt_id, group in by_prompt)
     messages = store.judged_prompts(connection, agent_id, scope)
-    for (_, judged), prompt in align_by_key(grouped, itemgetter(0), messages, itemgetter(0)):
-        yield prompt[1] if prompt else [], judged
+    for (_, group), prompt in align_by_key(grouped, itemgetter(0), messages, itemgetter(0)):
+        yield prompt[1] if prompt else [], group
 
 
-def merged(every: Iterable[Evidence], tally: Tally) -> Iterator[Evidence]:
-    """Prompts that differ in white space, case and Unicode forms only as one: the original with the
-    most answers, by id where several have as many. Runs of one task are one too, each answer with
-    the prompt of its own run. All of it is held in memory."""
+def merge_prompts(evidence: Iterable[Evidence], tally: Tally) -> Iterator[Evidence]:
+    """Merge the prompts that differ in white space, case and Unicode forms only, into the one with
+    the most answers (ties: by id), and the runs of one task, each answer with the prompt of its own
+    run. All of it is held in memory."""
     groups: dict[bytes | tuple[str, str], list[Evidence]] = defaultdict(list)
-    for one in every:
-        groups[(one.task, one.split) if one.task else group_key(one.prompt, one.tools)].append(one)
-    for some in groups.values():
-        yield (
-            some[0] if len(some) == 1 else _as_task(some) if some[0].task else _as_one(some, tally)
-        )
+    for item in evidence:
+        key: bytes | tuple[str, str] = group_key(item.prompt, item.tools)
+        if item.task:
+            key = (item.task, item.split)
+        groups[key].append(item)
+    for group in groups.values():
+        if len(group) == 1:
+            yield group[0]
+        elif group[0].task:
+            yield _merge_runs(group)
+        else:
+            yield _merge_spellings(group, tally)
 
 
-def _as_task(some: list[Evidence]) -> Evidence:
-    every = [
-        (one, answer)
-        for one in sorted(some, key=lambda one: one.prompt_id)
-        for answer in one.answers
-    ]
-    if not every:
-        return some[0]
-    asked = tuple(trace for one in some for trace in one.asked)
-    answers = tuple(answer._replace(prompt=one.prompt) for one, answer in every)
-    return every[0][0]._replace(answers=answers, edges=(), asked=asked)
+def _merge_runs(group: list[Evidence]) -> Evidence:
+    ordered = sorted(group, key=lambda evidence: evidence.prompt_id)
+    with_answers = [evidence for evidence in ordered if evidence.answers]
+    if not with_answers:
+        return group[0]
+    answers = []
+    for evidence in with_answers:
+        answers += [answer._replace(prompt=evidence.prompt) for answer in evidence.answers]
+    asked = tuple(trace for evidence in group for trace in evidence.asked)
+    return with_answers[0]._replace(answers=tuple(answers), edges=(), asked=asked)
 
 
-def _as_one(some: list[Evidence], tally: Tally) -> Evidence:
-    shown = min(some, key=lambda one: (-len(one.answers), one.prompt_id))
+def _merge_spellings(group: list[Evidence], tally: Tally) -> Evidence:
+    shown = min(group, key=lambda evidence: (-len(evidence.answers), evidence.prompt_id))
+    ordered = sorted(group, key=lambda evidence: (evidence is not shown, evidence.prompt_id))
     answers: dict[str, Answer] = {}
-    for one in sorted(some, key=lambda one: (one is not shown, one.prompt_id)):
-        for answer in one.answers:
+    for evidence in ordered:
+        for answer in evidence.answers:
             if answer.text.strip() in answers:
                 tally.drops["the same answer to nearly the same prompt: counted once"] += 1
             answers.setdefault(answer.text.strip(), answer)
-    order = sorted(answers, key=ids.fingerprint)
-    asked = tuple(trace for one in some for trace in one.asked)
-    return shown._replace(answers=tuple(answers[text] for text in order), edges=(), asked=asked)
+    texts = sorted(answers, key=ids.fingerprint)
+    asked = tuple(trace for evidence in group for trace in evidence.asked)
+    return shown._replace(answers=tuple(answers[text] for text in texts), edges=(), asked=asked)

@@ -1,5 +1,5 @@
-"""Datasets for elsewhere: JSON lines and Parquet with all columns, or a Hugging Face folder with
-the columns that TRL reads."""
+"""Exports datasets for other tools: JSON lines and Parquet with all columns, or a Hugging Face
+folder with the columns that TRL reads."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def export(ws: Workspace, dataset_id: str, path: Path, format: str = "jsonl") ->
     """Write a dataset into the folder `path`, which must be new or empty, with its manifest;
     returns `path`.
 
-    `jsonl` and `parquet`: a file for each split. `hf`: what `datasets.load_from_disk` reads, one
-    split each, in TRL's columns. Raises InputError for an unknown format or a folder with something
-    in it, MissingExtra where `datasets` is not installed.
+    `jsonl` and `parquet` give a file for each split. `hf` gives a folder for
+    `datasets.load_from_disk`, with the splits in TRL's columns. Raises InputError for an unknown
+    format or a folder that is not empty, MissingExtra if `datasets` is not installed.
     """
     dataset = by_id(ws, dataset_id)
     if format not in FORMATS:
@@ -76,21 +76,21 @@ def _hf(ws: Workspace, dataset: Dataset, path: Path) -> None:
     except ImportError:
         raise MissingExtra.of("export to a Hugging Face dataset", "datasets", "train") from None
     datasets.disable_progress_bars()
-    whole = {split: list(_trl(ws, dataset, split)) for split in SPLITS}
-    datasets.DatasetDict(
-        {split: datasets.Dataset.from_list(rows) for split, rows in whole.items() if rows}
-    ).save_to_disk(path)
+    splits = {}
+    for split in SPLITS:
+        rows = list(_trl_rows(ws, dataset, split))
+        if rows:
+            splits[split] = datasets.Dataset.from_list(rows)
+    datasets.DatasetDict(splits).save_to_disk(path)
 
 
-def _trl(ws: Workspace, dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
+def _trl_rows(ws: Workspace, dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:
     shape = SHAPES.get(dataset.shape)()
     for row in load_rows(ws, dataset.id, split):
-        tools = {"tools": json.dumps(row.tools, ensure_ascii=False)} if row.tools else {}
-        yield (
-            shape.trl_columns(row)
-            | tools
-            | {"weight": row.weight, "origin": row.origin, "row_id": row.row_id}
-        )
+        columns = shape.trl_columns(row)
+        if row.tools:
+            columns["tools"] = json.dumps(row.tools, ensure_ascii=False)
+        yield columns | {"weight": row.weight, "origin": row.origin, "row_id": row.row_id}
 
 
 FORMATS: dict[str, Callable[[Workspace, Dataset, Path], None]] = {

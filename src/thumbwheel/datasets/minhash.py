@@ -1,5 +1,5 @@
-"""Texts that are nearly the same: MinHash over word triples, candidates by bands, and the estimated
-overlap of each candidate pair.
+"""Finds texts that are nearly the same: MinHash over word triples, candidate pairs by bands, and
+the overlap of each candidate pair.
 
 The overlap is the Jaccard similarity of the sets of triples (Broder 1997). `near_pairs` estimates
 it by `HASHES` hashes: within 0.1 of the truth in about 95 of 100 pairs near 0.85; `near_ties`
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain, pairwise
+from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING
 
 from thumbwheel.datasets.disjoint_sets import DisjointSets
@@ -39,7 +39,7 @@ TEMPLATE, TEMPLATE_SHARE = 50, 0.05
 template: prompts that an app writes around what a person asked are alike without asking the
 same."""
 SAMPLE = 5000
-"""Texts in which templates are looked for."""
+"""Texts that are searched for templates."""
 FEWEST = 4
 """Triples that a text needs beside those of its template, to be compared."""
 PUNCTUATION = str.maketrans(
@@ -48,7 +48,7 @@ PUNCTUATION = str.maketrans(
 
 
 def bare(text: str) -> str:
-    """`plain` text without the marks that end or group sentences.
+    """`plain` text without punctuation.
 
     >>> bare("Is it  waterproof?") == bare("is it waterproof")
     True
@@ -59,59 +59,63 @@ def bare(text: str) -> str:
 def near_pairs(
     texts: Sequence[str], near: float = NEAR, *, templates: bool = True
 ) -> Iterator[tuple[int, int, float]]:
-    """Places of two texts and their overlap, from `near` to 1.0 (the same but for white space, case
-    and Unicode forms), each pair once.
+    """Pairs of texts (their indexes) with their overlap, from `near` to 1.0 (equal but for white
+    space, case and Unicode forms), each pair once.
 
-    Equal texts are reported as a chain, each with the next, not as all pairs. Without `templates`
-    what many texts share counts for nothing.
+    Equal texts are reported as a chain, each with the next, not as all pairs. Without `templates`,
+    triples that many texts share do not count.
     """
-    same: dict[str, list[int]] = defaultdict(list)
-    for place, text in enumerate(texts):
-        same[plain(text)].append(place)
-    for places in same.values():
-        yield from ((first, second, 1.0) for first, second in pairwise(places))
     import numpy as np
 
-    long = [(places[0], text) for text, places in same.items() if text.count(" ") >= SHORT - 1]
-    if len(long) < 2:
+    equal: dict[str, list[int]] = defaultdict(list)
+    for index, text in enumerate(texts):
+        equal[plain(text)].append(index)
+    for indexes in equal.values():
+        for first, second in pairwise(indexes):
+            yield first, second, 1.0
+
+    # of texts that are equal, only the first takes part in what follows
+    long_texts = [text for text in equal if text.count(" ") >= SHORT - 1]
+    if len(long_texts) < 2:
         return
-    triples = word_triples([text for _, text in long])
+    indexes = [equal[text][0] for text in long_texts]
+    triples = word_triples(long_texts)
     if not templates:
-        triples, numbers = triples.distinctive(np.arange(len(long)))
-        long = [long[number] for number in numbers]
-        if len(long) < 2:
+        triples, numbers = triples.distinctive(np.arange(len(long_texts)))
+        indexes = [indexes[number] for number in numbers]
+        if len(indexes) < 2:
             return
-    for first, second, overlap in _estimated(_marks(triples), near):
-        yield long[first][0], long[second][0], overlap
+    for first, second, overlap in _estimated_pairs(_signatures(triples), near):
+        yield indexes[first], indexes[second], overlap
 
 
-def _estimated(marks: np.ndarray, near: float) -> Iterator[tuple[int, int, float]]:
-    """Pairs of texts that share a band, with their overlap by all hashes."""
-    met: set[tuple[int, int]] = set()
-    for bucket in _buckets(marks):
-        for number, first in enumerate(bucket):
-            for second in bucket[number + 1 :]:
-                if (first, second) not in met:
-                    met.add((first, second))
-                    overlap = float((marks[first] == marks[second]).mean())
-                    if overlap >= near:
-                        yield first, second, overlap
+def _estimated_pairs(signatures: np.ndarray, near: float) -> Iterator[tuple[int, int, float]]:
+    """Pairs of texts that share a band, with their overlap estimated by all hashes."""
+    compared: set[tuple[int, int]] = set()
+    for bucket in _buckets(signatures):
+        for pair in combinations(bucket, 2):
+            if pair in compared:
+                continue
+            compared.add(pair)
+            first, second = pair
+            overlap = float((signatures[first] == signatures[second]).mean())
+            if overlap >= near:
+                yield first, second, overlap
 
 
-class _Hashed(dict[str, int]):
-    """Word -> 64 bits of it, each word once."""
+class _WordHashes(dict[str, int]):
+    """Word -> a 64-bit hash of it, computed once."""
 
     def __missing__(self, word: str) -> int:
-        found = self[word] = int.from_bytes(
-            blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
-        )
-        return found
+        digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        self[word] = int.from_bytes(digest, "big")
+        return self[word]
 
 
 @dataclass(frozen=True)
 class WordTriples:
-    """Hashes of the word triples of some texts; those of text `n` are `hashes[starts[n]:starts[n +
-    1]]`."""
+    """Hashes of the word triples of some texts: `hashes[starts[n]:starts[n + 1]]` are those of text
+    `n`."""
 
     hashes: np.ndarray
     starts: np.ndarray
@@ -126,46 +130,48 @@ class WordTriples:
         return np.unique(self.hashes[self.starts[number] : self.starts[number + 1]])
 
     def distinctive(self, order: np.ndarray) -> tuple[WordTriples, list[int]]:
-        """Without the triples of templates: what is left of the texts that have enough left, and
-        their numbers.
+        """The triples without those of templates, of the texts that have enough left, and the
+        numbers of these texts.
 
-        The first texts by `order` are the sample; where that is a hash of them, the order in which
-        they came decides nothing.
+        Templates are searched in the first texts by `order`; if that is a hash of the texts, the
+        order in which they came does not matter.
         """
         import numpy as np
 
         sample = np.argsort(order, kind="stable")[:SAMPLE].tolist()
-        values, counts = np.unique(
-            np.concatenate([self.of(number) for number in sample]), return_counts=True
-        )
+        of_sample = np.concatenate([self.of(number) for number in sample])
+        values, counts = np.unique(of_sample, return_counts=True)
         template = values[counts >= max(TEMPLATE, TEMPLATE_SHARE * len(sample))]
-        stays = np.ones(len(self.hashes), bool)
+        keep = np.ones(len(self.hashes), bool)
         if len(template):
             nearest = np.minimum(np.searchsorted(template, self.hashes), len(template) - 1)
-            stays = template[nearest] != self.hashes
-        lengths = np.diff(np.concatenate([[0], stays.cumsum()])[self.starts])
+            keep = template[nearest] != self.hashes
+        lengths = np.diff(np.concatenate([[0], keep.cumsum()])[self.starts])
         enough = lengths >= FEWEST
-        stays &= np.repeat(enough, np.diff(self.starts))
+        keep &= np.repeat(enough, np.diff(self.starts))
         starts = np.concatenate([[0], lengths[enough].cumsum()])
-        return WordTriples(self.hashes[stays], starts), np.flatnonzero(enough).tolist()
+        return WordTriples(self.hashes[keep], starts), np.flatnonzero(enough).tolist()
 
 
 def word_triples(texts: Sequence[str]) -> WordTriples:
-    """Every text has three words and more; the words of some texts are in memory at a time."""
+    """The word triples of texts that each have at least three words; the words of `SPLIT` texts are
+    in memory at a time."""
     import numpy as np
 
-    known = _Hashed()
+    word_hashes = _WordHashes()
     hashes, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     for start in range(0, len(texts), SPLIT):
         words = [text.split() for text in texts[start : start + SPLIT]]
-        sizes = np.array([len(some) for some in words])
+        sizes = np.array([len(words_of_text) for words_of_text in words])
         flat = np.fromiter(
-            map(known.__getitem__, chain.from_iterable(words)), np.uint64, int(sizes.sum())
+            map(word_hashes.__getitem__, chain.from_iterable(words)), np.uint64, int(sizes.sum())
         )
-        inside = np.ones(len(flat), bool)
+        # a triple at each word but the last two of a text
+        begins = np.ones(len(flat), bool)
         ends = sizes.cumsum()
-        inside[ends - 1] = inside[ends - 2] = False
-        hashes.append(((flat[:-2] * MIXING + flat[1:-1]) * MIXING + flat[2:])[inside[:-2]])
+        begins[ends - 1] = begins[ends - 2] = False
+        triples = (flat[:-2] * MIXING + flat[1:-1]) * MIXING + flat[2:]
+        hashes.append(triples[begins[:-2]])
         lengths.append(sizes - 2)
     return WordTriples(
         np.concatenate(hashes), np.concatenate([[0], np.concatenate(lengths).cumsum()])
@@ -173,11 +179,11 @@ def word_triples(texts: Sequence[str]) -> WordTriples:
 
 
 def near_ties(triples: WordTriples, order: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs of numbers that tie together all texts of which an overlap of `NEAR` or more was found;
-    `order` are hashes of the texts.
+    """Pairs of numbers that tie together all texts with an overlap of at least `NEAR`; `order` are
+    hashes of the texts.
 
-    What templates share counts for nothing. In a large bucket a text is compared with those only
-    that are not near to an earlier one.
+    Triples of templates do not count. In a large bucket a text is only compared with those that are
+    not near to an earlier one.
     """
     if len(triples) < 2:
         return []
@@ -187,7 +193,7 @@ def near_ties(triples: WordTriples, order: np.ndarray) -> list[tuple[int, int]]:
     ties: list[tuple[int, int]] = []
     sets = DisjointSets(len(distinctive))
     ranks = order[numbers]
-    for bucket in _buckets(_marks(distinctive), limit=None):
+    for bucket in _buckets(_signatures(distinctive), limit=None):
         compared: list[int] = []
         for text in sorted(bucket, key=lambda number: ranks[number]):
             tied = False
@@ -214,35 +220,35 @@ def _overlap(first: np.ndarray, second: np.ndarray) -> float:
     return shared / (smaller + larger - shared)
 
 
-def _marks(triples: WordTriples) -> np.ndarray:
+def _signatures(triples: WordTriples) -> np.ndarray:
     """[texts, HASHES]: the smallest value of each hash over the triples of a text."""
     import numpy as np
     from rensa import RMinHash
 
-    marks = []
+    signatures = []
     for first in range(0, len(triples), SPLIT):
         starts = triples.starts[first : first + SPLIT + 1]
         hashes = triples.hashes[starts[0] : starts[-1]]
         matrix = RMinHash.digest_matrix_from_flat_token_hashes(
             hashes, (starts - starts[0]).astype(np.uint64), HASHES, 1
         )
-        marks.append(np.array(matrix.to_rows(), np.uint32))
-    return np.concatenate(marks)
+        signatures.append(np.array(matrix.to_rows(), np.uint32))
+    return np.concatenate(signatures)
 
 
-def _buckets(marks: np.ndarray, limit: int | None = BUCKET) -> Iterator[list[int]]:
-    """Places that agree in all hashes of a band, at most `limit` of them."""
+def _buckets(signatures: np.ndarray, limit: int | None = BUCKET) -> Iterator[list[int]]:
+    """Numbers of texts that agree in all hashes of a band, at most `limit` of them."""
     import numpy as np
 
-    width = marks.shape[1] // BANDS
+    width = signatures.shape[1] // BANDS
     for band in range(BANDS):
-        keys = np.zeros(len(marks), np.uint64)
-        for at in range(band * width, (band + 1) * width):
-            keys = keys * MIXING + marks[:, at]
+        keys = np.zeros(len(signatures), np.uint64)
+        for column in range(band * width, (band + 1) * width):
+            keys = keys * MIXING + signatures[:, column]
         order = keys.argsort(kind="stable")
         starts = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
         ends = np.append(starts[1:], len(order))
-        for start, end in zip(
-            starts[ends - starts > 1].tolist(), ends[ends - starts > 1].tolist(), strict=True
-        ):
-            yield order[start : end if limit is None else min(end, start + limit)].tolist()
+        shared = ends - starts > 1
+        for start, end in zip(starts[shared].tolist(), ends[shared].tolist(), strict=True):
+            stop = end if limit is None else min(end, start + limit)
+            yield order[start:stop].tolist()

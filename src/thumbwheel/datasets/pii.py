@@ -1,9 +1,9 @@
-"""What in a text may name a person or open a door: addresses, numbers with a check digit, keys.
-Patterns first, then checksums.
+"""Finds personal data and secrets in a text: e-mail and IP addresses, phone, card and bank account
+numbers, API keys. Patterns first, then checksums.
 
-Finds what is written in a usual form; names and postal addresses are not found. To add a kind: a
-pattern, and a check where there is one, in KINDS; and in NEEDS what a text without a match lacks,
-where that is quicker to see: most texts have none of it.
+Only usual spellings are found; names and postal addresses are not. To add a kind, put its pattern
+and its checksum into KINDS, and into NEEDS a quick test that every match passes: most texts fail
+it, so the pattern need not run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SECRET = "api key"
 
 
 def find_pii(text: str) -> Iterator[tuple[str, str]]:
-    """(kind, what was found), in the order of KINDS.
+    """(kind, match), in the order of KINDS.
 
     >>> list(find_pii("mail jane@example.org, card 4111 1111 1111 1111"))
     [('email', 'jane@example.org'), ('card', '4111 1111 1111 1111')]
@@ -24,25 +24,25 @@ def find_pii(text: str) -> Iterator[tuple[str, str]]:
     for kind, (pattern, genuine) in KINDS.items():
         if not NEEDS[kind](text):
             continue
-        yield from (
-            (kind, match.group()) for match in pattern.finditer(text) if genuine(match.group())
-        )
+        for match in pattern.finditer(text):
+            if genuine(match.group()):
+                yield kind, match.group()
 
 
 def _luhn(text: str) -> bool:
-    digits = [int(one) for one in text if one.isdigit()]
-    doubled = [
-        sum(divmod(2 * one, 10)) if place % 2 else one for place, one in enumerate(reversed(digits))
-    ]
-    return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and sum(doubled) % 10 == 0
+    digits = [int(character) for character in text if character.isdigit()]
+    if not 13 <= len(digits) <= 19 or len(set(digits)) == 1:
+        return False
+    every_second = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
+    return (sum(digits[-1::-2]) + sum(every_second)) % 10 == 0
 
 
 def _iban(text: str) -> bool:
     plain = "".join(text.split())
-    return (
-        15 <= len(plain) <= 34
-        and int("".join(str(int(one, 36)) for one in plain[4:] + plain[:4])) % 97 == 1
-    )
+    if not 15 <= len(plain) <= 34:
+        return False
+    numbers = [str(int(character, 36)) for character in plain[4:] + plain[:4]]
+    return int("".join(numbers)) % 97 == 1
 
 
 def _address(text: str) -> bool:
@@ -53,7 +53,7 @@ def _address(text: str) -> bool:
 
 
 def _phone(text: str) -> bool:
-    return 9 <= sum(one.isdigit() for one in text) <= 15
+    return 9 <= sum(character.isdigit() for character in text) <= 15
 
 
 def _always(text: str) -> bool:
@@ -102,4 +102,4 @@ NEEDS: dict[str, Callable[[str], object]] = {
     "ip address": lambda text: text.count(".") >= 3,
     SECRET: lambda text: any(key in text for key in _KEYS),
 }
-"""Kind -> whether a text has what every match of the kind needs."""
+"""Kind -> a quick test that every text with a match passes."""

@@ -22,7 +22,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
-from thumbwheel.datasets.evidence import merged, read_evidence
+from thumbwheel.datasets.evidence import merge_prompts, read_evidence
 from thumbwheel.datasets.ledger_rewards import Reward, ledger_values, ledger_warnings
 from thumbwheel.datasets.row_stats import RowStats, columns_of
 from thumbwheel.datasets.shape import Shape
@@ -192,7 +192,9 @@ def _count(
         ):
             runs.extend([evidence] if evidence.task else [])
             yield evidence, apart if evidence.task else shapes
-        yield from ((evidence, set(shapes).difference(apart)) for evidence in merged(runs, Tally()))
+        yield from (
+            (evidence, set(shapes).difference(apart)) for evidence in merge_prompts(runs, Tally())
+        )
 
     for evidence, names in every():
         for name in names:

@@ -1,8 +1,8 @@
-"""What the rows of one shape look like as a whole: counts for plan and manifest, and warnings about
+"""Statistics of the rows of one shape: counts for the plan and the manifest, and warnings about
 what spoils a training.
 
-Lives here: figures that are collected some thousand rows at a time, in constant memory per group.
-Nothing here changes or drops a row; checks of the texts themselves are in `health`.
+They are collected some thousand rows at a time, in constant memory per group. Nothing here changes
+or drops a row; checks of the texts themselves are in `health`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thumbwheel.datasets.types import SPLITS
 LARGEST = 0.2
 """Share of the training rows from which one group is worth a warning."""
 LONGER = 0.75
-"""Share of pairs whose chosen answer is the longer one, from which length itself would be learned."""
+"""Share of pairs with a longer chosen answer from which a model would learn length itself."""
 ENOUGH = 20
 """Rows below which a share means nothing."""
 READS = (
@@ -33,7 +33,7 @@ READS = (
     "values",
     "success",
 )
-"""Columns that figures are made of, where a shape has them."""
+"""Columns that the statistics read, if a shape has them."""
 
 UNIT = (0.0, 1.0)
 
@@ -43,7 +43,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Scores:
-    """Figures of numbers on `scale`; the deviation is that of a population."""
+    """Statistics of numbers on `scale`; the deviation is that of a population."""
 
     count: int
     mean: float
@@ -54,7 +54,7 @@ class Scores:
 
     @classmethod
     def of(cls, values: Sequence[float], scale: list[float]) -> Scores:
-        """Of at least one value."""
+        """The statistics of at least one value."""
         return cls(
             len(values),
             statistics.fmean(values),
@@ -76,7 +76,7 @@ class Scores:
 
 @dataclass
 class RowStats:
-    """Figures about rows; `take` each of them once."""
+    """Statistics of rows; `take` each row once."""
 
     splits: Counter[str] = field(default_factory=Counter)
     origins: Counter[str] = field(default_factory=Counter)
@@ -101,21 +101,20 @@ class RowStats:
         split = columns["split"]
         self.splits.update(split)
         self.origins.update(columns["origin"])
-        self.groups.update(
-            group for group, part in zip(columns["group"], split, strict=True) if part == "train"
-        )
-        self.held.update(
-            group for group, part in zip(columns["group"], split, strict=True) if part == "gate"
-        )
+        in_group = list(zip(columns["group"], split, strict=True))
+        self.groups.update(group for group, row_split in in_group if row_split == "train")
+        self.held.update(group for group, row_split in in_group if row_split == "gate")
         if "label" in columns:
             self.labels.update(zip(split, columns["label"], strict=True))
         if "scale" in columns:
             rows = zip(columns["scale"], columns["value"], split, strict=True)
-            scored = [(tuple(scale), value, part) for scale, value, part in rows]
-            self._score([(scale, value) for scale, value, part in scored if part == "train"])
+            scored = [(tuple(scale), value, row_split) for scale, value, row_split in rows]
+            train = [(scale, value) for scale, value, row_split in scored if row_split == "train"]
+            self._take_training_scores(train)
             self.numbers.extend((scale, value) for scale, value, _ in scored)
         if "values" in columns:
-            self.numbers.extend((UNIT, value) for values in columns["values"] for value in values)
+            for values in columns["values"]:
+                self.numbers.extend((UNIT, value) for value in values)
         elif "success" in columns:
             self.numbers.extend((UNIT, value) for value in columns["success"] if value is not None)
         if "chosen" in columns:
@@ -126,10 +125,12 @@ class RowStats:
             self.unequal += sum(chosen != rejected for chosen, rejected in lengths)
             self.longer += sum(chosen > rejected for chosen, rejected in lengths)
 
-    def _score(self, scored: list[tuple[tuple[float, ...], float]]) -> None:
+    def _take_training_scores(self, scored: list[tuple[tuple[float, ...], float]]) -> None:
+        values_on: dict[tuple[float, ...], list[float]] = {}
+        for scale, value in scored:
+            values_on.setdefault(scale, []).append(value)
+        self.values.extend(values_on.items())
         self.scales.update(scale for scale, _ in scored)
-        for scale in dict.fromkeys(scale for scale, _ in scored):
-            self.values.append((scale, [value for own, value in scored if own == scale]))
 
     @property
     def rows(self) -> int:
@@ -143,19 +144,17 @@ class RowStats:
 
     def of_label(self, label: bool) -> int:
         """Rows with this label."""
-        return sum(count for (_, own), count in self.labels.items() if own is label)
+        return sum(self.labels[split, label] for split in SPLITS)
 
     def scores(self) -> Scores | None:
-        """Figures of the numbers; on 0 to 1 where their scales differ, None without any."""
+        """Statistics of the numbers, on 0 to 1 if their scales differ; None without any."""
         if not self.numbers:
             return None
         scales = {scale for scale, _ in self.numbers}
         if len(scales) == 1:
             return Scores.of([value for _, value in self.numbers], list(scales.pop()))
-        return Scores.of(
-            [(value - scale[0]) / (scale[1] - scale[0]) for scale, value in self.numbers],
-            list(UNIT),
-        )
+        units = [(value - low) / (high - low) for (low, high), value in self.numbers]
+        return Scores.of(units, list(UNIT))
 
     def warnings(self) -> list[str]:
         """What a person should know before training on these rows."""
@@ -187,22 +186,21 @@ class RowStats:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For a manifest."""
-        scores = self.scores()
-        figures = {} if scores is None else {"scores": asdict(scores)}
-        known = {
+        """The part of a manifest about these rows."""
+        manifest: dict[str, Any] = {
             "origins": dict(sorted(self.origins.items())),
             "drops": dict(sorted(self.drops.items())),
             "warnings": self.warnings(),
         }
-        return known | figures
+        scores = self.scores()
+        if scores is not None:
+            manifest["scores"] = asdict(scores)
+        return manifest
 
 
 def columns_of(rows: Sequence[Any]) -> Columns:
-    """The columns that figures are made of, of rows of one class."""
-    names = [name for name in READS if rows and hasattr(rows[0], name)] or [
-        "split",
-        "origin",
-        "group",
-    ]
+    """The columns that the statistics read, of rows of one class."""
+    names = ["split", "origin", "group"]
+    if rows:
+        names = [name for name in READS if hasattr(rows[0], name)]
     return {name: [getattr(row, name) for row in rows] for name in names}

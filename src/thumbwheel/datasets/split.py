@@ -1,7 +1,7 @@
-"""What the split in train, dev and gate is made of: a salted hash, and what makes two prompts, or
-two turns of a dialogue, the same.
+"""The salted hash that splits prompts into train, dev and gate, and the keys by which two prompts,
+or two turns of a dialogue, are the same.
 
-Nothing here reads data. Which prompts are split together is `split_assignment`'s.
+Nothing here reads data. Which prompts are split together is decided in `split_assignment`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def split_of(group: str, config: DatasetConfig, *, held_out: bool = False) -> str | None:
-    """`train`, `dev` or `gate`, by sha256(salt:group) alone; `held_out` takes dev or gate, and None
-    where both are empty.
+    """`train`, `dev` or `gate`, by sha256(salt:group) alone. With `held_out` it is dev or gate, and
+    None if both are empty.
 
     >>> split_of("g1", DatasetConfig()) == split_of("g1", DatasetConfig())
     True
@@ -41,34 +41,33 @@ def share_of(salt: str, group: str) -> float:
     return int.from_bytes(hashlib.sha256(f"{salt}:{group}".encode()).digest()[:8], "big") / 2**64
 
 
-def group_of(prompt_id: str, kept_with: str | None = None) -> str:
-    """What an interval counts as one: the session, else the prompt of the case, else the prompt.
-    The group of a case is its prompt."""
-    return kept_with or prompt_id
+def group_of(prompt_id: str, cluster_id: str | None = None) -> str:
+    """The unit that a confidence interval counts: the session, else the prompt of the case
+    (`cluster_id`), else the prompt. The group of a case is its prompt."""
+    return cluster_id or prompt_id
 
 
 def prompt_key(prompt: Sequence[Message]) -> bytes:
-    """What makes two prompts the same question: everything but system messages, white space, case
-    and the ways to write a character.
+    """A key that is equal for the same question: system messages, white space, case and Unicode
+    forms do not matter.
 
-    A system prompt with a date or a new version in it must not let a held-out question back into
-    training.
+    Otherwise a system prompt with a date in it, or a new version of it, could let a held-out
+    question back into training.
     """
-    return _digest([message for message in prompt if message["role"] not in INSTRUCTIONS] or prompt)
+    return _digest(_without_instructions(prompt))
 
 
 def group_key(prompt: Sequence[Message], tools: object = None) -> bytes:
-    """What makes answers comparable: the same question under the same instructions and with the
-    same tools."""
+    """A key that is equal for comparable answers: the same question, instructions and tools."""
     return _digest([*prompt, {"tools": tools}])
 
 
 def dialogue_keys(prompt: Sequence[Message]) -> tuple[int, list[int]]:
-    """The key of a prompt, 64 bits that are equal where `prompt_key` is, and the turns that its
+    """The key of a prompt, 64 bits that are equal if `prompt_key` is, and the turns that its
     history holds (`turn_key`)."""
     key = 0
     turns: list[int] = []
-    for message in [message for message in prompt if message["role"] not in INSTRUCTIONS] or prompt:
+    for message in _without_instructions(prompt):
         content = message.get("content")
         if message["role"] == "assistant" and key and isinstance(content, str):
             turns.append(turn_key(key, content))
@@ -80,12 +79,12 @@ def dialogue_keys(prompt: Sequence[Message]) -> tuple[int, list[int]]:
 
 
 def turn_key(key: int, answer: str) -> int:
-    """A prompt (by its key) and an answer to it."""
+    """The key of a turn: a prompt (by its key) and an answer to it."""
     return _hash64(key.to_bytes(8, "big") + plain(answer).encode("utf-8", "surrogatepass"))
 
 
 def asked_text(prompt: Sequence[Message]) -> str:
-    """What was asked and answered before, as text: every message but instructions."""
+    """The text of all messages but instructions: the question and the dialogue before it."""
     return "\n".join(
         str(message.get("content") or "")
         for message in prompt
@@ -94,14 +93,19 @@ def asked_text(prompt: Sequence[Message]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text without differences that do not matter.
+    """The text without differences in white space, case and Unicode forms.
 
     >>> plain("What  IS\\nit?") == plain("what is it?")
     True
     """
-    return " ".join(
-        (text if text.isascii() else unicodedata.normalize("NFKC", text)).casefold().split()
-    )
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return " ".join(text.casefold().split())
+
+
+def _without_instructions(prompt: Sequence[Message]) -> Sequence[Message]:
+    """The messages of `prompt` without instructions; all if it has nothing else."""
+    return [message for message in prompt if message["role"] not in INSTRUCTIONS] or prompt
 
 
 def _normal(message: Message) -> Message:

@@ -1,18 +1,19 @@
-"""Which split every prompt stands in: prompts that ask the same, or nearly the same, stand
-together, whoever asked them and how often.
+"""Assigns every prompt to a split: prompts that ask the same, or nearly the same, stay together,
+whoever asked them and how often.
 
-A group is tied by three things: prompts are near copies of each other (`near`); the history of one
-holds another one and an answer to it that is part of the data; a run belongs to its case, and to
-its first question where the user asked no other one. A session ties nothing by itself, so a
-question that is asked in a hundred sessions is one group with all its answers. The group's split is
-a salted hash of one of its prompts: of those that continue no other one, the one with the smallest
-key. So a later turn, or the same question again, moves nothing. Rows that arrive later move earlier
-ones only where they tie two groups, begin a dialogue before its first known turn, or are a near
-copy with a smaller key.
+Three things tie prompts into a group. They are near copies of each other (`minhash`). The history
+of one holds another one and an answer to it that is part of the data. A run belongs to its case,
+and to its first question if the user asked no other one. A session ties nothing by itself, so a
+question that is asked in a hundred sessions is one group with all its answers.
 
-What nobody judged takes nothing from what was: it joins the group that it is tied to, and is left
-out where it is tied to two splits. Claims of parts of the prompts are assigned together, so that
-several processes may read the parts. Does not live here: SQL (`store`).
+The group's split is a salted hash of one of its prompts: of those that continue no other one, the
+one with the smallest key. So a later turn, or the same question again, moves nothing. Rows that
+arrive later move earlier ones only if they tie two groups, begin a dialogue before its first known
+turn, or are a near copy with a smaller key.
+
+Prompts that nobody judged move no judged ones: they join the group that they are tied to, and are
+left out if they are tied to two splits. The claims of several parts of the prompts are combined, so
+several processes may read the parts. SQL is in `store`.
 """
 
 from __future__ import annotations
@@ -43,38 +44,38 @@ if TYPE_CHECKING:
 L = TypeVar("L")
 R = TypeVar("R")
 JUDGED_FLAG, GOLD_FLAG, HELD_FLAG = 1, 2, 4
-PLACES = (*SPLITS, GOLD, "two splits", "nowhere")
-"""What an assignment says of a prompt: its split, or why it has none."""
-TWO_SPLITS, NOWHERE = PLACES.index("two splits"), PLACES.index("nowhere")
+ASSIGNMENTS = (*SPLITS, GOLD, "two splits", "no split")
+"""What a prompt can be assigned: its split, or why it has none."""
+TWO_SPLITS, NO_SPLIT = ASSIGNMENTS.index("two splits"), ASSIGNMENTS.index("no split")
 REASONS = {
     GOLD: "a gold case asks the same",
     "two splits": "nobody judged it, and it is tied to prompts of two splits",
-    "nowhere": "it is held out, and dev and gate are empty",
+    "no split": "it is held out, and dev and gate are empty",
 }
 
 
 @dataclass
 class Claims:
-    """What the prompts of one part say. Pairs lie flat: the first, the second, the first, ..."""
+    """What ties the prompts of one part. Pairs are flat: first, second, first, second, ..."""
 
     keys: array[int] = field(default_factory=lambda: array("Q"))
     flags: array[int] = field(default_factory=lambda: array("B"))
     spellings: array[int] = field(default_factory=lambda: array("Q"))
-    """Of each key a hash of its text without punctuation."""
+    """A hash of the text of each key without punctuation."""
     answered: array[int] = field(default_factory=lambda: array("Q"))
-    """Turn, key of its prompt: what a trace has as an answer, or a correction of it."""
+    """Pairs of a turn and the key of its prompt: answers of traces and corrections of them."""
     references: array[int] = field(default_factory=lambda: array("Q"))
-    """The same of cases."""
+    """The same for the references of cases."""
     remembered: array[int] = field(default_factory=lambda: array("Q"))
-    """Turn, key of a prompt whose history holds it."""
+    """Pairs of a turn and the key of a prompt whose history holds it."""
     same: array[int] = field(default_factory=lambda: array("Q"))
-    """Key of a prompt, key of its case's or of its first question."""
+    """Pairs of the key of a prompt and that of its case's prompt or of its first question."""
     long: array[int] = field(default_factory=lambda: array("Q"))
     """Keys of the texts that have word triples."""
     triples: list[WordTriples] = field(default_factory=list)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """As arrays, to be saved."""
+        """The claims as arrays, which can be saved."""
         import numpy as np
 
         names = ("keys", "spellings", "answered", "references", "remembered", "same", "long")
@@ -89,8 +90,8 @@ class Claims:
 
 
 class SplitAssignment:
-    """Where the prompts of one part may be used. Read the claims, settle them with those of the
-    other parts, then ask."""
+    """The splits of the prompts of one part. Read the `claims`, combine them with those of the
+    other parts (`combine_claims`), `load` the result, then ask for splits."""
 
     def __init__(
         self,
@@ -101,57 +102,59 @@ class SplitAssignment:
         *,
         unjudged: bool = False,
     ) -> None:
-        """With `unjudged` what nobody judged is claimed too, where `config` does not leave it out."""
+        """With `unjudged` prompts that nobody judged are claimed too, unless `config` leaves them
+        out."""
         self.config = config
         self._keys: dict[str, int] = {}
         self._positions: dict[int, int] = {}
         self._claims = Claims()
         self._texts: list[str] = []
-        self._places: dict[int, int] = {}
+        self._assignments: dict[int, int] = {}
         self._claim_cases(connection, agent_id)
-        store.find_judged(connection, agent_id, scope)
+        store.list_judged(connection, agent_id, scope)
         edited: dict[str, list[str]] = defaultdict(list)
         for trace_id, text in store.edits(connection, agent_id):
             edited[trace_id].append(text)
-        for judged in (True, False) if unjudged and not config.require_feedback else (True,):
-            self._claim_asked(connection, agent_id, scope, judged, edited)
+        self._claim_asked(connection, agent_id, scope, True, edited)
+        if unjudged and not config.require_feedback:
+            self._claim_asked(connection, agent_id, scope, False, edited)
         self._read_triples()
 
     def claims(self) -> dict[str, np.ndarray]:
-        """What this part says, for `combine_claims`."""
+        """The claims of this part, for `combine_claims`."""
         return self._claims.arrays()
 
-    def settle(self, keys: np.ndarray, places: np.ndarray) -> SplitAssignment:
-        """Take over what was assigned to all parts together."""
+    def load(self, keys: np.ndarray, assignments: np.ndarray) -> SplitAssignment:
+        """Take over the assignments of the prompts of this part from those of all parts."""
         import numpy as np
 
-        own = np.fromiter(self._positions, np.uint64, len(self._positions))
-        self._places = dict(
-            zip(own.tolist(), places[np.searchsorted(keys, own)].tolist(), strict=True)
-        )
+        part_keys = np.fromiter(self._positions, np.uint64, len(self._positions))
+        part_assignments = assignments[np.searchsorted(keys, part_keys)]
+        self._assignments = dict(zip(part_keys.tolist(), part_assignments.tolist(), strict=True))
         return self
 
     def split_of(self, prompt_id: str) -> str | None:
-        """The split of a prompt; None where it is gold, or nothing of this agent asks it alone."""
-        place = PLACES[self._places.get(self._keys.get(prompt_id, 0), NOWHERE)]
-        return place if place in SPLITS else None
+        """The split of a prompt; None if it is gold, or nothing of this agent asks it alone."""
+        key = self._keys.get(prompt_id, 0)
+        assignment = ASSIGNMENTS[self._assignments.get(key, NO_SPLIT)]
+        return assignment if assignment in SPLITS else None
 
-    def usable(self, prompt_id: str, count: int, tally: Tally) -> str | None:
-        """Its split; None where it may not be used, which is counted `count` times."""
+    def usable_split(self, prompt_id: str, count: int, tally: Tally) -> str | None:
+        """The split of a prompt; if it may not be used, None, and `count` drops are counted."""
         if prompt_id not in self._keys:
             tally.drops["the prompt cannot be read back: a message is missing"] += count
             return None
-        return self._open(self._keys[prompt_id], count, tally)
+        return self._usable(self._keys[prompt_id], count, tally)
 
-    def usable_run(self, shown: Sequence[Message], count: int, tally: Tally) -> str | None:
-        """The same for runs of several steps by what their last answer was shown."""
-        return self._open(dialogue_keys(shown)[0], count, tally)
+    def usable_run_split(self, shown: Sequence[Message], count: int, tally: Tally) -> str | None:
+        """The same for runs of several steps, by what their last answer was shown."""
+        return self._usable(dialogue_keys(shown)[0], count, tally)
 
-    def _open(self, key: int, count: int, tally: Tally) -> str | None:
-        place = PLACES[self._places[key]]
-        if place in SPLITS:
-            return place
-        tally.drops[REASONS[place]] += count
+    def _usable(self, key: int, count: int, tally: Tally) -> str | None:
+        assignment = ASSIGNMENTS[self._assignments[key]]
+        if assignment in SPLITS:
+            return assignment
+        tally.drops[REASONS[assignment]] += count
         return None
 
     def _claim_cases(self, connection: sa.Connection, agent_id: str) -> None:
@@ -172,30 +175,26 @@ class SplitAssignment:
         judged: bool,
         edited: dict[str, list[str]],
     ) -> None:
-        traces = groupby(
-            store.asked_traces(connection, agent_id, scope, judged), key=attrgetter("prompt_id")
-        )
-        grouped = ((prompt_id, list(some)) for prompt_id, some in traces)
-        messages = store.judged_prompts(connection, agent_id, scope, judged)
+        traces = store.asked_traces(connection, agent_id, scope, judged)
+        by_prompt = groupby(traces, key=attrgetter("prompt_id"))
+        grouped = ((prompt_id, list(group)) for prompt_id, group in by_prompt)
+        prompts = store.judged_prompts(connection, agent_id, scope, judged)
         runs: list[tuple[list[Message], AskedTrace]] = []
-        for (prompt_id, asked), prompt in align_by_key(
-            grouped, itemgetter(0), messages, itemgetter(0)
-        ):
+        for group, prompt in align_by_key(grouped, itemgetter(0), prompts, itemgetter(0)):
             if not prompt:
                 continue
-            alone = [trace for trace in asked if not trace.several and trace.mark != EXCLUDED]
-            self._keys[prompt_id] = (
-                self._claim(prompt[1], JUDGED_FLAG if judged else 0)
-                if alone
-                else dialogue_keys(prompt[1])[0]
-            )
-            for trace in alone:
-                self._claim_trace(self._keys[prompt_id], trace, judged, edited)
-            runs += [
-                (prompt[1], trace)
-                for trace in asked
-                if trace.several and trace.mark != EXCLUDED and judged
-            ]
+            prompt_id, messages = prompt
+            permitted = [trace for trace in group[1] if trace.mark != EXCLUDED]
+            single_calls = [trace for trace in permitted if not trace.several]
+            if single_calls:
+                key = self._claim(messages, JUDGED_FLAG if judged else 0)
+            else:
+                key, _ = dialogue_keys(messages)
+            self._keys[prompt_id] = key
+            for trace in single_calls:
+                self._claim_trace(key, trace, judged, edited)
+            if judged:
+                runs += [(messages, trace) for trace in permitted if trace.several]
             if len(runs) >= store.VARIABLES:
                 self._claim_runs(connection, runs, edited)
                 runs = []
@@ -207,8 +206,8 @@ class SplitAssignment:
         runs: Sequence[tuple[list[Message], AskedTrace]],
         edited: dict[str, list[str]],
     ) -> None:
-        """The row of a run of several steps asks its whole history, which others may ask as a
-        prompt."""
+        """Claim the whole history of each run of several steps: it is the prompt of the run's row,
+        and other traces may ask it as their prompt."""
         steps = store.run_steps(connection, [trace.trace_id for _, trace in runs]) if runs else {}
         for prompt, trace in runs:
             shown = history(prompt, steps.get(trace.trace_id, []), trace.output)
@@ -223,7 +222,7 @@ class SplitAssignment:
     def _claim_trace(
         self, key: int, trace: AskedTrace, judged: bool, edited: dict[str, list[str]]
     ) -> None:
-        """What one trace that asked `key` says: its answers, its case, its owner's mark."""
+        """Claim what one trace that asked `key` adds: its answers, its case, its owner's mark."""
         flag = (GOLD_FLAG if trace.gold else 0) | (HELD_FLAG if trace.mark == HELD_OUT else 0)
         self._claims.flags[self._positions[key]] |= flag
         case_key = self._keys.get(trace.case_prompt_id) if trace.case_prompt_id else None
@@ -235,7 +234,7 @@ class SplitAssignment:
                     self._claims.answered.extend((turn_key(key, answer), key))
 
     def _claim(self, prompt: Sequence[Message], flags: int) -> int:
-        """The key of a prompt that rows may have."""
+        """Claim a prompt that rows may have; returns its key."""
         key, turns = dialogue_keys(prompt)
         position = self._positions.get(key)
         if position is not None:
@@ -269,35 +268,36 @@ def assign_splits(
     *,
     unjudged: bool = False,
 ) -> SplitAssignment:
-    """Where all prompts of an agent may be used."""
+    """The splits of all prompts of an agent."""
     assignment = SplitAssignment(connection, agent_id, config, scope, unjudged=unjudged)
-    return assignment.settle(*combine_claims([assignment.claims()], config))
+    return assignment.load(*combine_claims([assignment.claims()], config))
 
 
 def combine_claims(
     parts: Collection[dict[str, np.ndarray]], config: DatasetConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(keys of all prompts, sorted; the place of each in `PLACES`) by what all parts claim. Their
-    order decides nothing."""
+    """(keys of all prompts, sorted; the index of each in `ASSIGNMENTS`) by the claims of all parts.
+    The order of the parts does not matter."""
     import numpy as np
 
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in next(iter(parts))}
-    keys, first, number = np.unique(whole["keys"], return_index=True, return_inverse=True)
+    names = next(iter(parts))
+    claims = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    keys, first, number = np.unique(claims["keys"], return_index=True, return_inverse=True)
     flags = np.zeros(len(keys), np.uint8)
-    np.bitwise_or.at(flags, number, whole["flags"])
+    np.bitwise_or.at(flags, number, claims["flags"])
     groups = _Groups(keys, flags)
-    groups.tie(_spelled_alike(whole["spellings"][first]))
-    groups.tie(_near_copies(keys, whole))
-    groups.tie(np.searchsorted(keys, whole["same"].reshape(-1, 2)))
-    groups.tie(_continued(keys, flags, whole), continued=True)
-    return keys, groups.places(config)
+    groups.tie(_same_spellings(claims["spellings"][first]))
+    groups.tie(_near_copies(keys, claims))
+    groups.tie(np.searchsorted(keys, claims["same"].reshape(-1, 2)))
+    groups.tie(_continuations(keys, flags, claims), continued=True)
+    return keys, groups.assignments(config)
 
 
 def _questions(prompt: Sequence[Message]) -> int:
     return sum(message["role"] == "user" for message in prompt)
 
 
-def _spelled_alike(spellings: np.ndarray) -> np.ndarray:
+def _same_spellings(spellings: np.ndarray) -> np.ndarray:
     """Pairs of numbers whose texts differ in punctuation only."""
     import numpy as np
 
@@ -306,14 +306,15 @@ def _spelled_alike(spellings: np.ndarray) -> np.ndarray:
     return np.stack([order[:-1][same], order[1:][same]], 1)
 
 
-def _near_copies(keys: np.ndarray, whole: dict[str, np.ndarray]) -> np.ndarray:
+def _near_copies(keys: np.ndarray, claims: dict[str, np.ndarray]) -> np.ndarray:
     """Pairs of numbers whose texts are near copies."""
     import numpy as np
 
-    long, first = np.unique(whole["long"], return_index=True)
-    starts = np.concatenate([[0], whole["triple_counts"].cumsum()])
-    hashes = [whole["triples"][starts[number] : starts[number + 1]] for number in first.tolist()]
-    lengths = whole["triple_counts"][first]
+    # the triples of each long text, in the order of the keys and each text once
+    long, first = np.unique(claims["long"], return_index=True)
+    starts = np.concatenate([[0], claims["triple_counts"].cumsum()])
+    hashes = [claims["triples"][starts[number] : starts[number + 1]] for number in first.tolist()]
+    lengths = claims["triple_counts"][first]
     triples = WordTriples(
         np.concatenate([np.zeros(0, np.uint64), *hashes]), np.concatenate([[0], lengths.cumsum()])
     )
@@ -321,15 +322,16 @@ def _near_copies(keys: np.ndarray, whole: dict[str, np.ndarray]) -> np.ndarray:
     return np.searchsorted(keys, long[pairs])
 
 
-def _continued(keys: np.ndarray, flags: np.ndarray, whole: dict[str, np.ndarray]) -> np.ndarray:
+def _continuations(
+    keys: np.ndarray, flags: np.ndarray, claims: dict[str, np.ndarray]
+) -> np.ndarray:
     """Pairs of numbers: a prompt, and one whose history holds it and an answer to it."""
     import numpy as np
 
-    answered, references, remembered = (
-        whole[name].reshape(-1, 2) for name in ("answered", "references", "remembered")
-    )
-    # recorded answers to a gold question are no rows, so that its reference alone ties what
-    # continues it
+    answered = claims["answered"].reshape(-1, 2)
+    references = claims["references"].reshape(-1, 2)
+    remembered = claims["remembered"].reshape(-1, 2)
+    # Recorded answers to a gold question are no rows, so only its reference ties continuations.
     gold = (flags[np.searchsorted(keys, answered[:, 1])] & GOLD_FLAG) > 0
     answered = np.concatenate([answered[~gold], references])
     turns, first = np.unique(answered[:, 0], return_index=True)
@@ -342,14 +344,14 @@ def _continued(keys: np.ndarray, flags: np.ndarray, whole: dict[str, np.ndarray]
 
 
 class _Groups:
-    """Prompts by number, what ties them, and the split of each group."""
+    """Groups of tied prompts, which are numbered in the order of their keys."""
 
     def __init__(self, keys: np.ndarray, flags: np.ndarray) -> None:
         self._keys, self._flags = keys, flags
         self._judged = ((flags & JUDGED_FLAG) > 0).tolist()
         self._sets = DisjointSets(len(keys))
-        self._loose: list[tuple[int, int]] = []
-        """Ties of what nobody judged."""
+        self._unjudged_ties: list[tuple[int, int]] = []
+        """Ties of which at least one prompt was judged by nobody."""
         self._continues: set[int] = set()
 
     def tie(self, pairs: np.ndarray, *, continued: bool = False) -> None:
@@ -360,56 +362,56 @@ class _Groups:
                 if continued:
                     self._continues.add(second)
             else:
-                self._loose.append((first, second))
+                self._unjudged_ties.append((first, second))
 
-    def places(self, config: DatasetConfig) -> np.ndarray:
-        """The place of each prompt."""
+    def assignments(self, config: DatasetConfig) -> np.ndarray:
+        """The index in `ASSIGNMENTS` of each prompt."""
         import numpy as np
 
         members: dict[int, list[int]] = defaultdict(list)
         for number, judged in enumerate(self._judged):
             if judged:
                 members[self._sets.find(number)].append(number)
-        places = np.full(len(self._keys), NOWHERE, np.uint8)
+        assignments = np.full(len(self._keys), NO_SPLIT, np.uint8)
         for group in members.values():
             # numbers are in the order of the keys, so the first one has the smallest key
             first = next(number for number in group if number not in self._continues)
-            flags = np.bitwise_or.reduce(self._flags[group])
-            place = self._place(first, int(flags), config)
-            places[group] = place
-        self._place_loose(places, config)
-        places[(self._flags & GOLD_FLAG) > 0] = PLACES.index(GOLD)
-        return places
+            flags = int(np.bitwise_or.reduce(self._flags[group]))
+            assignments[group] = self._split(first, flags, config)
+        self._assign_unjudged(assignments, config)
+        assignments[(self._flags & GOLD_FLAG) > 0] = ASSIGNMENTS.index(GOLD)
+        return assignments
 
-    def _place(self, number: int, flags: int, config: DatasetConfig) -> int:
+    def _split(self, number: int, flags: int, config: DatasetConfig) -> int:
         held_out = bool(flags & (HELD_FLAG | GOLD_FLAG))
         split = split_of(f"{int(self._keys[number]):016x}", config, held_out=held_out)
-        return NOWHERE if split is None else PLACES.index(split)
+        return NO_SPLIT if split is None else ASSIGNMENTS.index(split)
 
-    def _place_loose(self, places: np.ndarray, config: DatasetConfig) -> None:
-        """What nobody judged: with what it is tied to, else by itself."""
+    def _assign_unjudged(self, assignments: np.ndarray, config: DatasetConfig) -> None:
+        """Assign prompts that nobody judged: as the judged ones that they are tied to, else by
+        themselves."""
         sets = DisjointSets(len(self._keys))
         anchors: dict[int, set[int]] = defaultdict(set)
-        for first, second in self._loose:
+        for first, second in self._unjudged_ties:
             if not self._judged[first] and not self._judged[second]:
                 sets.join(first, second)
             else:
-                loose, judged = (second, first) if self._judged[first] else (first, second)
-                anchors[loose].add(int(places[judged]))
+                unjudged, judged = (second, first) if self._judged[first] else (first, second)
+                anchors[unjudged].add(int(assignments[judged]))
         groups: dict[int, list[int]] = defaultdict(list)
         for number, judged in enumerate(self._judged):
             if not judged:
                 groups[sets.find(number)].append(number)
         for group in groups.values():
-            around = set[int]().union(*(anchors.get(number, ()) for number in group))
-            if len(around) > 1:
-                places[group] = TWO_SPLITS
-            elif around:
-                places[group] = around.pop()
+            tied_to = set[int]().union(*(anchors.get(number, ()) for number in group))
+            if len(tied_to) > 1:
+                assignments[group] = TWO_SPLITS
+            elif tied_to:
+                assignments[group] = tied_to.pop()
             else:
-                flags = self._flags[group]
-                marked = HELD_FLAG if (flags & HELD_FLAG).any() else 0
-                places[group] = self._place(group[0], marked, config)
+                held_out = (self._flags[group] & HELD_FLAG).any()
+                flags = HELD_FLAG if held_out else 0
+                assignments[group] = self._split(group[0], flags, config)
 
 
 def align_by_key(
@@ -418,26 +420,24 @@ def align_by_key(
     right: Iterator[R],
     right_key: Callable[[R], str],
 ) -> Iterator[tuple[L, R | None]]:
-    """Each of `left` with the one of `right` that has the same key, None where there is none; both
-    come in the order of their keys."""
-    following = next(right, None)
-    for one in left:
-        if following is not None and right_key(following) == left_key(one):
-            yield one, following
-            following = next(right, None)
+    """Each item of `left` with the item of `right` that has the same key, or None. Both come in the
+    order of their keys."""
+    next_right = next(right, None)
+    for item in left:
+        if next_right is not None and right_key(next_right) == left_key(item):
+            yield item, next_right
+            next_right = next(right, None)
         else:
-            yield one, None
+            yield item, None
 
 
-def saved(claims: dict[str, np.ndarray], path: Path) -> None:
-    """Write claims to a file."""
+def save_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
     import numpy as np
 
-    np.savez(path, allow_pickle=False, **claims)
+    np.savez(path, allow_pickle=False, **arrays)
 
 
-def loaded(path: Path) -> dict[str, np.ndarray]:
-    """Claims from a file."""
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
     import numpy as np
 
     with np.load(path) as file:

@@ -1,10 +1,10 @@
-"""Whether a frozen dataset still says what it was built from: found out when it is read.
+"""Tells whether a frozen dataset is stale: whether its evidence has changed since it was built.
 
-Of what people said, a row is stale where something was said about one of its traces, or taken back,
-after the dataset was built, or built again with the same result. Where its values are combined
-rewards, it is stale where a component of the reward has judged one of its traces anew since then,
-and all rows are once rewards are combined by other components, weights or settings. Nothing is
-marked anywhere, so nothing has to be told when a reward changes.
+A row is stale if feedback about one of its traces was given or retracted after the dataset was
+built (or built again with the same result). If its values are combined rewards, it is also stale if
+a component of the reward has judged one of its traces anew since then; and all rows are stale once
+rewards are combined by other components, weights or settings. Staleness is computed when a dataset
+is read, not stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from thumbwheel.rewards.ledger import settings, traces_with_new_feedback, traces
 
 @dataclass(frozen=True)
 class Stale:
-    """How many rows rest on rewards that have changed."""
+    """How many rows are based on feedback or rewards that have changed."""
 
     rows: int
     of: int
@@ -31,7 +31,7 @@ class Stale:
 
 
 def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
-    """What has changed under `dataset`; None where nothing has."""
+    """The stale rows of `dataset`; None if there are none."""
     total = sum(dataset.counts.values())
     reward, confirmed = dataset.manifest.get("reward"), dataset.manifest.get("confirmed_at")
     if reward not in (None, settings(ws, dataset.agent).fingerprint()):
@@ -45,9 +45,8 @@ def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
             return Stale(total, total)
     if not changed:
         return None
-    count = sum(
-        not changed.isdisjoint(row.trace_ids)
-        for split in SPLITS
-        for row in load_rows(ws, dataset.id, split)
-    )
+    count = 0
+    for split in SPLITS:
+        rows = load_rows(ws, dataset.id, split)
+        count += sum(not changed.isdisjoint(row.trace_ids) for row in rows)
     return Stale(count, total) if count else None

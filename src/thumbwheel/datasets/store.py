@@ -1,4 +1,4 @@
-"""All SQL of this stage: reads traces, prompts and cases in the order of the prompts, writes
+"""The SQL of this stage: reads traces, prompts and cases in the order of the prompt ids, writes
 datasets."""
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ Links = dict[str, tuple[str | None, Message]]
 """Message id -> (the id of the one before it, the message)."""
 GOLD = "gold"
 VARIABLES = 500
-"""Values in one IN (...): SQLite takes at least 999 variables."""
+"""Values in one IN (...): SQLite allows at least 999 variables."""
 AUTOMATIC = ("checker", "model")
-"""Kinds of raters that are no persons."""
+"""Kinds of raters that are not persons."""
 CALLS = ("llm", "tool")
 """Kinds of steps that are calls of a model or a tool."""
 JUDGED = sa.Table(
     "judged",
     sa.MetaData(),
-    sa.Column("place", sa.Integer),
+    sa.Column("trace_rowid", sa.Integer),
     sa.Column("input_id", sa.String),
     prefixes=["TEMPORARY"],
 )
-"""Where the judged traces of a scope lie, in the order of the prompts; what every pass over them
-would look up anew."""
-PLACE: sa.ColumnElement[int] = sa.literal_column("traces.rowid", sa.Integer)
-IN_PLACE: sa.ColumnElement[int] = sa.literal_column("judged.rowid", sa.Integer)
-KEPT_WITH = sa.func.coalesce(traces.c.session_id, cases.c.input_id)
+"""The judged traces of a scope in the order of their prompts, so that each pass over them need not
+look them up again."""
+TRACE_ROWID: sa.ColumnElement[int] = sa.literal_column("traces.rowid", sa.Integer)
+JUDGED_ROWID: sa.ColumnElement[int] = sa.literal_column("judged.rowid", sa.Integer)
+CLUSTER_ID = sa.func.coalesce(traces.c.session_id, cases.c.input_id)
 
 
 class TraceRow(NamedTuple):
     """A trace that feedback is about. `calls` counts its model and tool steps; the model fields are
     those of its last model step.
 
-    `kept_with` is what an interval counts as one with it: its session, else the prompt of its case;
-    None where it has neither.
+    `cluster_id` names the traces that a confidence interval counts as one unit: its session, else
+    the prompt of its case, else None.
     """
 
     id: str
     prompt_id: str
-    kept_with: str | None
+    cluster_id: str | None
     subject_id: str | None
     output: str | None
     tools: list[dict[str, Any]] | None
@@ -76,33 +76,31 @@ class TraceRow(NamedTuple):
     task: str | None
     """The prompt of its case."""
     mark: str | None = None
-    """What its owner said that it is for, see `types.owner_mark`."""
+    """What its owner marked it for, see `types.owner_mark`."""
 
 
-def find_judged(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> None:
-    """Note which traces of the agent some feedback is about; the other functions whose names say
-    `judged` read what was noted last.
+def list_judged(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> None:
+    """Write the agent's traces that feedback is about into the temporary table JUDGED, which the
+    other functions with `judged` in their names read.
 
-    It is gone with the transaction, so one that is there is of the same state of the database.
+    The table ends with the transaction, so an existing one has the same state of the database.
     """
-    there = connection.exec_driver_sql(
+    exists = connection.exec_driver_sql(
         "SELECT count(*) FROM temp.sqlite_master WHERE name = 'judged'"
     ).scalar()
-    if there and connection.info.get("judged") == (agent_id, scope):
+    if exists and connection.info.get("judged") == (agent_id, scope):
         return
     connection.info["judged"] = (agent_id, scope)
     connection.exec_driver_sql("DROP TABLE IF EXISTS temp.judged")
     JUDGED.create(connection, checkfirst=False)
-    which = sa.and_(_judged(agent_id, scope), *_range(traces.c.input_id, scope))
-    found = (
-        sa.select(PLACE, traces.c.input_id).where(which).order_by(traces.c.input_id, traces.c.id)
-    )
-    connection.execute(JUDGED.insert().from_select(["place", "input_id"], found))
+    judged = sa.and_(_judged(agent_id, scope), *_range(traces.c.input_id, scope))
+    query = sa.select(TRACE_ROWID, traces.c.input_id).where(judged)
+    ordered = query.order_by(traces.c.input_id, traces.c.id)
+    connection.execute(JUDGED.insert().from_select(["trace_rowid", "input_id"], ordered))
 
 
 def judged_traces(connection: sa.Connection) -> Iterator[TraceRow]:
-    """Every trace of the agent that some feedback is about, in the order of
-    `rewards.label.judgements`."""
+    """The traces that feedback is about, in the order of `rewards.label.judgements`."""
     return _traces(connection, None)
 
 
@@ -115,93 +113,92 @@ def unjudged_traces(
 
 def _traces(connection: sa.Connection, others: sa.ColumnElement[bool] | None) -> Iterator[TraceRow]:
     """The judged traces, or all `others`."""
-    every = steps.alias("every")
-    own = sa.select(every.c.position).where(every.c.trace_id == traces.c.id).correlate(traces)
-    calls = own.where(every.c.kind.in_(CALLS)).with_only_columns(sa.func.count()).scalar_subquery()
-    answer = (
-        own.where(every.c.kind == "llm")
-        .with_only_columns(sa.func.max(every.c.position))
+    all_steps = steps.alias("all_steps")
+    of_trace = (
+        sa.select(all_steps.c.position).where(all_steps.c.trace_id == traces.c.id).correlate(traces)
+    )
+    calls = (
+        of_trace.where(all_steps.c.kind.in_(CALLS))
+        .with_only_columns(sa.func.count())
         .scalar_subquery()
     )
-    told = [
+    last_model_step = (
+        of_trace.where(all_steps.c.kind == "llm")
+        .with_only_columns(sa.func.max(all_steps.c.position))
+        .scalar_subquery()
+    )
+    columns = [
         traces.c.id,
         traces.c.input_id,
-        KEPT_WITH,
-        *(traces.c[name] for name in ("subject_id", "output", "metadata")),
-    ]
-    said = [
+        CLUSTER_ID,
+        traces.c.subject_id,
+        traces.c.output,
+        traces.c.metadata,
+        calls,
         steps.c.finish_reason,
         steps.c.token_ids,
         steps.c.token_logprobs,
         cases.c.input_id,
         steps.c.input,
     ]
-    answered = _of_cases(others).outerjoin(
-        steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == answer)
+    joined = _with_cases(others).outerjoin(
+        steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == last_model_step)
     )
-    query = _in_order(sa.select(*told, calls, *said).select_from(answered), others)
-    for (
-        name,
-        prompt_id,
-        kept,
-        subject,
-        output,
-        metadata,
-        count,
-        reason,
-        tokens,
-        logps,
-        task,
-        asked,
-    ) in streamed(connection, query):
-        tools = offered_tools(asked, metadata) if asked or metadata else None
+    query = _in_order(sa.select(*columns).select_from(joined), others)
+    for row in streamed(connection, query):
+        trace_id, prompt_id, cluster_id, subject_id, output, metadata, call_count, *step = row
+        finish_reason, token_ids, logps, case_prompt_id, step_input = step
         yield TraceRow(
-            name,
+            trace_id,
             prompt_id,
-            kept,
-            subject,
+            cluster_id,
+            subject_id,
             output,
-            tools,
-            count,
-            reason,
-            tokens,
+            offered_tools(step_input, metadata) if step_input or metadata else None,
+            call_count,
+            finish_reason,
+            token_ids,
             logps,
-            task,
+            case_prompt_id,
             owner_mark(metadata),
         )
 
 
 def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[RunStep]]:
     """The model and tool steps of each trace, in their order."""
-    found: dict[str, list[RunStep]] = {}
-    for some in batched(trace_ids, VARIABLES):
-        query = sa.select(steps.c.trace_id, steps.c.kind, steps.c.input, steps.c.output).where(
-            steps.c.trace_id.in_(some)
-        )
-        for name, *step in connection.execute(query.order_by(steps.c.trace_id, steps.c.position)):
-            if step[0] in CALLS:
-                found.setdefault(name, []).append(RunStep(*step))
-    return found
+    by_trace: dict[str, list[RunStep]] = {}
+    columns = (steps.c.trace_id, steps.c.kind, steps.c.input, steps.c.output)
+    for batch in batched(trace_ids, VARIABLES):
+        query = sa.select(*columns).where(steps.c.trace_id.in_(batch))
+        ordered = query.order_by(steps.c.trace_id, steps.c.position)
+        for trace_id, kind, input_, output in connection.execute(ordered):
+            if kind in CALLS:
+                by_trace.setdefault(trace_id, []).append(RunStep(kind, input_, output))
+    return by_trace
 
 
 def _range(prompt_id: sa.Column[Any], scope: Scope | None) -> list[sa.ColumnElement[bool]]:
-    found = [prompt_id >= scope.first] if scope and scope.first else []
-    return [*found, prompt_id < scope.last] if scope and scope.last else found
+    conditions = []
+    if scope and scope.first:
+        conditions.append(prompt_id >= scope.first)
+    if scope and scope.last:
+        conditions.append(prompt_id < scope.last)
+    return conditions
 
 
 class AskedTrace(NamedTuple):
-    """A trace as far as the split goes. `several`: it took several model and tool calls, so its
-    prompt is not what its answer answers."""
+    """What the split needs of a trace. `several`: it took several model and tool calls, so its
+    answer is not one to its prompt alone."""
 
     prompt_id: str
     trace_id: str
     several: bool
     gold: bool
-    """Whether its case is."""
+    """Whether its case is gold."""
     case_prompt_id: str | None
     output: str | None
     mark: str | None
-    """What its owner said that it is for, see `types.owner_mark`."""
+    """What its owner marked it for, see `types.owner_mark`."""
 
 
 def asked_traces(
@@ -209,18 +206,19 @@ def asked_traces(
 ) -> Iterator[AskedTrace]:
     """The judged traces, or all others, in the order of their prompts."""
     others = None if judged else _others(agent_id, scope)
+    output_column = traces.c.output if judged else sa.null()
     columns = [
         traces.c.input_id,
         traces.c.id,
         _several(),
         sa.func.coalesce(cases.c.basis == GOLD, sa.false()),
         cases.c.input_id,
+        output_column,
+        _marked(),
     ]
-    columns += [traces.c.output if judged else sa.null(), _marked()]
-    query = _in_order(sa.select(*columns).select_from(_of_cases(others)), others)
-    for prompt_id, trace_id, several, gold, case_prompt_id, output, metadata in streamed(
-        connection, query
-    ):
+    query = _in_order(sa.select(*columns).select_from(_with_cases(others)), others)
+    for row in streamed(connection, query):
+        prompt_id, trace_id, several, gold, case_prompt_id, output, metadata = row
         yield AskedTrace(
             prompt_id,
             trace_id,
@@ -241,21 +239,19 @@ def _several() -> sa.ColumnElement[bool]:
         .where(steps.c.trace_id == traces.c.id, steps.c.kind.in_(CALLS))
         .scalar_subquery()
     )
-    # most traces have one step: that there is a later one is told by the index alone
+    # Most traces have one step, and the index alone shows whether there is a later one.
     return sa.and_(later.exists(), calls > 1)
 
 
 def _marked() -> sa.ColumnElement[Any]:
-    """The metadata of traces whose owner said what they are for, which few do; null elsewhere."""
+    """The metadata of traces that their owner marked; null elsewhere, which is most of them."""
     text = sa.cast(traces.c.metadata, sa.Text)
-    return sa.case(
-        (sa.or_(*(text.contains(name, autoescape=True) for name in OWNER_MARKS)), traces.c.metadata)
-    )
+    is_marked = sa.or_(*(text.contains(name, autoescape=True) for name in OWNER_MARKS))
+    return sa.case((is_marked, traces.c.metadata))
 
 
 def person_judged(connection: sa.Connection, agent_id: str) -> set[str]:
-    """Ids of the traces that a person said something about, whatever it was; who is unnamed counts
-    as a person."""
+    """Ids of the traces with feedback of a person; an unnamed rater counts as a person."""
     about = feedback.join(
         feedback_targets, feedback_targets.c.feedback_id == feedback.c.id
     ).outerjoin(raters)
@@ -270,7 +266,7 @@ def person_judged(connection: sa.Connection, agent_id: str) -> set[str]:
 
 
 def marked(connection: sa.Connection, agent_id: str) -> dict[str, int]:
-    """Traces of the agent by what their owner said that they are for."""
+    """Traces of the agent by what their owner marked them for."""
     counts = Counter[str]()
     query = sa.select(_marked()).where(traces.c.agent_id == agent_id)
     for (metadata,) in streamed(connection, query):
@@ -290,67 +286,66 @@ def edits(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str]]
         feedback.c.agent_id == agent_id,
         feedback.c.kind == "correction",
         feedback_targets.c.kind == "trace",
+        feedback_targets.c.target_id.is_not(None),
     )
-    for trace_id, text in streamed(
-        connection, query.where(*wanted, feedback_targets.c.target_id.is_not(None))
-    ):
+    for trace_id, text in streamed(connection, query.where(*wanted)):
         if isinstance(text, str):
             yield trace_id, text
 
 
-def _of_cases(others: sa.ColumnElement[bool] | None) -> sa.Join:
+def _with_cases(others: sa.ColumnElement[bool] | None) -> sa.Join:
     """The judged traces, or all, with their cases."""
-    start = JUDGED.join(traces, JUDGED.c.place == PLACE) if others is None else traces
+    start: sa.FromClause = traces
+    if others is None:
+        start = JUDGED.join(traces, JUDGED.c.trace_rowid == TRACE_ROWID)
     return start.outerjoin(cases, cases.c.id == traces.c.case_id)
 
 
 def _in_order(query: sa.Select[Any], others: sa.ColumnElement[bool] | None) -> sa.Select[Any]:
-    """`query` over these, in the order of their prompts."""
-    return (
-        query.order_by(IN_PLACE)
-        if others is None
-        else query.where(others).order_by(traces.c.input_id, traces.c.id)
-    )
+    """`query` over the judged traces, or over `others`, in the order of their prompts."""
+    if others is None:
+        return query.order_by(JUDGED_ROWID)
+    return query.where(others).order_by(traces.c.input_id, traces.c.id)
 
 
 def judged_prompts(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[tuple[str, list[Message]]]:
-    """(prompt id, its messages) for the same traces, each once, in order of id; a chain with a
-    missing link is left out."""
-    asked = (
-        sa.select(JUDGED.c.input_id)
-        if judged
-        else sa.select(traces.c.input_id).where(_others(agent_id, scope))
-    )
-    query = sa.select(messages).where(messages.c.id.in_(asked)).order_by(messages.c.id)
-    for some in batched(streamed(connection, query), VARIABLES):
-        known = {name: (parent, {"role": role, **content}) for name, parent, role, content in some}
-        names = list(known)
-        _complete(connection, known)
-        for name in names:
-            if chain := _chain(known, name):
-                yield name, chain
+    """(prompt id, its messages) for the judged traces or all others, each prompt once, in order of
+    id; a chain with a missing message is left out."""
+    prompt_ids = sa.select(JUDGED.c.input_id)
+    if not judged:
+        prompt_ids = sa.select(traces.c.input_id).where(_others(agent_id, scope))
+    query = sa.select(messages).where(messages.c.id.in_(prompt_ids)).order_by(messages.c.id)
+    for batch in batched(streamed(connection, query), VARIABLES):
+        links: Links = {}
+        for message_id, parent_id, role, content in batch:
+            links[message_id] = (parent_id, {"role": role, **content})
+        batch_ids = list(links)
+        _add_ancestors(connection, links)
+        for prompt_id in batch_ids:
+            if chain := _chain(links, prompt_id):
+                yield prompt_id, chain
 
 
 def cuts(connection: sa.Connection, agent_id: str, parts: int) -> list[str]:
-    """Prompt ids that cut the traces of the agent into so many parts of about one size, fewer where
-    there are too few prompts."""
+    """Prompt ids that cut the traces of the agent into `parts` parts of about the same size; fewer
+    if there are too few prompts."""
     query = (
         sa.select(traces.c.input_id)
         .where(traces.c.agent_id == agent_id)
         .order_by(traces.c.input_id)
     )
     count = trace_count(connection, agent_id)
-    found = [
-        connection.execute(query.offset(count * part // parts).limit(1)).scalar()
-        for part in range(1, parts)
-    ]
-    return sorted({cut for cut in found if cut})
+    prompt_ids = set()
+    for part in range(1, parts):
+        at_cut = query.offset(count * part // parts).limit(1)
+        prompt_ids.add(connection.execute(at_cut).scalar())
+    return sorted(prompt_id for prompt_id in prompt_ids if prompt_id)
 
 
 class CaseInput(NamedTuple):
-    """A case as far as the split goes; without a group of its own it is grouped by its prompt."""
+    """What the split needs of a case; a case without a group key is grouped by its prompt."""
 
     prompt_id: str
     basis: str
@@ -373,56 +368,58 @@ def open_cases(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None
 ) -> Iterator[Case]:
     """The cases of the agent that are not gold, by prompt."""
-    own = sa.select(cases).where(
+    query = sa.select(cases).where(
         cases.c.agent_id == agent_id, cases.c.basis != GOLD, *_range(cases.c.input_id, scope)
     )
-    for row in streamed(connection, own.order_by(cases.c.input_id, cases.c.id)):
+    for row in streamed(connection, query.order_by(cases.c.input_id, cases.c.id)):
         yield Case(row.id, row.input_id, row.reference, row.checker, row.checker_config)
 
 
 def prompts(connection: sa.Connection, prompt_ids: Collection[str]) -> dict[str, list[Message]]:
-    """The chat messages of each prompt, oldest first; a chain with a missing link is left out."""
-    known = _messages(connection, sorted(set(prompt_ids)))
-    _complete(connection, known)
-    chains = {prompt_id: _chain(known, prompt_id) for prompt_id in prompt_ids}
+    """The chat messages of each prompt, oldest first; a chain with a missing message is left
+    out."""
+    links = _messages(connection, sorted(set(prompt_ids)))
+    _add_ancestors(connection, links)
+    chains = {prompt_id: _chain(links, prompt_id) for prompt_id in prompt_ids}
     return {prompt_id: chain for prompt_id, chain in chains.items() if chain}
 
 
-def _complete(connection: sa.Connection, known: Links) -> None:
-    """Add what stands before the messages that are `known`."""
-    wanted = {parent for parent, _ in known.values() if parent is not None and parent not in known}
-    while wanted:
+def _add_ancestors(connection: sa.Connection, links: Links) -> None:
+    """Add the messages before those in `links`, one level of the chains at a time."""
+    level = links
+    while True:
+        parents = {parent_id for parent_id, _ in level.values() if parent_id is not None}
+        wanted = parents - links.keys()
+        if not wanted:
+            return
         level = _messages(connection, sorted(wanted))
-        known |= level
-        wanted = {
-            parent for parent, _ in level.values() if parent is not None and parent not in known
-        }
+        links |= level
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Lists of `size` items, the last one shorter."""
     rest = iter(items)
-    while some := list(islice(rest, size)):
-        yield some
+    while batch := list(islice(rest, size)):
+        yield batch
 
 
 def _messages(connection: sa.Connection, wanted: Iterable[str]) -> Links:
-    found: Links = {}
-    for some in batched(wanted, VARIABLES):
-        for name, parent, role, content in connection.execute(
-            sa.select(messages).where(messages.c.id.in_(some))
-        ):
-            found[name] = (parent, {"role": role, **content})
-    return found
+    links: Links = {}
+    for batch in batched(wanted, VARIABLES):
+        query = sa.select(messages).where(messages.c.id.in_(batch))
+        for message_id, parent_id, role, content in connection.execute(query):
+            links[message_id] = (parent_id, {"role": role, **content})
+    return links
 
 
-def _chain(known: Links, last: str) -> list[Message]:
+def _chain(links: Links, last: str) -> list[Message]:
+    """The messages up to the one with id `last`, oldest first; [] if one is missing."""
     chain: list[Message] = []
-    at: str | None = last
-    while at is not None:
-        if at not in known:
+    message_id: str | None = last
+    while message_id is not None:
+        if message_id not in links:
             return []
-        at, message = known[at]
+        message_id, message = links[message_id]
         chain.append(message)
     return chain[::-1]
 
@@ -436,39 +433,35 @@ def _others(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
 
 
 def _judged(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
-    one: sa.Select[Any] = sa.select(sa.literal_column("1"))
-    found: sa.ColumnElement[bool] = one.where(
+    literal_one: sa.Select[Any] = sa.select(sa.literal_column("1"))
+    is_judged: sa.ColumnElement[bool] = literal_one.where(
         feedback_targets.c.target_id == traces.c.id, feedback_targets.c.kind == "trace"
     ).exists()
     if scope and scope.rewarded:
-        found = sa.or_(
-            found,
-            one.where(rewards.c.target_id == traces.c.id, rewards.c.value.is_not(None)).exists(),
-        )
-    return sa.and_(traces.c.agent_id == agent_id, found)
+        is_rewarded = literal_one.where(
+            rewards.c.target_id == traces.c.id, rewards.c.value.is_not(None)
+        ).exists()
+        is_judged = sa.or_(is_judged, is_rewarded)
+    return sa.and_(traces.c.agent_id == agent_id, is_judged)
 
 
 def watermark(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> dict[str, Any]:
     """How much feedback there was, and when the newest piece was recorded."""
-    query = sa.select(sa.func.count(), sa.func.max(feedback.c.recorded_at)).where(
-        feedback.c.agent_id == agent_id
-    )
-    count, newest = connection.execute(
-        query if as_of is None else query.where(feedback.c.recorded_at <= as_of)
-    ).one()
+    columns = (sa.func.count(), sa.func.max(feedback.c.recorded_at))
+    query = sa.select(*columns).where(feedback.c.agent_id == agent_id)
+    if as_of is not None:
+        query = query.where(feedback.c.recorded_at <= as_of)
+    count, newest = connection.execute(query).one()
     return {"feedback": count, "recorded_at": newest.isoformat() if newest else None}
 
 
 def state(connection: sa.Connection, agent_id: str) -> list[int]:
-    """Counts that tell two states of the database apart, as far as building goes: nothing in these
-    tables is ever changed in place."""
-    tables = (feedback, traces, cases)
-    counts = [
-        connection.execute(
-            sa.select(sa.func.count()).where(one.c.agent_id == agent_id)
-        ).scalar_one()
-        for one in tables
-    ]
+    """Counts that tell two states of the database apart for a build: these tables are never changed
+    in place."""
+    counts = []
+    for table in (feedback, traces, cases):
+        query = sa.select(sa.func.count()).where(table.c.agent_id == agent_id)
+        counts.append(connection.execute(query).scalar_one())
     linked = sa.select(sa.func.count()).where(feedback_targets.c.target_id.is_not(None))
     return [*counts, connection.execute(linked).scalar_one()]
 
@@ -481,7 +474,7 @@ def trace_count(connection: sa.Connection, agent_id: str) -> int:
 
 
 def add(connection: sa.Connection, dataset: Dataset) -> bool:
-    """Insert `dataset` where its fingerprint is new for the agent; False where it was there."""
+    """Insert `dataset` unless the agent has it already; returns whether it was inserted."""
     if connection.execute(sa.select(datasets.c.id).where(datasets.c.id == dataset.id)).scalar():
         return False
     agent_id = connection.execute(
@@ -500,13 +493,12 @@ def add(connection: sa.Connection, dataset: Dataset) -> bool:
     return True
 
 
-def confirm(connection: sa.Connection, dataset_id: str, at: datetime) -> None:
-    """Note that the same dataset came out again."""
-    this = datasets.c.id == dataset_id
-    manifest = connection.execute(sa.select(datasets.c.manifest).where(this)).scalar_one()
-    connection.execute(
-        datasets.update().where(this).values(manifest=manifest | {"confirmed_at": at.isoformat()})
-    )
+def confirm(connection: sa.Connection, dataset_id: str, confirmed_at: datetime) -> None:
+    """Record that a later build gave the same dataset."""
+    has_this_id = datasets.c.id == dataset_id
+    manifest = connection.execute(sa.select(datasets.c.manifest).where(has_this_id)).scalar_one()
+    manifest = manifest | {"confirmed_at": confirmed_at.isoformat()}
+    connection.execute(datasets.update().where(has_this_id).values(manifest=manifest))
 
 
 def find(
@@ -518,15 +510,8 @@ def find(
         query = query.where(agents.c.slug == agent)
     if dataset_id is not None:
         query = query.where(has_id(datasets.c.id, dataset_id))
-    rows = connection.execute(query.order_by(datasets.c.recorded_at, datasets.c.id)).mappings()
+    rows = connection.execute(query.order_by(datasets.c.recorded_at, datasets.c.id))
     return [
-        Dataset(
-            row["id"],
-            row["slug"],
-            row["shape"],
-            row["fingerprint"],
-            row["manifest"],
-            row["recorded_at"],
-        )
+        Dataset(row.id, row.slug, row.shape, row.fingerprint, row.manifest, row.recorded_at)
         for row in rows
     ]

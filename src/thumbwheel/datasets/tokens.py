@@ -1,5 +1,5 @@
-"""How many tokens a text has, by a tokenizer file; training has its own prompt builder, which also
-counts the template."""
+"""Counts the tokens of a text with a tokenizer file. Training has its own prompt builder, which
+also counts the chat template."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from thumbwheel.core.errors import MissingExtra, ModelError
 
 
 def counter(folder: Path) -> Callable[[str], int]:
-    """Counts by `folder`/tokenizer.json. Raises ModelError where it cannot be read, MissingExtra
-    without `tokenizers`."""
+    """A function that counts tokens by `folder`/tokenizer.json.
+
+    Raises ModelError if the file cannot be read, MissingExtra without `tokenizers`.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError:

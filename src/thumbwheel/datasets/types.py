@@ -1,8 +1,8 @@
-"""Nouns of this stage: settings, the evidence of one prompt, the rows of the built-in shapes, a
+"""Types of this stage: settings, the evidence of one prompt, the rows of the built-in shapes, a
 frozen dataset.
 
-What a build makes by the million is a named tuple, or (rows, which are derived from each other) a
-dataclass that is not frozen: a frozen one takes five times as long to make.
+What a build creates by the million is a named tuple, or (rows, which derive from each other) a
+dataclass that is not frozen: a frozen one takes five times as long to create.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from thumbwheel.rewards.types import LabelConfig, Scope, Value
 
 Message = dict[str, Any]
 WAITS = "case that waits for feedback"
-"""Origin of prompts whose case is judged by what is said later about an answer, so that a fresh one
-cannot be checked."""
+"""Origin of prompts whose case is judged by later feedback, so that a fresh answer cannot be
+checked."""
 REWARD = "reward"
-"""Kind and origin of what the ledger says about an answer: computed, though people may have been
-heard in it."""
+"""Kind and origin of rewards of the ledger: computed, though feedback of people may contribute."""
 SPLITS = ("train", "dev", "gate")
 """Rows to learn from, rows that stop a training and choose a method, and rows that an evaluation
-reads once a candidate."""
+reads once per candidate."""
 HELD_OUT, EXCLUDED = "held out", "excluded"
 
 
 def owner_mark(metadata: Any) -> str | None:
-    """HELD_OUT for validation data, which may stand in dev and gate only; EXCLUDED for what is
+    """HELD_OUT for validation data, which may be in dev and gate only; EXCLUDED for data that is
     neither for training nor for validation."""
     if not isinstance(metadata, dict):
         return None
@@ -43,8 +42,8 @@ def owner_mark(metadata: Any) -> str | None:
 
 
 class PlanConfig(Config):
-    """How many rows a method needs. `min`: below, it is not worth training; `fine`: from here on it
-    is recommended."""
+    """How many rows a method needs: below `min` it is not worth training, from `fine` on it is
+    recommended."""
 
     sft_min: int = Field(default=50, ge=1)
     """Good answers below which imitation overfits their wording (LIMA needed 1,000 for style;
@@ -56,8 +55,8 @@ class PlanConfig(Config):
     dpo_fine: int = Field(default=200, ge=1)
     """Pairs from which DPO is recommended."""
     kto_min: int = Field(default=100, ge=1)
-    """Labels below which KTO is weak: a lone label says less than a pair, so it takes about twice
-    as many."""
+    """Labels below which KTO is weak: a label says less than a pair, so it takes about twice as
+    many."""
     kto_fine: int = Field(default=200, ge=1)
     """Labels from which KTO is recommended."""
     kto_class: int = Field(default=30, ge=1)
@@ -160,8 +159,8 @@ class DatasetConfig(Config):
 
 
 class Answer(NamedTuple):
-    """One distinct text that answered a prompt, with all that is known about it; equal texts of
-    several traces are one answer.
+    """One distinct text that answered a prompt, with all its judgements; equal texts of several
+    traces are one answer.
 
     `good` and `strength` follow the rule over all its votes; being the text of an edit is a vote
     for it. `origin` names the winning vote: upvote, downvote, rating, score, label, outcome, or
@@ -184,29 +183,28 @@ class Answer(NamedTuple):
     value: Value | None = None
     logps: tuple[float, ...] | None = None
     automatic: bool = False
-    """Nobody but checkers and models called it good or bad; `value` has its own."""
+    """Only checkers and models called it good or bad; `value` has a flag of its own."""
     withheld: frozenset[str] = frozenset()
     """What it lost because only checkers and models said it: WITHHELD_JUDGEMENT, WITHHELD_VALUE."""
     prompt: list[Message] | None = None
-    """What it answered, where that is not the prompt of its evidence: runs of one task meet
-    different users and tools."""
+    """What it answered, if that is not the prompt of its evidence: runs of one task have different
+    users and tool results."""
 
     @property
     def by_people(self) -> bool:
-        """Whether people called it good or bad themselves; a combined reward is computed, whoever
-        is a part of it."""
+        """Whether people called it good or bad themselves; a combined reward is computed, even if
+        feedback of people contributed to it."""
         return self.good is not None and not self.automatic and self.origin != REWARD
 
 
 MACHINES = "only checkers or models judged it: not for the gate"
 
-
 WITHHELD_JUDGEMENT, WITHHELD_VALUE = "judgement", "value"
 
 
 class Edge(NamedTuple):
-    """Answer `better` stands above answer `worse` (positions in the evidence) because of a
-    correction or a preference."""
+    """Answer `better` is better than answer `worse` (positions in the evidence), by a correction or
+    a preference."""
 
     better: int
     worse: int
@@ -228,7 +226,7 @@ class Case:
 
 
 class Asked(NamedTuple):
-    """A trace in which a prompt was asked, whatever became of its answer."""
+    """A trace that asked a prompt, whatever its answer."""
 
     group: str
     trace_id: str
@@ -236,8 +234,8 @@ class Asked(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """All usable, resolved evidence about one prompt; every answer, case and trace belongs to
-    `split`. No case is gold."""
+    """All usable evidence about one prompt. Every answer, case and trace belongs to `split`; no
+    case is gold."""
 
     prompt_id: str
     prompt: list[Message]
@@ -248,46 +246,48 @@ class Evidence(NamedTuple):
     cases: tuple[Case, ...] = ()
     asked: tuple[Asked, ...] = ()
     task: str | None = None
-    """The task of runs of several steps: comparable across their prompts."""
+    """The task of runs of several steps, which makes them comparable across their prompts."""
     withheld_edges: int = 0
-    """Comparisons and corrections that only checkers and models made, and that the gate may not
-    hold."""
+    """Comparisons and corrections left out of the gate because only checkers and models made
+    them."""
 
     @property
     def success(self) -> float | None:
         """How well the recorded answers did, from 0 to 1: the mean of their numbers, or of good (1)
         and bad (0); None without either."""
-        known = [
-            one.value.unit if one.value else float(bool(one.good))
-            for one in self.answers
-            if one.value or one.good is not None
-        ]
-        return sum(known) / len(known) if known else None
+        values = []
+        for answer in self.answers:
+            if answer.value:
+                values.append(answer.value.unit)
+            elif answer.good is not None:
+                values.append(float(answer.good))
+        return sum(values) / len(values) if values else None
 
     @property
     def liked(self) -> Answer | None:
-        """What somebody wrote instead of an answer, else the answer that people most clearly called
-        good; None without either."""
+        """A text that somebody wrote as a correction, else the answer that people most clearly
+        called good; None without either."""
+
+        def clearness(answer: Answer) -> tuple[bool, float, str]:
+            return answer.origin == "correction", answer.strength, answer.text
+
         good = [
-            one
-            for one in self.answers
-            if one.good and one.by_people and not (one.corrected or one.conflict)
+            answer
+            for answer in self.answers
+            if answer.good and answer.by_people and not answer.corrected and not answer.conflict
         ]
-        return max(
-            good, key=lambda one: (one.origin == "correction", one.strength, one.text), default=None
-        )
+        return max(good, key=clearness, default=None)
 
 
 class Drop(NamedTuple):
-    """Something that became no row, and why."""
+    """Evidence that became no row, and why."""
 
     reason: str
 
 
 @dataclass
 class Tally:
-    """What was met while evidence was gathered: what was dropped and why, and how often raters
-    disagreed."""
+    """Counters of reading evidence: what was dropped and why, and how often raters disagreed."""
 
     drops: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
@@ -295,11 +295,11 @@ class Tally:
 
 @dataclass(kw_only=True, slots=True)
 class Row:
-    """What every row has. `weight` is final: it holds the strength of the evidence and, for labels,
-    the class weight.
+    """The fields of every row. `weight` is final: the strength of the evidence and, for labels, the
+    class weight.
 
-    `group` is what the split keeps together: the session, else the prompt. `prompt` is a list of
-    chat messages.
+    `group` is the unit that a confidence interval counts: the session, else the prompt. `prompt` is
+    a list of chat messages.
     """
 
     row_id: str
@@ -316,8 +316,7 @@ class Row:
 
 @dataclass(kw_only=True, slots=True)
 class ChatRow(Row):
-    """A prompt and a good answer. `token_ids` are the captured ones of the answer, where they are
-    known."""
+    """A prompt and a good answer. `token_ids` are those captured with the answer, if any."""
 
     completion: str
     finish_reason: str | None
@@ -326,7 +325,7 @@ class ChatRow(Row):
 
 @dataclass(kw_only=True, slots=True)
 class PairRow(Row):
-    """A prompt, the better answer and the worse one, with why each ended where that was captured."""
+    """A prompt, the better answer and the worse one, each with its finish reason if captured."""
 
     chosen: str
     rejected: str
@@ -357,27 +356,26 @@ class ScoredRow(Row):
 @dataclass(kw_only=True, slots=True)
 class PromptRow(Row):
     """A prompt to be answered afresh, and what judges an answer: reference, checker and its
-    settings are null where nothing is known."""
+    settings, null if there are none."""
 
     reference: Any
     checker: str | None
     checker_config: dict[str, Any] | None
     case_id: str | None
     success: float | None = None
-    """How well recorded answers to it did, from 0 to 1; null where none was judged. For curricula."""
+    """How well recorded answers to it did, from 0 to 1; null if none was judged. For curricula."""
     liked: str | None = None
-    """A recorded answer that people wrote or called good. No reference, since others may be right
-    too; for guards."""
+    """A recorded answer that people wrote or called good, for guards. Not a reference: others may
+    be right too."""
 
 
 @dataclass(kw_only=True, slots=True)
 class GroupRow(Row):
-    """A prompt with two and more recorded answers, and how good each is from 0 to 1.
+    """A prompt with at least two recorded answers, and how good each is from 0 to 1.
 
-    `prompts`, one for each answer, is set where several runs of one task are compared, each with a
+    `prompts`, one for each answer, is set if several runs of one task are compared, each with a
     history of its own; `prompt` is then that of the first. `finish_reasons`, `token_ids` and
-    `logps` (those of the token ids, by the model that answered) are null where they were not
-    captured.
+    `logps` (of the token ids, by the model that answered) are null if not captured.
     """
 
     completions: list[str]

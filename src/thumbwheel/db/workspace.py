@@ -1,4 +1,4 @@
-"""An open home: its paths, its database and its settings. Every operation of every stage takes it."""
+"""An open home: its paths, its database and its settings; the operations of all stages take it."""
 
 from __future__ import annotations
 

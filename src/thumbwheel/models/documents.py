@@ -41,7 +41,7 @@ def as_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def documents(ws: Workspace, kind: str, agent: str) -> list[Document]:
-    """All documents of a kind about `agent`, newest first; raises StorageError for a damaged one."""
+    """The documents of a kind about `agent`, newest first; StorageError for a damaged one."""
     with ws.db.read() as connection:
         records = store.artifacts_of(connection, kind)
     blobs = Artifacts(ws.home.blobs)

@@ -79,8 +79,9 @@ def folder(ws: Workspace, reward_model: RewardModelRecord) -> Path:
     Raises Conflict for a tainted model, which must not be used any more.
     """
     if reward_model.tainted:
-        what = f"reward model {reward_model.name!r} of agent {reward_model.agent!r}"
-        fix = f"Train another: thumbwheel train reward --agent {reward_model.agent} --base {reward_model.base}"
+        agent, base = reward_model.agent, reward_model.base
+        what = f"reward model {reward_model.name!r} of agent {agent!r}"
+        fix = f"Train another: thumbwheel train reward --agent {agent} --base {base}"
         raise Conflict(what, "it is tainted: data that it was trained on was erased", fix)
     target = ws.home.cache / "reward-models" / reward_model.id
     return Artifacts(ws.home.blobs).checkout(reward_model.files, target)

@@ -37,8 +37,8 @@ def require_agent(ws: Workspace, agent: str) -> str:
         raise NotFound(
             f"agent {agent!r}",
             "nothing was recorded for it",
-            f"Known: {', '.join(known_agents) or 'none yet'}.{nearest(agent, known_agents)} Import something "
-            "first",
+            f"Known: {', '.join(known_agents) or 'none yet'}.{nearest(agent, known_agents)} "
+            "Import something first",
         )
     return ids.derived("agt", agent)
 
@@ -268,7 +268,7 @@ def point(
 
 
 def take_back(ws: Workspace, agent: str, switch: Switch) -> None:
-    """Undo a switch that failed: the alias points where it did before, unless it was moved since."""
+    """Undo a failed switch: the alias points where it did before, unless it was moved since."""
     agent_id = require_agent(ws, agent)
     ws.db.write(lambda connection: store.take_back(connection, agent_id, switch))
 

@@ -421,7 +421,7 @@ def test_several_processes_build_the_same_dataset(
     for shape in ("labels", "pairs", "prompts", "scored"):
         alone, _ = built(world, tmp_path / f"{shape}-alone", shape, config)
         with monkeypatch.context() as patch:
-            patch.setattr(collect, "SHARED", 10)
+            patch.setattr(collect, "TRACES_A_WORKER", 10)
             shared, rows = built(world, tmp_path / f"{shape}-shared", shape, config)
         assert rows
         assert (shared.id, shared.manifest["files"]) == (alone.id, alone.manifest["files"])
@@ -447,7 +447,7 @@ def test_processes_agree_where_prompts_that_nobody_judged_stand(
         )
     found = []
     for shared in (10**9, 20):
-        monkeypatch.setattr(collect, "SHARED", shared)
+        monkeypatch.setattr(collect, "TRACES_A_WORKER", shared)
         dataset, rows = built(
             world, tmp_path / str(shared), "prompts", DatasetConfig(dev=0, gate=0.5)
         )
@@ -536,7 +536,7 @@ def test_the_history_of_a_run_is_a_prompt_that_stands_in_one_split(
     ws = runs(tmp_path / "split", gold=False)
     ids = []
     for shared in (10**9, 6):
-        monkeypatch.setattr(collect, "SHARED", shared)
+        monkeypatch.setattr(collect, "TRACES_A_WORKER", shared)
         dataset = build(ws, AGENT, "labels", DatasetConfig(dev=0, gate=0.5))
         splits: dict[str, set[str]] = {}
         for row in everything(ws, dataset):

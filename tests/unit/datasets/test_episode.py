@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from thumbwheel.datasets.episode import CALLS, OTHER, UNTOLD, RunStep, history
+from thumbwheel.datasets.episode import CALLS, OTHER_ANSWER, UNRECORDED, RunStep, history
 
 ASKED = [{"role": "user", "content": "Cancel it."}]
 CALL = {
@@ -35,11 +35,11 @@ def test_the_history_is_the_same_in_both_forms(messages: list[dict[str, Any]]) -
 @pytest.mark.parametrize(
     ("steps", "answer", "why"),
     [
-        ([step("Which?"), step("Done.")], "Done.", UNTOLD),
-        ([step(None), step("Done.", GIVEN)], "Done.", UNTOLD),
-        ([RunStep("tool", {}, "ok")], "Done.", UNTOLD),
+        ([step("Which?"), step("Done.")], "Done.", UNRECORDED),
+        ([step(None), step("Done.", GIVEN)], "Done.", UNRECORDED),
+        ([RunStep("tool", {}, "ok")], "Done.", UNRECORDED),
         ([step("Which?"), step(CALL, GIVEN)], "Which?", CALLS),
-        ([step(CALL), step("Done.", GIVEN)], "Something else.", OTHER),
+        ([step(CALL), step("Done.", GIVEN)], "Something else.", OTHER_ANSWER),
     ],
 )
 def test_what_is_not_told_has_its_reason(steps: list[RunStep], answer: str, why: str) -> None:

@@ -88,7 +88,7 @@ def collected(
     ]
     settled = combine_claims([part.claims() for part in parts], CONFIG)
     for part in parts:
-        part.settle(*settled)
+        part.load(*settled)
     folders, said = [], {name: Counter[str]() for name in ("drops", "notes", "prompts")}
     for number, (bound, part) in enumerate(zip(bounds, parts, strict=True)):
         folders.append(folder / str(number))
