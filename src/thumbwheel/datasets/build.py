@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from itertools import takewhile
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -28,7 +27,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets import store
 from thumbwheel.datasets.collect import collect
 from thumbwheel.datasets.files import DIGEST, SpillReader, read_parquet, write_tables
-from thumbwheel.datasets.health import CheckedRows, Finding, check, demand
+from thumbwheel.datasets.health import CheckedRows, Finding, check, require_healthy
 from thumbwheel.datasets.ledger_rewards import ledger_values, ledger_warnings
 from thumbwheel.datasets.row_stats import RowStats
 from thumbwheel.datasets.selection import Selection
@@ -150,9 +149,7 @@ def _check_and_write(
             raise
 
 
-def _check(
-    selection: Selection, config: DatasetConfig, checked_rows: CheckedRows
-) -> list[Finding]:
+def _check(selection: Selection, config: DatasetConfig, checked_rows: CheckedRows) -> list[Finding]:
     """Findings about the first rows of each split by id, which is a hash; they are added to
     `checked_rows`."""
     if not config.checked:

@@ -228,10 +228,7 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
         stale_of = {dataset.id: stale(ws, dataset) for dataset in existing}
     if json:
         log.answer(
-            [
-                asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])}
-                for dataset in existing
-            ]
+            [asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])} for dataset in existing]
         )
         return
     lines = []
@@ -323,9 +320,12 @@ def _describe(
     log.table("Where they come from", ("origin", "rows"), manifest["origins"].items())
     log.table("Left out", ("reason", "how many"), manifest["drops"].items())
     lines = list(manifest["warnings"])
-    for finding in manifest["health"]["findings"]:
-        if finding["verdict"] in ("warning", "error"):
-            lines.append(f"{finding['check']} ({finding['verdict']}): {finding['text']}")
+    findings = manifest["health"]["findings"]
+    lines += [
+        f"{finding['check']} ({finding['verdict']}): {finding['text']}"
+        for finding in findings
+        if finding["verdict"] in ("warning", "error")
+    ]
     lines += _figures(manifest)
     lines += [f"{name}: {value}" for name, value in manifest["fitted"].items()]
     lines.append(f"rule: {manifest['rule']}")

@@ -245,9 +245,7 @@ def _problems(plan: DataPlan) -> Iterator[str]:
     coarse = {kind: count for kind, count in plan.reach.arrived.items() if kind != "trace"}
     if coarse:
         targets = ", ".join(plural(count, kind) for kind, count in coarse.items())
-        yield (
-            f"Feedback about {targets} is kept, and teaches nothing yet: it is not about one answer."
-        )
+        yield f"Feedback about {targets} is kept, but not learned from: it is not about one answer."
     warnings: list[str] = []
     for name in plan.eligible:
         warnings += plan.shapes[plan.methods[name].shape].warnings

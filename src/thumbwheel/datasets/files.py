@@ -1,9 +1,9 @@
-"""Rows in files: the columns of a row class, Parquet in and out, and the spill in which a build
-sorts more rows than memory holds.
+"""Rows in files: the columns of a row class, Parquet in and out, and spill files, with which a
+build sorts more rows than memory holds.
 
-Text, numbers, truth values and lists of them are columns of their own type; every other value is
-JSON text. A row id is a hash, so the buckets of a spill, by the first character of the id, are of
-one size, and each is sorted alone: no merge, and linear in the rows.
+Text, numbers, booleans and lists of them are columns of their own type; every other value is JSON
+text. A row id is a hash, so the buckets of a spill, by the first character of the id, are of about
+one size. Each is sorted alone, without a merge.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from thumbwheel.db.columns import parsed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-READ = 1024
+READ_BATCH = 1024
 """Rows that are decoded at once."""
-HELD = 20_000
-"""Rows that a spill holds in memory before it writes them."""
+ROWS_IN_MEMORY = 20_000
+"""Rows that a spill has in memory before it writes them."""
 PREFIX = len("row_") + 1
 """Characters of a row id that name its bucket."""
 DIGEST = "_digest"
-"""Column of a spill: sha256 of the row as it was made, before anything was fitted."""
+"""Column of a spill: sha256 of the row before anything was fitted."""
 PLAIN = (str, int, float, bool)
 
 
 class Columns:
-    """How the fields of a row class lie in a file."""
+    """The columns of a row class in a file."""
 
     def __init__(self, row_type: type[Row]) -> None:
         self.row_type = row_type
         self.kinds = {name: _kind(kind) for name, kind in typing.get_type_hints(row_type).items()}
         self.names = list(self.kinds)
-        self._json = [place for place, kind in enumerate(self.kinds.values()) if kind is None]
+        self._json = [position for position, kind in enumerate(self.kinds.values()) if kind is None]
         self._values: Callable[[Row], tuple[Any, ...]] = attrgetter(*self.names)
         self._last: tuple[Any, str, str] = (None, "", "")
 
@@ -55,54 +55,58 @@ class Columns:
         import pyarrow as pa
 
         plain = {str: pa.string(), float: pa.float64(), bool: pa.bool_(), int: pa.int64()}
-        found = {
-            name: pa.string()
-            if kind is None
-            else plain[kind]
-            if isinstance(kind, type)
-            else pa.list_(plain[kind[0]])
-            for name, kind in self.kinds.items()
-        }
-        return pa.schema([*found.items(), *extra])
+        arrow_types = {}
+        for name, kind in self.kinds.items():
+            if kind is None:
+                arrow_types[name] = pa.string()
+            elif isinstance(kind, type):
+                arrow_types[name] = plain[kind]
+            else:
+                arrow_types[name] = pa.list_(plain[kind[0]])
+        return pa.schema([*arrow_types.items(), *extra])
 
     def encoded(self, row: Row) -> tuple[list[Any], bytes]:
-        """(the values of `row` in the order of `names`, sha256 of the row); the keys of JSON keep
-        their order in the values, which templates show to a model, and do not matter in the
-        hash."""
+        """(the values of `row` in the order of `names`, sha256 of the row).
+
+        In the values, JSON keeps the order of its keys, because templates show it to a model; in
+        the hash the order does not matter.
+        """
         values = list(self._values(row))
         hashed = values.copy()
-        for place in self._json:
-            if values[place] is not None:
-                values[place], hashed[place] = self._text(values[place])
+        for position in self._json:
+            if values[position] is not None:
+                values[position], hashed[position] = self._json_texts(values[position])
         return values, hashlib.sha256(_bytes(hashed)).digest()
 
     def replaced(self, table: pa.Table, changed: Mapping[str, list[Any]]) -> pa.Table:
-        """`table` with the columns of this class only, those in `changed` in their place."""
+        """`table` with only the columns of this class; those in `changed` are replaced."""
         import pyarrow as pa
 
         schema = self.schema()
-        found = [
-            pa.array(changed[field.name], field.type)
-            if field.name in changed
-            else table.column(field.name)
-            for field in schema
-        ]
-        return pa.Table.from_arrays(found, schema=schema)
+        columns = []
+        for field in schema:
+            if field.name in changed:
+                columns.append(pa.array(changed[field.name], field.type))
+            else:
+                columns.append(table.column(field.name))
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def decoded(self, batch: Any) -> Iterator[Any]:
         """The rows of an Arrow batch or table."""
-        names = [
-            name for name in self.names if name in batch.schema.names
-        ]  # a file may be older than a field
-        columns = {name: batch.column(name).to_pylist() for name in names}
-        for name in (self.names[place] for place in self._json if self.names[place] in columns):
-            columns[name] = [parsed(text) for text in columns[name]]
+        # a file may be older than a field
+        names = [name for name in self.names if name in batch.schema.names]
+        columns = {}
+        for name in names:
+            column = batch.column(name).to_pylist()
+            if self.kinds[name] is None:
+                column = [parsed(text) for text in column]
+            columns[name] = column
         for values in zip(*columns.values(), strict=True):
             yield self.row_type(**dict(zip(names, values, strict=True)))
 
-    def _text(self, value: Any) -> tuple[str, str]:
-        """As JSON, and as canonical JSON; the rows of one prompt come together and share its
-        messages."""
+    def _json_texts(self, value: Any) -> tuple[str, str]:
+        """The value as JSON, and as canonical JSON. The last one is cached: the rows of one prompt
+        come together and share its messages."""
         if value is not self._last[0]:
             self._last = (value, _bytes(value).decode(), ids.canonical(value))
         return self._last[1:]
@@ -114,17 +118,15 @@ def write_parquet(path: Path, row_type: type[Row], rows: Sequence[Row]) -> None:
 
     columns = Columns(row_type)
     schema = columns.schema()
-    values = (
-        zip(*(columns.encoded(row)[0] for row in rows), strict=True)
-        if rows
-        else ([] for _ in schema)
-    )
-    arrays = [pa.array(list(one), field.type) for one, field in zip(values, schema, strict=True)]
+    encoded = [columns.encoded(row)[0] for row in rows]
+    arrays = []
+    for position, field in enumerate(schema):
+        arrays.append(pa.array([values[position] for values in encoded], field.type))
     write_tables(path, schema, [pa.Table.from_arrays(arrays, schema=schema)])
 
 
 def write_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> int:
-    """Write `tables` one after the other and return how many rows they have."""
+    """Write `tables` one after the other; returns how many rows they have."""
     import pyarrow.parquet as pq
 
     count = 0
@@ -144,12 +146,12 @@ def read_parquet(path: Path, row_type: type[Row]) -> Iterator[Any]:
 
     columns = Columns(row_type)
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=READ):
+        for batch in file.iter_batches(batch_size=READ_BATCH):
             yield from columns.decoded(batch)
 
 
 class SpillWriter:
-    """Rows of one class, on their way into a folder; `SpillReader` reads them back."""
+    """Writes rows of one class into a folder, from which `SpillReader` reads them in order."""
 
     def __init__(self, folder: Path, row_type: type[Row]) -> None:
         import pyarrow as pa
@@ -158,22 +160,21 @@ class SpillWriter:
         self.schema = self.columns.schema((DIGEST, pa.binary(32)))
         self.rows = 0
         self._folder = folder
-        self._held: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
+        self._buckets: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
         self._writers: dict[tuple[str, str], Any] = {}
-        self._waiting = 0
+        self._in_memory = 0
 
     def add(self, row: Row) -> None:
-        """Take one row."""
         values, digest = self.columns.encoded(row)
         values.append(digest)
-        self._held[row.split, row.row_id[:PREFIX]].append(values)
+        self._buckets[row.split, row.row_id[:PREFIX]].append(values)
         self.rows += 1
-        self._waiting += 1
-        if self._waiting >= HELD:
+        self._in_memory += 1
+        if self._in_memory >= ROWS_IN_MEMORY:
             self._write()
 
     def close(self) -> None:
-        """Write what is still held; afterwards it is only read."""
+        """Write the rows that are still in memory, and close the files."""
         self._write()
         for writer in self._writers.values():
             writer.close()
@@ -182,54 +183,56 @@ class SpillWriter:
         import pyarrow as pa
 
         try:
-            for key, rows in self._held.items():
+            for key, rows in self._buckets.items():
                 if key not in self._writers:
                     self._writers[key] = pa.ipc.new_stream(str(self._path(key)), self.schema)
+                columns = zip(*rows, strict=True)
                 arrays = [
-                    pa.array(list(one), field.type)
-                    for one, field in zip(zip(*rows, strict=True), self.schema, strict=True)
+                    pa.array(list(values), field.type)
+                    for values, field in zip(columns, self.schema, strict=True)
                 ]
-                self._writers[key].write_batch(
-                    pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-                )
+                batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+                self._writers[key].write_batch(batch)
         except OSError as error:
             raise _unwritable(self._folder, error) from error
-        self._held.clear()
-        self._waiting = 0
+        self._buckets.clear()
+        self._in_memory = 0
 
     def _path(self, key: tuple[str, str]) -> Path:
-        return self._folder / f"{key[0]}-{key[1].encode().hex()}.arrow"
+        split, prefix = key
+        return self._folder / f"{split}-{prefix.encode().hex()}.arrow"
 
 
 class SpillReader:
-    """The rows that several spills of one class hold together, in the order of their ids, split by
-    split."""
+    """Reads the rows of several spills of one class together, in the order of their ids."""
 
     def __init__(self, folders: Iterable[Path], row_type: type[Row]) -> None:
         self.columns = Columns(row_type)
         self._folders = list(folders)
 
     def tables(self, split: str, names: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of `split`, some thousand at once; all columns, or those named."""
+        """The rows of `split`, some thousand at once; all columns, or `row_id` and those in
+        `names`."""
         import pyarrow as pa
 
-        names = None if names is None else list(dict.fromkeys(("row_id", *names)))
-        waiting: list[Any] = []
-        for name in sorted(
-            {path.name for folder in self._folders for path in folder.glob(f"{split}-*.arrow")}
-        ):
-            found = [
-                _read(folder / name, names) for folder in self._folders if (folder / name).exists()
-            ]
-            waiting.append(pa.concat_tables(found).sort_by("row_id"))
-            if sum(table.num_rows for table in waiting) >= HELD:
-                yield pa.concat_tables(waiting)
-                waiting = []
-        if waiting:
-            yield pa.concat_tables(waiting)
+        if names is not None:
+            names = list(dict.fromkeys(("row_id", *names)))
+        buckets = defaultdict(list)
+        for folder in self._folders:
+            for path in folder.glob(f"{split}-*.arrow"):
+                buckets[path.name].append(path)
+        pending: list[Any] = []
+        for _, paths in sorted(buckets.items()):
+            bucket = pa.concat_tables([_read(path, names) for path in paths])
+            pending.append(bucket.sort_by("row_id"))
+            if sum(table.num_rows for table in pending) >= ROWS_IN_MEMORY:
+                yield pa.concat_tables(pending)
+                pending = []
+        if pending:
+            yield pa.concat_tables(pending)
 
 
-def _read(path: Path, names: list[str] | None) -> pa.Table:
+def _read(path: Path, names: Sequence[str] | None) -> pa.Table:
     import pyarrow as pa
 
     with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as stream:
@@ -238,26 +241,29 @@ def _read(path: Path, names: list[str] | None) -> pa.Table:
 
 
 def _bytes(value: Any) -> bytes:
-    """JSON; the quick way cannot write half a surrogate pair."""
+    """The value as JSON."""
     try:
         return pydantic_core.to_json(value)
-    except pydantic_core.PydanticSerializationError:
+    except pydantic_core.PydanticSerializationError:  # half a surrogate pair, which UTF-8 has not
         return json.dumps(value).encode()
 
 
 def _kind(annotation: Any) -> type | tuple[type] | None:
-    """str, int, float or bool, or a list of one of them, (None beside it allowed); None for what is
-    kept as JSON."""
-    parts = (
-        typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    )
+    """str, int, float or bool; a tuple of one of them for a list; None for what is stored as JSON.
+    Each may be optional."""
+    parts = (annotation,)
+    if isinstance(annotation, types.UnionType):
+        parts = typing.get_args(annotation)
     inner = [part for part in parts if part is not types.NoneType]
     if len(inner) != 1:
         return None
     if inner[0] in PLAIN:
         return typing.cast("type", inner[0])
-    items = typing.get_args(inner[0]) if typing.get_origin(inner[0]) is list else ()
-    return (items[0],) if items and items[0] in PLAIN else None
+    if typing.get_origin(inner[0]) is list:
+        (item,) = typing.get_args(inner[0])
+        if item in PLAIN:
+            return (item,)
+    return None
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:

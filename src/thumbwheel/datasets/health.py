@@ -1,9 +1,9 @@
-"""Is a dataset fit for training? Checks of its rows, each with a verdict, what it found, and the
-rows concerned.
+"""Checks whether the rows of a dataset are fit for training. Each check gives a verdict, a text and
+the rows concerned.
 
-Lives here: the checks. Nothing here changes or drops a row. A build runs them on up to `checked`
-rows of each split, before anything is frozen; an error stops it unless its check is named in
-`allow`. To add a check: a function of `CheckedRows` and a line in CHECKS.
+Nothing here changes or drops a row. A build runs the checks on up to `checked` rows of each split,
+before anything is frozen; an error stops it unless its check is named in `allow`. To add a check: a
+function of `CheckedRows` and a line in CHECKS.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CHARACTERS = 4.0
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check says. `rows` are the ids of the first rows concerned, `count` of how many."""
+    """The result of one check. `rows` are the ids of the first of the `count` rows concerned."""
 
     check: str
     verdict: str
@@ -55,11 +55,11 @@ class Finding:
 
 @dataclass
 class CheckedRow:
-    """One row as the checks see it. `strength` is what was left of its weight after disagreement,
-    from 0 to 1.
+    """One row as the checks see it. `strength` is what disagreement left of its weight, from 0 to
+    1.
 
-    `answered` are its prompt with each of its answers, `remembered` the turns of its history
-    (`split.turn_key`).
+    `answered` are the turns of its prompt and each of its answers, `remembered` the turns of its
+    history (`split.turn_key`).
     """
 
     row_id: str
@@ -75,62 +75,61 @@ class CheckedRow:
 
 @dataclass
 class CheckedRows:
-    """The rows that are checked, `total` of the dataset, and what truncation needs: tokens of a
-    text, and the chosen length."""
+    """The rows that are checked, of `total` in the dataset, and what the check of truncation needs:
+    `tokens` counts those of a text, `length` is the longest that is not cut."""
 
     total: int = 0
     rows: list[CheckedRow] = field(default_factory=list)
     length: int | None = None
     tokens: Callable[[str], int] | None = None
-    _near: list[tuple[CheckedRow, CheckedRow, float]] | None = None
+    _near_pairs: list[tuple[CheckedRow, CheckedRow, float]] | None = None
 
     def take(self, rows: Iterable[Any], fitted: Mapping[str, Any] | None = None) -> None:
-        """Add rows of the shapes' classes; `fitted` where their weights have class weights in them."""
-        self._near = None
+        """Add rows of a shape's class; with `fitted`, their weights contain class weights."""
+        self._near_pairs = None
         weights = (fitted or {}).get("class_weights")
         for row in rows:
             label = getattr(row, "label", None)
-            scale = (
-                1.0
-                if weights is None or label is None
-                else weights["desirable" if label else "undesirable"]
-            )
+            class_weight = 1.0
+            if weights is not None and label is not None:
+                class_weight = weights["desirable" if label else "undesirable"]
             answers = tuple(_answers(row))
             key, turns = dialogue_keys(row.prompt)
-            answered = frozenset(turn_key(key, answer) for answer in answers)
-            told = (
-                asked_text(row.prompt),
-                answers,
-                label,
-                hasattr(row, "chosen"),
-                row.weight / scale,
-                answered,
-                frozenset(turns),
+            self.rows.append(
+                CheckedRow(
+                    row_id=row.row_id,
+                    split=row.split,
+                    prompt=asked_text(row.prompt),
+                    answers=answers,
+                    label=label,
+                    pair=hasattr(row, "chosen"),
+                    strength=row.weight / class_weight,
+                    answered=frozenset(turn_key(key, answer) for answer in answers),
+                    remembered=frozenset(turns),
+                )
             )
-            self.rows.append(CheckedRow(row.row_id, row.split, *told))
 
-    def near(self) -> list[tuple[CheckedRow, CheckedRow, float]]:
-        """Rows with nearly the same prompt and answers, and their overlap."""
-        if self._near is None:
-            rows = sorted(
-                self.rows, key=lambda row: SPLITS.index(row.split)
-            )  # equal texts are a chain, which has to begin in train
+    def near_pairs(self) -> list[tuple[CheckedRow, CheckedRow, float]]:
+        """Pairs of rows with nearly the same prompt and answers, and their overlap."""
+        if self._near_pairs is None:
+            # equal texts are reported as a chain, which has to begin in train
+            rows = sorted(self.rows, key=lambda row: SPLITS.index(row.split))
             pairs = near_pairs([f"{row.prompt}\n{' '.join(row.answers)}" for row in rows])
-            self._near = [(rows[one], rows[two], overlap) for one, two, overlap in pairs]
-        return self._near
+            self._near_pairs = [
+                (rows[first], rows[second], overlap) for first, second, overlap in pairs
+            ]
+        return self._near_pairs
 
-    def characters(self) -> dict[str, float]:
-        """Mean lengths of the prompts and of the answers of these rows."""
-        prompts = [len(row.prompt) for row in self.rows]
-        answers = [len(answer) for row in self.rows for answer in row.answers]
-        return {
-            name: round(fmean(some), 1)
-            for name, some in (("prompt", prompts), ("answer", answers))
-            if some
+    def mean_lengths(self) -> dict[str, float]:
+        """Mean lengths in characters of the prompts and of the answers."""
+        lengths = {
+            "prompt": [len(row.prompt) for row in self.rows],
+            "answer": [len(answer) for row in self.rows for answer in row.answers],
         }
+        return {name: round(fmean(values), 1) for name, values in lengths.items() if values}
 
     def of(self, *splits: str) -> list[CheckedRow]:
-        """Those of these splits."""
+        """The rows of these splits."""
         return [row for row in self.rows if row.split in splits]
 
 
@@ -141,14 +140,14 @@ def _answers(row: Any) -> Iterator[str]:
     yield from getattr(row, "completions", ())
 
 
-def check(texts: CheckedRows) -> list[Finding]:
+def check(checked_rows: CheckedRows) -> list[Finding]:
     """All findings, in the order of CHECKS."""
-    return [one(texts) for one in CHECKS.values()]
+    return [run_check(checked_rows) for run_check in CHECKS.values()]
 
 
-def demand(findings: Iterable[Finding], allow: Iterable[str], what: str) -> None:
-    """Raises DataError for the errors among `findings` that are not allowed, InputError for an
-    unknown check in `allow`."""
+def require_healthy(findings: Iterable[Finding], allow: Iterable[str], label: str) -> None:
+    """Raise DataError if `findings` has errors that are not allowed, InputError for an unknown
+    check in `allow`."""
     allowed = set(allow)
     for name in allowed - CHECKS.keys():
         raise InputError(
@@ -156,208 +155,199 @@ def demand(findings: Iterable[Finding], allow: Iterable[str], what: str) -> None
             "there is no such check",
             f"Known: {', '.join(CHECKS)}.{nearest(name, CHECKS)}",
         )
-    stopped = [one for one in findings if one.verdict == ERROR and one.check not in allowed]
-    if stopped:
-        named = "; ".join(
-            f"{one.check}: {one.text} (such as {', '.join(one.rows[:3])})" for one in stopped
-        )
-        ways = " ".join(f"--allow {one.check}" for one in stopped)
+    reasons, options = [], []
+    for finding in findings:
+        if finding.verdict == ERROR and finding.check not in allowed:
+            examples = ", ".join(finding.rows[:3])
+            reasons.append(f"{finding.check}: {finding.text} (such as {examples})")
+            options.append(f"--allow {finding.check}")
+    if reasons:
         raise DataError(
-            what,
-            f"its rows are not fit for training: {named}",
-            f"Mend the data, or say that you know: {ways}",
+            label,
+            f"its rows are not fit for training: {'; '.join(reasons)}",
+            f"Mend the data, or say that you know: {' '.join(options)}",
         )
 
 
-def _finding(name: str, verdict: str, text: str, rows: Iterable[str] = ()) -> Finding:
-    every = list(dict.fromkeys(rows))
-    return Finding(name, verdict, text, len(every), tuple(every[:SHOWN]))
+def _finding(name: str, verdict: str, text: str, row_ids: Iterable[str] = ()) -> Finding:
+    distinct = list(dict.fromkeys(row_ids))
+    return Finding(name, verdict, text, len(distinct), tuple(distinct[:SHOWN]))
 
 
-def _balance(texts: CheckedRows) -> Finding:
-    counts = Counter(row.label for row in texts.of("train") if row.label is not None)
+def _balance(sample: CheckedRows) -> Finding:
+    counts = Counter(row.label for row in sample.of("train") if row.label is not None)
     if not counts:
         return _finding("balance", NONE, "the rows have no classes")
     rarer = min((True, False), key=lambda label: counts[label])
     share = counts[rarer] / counts.total()
     word = "desirable" if rarer else "undesirable"
-    few = [row.row_id for row in texts.of("train") if row.label is rarer] if share < RARE else []
-    return _finding(
-        "balance", WARNING if few else OK, f"{share:.0%} of the training labels are {word}", few
-    )
+    rare_rows = []
+    if share < RARE:
+        rare_rows = [row.row_id for row in sample.of("train") if row.label is rarer]
+    text = f"{share:.0%} of the training labels are {word}"
+    return _finding("balance", WARNING if rare_rows else OK, text, rare_rows)
 
 
-def _duplicates(texts: CheckedRows) -> Finding:
-    train = texts.of("train")
-    pairs = [
-        (one, two, overlap)
-        for one, two, overlap in texts.near()
-        if one.split == two.split == "train"
-    ]
-    exact = sum(overlap == 1 for _, _, overlap in pairs)
-    copies = [row.row_id for pair in pairs for row in pair[:2]]
+def _duplicates(sample: CheckedRows) -> Finding:
+    train = sample.of("train")
+    exact = near = 0
+    copies = []
+    for first, second, overlap in sample.near_pairs():
+        if first.split == second.split == "train":
+            exact += overlap == 1
+            near += overlap < 1
+            copies += [first.row_id, second.row_id]
     many = len(set(copies)) > COPIES * len(train) and len(train) >= ENOUGH
-    text = f"{exact} exact and {len(pairs) - exact} near copies among {len(train)} training rows"
+    text = f"{exact} exact and {near} near copies among {len(train)} training rows"
     return _finding("duplicates", WARNING if many else OK, text, copies)
 
 
-def _leakage(texts: CheckedRows) -> Finding:
-    prompts: dict[str, list[CheckedRow]] = defaultdict(list)
-    for row in texts.rows:
-        prompts[row.prompt].append(row)
-    every = list(prompts)
-    strict = [max(SPLITS.index(row.split) for row in prompts[prompt]) for prompt in every]
-    held = sum(place > 0 for place in strict)
-    if not held or held == len(every):
-        return _finding(
-            "leakage", NONE, "nothing is held out" if not held else "nothing is in train"
-        )
-    copied: set[int] = set()
-    for first, second, _ in near_pairs(every, templates=False):
-        if (strict[first] > 0) != (strict[second] > 0):
-            copied.add(first if strict[first] else second)
-    continued = _continued(
-        texts, {prompt: number for number, prompt in enumerate(every) if strict[number]}
-    )
-    leaked = sorted(copied | continued)
-    rows = [prompts[every[number]][0].row_id for number in leaked]
-    verdict = (
-        OK
-        if not leaked
-        else ERROR
-        if len(leaked) > LEAK * held and len(leaked) >= ENOUGH
-        else WARNING
-    )
+def _leakage(sample: CheckedRows) -> Finding:
+    rows_of: dict[str, list[CheckedRow]] = defaultdict(list)
+    for row in sample.rows:
+        rows_of[row.prompt].append(row)
+    prompts = list(rows_of)
+    held_out = [any(row.split != "train" for row in rows_of[prompt]) for prompt in prompts]
+    count = sum(held_out)
+    if not count:
+        return _finding("leakage", NONE, "nothing is held out")
+    if count == len(prompts):
+        return _finding("leakage", NONE, "nothing is in train")
+
+    # held-out prompts with a near copy in train, and those of one dialogue with a training prompt
+    copied: set[str] = set()
+    for first, second, _ in near_pairs(prompts, templates=False):
+        if held_out[first] != held_out[second]:
+            copied.add(prompts[first if held_out[first] else second])
+    continued = _continued(sample)
+
+    leaked = [prompt for prompt in prompts if prompt in copied or prompt in continued]
+    verdict = OK
+    if leaked:
+        many = len(leaked) > LEAK * count and len(leaked) >= ENOUGH
+        verdict = ERROR if many else WARNING
     text = (
-        f"of {held} held-out prompts (dev and gate) {len(copied)} have a near copy in train, "
+        f"of {count} held-out prompts (dev and gate) {len(copied)} have a near copy in train, "
         f"{len(continued)} are of one dialogue with it"
     )
-    return _finding("leakage", verdict, text, rows)
+    return _finding("leakage", verdict, text, [rows_of[prompt][0].row_id for prompt in leaked])
 
 
-def _continued(texts: CheckedRows, held: Mapping[str, int]) -> set[int]:
-    """Numbers of the held-out prompts whose history holds a training prompt and its answer, or that
-    stand in such a history."""
-    answered = frozenset[int]().union(*(row.answered for row in texts.of("train")))
-    remembered = frozenset[int]().union(*(row.remembered for row in texts.of("train")))
+def _continued(sample: CheckedRows) -> set[str]:
+    """The held-out prompts whose history has a training prompt and its answer, or that are in the
+    history of a training prompt."""
+    answered = frozenset[int]().union(*(row.answered for row in sample.of("train")))
+    remembered = frozenset[int]().union(*(row.remembered for row in sample.of("train")))
     continued = set()
-    for row in texts.of("dev", "gate"):
+    for row in sample.of("dev", "gate"):
         if not answered.isdisjoint(row.remembered) or not remembered.isdisjoint(row.answered):
-            continued.add(held[row.prompt])
+            continued.add(row.prompt)
     return continued
 
 
-def _conflict(texts: CheckedRows) -> Finding:
-    torn = [row.row_id for row in texts.rows if row.strength < 1 - 1e-6]
-    share = len(torn) / max(1, len(texts.rows))
+def _conflict(sample: CheckedRows) -> Finding:
+    disputed = [row.row_id for row in sample.rows if row.strength < 1 - 1e-6]
+    share = len(disputed) / max(1, len(sample.rows))
     text = f"raters disagree about {share:.0%} of the rows, which weigh less for it"
-    return _finding("conflict", WARNING if share > CONFLICT else OK, text, torn)
+    return _finding("conflict", WARNING if share > CONFLICT else OK, text, disputed)
 
 
-def _length(texts: CheckedRows) -> Finding:
-    pairs = [
-        (row, len(row.answers[0]), len(row.answers[1])) for row in texts.of("train") if row.pair
-    ]
-    judged = [
-        (row, len(row.answers[0]))
-        for row in texts.of("train")
-        if row.label is not None and not row.pair
-    ]
+def _length(sample: CheckedRows) -> Finding:
+    train = sample.of("train")
+    pairs = [row for row in train if row.pair]
+    labelled = [row for row in train if row.label is not None and not row.pair]
     if pairs:
-        unequal = [(row, one > other) for row, one, other in pairs if one != other]
-        share = sum(longer for _, longer in unequal) / max(1, len(unequal))
-        word, count = (
-            f"the chosen answer is the longer one in {share:.0%} of the pairs",
-            len(unequal),
-        )
-        rows = [row.row_id for row, longer in unequal if longer is (share > 0.5)]
-    elif judged:
-        share, count = _auc([(length, bool(row.label)) for row, length in judged]), len(judged)
-        word = f"a longer answer is the desirable one in {share:.0%} of the comparisons"
-        rows = [row.row_id for row, _ in judged]
+        longer, shorter = [], []
+        for row in pairs:
+            chosen, rejected = row.answers
+            if len(chosen) > len(rejected):
+                longer.append(row.row_id)
+            elif len(chosen) < len(rejected):
+                shorter.append(row.row_id)
+        count = len(longer) + len(shorter)
+        share = len(longer) / max(1, count)
+        text = f"the chosen answer is the longer one in {share:.0%} of the pairs"
+        row_ids = longer if share > 0.5 else shorter
+    elif labelled:
+        count = len(labelled)
+        lengths = [len(row.answers[0]) for row in labelled]
+        share = _auc(lengths, [bool(row.label) for row in labelled])
+        text = f"a longer answer is the desirable one in {share:.0%} of the comparisons"
+        row_ids = [row.row_id for row in labelled]
     else:
         return _finding("length", NONE, "the rows hold no better and worse answers")
-    biased = count >= ENOUGH and not 1 - LONGER < share < LONGER
-    text = f"{word}; the model may learn length instead" if biased else word
-    return _finding("length", WARNING if biased else OK, text, rows if biased else ())
+    if count >= ENOUGH and not 1 - LONGER < share < LONGER:
+        return _finding("length", WARNING, f"{text}; the model may learn length instead", row_ids)
+    return _finding("length", OK, text)
 
 
-def _auc(judged: list[tuple[int, bool]]) -> float:
-    """How often a good answer is longer than a bad one, ties half; 0.5 where a class is empty."""
+def _auc(lengths: list[int], is_good: list[bool]) -> float:
+    """How often a good answer is longer than a bad one, ties half; 0.5 if a class is empty."""
     import numpy as np
 
-    labels = np.array([label for _, label in judged])
+    labels = np.array(is_good)
     good, bad = int(labels.sum()), int((~labels).sum())
     if not good or not bad:
         return 0.5
-    _, place, counts = np.unique(
-        [length for length, _ in judged], return_inverse=True, return_counts=True
-    )
-    ranks = (counts.cumsum() - (counts - 1) / 2)[
-        place
-    ]  # as scipy's rankdata, whose import takes longer than all the checks
+    # the ranks are those of scipy's rankdata, whose import takes longer than all the checks
+    _, index, counts = np.unique(lengths, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum() - (counts - 1) / 2)[index]
     return float((ranks[labels].sum() - good * (good + 1) / 2) / (good * bad))
 
 
-def _noise(texts: CheckedRows) -> Finding:
-    if all(row.label is None for row in texts.rows):
+def _noise(sample: CheckedRows) -> Finding:
+    if all(row.label is None for row in sample.rows):
         return _finding("noise", NONE, "the rows have no labels")
-    pairs = [
-        (one, two)
-        for one, two, _ in texts.near()
-        if one.label is not None and two.label is not None
-    ]
-    torn = [row.row_id for one, two in pairs if one.label is not two.label for row in (one, two)]
-    if len(pairs) < ENOUGH:
-        return _finding(
-            "noise",
-            NONE,
-            f"too few nearly equal answers to estimate it ({len(pairs)}, from {ENOUGH} on it can "
-            "be)",
-            torn,
-        )
-    differ = sum(one.label is not two.label for one, two in pairs) / len(pairs)
-    rate = (
-        1 - math.sqrt(max(0.0, 1 - 2 * differ))
-    ) / 2  # two labels that are each wrong at this rate differ so often
+    pairs = differing = 0
+    disputed = []
+    for first, second, _ in sample.near_pairs():
+        if first.label is None or second.label is None:
+            continue
+        pairs += 1
+        if first.label is not second.label:
+            differing += 1
+            disputed += [first.row_id, second.row_id]
+    if pairs < ENOUGH:
+        text = f"too few nearly equal answers to estimate it ({pairs}, from {ENOUGH} on it can be)"
+        return _finding("noise", NONE, text, disputed)
+    share = differing / pairs
+    # two labels that are each wrong at this rate differ in this share of the pairs
+    rate = (1 - math.sqrt(max(0.0, 1 - 2 * share))) / 2
     text = (
-        f"about {rate:.0%} of the labels are wrong: {differ:.0%} of {len(pairs)} pairs of nearly "
+        f"about {rate:.0%} of the labels are wrong: {share:.0%} of {pairs} pairs of nearly "
         "equal answers have different ones"
     )
-    return _finding("noise", WARNING if rate > NOISE else OK, text, torn)
+    return _finding("noise", WARNING if rate > NOISE else OK, text, disputed)
 
 
-def _pii(texts: CheckedRows) -> Finding:
-    kinds: Counter[str] = Counter()
-    rows = []
-    for row in texts.rows:
-        own = {kind for kind, _ in pii.find_pii("\n".join((row.prompt, *row.answers)))}
-        kinds.update(own)
-        rows += [row.row_id] if own else []
-    verdict = OK if not kinds else ERROR if kinds[pii.SECRET] else WARNING
-    named = ", ".join(f"{kind} in {count} rows" for kind, count in kinds.most_common())
-    return _finding(
-        "pii", verdict, named or "none found (names and addresses are not looked for)", rows
-    )
+def _pii(sample: CheckedRows) -> Finding:
+    counts: Counter[str] = Counter()
+    row_ids = []
+    for row in sample.rows:
+        kinds = {kind for kind, _ in pii.find_pii("\n".join((row.prompt, *row.answers)))}
+        counts.update(kinds)
+        if kinds:
+            row_ids.append(row.row_id)
+    if not counts:
+        return _finding("pii", OK, "none found (names and addresses are not looked for)")
+    verdict = ERROR if counts[pii.SECRET] else WARNING
+    text = ", ".join(f"{kind} in {count} rows" for kind, count in counts.most_common())
+    return _finding("pii", verdict, text, row_ids)
 
 
-def _truncation(texts: CheckedRows) -> Finding:
-    if texts.length is None:
+def _truncation(sample: CheckedRows) -> Finding:
+    if sample.length is None:
         return _finding("truncation", NONE, "no length was chosen")
-    count = texts.tokens or (lambda text: math.ceil(len(text) / CHARACTERS))
-    over = [
-        row.row_id
-        for row in texts.rows
-        if max((count(row.prompt) + count(one) for one in row.answers), default=0) > texts.length
-    ]
-    how = "by the tokenizer" if texts.tokens else f"estimated at {CHARACTERS:g} characters a token"
-    share = len(over) / max(1, len(texts.rows))
-    return _finding(
-        "truncation",
-        WARNING if over else OK,
-        f"{share:.0%} of the rows are longer than {texts.length} tokens, {how}",
-        over,
-    )
+    count = sample.tokens or (lambda text: math.ceil(len(text) / CHARACTERS))
+    too_long = []
+    for row in sample.rows:
+        longest = max((count(answer) for answer in row.answers), default=None)
+        if longest is not None and count(row.prompt) + longest > sample.length:
+            too_long.append(row.row_id)
+    how = "by the tokenizer" if sample.tokens else f"estimated at {CHARACTERS:g} characters a token"
+    share = len(too_long) / max(1, len(sample.rows))
+    text = f"{share:.0%} of the rows are longer than {sample.length} tokens, {how}"
+    return _finding("truncation", WARNING if too_long else OK, text, too_long)
 
 
 CHECKS: dict[str, Callable[[CheckedRows], Finding]] = {

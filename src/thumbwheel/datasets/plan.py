@@ -1,9 +1,9 @@
 """The data plan: what the feedback of an agent, or of one file, could teach, before anything is
 trained.
 
-Lives here: counting what every shape would get, and judging from the counts which methods are worth
-training. Does not live here: how it is put into words (`dataplan`), building (`build`). The
-thresholds are settings (`types.PlanConfig`) with their reasons.
+It counts the rows that every shape would get, and judges by the counts which methods are worth
+training. The thresholds are settings (`types.PlanConfig`) with their reasons. The words are in
+`dataplan`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from thumbwheel.rewards.checker import refusal
 from thumbwheel.rewards.label import dominant_rater, signals, target_counts
 
 METHODS = {"sft": "chats", "kto": "labels", "dpo": "pairs"}
-"""Method -> the shape that it needs, in the order in which they are recommended where nothing else
+"""Method -> the shape that it needs, in the order in which they are recommended if nothing else
 decides."""
 COUNTED = 1000
 """Rows of a shape that are counted at once."""
@@ -57,79 +57,81 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
 
     require_agent(ws, agent)
     config = config or DatasetConfig()
-    tally, facts = Tally(), {name: RowStats() for name in SHAPES.names()}
+    agent_id = ids.derived("agt", agent)
+    tally, stats = Tally(), {name: RowStats() for name in SHAPES.names()}
+
+    # Count the rows of every shape, and what else the agent has.
     values = ledger_values(ws, agent) if config.reward == "ledger" else None
     with ws.db.read() as connection:
-        assignment = assign_splits(
-            connection, ids.derived("agt", agent), config, config.scope(), unjudged=True
-        )
-        _count(connection, agent, assignment, tally, facts, values)
-        one_voice = dominant_rater(connection, agent, scope=config.scope())
-        marks = store.marked(connection, ids.derived("agt", agent))
-        cases = store.case_inputs(connection, ids.derived("agt", agent))
-        traces = store.trace_count(connection, ids.derived("agt", agent))
-        given, about = (
-            signals(connection, agent, config=config.label),
-            target_counts(connection, agent),
-        )
+        scope = config.scope()
+        assignment = assign_splits(connection, agent_id, config, scope, unjudged=True)
+        _count(connection, agent, assignment, tally, stats, values)
+        loudest = dominant_rater(connection, agent, scope=scope)
+        marks = store.marked(connection, agent_id)
+        cases = store.case_inputs(connection, agent_id)
+        traces = store.trace_count(connection, agent_id)
+        feedback_signals = signals(connection, agent, config=config.label)
+        targets = target_counts(connection, agent)
+
+    # Judge the methods by the counts.
     labels = {
-        name: facts["labels"].of_label(label)
-        for name, label in (("desirable", True), ("undesirable", False))
+        "desirable": stats["labels"].of_label(True),
+        "undesirable": stats["labels"].of_label(False),
     }
-    methods = _methods(facts, labels, config.plan)
-    recommended, why = _recommend(methods, facts)
+    methods = _methods(stats, labels, config.plan)
+    recommended, why = _recommend(methods, stats)
+
+    # What an evaluation could detect, on each kind of held-out item that there may be. Rows of the
+    # shape that it would read: pairs for DPO, else labels if there are good and bad ones.
     gold = [case.group for case in cases if case.basis == GOLD]
-    held = [
+    held_out = [
         case.group
         for case in cases
         if case.basis != GOLD and assignment.split_of(case.prompt_id) == "gate"
     ]
-    ranked = METHODS["dpo" if recommended == "dpo" else "kto" if all(labels.values()) else "sft"]
+    evaluated = "chats"
+    if recommended == "dpo":
+        evaluated = "pairs"
+    elif all(labels.values()):
+        evaluated = "labels"
+    gate_rows = len(stats[evaluated].gate_groups)
     groups = {
         "gold": len(set(gold)),
-        "feedback cases in gate": len(set(held)),
-        "rows in gate": len(facts[ranked].held),
+        "feedback cases in gate": len(set(held_out)),
+        "rows in gate": gate_rows,
     }
-    power = {
-        name: Power(n, expected_detectable(n, config.plan.discordance))
-        for name, n in groups.items()
-    }
-    if ranked == "labels":  # good answers are told from bad ones then
-        good = labels["desirable"] / max(1, facts["labels"].rows)
-        power["rows in gate"] = Power(
-            n := groups["rows in gate"],
-            expected_detectable(n, config.plan.discordance, good),
-            area=True,
-        )
+    discordance = config.plan.discordance
+    power = {name: Power(n, expected_detectable(n, discordance)) for name, n in groups.items()}
+    if evaluated == "labels":  # the evaluation then ranks good answers above bad ones
+        good = labels["desirable"] / max(1, stats["labels"].rows)
+        detectable = expected_detectable(gate_rows, discordance, good)
+        power["rows in gate"] = Power(gate_rows, detectable, area=True)
+
     return DataPlan(
         agent=agent,
         traces=traces,
-        signals=given,
-        reach=about,
-        shapes={
-            name: ShapePlan(
-                one.counts,
-                dict(one.origins.most_common()),
-                dict(one.drops.most_common()),
-                one.warnings(),
-                one.scores(),
-            )
-            for name, one in facts.items()
-        },
+        signals=feedback_signals,
+        reach=targets,
+        shapes={name: _shape_plan(of_shape) for name, of_shape in stats.items()},
         labels=labels,
-        class_weights=_weights(facts["labels"], config),
+        class_weights=_weights(stats["labels"], config),
         methods=methods,
-        drops=dict((tally.drops + _withheld(facts)).most_common()),
+        drops=dict((tally.drops + _withheld(stats)).most_common()),
         notes=dict(+tally.notes),
         gold=len(gold),
-        held_cases=len(held),
+        held_cases=len(held_out),
         power=power,
         recommended=recommended,
         why=why,
-        loudest=one_voice,
+        loudest=loudest,
         marks=marks,
         warnings=ledger_warnings(ws, agent) if config.reward == "ledger" else [],
     )
+
+
+def _shape_plan(stats: RowStats) -> ShapePlan:
+    origins, drops = dict(stats.origins.most_common()), dict(stats.drops.most_common())
+    return ShapePlan(stats.counts, origins, drops, stats.warnings(), stats.scores())
 
 
 def plan_file(
@@ -139,11 +141,10 @@ def plan_file(
     config: DatasetConfig | None = None,
     options: Options | None = None,
 ) -> DataPlan:
-    """The plan of one file, read by `source` or by the one that recognises it; kept in a temporary
-    home that is deleted again.
+    """The plan of one file, read by `source` or by the one that recognises it, in a temporary home.
 
     `options` say what its columns are. No other home is opened. Raises InputError for a file that
-    no source can read, or several can.
+    no source can read, or that several can.
     """
     chosen = detect(path, options, source)
     with (
@@ -151,17 +152,13 @@ def plan_file(
         Workspace.open(Home.at(folder), None, refusal) as ws,
     ):
         report = ingest(ws, agent, chosen.source, path, options=options)
-        found = replace(
-            data_plan(ws, agent, config), read_as=[chosen.words(), *chosen.mapping, *report.words()]
-        )
+        plan = data_plan(ws, agent, config)
+    plan = replace(plan, read_as=[chosen.words(), *chosen.mapping, *report.words()])
     if not report.refused:
-        return found
+        return plan
     first = report.refusals[0]
-    refused = {
-        f"line that cannot be taken (the first is line {first['number']}: "
-        f"{first['reason']})": report.refused
-    }
-    return replace(found, drops=refused | found.drops)
+    reason = f"line that cannot be taken (the first is line {first['number']}: {first['reason']})"
+    return replace(plan, drops={reason: report.refused} | plan.drops)
 
 
 def _count(
@@ -169,50 +166,58 @@ def _count(
     agent: str,
     assignment: SplitAssignment,
     tally: Tally,
-    facts: Mapping[str, RowStats],
+    stats: Mapping[str, RowStats],
     values: Mapping[str, Reward] | None,
 ) -> None:
+    """Add the rows of every shape to its `stats`, and what gave no evidence to `tally`."""
     config = assignment.config
-    shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in facts}
-    rows: dict[str, list[Row]] = {name: [] for name in facts}
-    runs: list[Evidence] = []
-
-    def every() -> Iterator[tuple[Evidence, Iterable[str]]]:
-        apart = [name for name in shapes if not shapes[name].merges]
-        scope = config.scope()
-        for evidence in read_evidence(
-            connection,
-            agent,
-            config,
-            tally,
-            unjudged=True,
-            assignment=assignment,
-            scope=scope,
-            values=values,
-        ):
-            runs.extend([evidence] if evidence.task else [])
-            yield evidence, apart if evidence.task else shapes
-        yield from (
-            (evidence, set(shapes).difference(apart)) for evidence in merge_prompts(runs, Tally())
-        )
-
-    for evidence, names in every():
+    shapes: dict[str, Shape] = {name: SHAPES.get(name)() for name in stats}
+    rows: dict[str, list[Row]] = {name: [] for name in stats}
+    evidence_stream = read_evidence(
+        connection,
+        agent,
+        config,
+        tally,
+        unjudged=True,
+        assignment=assignment,
+        scope=config.scope(),
+        values=values,
+    )
+    for evidence, names in _with_shapes(evidence_stream, shapes):
         for name in names:
-            for found in shapes[name].rows(evidence, config):
-                if isinstance(found, Drop):
-                    facts[name].drops[found.reason] += 1
+            for row in shapes[name].rows(evidence, config):
+                if isinstance(row, Drop):
+                    stats[name].drops[row.reason] += 1
                 else:
-                    rows[name].append(found)
+                    rows[name].append(row)
             if len(rows[name]) >= COUNTED:
-                facts[name].take(columns_of(rows[name]))
+                stats[name].take(columns_of(rows[name]))
                 rows[name].clear()
     for name, rest in rows.items():
-        facts[name].take(columns_of(rest))
+        stats[name].take(columns_of(rest))
 
 
-def _withheld(facts: Mapping[str, RowStats]) -> Counter[str]:
-    """What the gate may not hold, of the shape that loses most by it."""
-    return Counter({MACHINES: max(shape.drops[MACHINES] for shape in facts.values())})
+def _with_shapes(
+    evidence_stream: Iterable[Evidence], shapes: Mapping[str, Shape]
+) -> Iterator[tuple[Evidence, Iterable[str]]]:
+    """Each piece of evidence with the names of the shapes that read it. Shapes that merge read the
+    runs of one task together, so these come last."""
+    merging = [name for name in shapes if shapes[name].merges]
+    not_merging = [name for name in shapes if not shapes[name].merges]
+    runs: list[Evidence] = []
+    for evidence in evidence_stream:
+        if evidence.task:
+            runs.append(evidence)
+            yield evidence, not_merging
+        else:
+            yield evidence, shapes
+    for evidence in merge_prompts(runs, Tally()):
+        yield evidence, merging
+
+
+def _withheld(stats: Mapping[str, RowStats]) -> Counter[str]:
+    """What is withheld from the gate, by the shape that loses most rows."""
+    return Counter({MACHINES: max(of_shape.drops[MACHINES] for of_shape in stats.values())})
 
 
 def _weights(labels: RowStats, config: DatasetConfig) -> dict[str, float]:
@@ -226,7 +231,7 @@ def _weights(labels: RowStats, config: DatasetConfig) -> dict[str, float]:
 
 
 def _methods(
-    facts: Mapping[str, RowStats], labels: Mapping[str, int], config: PlanConfig
+    stats: Mapping[str, RowStats], labels: Mapping[str, int], config: PlanConfig
 ) -> dict[str, MethodPlan]:
     needs = {
         "kto": {"labels": config.kto_min} | {f"{name} labels": config.kto_class for name in labels},
@@ -234,30 +239,34 @@ def _methods(
         "sft": {"good answers": config.sft_min},
     }
     fine = {"kto": config.kto_fine, "dpo": config.dpo_fine, "sft": config.sft_fine}
-    found = {}
+    have_labels = {f"{label} labels": count for label, count in labels.items()}
+    plans = {}
     for name, shape in METHODS.items():
-        have = {f"{label} labels": count for label, count in labels.items()}
-        missing = {
-            what: count - have.get(what, facts[shape].rows) for what, count in needs[name].items()
-        }
-        missing = {what: count for what, count in missing.items() if count > 0}
-        readiness = (
-            "too few" if missing else "ready" if facts[shape].rows >= fine[name] else "usable"
-        )
-        found[name] = MethodPlan(shape, facts[shape].rows, readiness, missing)
-    return found
+        rows = stats[shape].rows
+        missing = {}
+        for item, needed in needs[name].items():
+            lacking = needed - have_labels.get(item, rows)
+            if lacking > 0:
+                missing[item] = lacking
+        readiness = "usable"
+        if missing:
+            readiness = "too few"
+        elif rows >= fine[name]:
+            readiness = "ready"
+        plans[name] = MethodPlan(shape, rows, readiness, missing)
+    return plans
 
 
 def _recommend(
-    methods: Mapping[str, MethodPlan], facts: Mapping[str, RowStats]
+    methods: Mapping[str, MethodPlan], stats: Mapping[str, RowStats]
 ) -> tuple[str | None, str]:
-    """DPO where most was compared; otherwise imitation, which gained most from the same feedback in
-    `benchmarks/quality.py`.
+    """The method to train, and why: DPO if most answers were compared; otherwise imitation, which
+    gained most from the same feedback in `benchmarks/quality.py`.
 
-    What people said themselves counts: siblings and halves of edits are derived.
+    Only what people said themselves counts: siblings and halves of edits are derived.
     """
-    compared = facts["pairs"].origins["correction"] + facts["pairs"].origins["preference"]
-    single = facts["labels"].rows - facts["labels"].origins["correction"]
+    compared = stats["pairs"].origins["correction"] + stats["pairs"].origins["preference"]
+    single = stats["labels"].rows - stats["labels"].origins["correction"]
     eligible = [name for name in METHODS if methods[name].eligible]
     if not eligible:
         return None, "no method has enough rows"
@@ -269,7 +278,7 @@ def _recommend(
     if "sft" in eligible:
         return (
             "sft",
-            f"{facts['chats'].rows:,} good answers are known, and imitating them gained most from "
+            f"{stats['chats'].rows:,} good answers are known, and imitating them gained most from "
             "the same feedback where it was measured",
         )
     if "kto" in eligible:
@@ -280,6 +289,6 @@ def _recommend(
         )
     return (
         "dpo",
-        f"the {facts['pairs'].rows:,} pairs say more than the labels, which are too few of one "
+        f"the {stats['pairs'].rows:,} pairs say more than the labels, which are too few of one "
         "kind",
     )

@@ -1,9 +1,8 @@
-"""Frozen datasets, after the fact: which of their rows stand on given sources, one row by its id,
-and files without such rows.
+"""Erasure in frozen datasets: finds the rows that are based on given sources, and rewrites the
+files without them. Also finds one row by its id.
 
-Reads and writes the Parquet itself, a batch at a time and whatever the shape, so that a row that
-stays keeps every byte of its values. Does not live here: building (`build`), the record in the
-database (the erasure of the loop stage keeps it).
+Reads and writes Parquet directly, a batch at a time and for any shape, so that a row that stays
+keeps every byte of its values. The database is updated by the erasure of the loop stage.
 """
 
 from __future__ import annotations
@@ -25,32 +24,32 @@ from thumbwheel.models.artifacts import Artifacts
 
 LISTS = ("feedback_ids", "trace_ids", "subject_ids")
 SINGLE = ("case_id", "group")
-"""Columns of one id; `group` is a session, where there is one."""
-AT_ONCE = 1024
+"""Columns of one id; `group` is the session, if there is one."""
+READ_BATCH = 1024
 """Rows that are decoded at once."""
 BUILDING = "building-"
-"""Start of the name of a folder in the home in which files are made."""
+"""Prefix of the folders in the home in which files are built."""
 
 
 @dataclass(frozen=True)
 class AffectedRows:
-    """Rows of a dataset that stand on some of the wanted sources."""
+    """Rows of a dataset that are based on some of the given sources."""
 
     rows: dict[str, list[str]]
     """Split -> row ids; splits without any are left out."""
     lost: dict[str, int] = field(default_factory=dict)
-    """Split -> rows of a file that is missing or damaged: any of them may stand on the sources."""
+    """Split -> rows of a missing or damaged file, any of which may be based on the sources."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """Split -> rows that stand on the sources, or may."""
+        """Split -> rows that are based on the sources, or may be."""
         return {split: len(rows) for split, rows in self.rows.items()} | self.lost
 
 
 @dataclass
 class Rewritten:
-    """New files of a dataset: those of the splits that had such rows, and what is left in all of
-    them."""
+    """The files of a dataset after rows were removed, with statistics of the rows left. `sizes` are
+    those of the new files."""
 
     files: dict[str, str]
     sizes: dict[str, int] = field(default_factory=dict)
@@ -60,122 +59,110 @@ class Rewritten:
     gate_groups: set[str] = field(default_factory=set)
 
 
-def affected_rows(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> AffectedRows:
-    """The rows of `dataset` that name one of the ids `wanted` (feedback, traces, subjects, cases,
-    sessions)."""
-    sought, found = frozenset(wanted), AffectedRows({})
+def affected_rows(ws: Workspace, dataset: Dataset, sources: Collection[str]) -> AffectedRows:
+    """The rows of `dataset` that name one of the ids in `sources` (feedback, traces, subjects,
+    cases, sessions)."""
+    source_ids, affected = frozenset(sources), AffectedRows({})
     for split in SPLITS:
         try:
-            rows = [
-                row["row_id"] for row in _ids(_path(ws, dataset, split)) if touches(row, sought)
-            ]
+            rows = _id_columns(_path(ws, dataset, split))
         except StorageError:
-            found.lost[split] = dataset.counts[split]
+            affected.lost[split] = dataset.counts[split]
             continue
-        if rows:
-            found.rows[split] = rows
-    return found
+        row_ids = [row["row_id"] for row in rows if is_affected(row, source_ids)]
+        if row_ids:
+            affected.rows[split] = row_ids
+    return affected
 
 
-def touches(row: dict[str, Any], wanted: frozenset[str]) -> bool:
-    """Whether a raw row stands on one of `wanted`."""
-    if any(row.get(column) in wanted for column in SINGLE):
+def is_affected(row: dict[str, Any], sources: frozenset[str]) -> bool:
+    """Whether a raw row is based on one of `sources`."""
+    if any(row.get(column) in sources for column in SINGLE):
         return True
-    return any(wanted.intersection(_listed(row[column])) for column in LISTS if row.get(column))
+    return any(sources.intersection(row[column]) for column in LISTS if row.get(column))
 
 
-def _listed(value: Any) -> list[str]:
-    """A list column; early files have it as JSON text."""
-    return list(json.loads(value) if isinstance(value, str) else value)
-
-
-def is_affected_file(path: Path, wanted: frozenset[str]) -> bool:
-    """Whether a file is one of rows that stand on `wanted`; other files are not."""
+def is_affected_file(path: Path, sources: frozenset[str]) -> bool:
+    """Whether a file has rows that are based on `sources`; False for files that have no rows."""
     import pyarrow as pa
 
     try:
-        return any(touches(row, wanted) for row in _ids(path))
+        return any(is_affected(row, sources) for row in _id_columns(path))
     except pa.ArrowInvalid:
         return False
 
 
 def find_row(ws: Workspace, dataset: Dataset, row_id: str) -> dict[str, Any] | None:
-    """The row of `dataset` with this id, as plain values; None where it has none."""
+    """The row of `dataset` with this id, as plain values; None if there is none."""
     import pyarrow.parquet as pq
 
     for split in SPLITS:
         table = pq.read_table(_path(ws, dataset, split), filters=[("row_id", "=", row_id)])
-        if table.num_rows:
-            texts = {
-                column.name
-                for column in fields(SHAPES.get(dataset.shape).row)
-                if column.type in ("str", "str | None")
-            }
-            row = table.slice(0, 1).to_pylist()[0].items()
-            return {
-                name: value if name in texts or not isinstance(value, str) else json.loads(value)
-                for name, value in row
-            }
+        if not table.num_rows:
+            continue
+        row = table.slice(0, 1).to_pylist()[0]
+        columns = fields(SHAPES.get(dataset.shape).row)
+        texts = {column.name for column in columns if column.type in ("str", "str | None")}
+        for name, value in row.items():
+            if isinstance(value, str) and name not in texts:
+                row[name] = json.loads(value)
+        return dict(row)
     return None
 
 
-def rewrite_without(ws: Workspace, dataset: Dataset, wanted: Collection[str]) -> Rewritten:
-    """Store files of `dataset` without the rows that stand on `wanted`, and an empty one for each
-    that cannot be read; the old ones stay, and the database is not told yet."""
-    blobs, made, sought = (
-        Artifacts(ws.home.blobs),
-        Rewritten(dict(dataset.manifest["files"])),
-        frozenset(wanted),
-    )
+def rewrite_without(ws: Workspace, dataset: Dataset, sources: Collection[str]) -> Rewritten:
+    """Store files of `dataset` without the rows that are based on `sources`, and an empty file for
+    each that cannot be read. The old files stay, and the database is not changed yet."""
+    blobs, source_ids = Artifacts(ws.home.blobs), frozenset(sources)
+    rewritten = Rewritten(dict(dataset.manifest["files"]))
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix=BUILDING) as folder:
         for split in SPLITS:
-            target, lost = Path(folder) / f"{split}.parquet", False
+            target = Path(folder) / f"{split}.parquet"
+            is_changed = True
             try:
-                made.counts[split], made.removed[split] = _copy(
-                    _path(ws, dataset, split), target, sought, made
-                )
+                _copy_without(_path(ws, dataset, split), target, split, source_ids, rewritten)
+                is_changed = rewritten.removed[split] > 0
             except StorageError:
-                lost, made.counts[split], made.removed[split] = True, 0, dataset.counts[split]
+                rewritten.counts[split], rewritten.removed[split] = 0, dataset.counts[split]
                 write_parquet(target, SHAPES.get(dataset.shape).row, [])
-            if made.removed[split] or lost:
-                made.files[split] = blobs.put(target)
-                made.sizes[made.files[split]] = target.stat().st_size
-    return made
+            if is_changed:
+                sha256 = blobs.put(target)
+                rewritten.files[split] = sha256
+                rewritten.sizes[sha256] = target.stat().st_size
+    return rewritten
 
 
-def _copy(source: Path, target: Path, wanted: frozenset[str], made: Rewritten) -> tuple[int, int]:
-    """(rows that stay, rows that go)."""
+def _copy_without(
+    source: Path, target: Path, split: str, sources: frozenset[str], rewritten: Rewritten
+) -> None:
+    """Copy the rows of a file that are not based on `sources`, and count them in `rewritten`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    stay = go = 0
+    kept_count = removed_count = 0
     with (
         pq.ParquetFile(source) as file,
         pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as out,
     ):
-        for batch in file.iter_batches(batch_size=AT_ONCE):
+        for batch in file.iter_batches(batch_size=READ_BATCH):
             rows = batch.to_pylist()
-            kept = [not touches(row, wanted) for row in rows]
-            made.origins.update(
-                row["origin"] for row, stays in zip(rows, kept, strict=True) if stays
-            )
-            made.gate_groups |= {
-                row["group"]
-                for row, stays in zip(rows, kept, strict=True)
-                if stays and row["split"] == "gate"
-            }
-            stay, go = stay + sum(kept), go + len(kept) - sum(kept)
-            if any(kept):
-                out.write_batch(batch.filter(pa.array(kept)))
-    return stay, go
+            mask = [not is_affected(row, sources) for row in rows]
+            kept = [row for row, keep in zip(rows, mask, strict=True) if keep]
+            rewritten.origins.update(row["origin"] for row in kept)
+            rewritten.gate_groups.update(row["group"] for row in kept if row["split"] == "gate")
+            kept_count += len(kept)
+            removed_count += len(rows) - len(kept)
+            if kept:
+                out.write_batch(batch.filter(pa.array(mask)))
+    rewritten.counts[split], rewritten.removed[split] = kept_count, removed_count
 
 
-def _ids(path: Path) -> Iterator[dict[str, Any]]:
+def _id_columns(path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         columns = [name for name in ("row_id", *LISTS, *SINGLE) if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=AT_ONCE, columns=columns):
+        for batch in file.iter_batches(batch_size=READ_BATCH, columns=columns):
             yield from batch.to_pylist()
 
 

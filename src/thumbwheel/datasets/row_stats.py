@@ -82,7 +82,7 @@ class RowStats:
     origins: Counter[str] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
     """Of training rows."""
-    held: set[str] = field(default_factory=set)
+    gate_groups: set[str] = field(default_factory=set)
     """Groups of gate rows."""
     labels: Counter[tuple[str, bool]] = field(default_factory=Counter)
     scales: Counter[tuple[float, ...]] = field(default_factory=Counter)
@@ -103,7 +103,7 @@ class RowStats:
         self.origins.update(columns["origin"])
         in_group = list(zip(columns["group"], split, strict=True))
         self.groups.update(group for group, row_split in in_group if row_split == "train")
-        self.held.update(group for group, row_split in in_group if row_split == "gate")
+        self.gate_groups.update(group for group, row_split in in_group if row_split == "gate")
         if "label" in columns:
             self.labels.update(zip(split, columns["label"], strict=True))
         if "scale" in columns:

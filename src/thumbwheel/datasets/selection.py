@@ -1,9 +1,9 @@
-"""Which of the spilled rows are kept: most rows of training and of a subject, and as many of one
-class as of the other.
+"""Selects the rows of a dataset from the spilled ones: at most some rows of training or of a
+subject, and as many of one class as of the other.
 
-Rows come in the order of their ids, which are hashes, so what is kept is a fair sample and the same
-whatever arrived first. Filters of prompts, answers and feedback are applied earlier (`read_evidence`,
-`resolve`), where they spare work. To add a filter: a `Filter` here and its line in `filters`.
+Rows come in the order of their ids, which are hashes, so the kept rows are a fair sample, and the
+same in whatever order they arrived. Filters of prompts, answers and feedback are applied earlier
+(`evidence`, `aggregate_prompt`), where they save work.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class _Limit(Filter):
         rows = len(columns["row_id"])
         if split != "train":
             return [True] * rows
-        kept = min(rows, self._left)
-        self._left -= kept
-        return [True] * kept + [False] * (rows - kept)
+        count = min(rows, self._left)
+        self._left -= count
+        return [True] * count + [False] * (rows - count)
 
 
 class _PerSubject(Filter):
@@ -54,22 +54,23 @@ class _PerSubject(Filter):
     def __init__(self, most: int) -> None:
         super().__init__(("subject_ids",), f"more than {most} rows of one subject")
         self._most = most
-        self._met: Counter[tuple[str, str]] = Counter()
+        self._rows_of: Counter[tuple[str, str]] = Counter()
 
     def keeps(self, split: str, columns: Columns) -> list[bool]:
-        found = []
+        mask = []
         for subjects in columns["subject_ids"]:
-            keep = all(self._met[split, subject] < self._most for subject in subjects)
-            self._met.update((split, subject) for subject in subjects if keep)
-            found.append(keep)
-        return found
+            keep = all(self._rows_of[split, subject] < self._most for subject in subjects)
+            if keep:
+                self._rows_of.update((split, subject) for subject in subjects)
+            mask.append(keep)
+        return mask
 
 
 class _Downsample(Filter):
     """As many rows of train with one label as with the other."""
 
-    def __init__(self, facts: RowStats) -> None:
-        counts = {label: facts.labels["train", label] for label in (True, False)}
+    def __init__(self, stats: RowStats) -> None:
+        counts = {label: stats.labels["train", label] for label in (True, False)}
         larger = max(counts, key=lambda label: counts[label])
         word = "desirable" if larger else "undesirable"
         super().__init__(
@@ -78,53 +79,52 @@ class _Downsample(Filter):
         self._larger, self._left = larger, min(counts.values()) or max(counts.values())
 
     def keeps(self, split: str, columns: Columns) -> list[bool]:
-        found = []
+        mask = []
         for label in columns["label"]:
-            counted = split == "train" and label is self._larger
-            found.append(not counted or self._left > 0)
-            self._left -= counted
-        return found
+            is_limited = split == "train" and label is self._larger
+            mask.append(not is_limited or self._left > 0)
+            self._left -= is_limited
+        return mask
 
 
 class Selection:
-    """The spilled rows that are kept, and figures about them; passes over the rows only where a
-    filter asks for one."""
+    """The spilled rows that the filters keep, and statistics of them. Each filter is one pass over
+    the rows."""
 
-    def __init__(self, spilled: SpillReader, config: DatasetConfig, facts: RowStats) -> None:
+    def __init__(self, spilled: SpillReader, config: DatasetConfig, stats: RowStats) -> None:
+        """`stats` has the drops and prompts so far; the drops of the filters are added to it."""
         self.columns, self._spilled = spilled.columns, spilled
         self._masks: dict[str, list[list[bool]]] = {}
-        early = [
-            *([_Limit(config.limit)] if config.limit else []),
-            *([_PerSubject(config.per_subject)] if config.per_subject else []),
-        ]
-        for one in early:
-            self._apply(one, facts)
-        self.facts = self._counted(facts)
+        if config.limit:
+            self._apply(_Limit(config.limit), stats)
+        if config.per_subject:
+            self._apply(_PerSubject(config.per_subject), stats)
+        self.stats = self._stats_of_kept(stats)
         if config.balance == "downsample" and "label" in self.columns.kinds:
-            self._apply(_Downsample(self.facts), facts)
-            self.facts = self._counted(facts)
+            self._apply(_Downsample(self.stats), stats)
+            self.stats = self._stats_of_kept(stats)
 
     def tables(self, split: str, names: list[str] | None = None) -> Iterator[pa.Table]:
         """The kept rows of `split` in the order of their ids, some thousand at once."""
-        for place, table in enumerate(self._spilled.tables(split, names)):
-            yield table.filter(self._masks[split][place]) if split in self._masks else table
+        for number, table in enumerate(self._spilled.tables(split, names)):
+            yield table.filter(self._masks[split][number]) if split in self._masks else table
 
-    def _apply(self, one: Filter, facts: RowStats) -> None:
+    def _apply(self, row_filter: Filter, stats: RowStats) -> None:
         for split in SPLITS:
             masks = []
-            before = self._masks.get(split)
-            for place, table in enumerate(self._spilled.tables(split, list(one.reads))):
-                mask = before[place] if before else [True] * table.num_rows
-                kept = iter(one.keeps(split, table.filter(mask).to_pydict()))
-                masks.append([was and next(kept) for was in mask])
-                facts.drops[one.reason] += sum(mask) - sum(masks[-1])
+            earlier = self._masks.get(split)
+            for number, table in enumerate(self._spilled.tables(split, list(row_filter.reads))):
+                mask = earlier[number] if earlier else [True] * table.num_rows
+                kept = iter(row_filter.keeps(split, table.filter(mask).to_pydict()))
+                masks.append([was_kept and next(kept) for was_kept in mask])
+                stats.drops[row_filter.reason] += sum(mask) - sum(masks[-1])
             self._masks[split] = masks
-        facts.drops = +facts.drops
+        stats.drops = +stats.drops
 
-    def _counted(self, facts: RowStats) -> RowStats:
-        found = RowStats(drops=facts.drops, prompts=facts.prompts)
+    def _stats_of_kept(self, stats: RowStats) -> RowStats:
+        of_kept = RowStats(drops=stats.drops, prompts=stats.prompts)
         names: list[Any] = [name for name in READS if name in self.columns.kinds]
         for split in SPLITS:
             for table in self.tables(split, names):
-                found.take(table.to_pydict())
-        return found
+                of_kept.take(table.to_pydict())
+        return of_kept

@@ -1,7 +1,7 @@
-"""The contract of a shape: resolved evidence of one prompt in, rows out; pure, without database,
-clock or chance.
+"""The interface of a shape: evidence of one prompt in, rows out. Pure: no database, clock or
+randomness.
 
-What depends on all rows is fitted on figures about them (`fit`) and applied to columns of some rows
+What depends on all rows is fitted on statistics of them (`fit`) and applied to columns of some rows
 at a time (`finish`), so that no dataset has to fit into memory.
 
 To add a shape: a row class (a dataclass derived from `types.Row`, not frozen), one file in
@@ -25,33 +25,33 @@ class Shape(ABC):
     name: ClassVar[str]
     row: ClassVar[type[Row]]
     unjudged: ClassVar[bool] = False
-    """Also learns from prompts that no feedback is about."""
+    """Also uses prompts without feedback."""
     merges: ClassVar[bool] = False
-    """Sees the evidence of prompts that differ in white space, case and Unicode forms only as that
+    """Takes the evidence of prompts that differ in white space, case and Unicode forms only as that
     of one prompt."""
     adjusts: ClassVar[tuple[str, ...]] = ()
     """Columns that `finish` reads."""
 
     @abstractmethod
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[Row | Drop]:
-        """The rows that the evidence of one prompt gives, and what gave none."""
+        """The rows of the evidence of one prompt, and what became no row."""
 
     @abstractmethod
     def trl_columns(self, row: Any) -> dict[str, Any]:
-        """The row as a trainer of TRL takes it: message lists, label."""
+        """The row as a trainer of TRL reads it: message lists, label."""
 
-    def fit(self, facts: RowStats, config: DatasetConfig) -> dict[str, Any]:
-        """What is fitted on the training rows, from figures about them; most shapes fit nothing."""
+    def fit(self, stats: RowStats, config: DatasetConfig) -> dict[str, Any]:
+        """What is fitted on statistics of the training rows; most shapes fit nothing."""
         return {}
 
     def finish(self, columns: Columns, fitted: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Those columns of some rows that change with what was fitted; `columns` are those that
+        """The columns that change with what was fitted, for some rows; `columns` are those that
         `adjusts` names."""
         return {}
 
-    def missing(self, facts: RowStats) -> str | None:
-        """What is missing before the rows can be trained on; None where nothing is."""
-        return None if facts.splits["train"] else f"there are no {self.name} in train"
+    def missing(self, stats: RowStats) -> str | None:
+        """What is missing before the rows can be trained on; None if nothing is."""
+        return None if stats.splits["train"] else f"there are no {self.name} in train"
 
 
 def base(
@@ -63,10 +63,11 @@ def base(
     feedback_ids: Iterable[str],
 ) -> dict[str, Any]:
     """The fields that every row has, for a row about `answers` (the first one gives the group)."""
+    texts = [answer.text for answer in answers]
+    trace_ids = {trace_id for answer in answers for trace_id in answer.trace_ids}
+    subject_ids = {subject_id for answer in answers for subject_id in answer.subject_ids}
     return {
-        "row_id": ids.derived(
-            "row", shape, evidence.prompt_id, *(answer.text for answer in answers)
-        ),
+        "row_id": ids.derived("row", shape, evidence.prompt_id, *texts),
         "group": answers[0].group,
         "split": evidence.split,
         "prompt": evidence.prompt,
@@ -74,8 +75,8 @@ def base(
         "weight": weight,
         "origin": origin,
         "feedback_ids": sorted(set(feedback_ids)),
-        "trace_ids": sorted({one for answer in answers for one in answer.trace_ids}),
-        "subject_ids": sorted({one for answer in answers for one in answer.subject_ids}),
+        "trace_ids": sorted(trace_ids),
+        "subject_ids": sorted(subject_ids),
     }
 
 

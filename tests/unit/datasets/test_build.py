@@ -338,7 +338,7 @@ def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(
     for number in range(200):
         world.say("thumb", number % 2 == 0, world.trace(f"t{number}", f"q{number}", f"a{number}"))
     with world.into(tmp_path / "home") as ws:
-        monkeypatch.setattr("thumbwheel.datasets.build._checked", fail)
+        monkeypatch.setattr("thumbwheel.datasets.build._check", fail)
         monkeypatch.setattr(Selection, "tables", slowly)
         with pytest.raises(KeyboardInterrupt):
             build(ws, AGENT, "labels")

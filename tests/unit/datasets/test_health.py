@@ -16,7 +16,15 @@ from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets import minhash, pii
 from thumbwheel.datasets.build import build, health
-from thumbwheel.datasets.health import CHECKS, CheckedRow, CheckedRows, Finding, _auc, check, demand
+from thumbwheel.datasets.health import (
+    CHECKS,
+    CheckedRow,
+    CheckedRows,
+    Finding,
+    _auc,
+    check,
+    require_healthy,
+)
 from thumbwheel.datasets.minhash import near_pairs
 from thumbwheel.datasets.types import DatasetConfig
 
@@ -203,7 +211,7 @@ def test_an_error_stops_the_build_unless_it_is_named(tmp_path: Path) -> None:
 
 
 def test_no_rows_give_findings_too() -> None:
-    demand(check(CheckedRows()), (), "nothing")
+    require_healthy(check(CheckedRows()), (), "nothing")
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1))
@@ -213,7 +221,9 @@ def test_the_share_of_longer_desirable_answers_counts_ties_half(
     """As the sum over all pairs of a good and a bad answer has it."""
     good, bad = ([length for length, label in judged if label is side] for side in (True, False))
     each = [1.0 if one > other else 0.5 if one == other else 0.0 for one in good for other in bad]
-    assert _auc(judged) == pytest.approx(sum(each) / len(each) if each else 0.5)
+    assert _auc([length for length, _ in judged], [good for _, good in judged]) == pytest.approx(
+        sum(each) / len(each) if each else 0.5
+    )
 
 
 def test_near_copies_are_found_across_the_parts_in_which_texts_are_split_into_words(

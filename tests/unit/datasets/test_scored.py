@@ -123,9 +123,9 @@ def test_a_common_scale_keeps_every_place(places: list[tuple[float, tuple[float,
         row(number, low + unit * (high - low), (low, high))
         for number, (unit, (low, high)) in enumerate(places)
     ]
-    facts = RowStats()
-    facts.take(columns_of(rows))
-    fitted = ScoredAnswers().fit(facts, TRAIN)
+    stats = RowStats()
+    stats.take(columns_of(rows))
+    fitted = ScoredAnswers().fit(stats, TRAIN)
     low, high = fitted["scale"]
     found = ScoredAnswers().finish(columns_of(rows), fitted)
     assert all(scale == [low, high] for scale in found["scale"])

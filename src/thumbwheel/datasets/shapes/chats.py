@@ -19,7 +19,7 @@ from thumbwheel.datasets.types import (
 
 
 class Chats(Shape):
-    """An edited answer gives its edit only; a bad or undecided answer gives nothing."""
+    """An edited answer gives only its edit; a bad or undecided answer gives nothing."""
 
     name = "chats"
     row = ChatRow
@@ -32,14 +32,14 @@ class Chats(Shape):
             for edge in evidence.edges
             if edge.origin == "preference" and edge.better not in worse
         }
-        for place, answer in enumerate(evidence.answers):
-            edge = preferred.get(place)
+        for position, answer in enumerate(evidence.answers):
+            edge = preferred.get(position)
             if answer.good and answer.corrected:
                 yield Drop("good answer that was edited: its edit stands for it")
             elif answer.good:
-                weight = answer.strength * (
-                    config.correction_weight if answer.origin == "correction" else 1.0
-                )
+                weight = answer.strength
+                if answer.origin == "correction":
+                    weight *= config.correction_weight
                 yield self._row(evidence, answer, answer.origin, weight, answer.feedback_ids)
             elif (
                 answer.good is None
@@ -49,7 +49,7 @@ class Chats(Shape):
             ):
                 yield self._row(evidence, answer, "preference", edge.strength, edge.feedback_ids)
             else:
-                yield Drop(_why(answer))
+                yield Drop(_drop_reason(answer))
 
     def trl_columns(self, row: ChatRow) -> dict[str, Any]:
         """`messages`, the answer last."""
@@ -70,13 +70,11 @@ class Chats(Shape):
         )
 
 
-def _why(answer: Answer) -> str:
+def _drop_reason(answer: Answer) -> str:
     if WITHHELD_JUDGEMENT in answer.withheld:
         return MACHINES
-    if answer.good is None:
-        return (
-            "raters contradict each other evenly"
-            if answer.conflict
-            else "no judgement that calls the answer good"
-        )
-    return "the answer was judged bad"
+    if answer.good is not None:
+        return "the answer was judged bad"
+    if answer.conflict:
+        return "raters contradict each other evenly"
+    return "no judgement that calls the answer good"

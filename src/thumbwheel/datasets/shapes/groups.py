@@ -19,11 +19,10 @@ class _Member:
 
 
 class Groups(Shape):
-    """One row for each prompt with at least two valued answers, equal values included: that nothing
-    is to be learned is a fact too.
+    """One row for each prompt with at least two valued answers. Equal values are included: that
+    there is nothing to learn is information too.
 
-    Runs of several steps are one group where they have one task, whatever became of each on the
-    way.
+    Runs of several steps with the same task are one group, whatever steps each took.
     """
 
     name = "groups"
@@ -31,14 +30,16 @@ class Groups(Shape):
     merges = True
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[GroupRow | Drop]:
-        """The row, and the answers that nothing values."""
+        """The row, and the answers without a value."""
         members = []
         for answer in evidence.answers:
-            valued = _value(answer)
-            if valued is None:
-                yield Drop(MACHINES if answer.withheld else "nothing says how good the answer is")
+            member = _valued(answer)
+            if member is not None:
+                members.append(member)
+            elif answer.withheld:
+                yield Drop(MACHINES)
             else:
-                members.append(valued)
+                yield Drop("nothing says how good the answer is")
         if len(members) == 1:
             yield Drop("the only valued answer to its prompt")
         elif members:
@@ -47,38 +48,39 @@ class Groups(Shape):
     def trl_columns(self, row: GroupRow) -> dict[str, Any]:
         """`prompt`, `completions` (texts) and `values`, and `prompts` of runs; no trainer of TRL
         reads recorded groups."""
-        own = {"prompts": row.prompts} if row.prompts else {}
-        return {"prompt": row.prompt, "completions": row.completions, "values": row.values} | own
+        columns = {"prompt": row.prompt, "completions": row.completions, "values": row.values}
+        if row.prompts:
+            columns["prompts"] = row.prompts
+        return columns
 
     def _row(self, evidence: Evidence, members: list[_Member]) -> GroupRow:
-        answers = tuple(one.answer for one in members)
-        own = any(one.prompt is not None for one in answers)
-        origin = "numbers" if any(one.value is not None for one in answers) else "judgements"
+        answers = tuple(member.answer for member in members)
+        values = [member.value for member in members]
+        feedback_ids = [name for member in members for name in member.feedback_ids]
+        has_numbers = any(answer.value is not None for answer in answers)
+        origin = "numbers" if has_numbers else "judgements"
+        prompts = None
+        if any(answer.prompt is not None for answer in answers):
+            prompts = [answer.prompt or evidence.prompt for answer in answers]
         return GroupRow(
-            **base(
-                self.name,
-                evidence,
-                answers,
-                origin,
-                1.0,
-                (name for one in members for name in one.feedback_ids),
-            ),
-            completions=[one.text for one in answers],
-            values=[one.value for one in members],
-            finish_reasons=[one.finish_reason for one in answers],
-            token_ids=[list(one.token_ids) if one.token_ids else None for one in answers],
-            logps=[list(one.logps) if one.logps else None for one in answers],
-            success=sum(one.value for one in members) / len(members),
-            prompts=[one.prompt or evidence.prompt for one in answers] if own else None,
+            **base(self.name, evidence, answers, origin, 1.0, feedback_ids),
+            completions=[answer.text for answer in answers],
+            values=values,
+            finish_reasons=[answer.finish_reason for answer in answers],
+            token_ids=[list(answer.token_ids or ()) or None for answer in answers],
+            logps=[list(answer.logps or ()) or None for answer in answers],
+            success=sum(values) / len(values),
+            prompts=prompts,
         )
 
 
-def _value(answer: Answer) -> _Member | None:
-    """0 to 1: the mean of the raters' numbers, else good (1) or bad (0), nearer to the middle the
-    more they disagree."""
+def _valued(answer: Answer) -> _Member | None:
+    """The answer with its value, 0 to 1: the mean of the raters' numbers, else good (1) or bad (0),
+    the nearer to 0.5 the more they disagree."""
     if answer.value is not None:
         return _Member(answer, answer.value.unit, answer.value.feedback_ids)
     if answer.good is None:
         return None
     margin = min(answer.strength, 1.0)
-    return _Member(answer, (1 + margin if answer.good else 1 - margin) / 2, answer.feedback_ids)
+    signed = margin if answer.good else -margin
+    return _Member(answer, (1 + signed) / 2, answer.feedback_ids)

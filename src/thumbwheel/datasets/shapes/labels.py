@@ -25,7 +25,7 @@ BALANCE = (1.0, 4 / 3)
 
 
 class Labels(Shape):
-    """One row for each answer with a decided judgement; class weights are fitted on train."""
+    """One row for each answer that is good or bad; class weights are fitted on train."""
 
     name = "labels"
     row = LabelRow
@@ -34,8 +34,8 @@ class Labels(Shape):
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[LabelRow | Drop]:
         """One row for each judged answer, and for each edited original as an option."""
         edits = {edge.worse: edge for edge in evidence.edges if edge.origin == "correction"}
-        for place, answer in enumerate(evidence.answers):
-            edge = edits.get(place)
+        for position, answer in enumerate(evidence.answers):
+            edge = edits.get(position)
             if answer.good and answer.corrected:
                 yield Drop("judged good and yet edited")
             elif answer.good is not None and (
@@ -59,15 +59,15 @@ class Labels(Shape):
                     evidence, answer, False, "correction", edge.strength, edge.feedback_ids
                 )
             else:
-                yield Drop(_why(answer))
+                yield Drop(_drop_reason(answer))
 
     def trl_columns(self, row: LabelRow) -> dict[str, Any]:
         """`prompt`, `completion` and `label`."""
         return {"prompt": row.prompt, "completion": assistant(row.completion), "label": row.label}
 
-    def fit(self, facts: RowStats, config: DatasetConfig) -> dict[str, Any]:
+    def fit(self, stats: RowStats, config: DatasetConfig) -> dict[str, Any]:
         """Class weights from the counts in train."""
-        fitted = class_weights(facts.labels["train", True], facts.labels["train", False])
+        fitted = class_weights(stats.labels["train", True], stats.labels["train", False])
         desirable = config.desirable_weight or fitted[0]
         undesirable = config.undesirable_weight or fitted[1]
         return {"class_weights": {"desirable": desirable, "undesirable": undesirable}}
@@ -76,20 +76,21 @@ class Labels(Shape):
         """The class weights multiplied into the rows of every split."""
         weights = fitted["class_weights"]
         desirable, undesirable = weights["desirable"], weights["undesirable"]
-        both = zip(columns["weight"], columns["label"], strict=True)
-        return {
-            "weight": [weight * (desirable if label else undesirable) for weight, label in both]
-        }
+        class_weight = {True: desirable, False: undesirable}
+        rows = zip(columns["weight"], columns["label"], strict=True)
+        return {"weight": [weight * class_weight[label] for weight, label in rows]}
 
-    def missing(self, facts: RowStats) -> str | None:
-        """Both classes must stand in train."""
-        classes = [label for label in (True, False) if facts.labels["train", label]]
-        if len(classes) == 1:
-            only, other = (
-                ("desirable", "undesirable") if classes[0] else ("undesirable", "desirable")
-            )
-            return f"all labels in train are {only}; KTO needs {other} ones too"
-        return None if classes else "there are no labels in train"
+    def missing(self, stats: RowStats) -> str | None:
+        """Both classes must be in train."""
+        desirable = bool(stats.labels["train", True])
+        undesirable = bool(stats.labels["train", False])
+        if desirable and undesirable:
+            return None
+        if desirable:
+            return "all labels in train are desirable; KTO needs undesirable ones too"
+        if undesirable:
+            return "all labels in train are undesirable; KTO needs desirable ones too"
+        return "there are no labels in train"
 
     def _row(
         self,
@@ -108,9 +109,9 @@ class Labels(Shape):
 
 def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
     """(desirable, undesirable): 1.0 for the larger class; the smaller one is raised, in steps of
-    0.1, until both weigh alike.
+    0.1, until both weigh the same.
 
-    Left alone where the counts lie within BALANCE already, and where a class is empty.
+    Both are 1.0 if the counts are within BALANCE already, and if a class is empty.
 
     >>> class_weights(222, 90), class_weights(100, 100), class_weights(120, 100), class_weights(40,
     100), class_weights(5, 0) ((1.0, 2.4), (1.0, 1.0), (1.0, 1.0), (2.5, 1.0), (1.0, 1.0))
@@ -122,13 +123,11 @@ def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
     return math.ceil(10 * undesirable / desirable - 1e-9) / 10, 1.0
 
 
-def _why(answer: Answer) -> str:
+def _drop_reason(answer: Answer) -> str:
     if WITHHELD_JUDGEMENT in answer.withheld:
         return MACHINES
-    if answer.good is None:
-        return (
-            "raters contradict each other evenly"
-            if answer.conflict
-            else "no judgement that calls the answer good or bad"
-        )
-    return "known from a correction only"
+    if answer.good is not None:
+        return "known from a correction only"
+    if answer.conflict:
+        return "raters contradict each other evenly"
+    return "no judgement that calls the answer good or bad"

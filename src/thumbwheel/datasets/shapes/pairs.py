@@ -4,7 +4,7 @@ of the same prompt: one judged good and one bad, or two whose numbers lie apart.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import product
 from typing import Any
 
 from thumbwheel.datasets.shape import Shape, assistant, base
@@ -12,7 +12,7 @@ from thumbwheel.datasets.types import MACHINES, DatasetConfig, Drop, Edge, Evide
 
 
 class Pairs(Shape):
-    """What was compared directly comes first; siblings fill up to a number for each prompt."""
+    """Direct comparisons come first; then siblings, up to a number for each prompt."""
 
     name = "pairs"
     row = PairRow
@@ -23,11 +23,12 @@ class Pairs(Shape):
             yield self._row(evidence, edge)
         for _ in range(evidence.withheld_edges):
             yield Drop(MACHINES)
-        siblings = list(_siblings(evidence, config.margin, config.reward == "ledger"))
-        for edge in siblings[: config.siblings]:
-            yield self._row(evidence, edge)
-        for _ in islice(siblings, config.siblings, None):
-            yield Drop("more siblings than are taken from one prompt")
+        siblings = _siblings(evidence, config.margin, config.reward == "ledger")
+        for number, edge in enumerate(siblings):
+            if number < config.siblings:
+                yield self._row(evidence, edge)
+            else:
+                yield Drop("more siblings than are taken from one prompt")
 
     def trl_columns(self, row: PairRow) -> dict[str, Any]:
         """`prompt`, `chosen` and `rejected`."""
@@ -48,48 +49,43 @@ class Pairs(Shape):
 
 def _siblings(evidence: Evidence, margin: float | None, people_only: bool) -> Iterator[Edge]:
     """Pairs of answers that nobody compared: one good and one bad, in rounds in which every good
-    answer is used once; then those whose numbers lie more than `margin` apart, the farthest first.
-    With `people_only`, good and bad are what people called so.
+    answer is used once; then those whose numbers differ by more than `margin`, the largest
+    difference first. With `people_only`, good and bad are what people called so.
 
-    The order of the answers is that of a hash of their text, so which pairs are taken depends
-    neither on time nor on length.
+    The answers are in the order of a hash of their text, so the choice of pairs depends neither on
+    time nor on length.
     """
-    met = {frozenset((edge.better, edge.worse)) for edge in evidence.edges}
-    judged = [
-        (place, answer)
-        for place, answer in enumerate(evidence.answers)
-        if answer.by_people or not people_only
-    ]
-    good = [place for place, answer in judged if answer.good is True]
-    bad = [place for place, answer in judged if answer.good is False]
+    compared = {frozenset((edge.better, edge.worse)) for edge in evidence.edges}
+    good: list[int] = []
+    bad: list[int] = []
+    for position, answer in enumerate(evidence.answers):
+        if answer.good is not None and (answer.by_people or not people_only):
+            (good if answer.good else bad).append(position)
     for turn in range(len(bad)):
         for number, better in enumerate(good):
             worse = bad[(number + turn) % len(bad)]
-            if frozenset((better, worse)) not in met:
-                met.add(frozenset((better, worse)))
-                both = evidence.answers[better], evidence.answers[worse]
-                yield Edge(
-                    better,
-                    worse,
-                    "siblings",
-                    min(one.strength for one in both),
-                    both[0].feedback_ids + both[1].feedback_ids,
-                )
-    yield from _apart(evidence, margin, met) if margin is not None else ()
+            if frozenset((better, worse)) not in compared:
+                compared.add(frozenset((better, worse)))
+                chosen, rejected = evidence.answers[better], evidence.answers[worse]
+                strength = min(chosen.strength, rejected.strength)
+                feedback_ids = chosen.feedback_ids + rejected.feedback_ids
+                yield Edge(better, worse, "siblings", strength, feedback_ids)
+    if margin is not None:
+        for edge in _by_margin(evidence, margin):
+            if frozenset((edge.better, edge.worse)) not in compared:
+                yield edge
 
 
-def _apart(evidence: Evidence, margin: float, met: set[frozenset[int]]) -> Iterator[Edge]:
-    values = [
-        (place, answer.value)
-        for place, answer in enumerate(evidence.answers)
-        if answer.value is not None
-    ]
-    found = [
-        (one.unit - other.unit, better, worse, one.feedback_ids + other.feedback_ids)
-        for better, one in values
-        for worse, other in values
-        if one.unit - other.unit > margin + 1e-9
-    ]
-    for apart, better, worse, named in sorted(found, key=lambda pair: (-pair[0], *pair[1:3])):
-        if frozenset((better, worse)) not in met:
-            yield Edge(better, worse, "rewards", apart, named)
+def _by_margin(evidence: Evidence, margin: float) -> list[Edge]:
+    """All pairs whose numbers differ by more than `margin`, the largest difference first."""
+    values = []
+    for position, answer in enumerate(evidence.answers):
+        if answer.value is not None:
+            values.append((position, answer.value))
+    edges = []
+    for (better, higher), (worse, lower) in product(values, values):
+        difference = higher.unit - lower.unit
+        if difference > margin + 1e-9:
+            feedback_ids = higher.feedback_ids + lower.feedback_ids
+            edges.append(Edge(better, worse, "rewards", difference, feedback_ids))
+    return sorted(edges, key=lambda edge: (-edge.strength, edge.better, edge.worse))

@@ -15,8 +15,8 @@ from thumbwheel.rewards.checker import needs_feedback
 
 
 class Prompts(Shape):
-    """One row for each case; a prompt without one gives a row that no checker can judge. What was
-    said about answers plays no part."""
+    """One row for each case. A prompt without a case gives a row that no checker can judge.
+    Feedback about answers does not matter."""
 
     name = "prompts"
     row = PromptRow
@@ -26,47 +26,49 @@ class Prompts(Shape):
         """The cases of the prompt, else the prompt alone."""
         for case in evidence.cases:
             yield self._row(evidence, case)
-        if not evidence.cases and evidence.asked:
-            yield (
-                self._row(evidence, None)
-                if config.prompts_from_traces
-                else Drop("no case says what a right answer is")
-            )
+        if evidence.cases or not evidence.asked:
+            return
+        if config.prompts_from_traces:
+            yield self._row(evidence, None)
+        else:
+            yield Drop("no case says what a right answer is")
 
     def trl_columns(self, row: PromptRow) -> dict[str, Any]:
         """`prompt`, and `reference` as text for the reward function."""
-        reference = (
-            row.reference
-            if isinstance(row.reference, str)
-            else json.dumps(row.reference, ensure_ascii=False)
-        )
+        reference = row.reference
+        if not isinstance(reference, str):
+            reference = json.dumps(reference, ensure_ascii=False)
         return {"prompt": row.prompt, "reference": reference}
 
     def _row(self, evidence: Evidence, case: Case | None) -> PromptRow:
+        origin, reference, checker, checker_config = "trace", None, None, None
+        if case:
+            origin = WAITS if needs_feedback(case.checker) else "case"
+            reference, checker, checker_config = case.reference, case.checker, case.checker_config
+        judged_by = json.dumps([reference, checker, checker_config], sort_keys=True)
+        group = group_of(evidence.prompt_id)
+        if evidence.asked:
+            group = evidence.asked[0].group
+        trace_ids = {asked.trace_id for asked in evidence.asked}
+        subject_ids = {asked.subject_id for asked in evidence.asked if asked.subject_id}
         liked = evidence.liked
-        judged = [case.reference, case.checker, case.checker_config] if case else [None, None, None]
+        if liked:
+            trace_ids.update(liked.trace_ids)
+            subject_ids.update(liked.subject_ids)
         return PromptRow(
-            row_id=ids.derived(
-                "row", self.name, evidence.prompt_id, json.dumps(judged, sort_keys=True)
-            ),
-            group=evidence.asked[0].group if evidence.asked else group_of(evidence.prompt_id),
+            row_id=ids.derived("row", self.name, evidence.prompt_id, judged_by),
+            group=group,
             split=evidence.split,
             prompt=evidence.prompt,
             tools=evidence.tools,
             weight=1.0,
-            origin=(WAITS if needs_feedback(case.checker) else "case") if case else "trace",
+            origin=origin,
             feedback_ids=sorted(liked.feedback_ids) if liked else [],
-            trace_ids=sorted(
-                {one.trace_id for one in evidence.asked}.union(liked.trace_ids if liked else ())
-            ),
-            subject_ids=sorted(
-                {one.subject_id for one in evidence.asked if one.subject_id}.union(
-                    liked.subject_ids if liked else ()
-                )
-            ),
-            reference=judged[0],
-            checker=judged[1],
-            checker_config=judged[2],
+            trace_ids=sorted(trace_ids),
+            subject_ids=sorted(subject_ids),
+            reference=reference,
+            checker=checker,
+            checker_config=checker_config,
             case_id=case.id if case else None,
             success=evidence.success,
             liked=liked.text if liked else None,

@@ -19,7 +19,7 @@ from thumbwheel.datasets.types import (
 
 
 class ScoredAnswers(Shape):
-    """One row for each answer that somebody gave a number; thumbs and words are none."""
+    """One row for each answer with a number; thumbs and words give none."""
 
     name = "scored"
     row = ScoredRow
@@ -28,41 +28,38 @@ class ScoredAnswers(Shape):
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[ScoredRow | Drop]:
         """One row for each answer with a value."""
         for answer in evidence.answers:
-            if answer.value is None:
-                yield Drop(
-                    MACHINES
-                    if WITHHELD_VALUE in answer.withheld
-                    else "no number says how good the answer is"
+            value = answer.value
+            if value is not None:
+                yield ScoredRow(
+                    **base(self.name, evidence, (answer,), value.kind, 1.0, value.feedback_ids),
+                    completion=answer.text,
+                    value=value.raw,
+                    scale=list(value.scale),
+                    finish_reason=answer.finish_reason,
                 )
-                continue
-            shared = base(
-                self.name, evidence, (answer,), answer.value.kind, 1.0, answer.value.feedback_ids
-            )
-            shared |= {
-                "value": answer.value.raw,
-                "scale": list(answer.value.scale),
-                "finish_reason": answer.finish_reason,
-            }
-            yield ScoredRow(**shared, completion=answer.text)
+            elif WITHHELD_VALUE in answer.withheld:
+                yield Drop(MACHINES)
+            else:
+                yield Drop("no number says how good the answer is")
 
     def trl_columns(self, row: ScoredRow) -> dict[str, Any]:
         """`prompt`, `completion` and `score`."""
         return {"prompt": row.prompt, "completion": assistant(row.completion), "score": row.value}
 
-    def fit(self, facts: RowStats, config: DatasetConfig) -> dict[str, Any]:
-        """The scale that most training rows have, and what part of it becomes -1 to 1 where scores
-        are normalised."""
+    def fit(self, stats: RowStats, config: DatasetConfig) -> dict[str, Any]:
+        """The scale of most training rows, and the part of it that becomes -1 to 1 if scores are
+        normalised."""
         import numpy as np
 
-        common = facts.scales.most_common()
-        if not common:
+        if not stats.scales:
             return {}
-        scale = min(scale for scale, count in common if count == common[0][1])
-        fitted: dict[str, Any] = {"scale": list(scale)}
+        most = max(stats.scales.values())
+        common_scale = min(scale for scale, count in stats.scales.items() if count == most)
+        fitted: dict[str, Any] = {"scale": list(common_scale)}
         if config.normalise != "none":
-            values = np.array(
-                [_on(value, own, scale) for own, some in facts.values for value in some]
-            )
+            values = []
+            for scale, scores in stats.values:
+                values += [_rescaled(score, scale, common_scale) for score in scores]
             low, high = np.quantile(values, (0, 1) if config.normalise == "range" else (0.05, 0.95))
             fitted["normalised"] = {"from": [float(low), float(high)], "to": [-1.0, 1.0]}
         return fitted
@@ -71,25 +68,22 @@ class ScoredAnswers(Shape):
         """All values on that scale, so that they can be compared."""
         if not fitted:
             return {}
-        scale = fitted["scale"]
-        values = [
-            _on(value, own, scale)
-            for value, own in zip(columns["value"], columns["scale"], strict=True)
-        ]
-        if normal := fitted.get("normalised"):
-            low, high = normal["from"]
-            scale = normal["to"]
-            values = [
-                _on(min(max(value, low), high), (low, high), scale) if high > low else 0.0
-                for value in values
-            ]
-        return {"value": values, "scale": [scale] * len(values)}
+        target = fitted["scale"]
+        rows = zip(columns["value"], columns["scale"], strict=True)
+        values = [_rescaled(value, scale, target) for value, scale in rows]
+        if normalised := fitted.get("normalised"):
+            low, high = normalised["from"]
+            target = normalised["to"]
+            if high > low:
+                clipped = [min(max(value, low), high) for value in values]
+                values = [_rescaled(value, (low, high), target) for value in clipped]
+            else:
+                values = [0.0] * len(values)
+        return {"value": values, "scale": [target] * len(values)}
 
 
-def _on(value: float, own: Sequence[float], scale: Sequence[float]) -> float:
-    (low, high), (new_low, new_high) = own, scale
-    return (
-        value
-        if (low, high) == (new_low, new_high)
-        else new_low + (value - low) / (high - low) * (new_high - new_low)
-    )
+def _rescaled(value: float, scale: Sequence[float], target: Sequence[float]) -> float:
+    (low, high), (target_low, target_high) = scale, target
+    if (low, high) == (target_low, target_high):
+        return value
+    return target_low + (value - low) / (high - low) * (target_high - target_low)
