@@ -38,8 +38,8 @@ class SavedRewardModel:
 
     def scorer(self) -> Scorer:
         if self._scorer is None:
+            from thumbwheel.core.hardware import device
             from thumbwheel.engine.reward_model import RewardModel as Scorer
-            from thumbwheel.training.hardware import device
 
             chosen = device() if self.device == "auto" else self.device
             self._scorer = Scorer.load(self.folder, device=chosen)

@@ -17,9 +17,9 @@ from pydantic import Field
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError
+from thumbwheel.core.hardware import machine
 from thumbwheel.deploy.profiles import Choice, Profile, choose
 from thumbwheel.deploy.types import Kind, Package
-from thumbwheel.training.hardware import machine
 
 QUOTES = '"""'
 PLAIN = re.compile(r'[^\s"](?:[^\r\n]*[^\s])?')

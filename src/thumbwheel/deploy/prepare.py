@@ -15,13 +15,14 @@ from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.store import FOLDER
 from thumbwheel.deploy.types import Kind, Package
+from thumbwheel.engine.base_check import locate_unchanged
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export.package import export, exports, precision
 from thumbwheel.export.types import Export
 from thumbwheel.models import versions
+from thumbwheel.models.base import locate, require_training
 from thumbwheel.models.types import ModelVersion
-from thumbwheel.training.base import locate, locate_unchanged, require_training
 
 PROMPTS = 48
 """Prompts of the agent that are looked at; most targets take a form that was compared on many more
@@ -84,7 +85,7 @@ def package(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None 
     that has changed or an export that is not the trained model and that nobody accepted,
     StorageError for damaged files and a full disk."""
     require_training()
-    _, base = locate_unchanged(one)
+    _, base = locate_unchanged(one, ws.home.cache)
     whole = one.adapter is None and planned.kind is Kind.MERGED
     done = None if whole else planned.export or _exported(ws, one, planned, accept)
     if done is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from thumbwheel.training.hardware import Machine
+from thumbwheel.core.hardware import Machine
 
 Name = Literal["ryzen_optimized", "gpu_auto", "cpu_auto", "apple_silicon"]
 Choice = Literal["auto", "ryzen_optimized", "gpu_auto", "cpu_auto", "apple_silicon"]

@@ -218,6 +218,18 @@ def load_config(folder: str | Path) -> Any:
         raise _load_error(str(folder), error) from None
 
 
+def count_parameters(folder: str | Path) -> int:
+    """Parameters of the model in `folder`, from its configuration alone."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    config = load_config(folder)
+    model_class: Any = AutoModelForMaskedLM if is_encoder(config) else AutoModelForCausalLM
+    with torch.device("meta"):
+        model = model_class.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Inside, transformers shows no progress bars and no deprecations, and logs errors only."""

@@ -53,9 +53,9 @@ class LocalModel:
     @cached_property
     def folder(self) -> Path:
         """The base's files, checked to be those that the versions were trained over."""
-        from thumbwheel.training.base import locate_unchanged
+        from thumbwheel.engine.base_check import locate_unchanged
 
-        return locate_unchanged(self.base)[1]
+        return locate_unchanged(self.base, self.ws.home.cache)[1]
 
     @cached_property
     def builder(self) -> PromptBuilder:
@@ -68,7 +68,8 @@ class LocalModel:
     @cached_property
     def dtype(self) -> str:
         """The precision of the base, the same for all versions."""
-        from thumbwheel.training.hardware import choose_dtype, count_parameters
+        from thumbwheel.core.hardware import choose_dtype
+        from thumbwheel.engine.load import count_parameters
 
         return choose_dtype(self.config.dtype, count_parameters(str(self.folder)))
 
@@ -83,8 +84,8 @@ class LocalModel:
     @cached_property
     def model(self) -> Any:
         """The base with all adapters."""
+        from thumbwheel.core.hardware import device
         from thumbwheel.engine.load import load_adapter, load_base
-        from thumbwheel.training.hardware import device
 
         model, _ = load_base(str(self.folder), self.dtype, local_only=True)  # type: ignore[arg-type]
         for version in self.versions:
@@ -99,7 +100,7 @@ class LocalModel:
 
     def responder(self, version: ModelVersion) -> LocalResponder:
         """The responder for `version`; for a version without an adapter, the base."""
-        from thumbwheel.training.hardware import device
+        from thumbwheel.core.hardware import device
 
         identity = ids.fingerprint(
             [

@@ -152,8 +152,8 @@ def _reward_model_scorer(ws: Workspace, reward_model: RewardModelRecord) -> Rewa
     turns of it. An answer that is too long scores nan."""
 
     def score(prompts: Sequence[Any], responders: Sequence[Sequence[Answer]]) -> list[list[float]]:
+        from thumbwheel.core.hardware import device
         from thumbwheel.engine.reward_model import RewardInput, RewardModel
-        from thumbwheel.training.hardware import device
 
         model = RewardModel.load(reward_models.folder(ws, reward_model), device=device())
         by_prompt: list[list[RewardInput]] = []

@@ -20,6 +20,7 @@ from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, StorageError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import locate_unchanged
 from thumbwheel.engine.load import adapter_base, base_fingerprint, quiet_transformers
 from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export import parity, score, store
@@ -28,11 +29,11 @@ from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.types import Acceptance, Export, Parity, Source
 from thumbwheel.export.unfinished import scratch
 from thumbwheel.models import versions
+from thumbwheel.models.base import require_training
 from thumbwheel.models.types import ModelVersion, State
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import resolve_paths
 from thumbwheel.sdk.disk import sync
-from thumbwheel.training.base import locate_unchanged, require_training
 
 MANIFEST = "thumbwheel.json"
 README = "README.md"
@@ -222,7 +223,7 @@ def _what(format: str, quant: str | None) -> str:
 
 def _source(ws: Workspace, one: ModelVersion) -> Source:
     require_training()
-    name, folder = locate_unchanged(one)
+    name, folder = locate_unchanged(one, ws.home.cache)
     adapter = versions.adapter_folder(ws, one)
     if adapter is not None:
         _check_base(adapter, one, folder)

@@ -99,9 +99,10 @@ def assemble(
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
     cannot be used, TrainingError for a base that is larger than the memory.
     """
+    from thumbwheel.core.hardware import choose_dtype, device
+    from thumbwheel.engine.load import count_parameters
     from thumbwheel.engine.reward_model import scorer_role_model
     from thumbwheel.engine.score import Role, ScoreEngine
-    from thumbwheel.training.hardware import choose_dtype, count_parameters, device
     from thumbwheel.training.memory import refuse_weights
 
     where = device(config.device)

@@ -127,7 +127,7 @@ def hardware(
     from dataclasses import asdict
 
     from thumbwheel.core import log
-    from thumbwheel.training.hardware import disk_free_gb, machine
+    from thumbwheel.core.hardware import disk_free_gb, machine
     from thumbwheel.training.presets import PRESETS, choose, preset_settings, tier
 
     here = machine()

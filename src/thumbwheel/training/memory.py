@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
+from thumbwheel.core.hardware import GB, memory_gb
 from thumbwheel.engine.out_of_memory import out_of_memory
-from thumbwheel.training.hardware import GB, memory_gb
 
 if TYPE_CHECKING:
     from thumbwheel.engine.score import ScoreEngine

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from thumbwheel.core.config import build
-from thumbwheel.training.hardware import Machine
+from thumbwheel.core.hardware import Machine
 from thumbwheel.training.types import TrainConfig
 
 C = TypeVar("C", bound=TrainConfig)

@@ -91,10 +91,10 @@ def score(
     --answer "On its way."
     """
     from thumbwheel.core import log
+    from thumbwheel.core.hardware import device
     from thumbwheel.engine.reward_model import RewardInput, RewardModel
     from thumbwheel.models import reward_models
-    from thumbwheel.training.base import require_training
-    from thumbwheel.training.hardware import device
+    from thumbwheel.models.base import require_training
 
     answers = list(_answers_to_score(prompt, answer, file))
     require_training()

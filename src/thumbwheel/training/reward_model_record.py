@@ -25,8 +25,8 @@ def register(
     ws: Workspace, agent: str, run_id: str, dataset_id: str, result: Path
 ) -> RewardModelRecord:
     """The reward model in `result` as the next one of `agent`, with its figures on dev rows."""
+    from thumbwheel.core.hardware import device
     from thumbwheel.engine.reward_model import RewardModel
-    from thumbwheel.training.hardware import device
 
     model = RewardModel.load(result, device=device("auto"))
     card = model.card

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
+from thumbwheel.core.hardware import GB
 from thumbwheel.engine import merged
 from thumbwheel.engine.rollout import SOURCES, RolloutSource
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.training.algorithm import Parts
-from thumbwheel.training.hardware import GB
 from thumbwheel.training.memory import free_gb
 
 if TYPE_CHECKING:

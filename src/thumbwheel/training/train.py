@@ -28,11 +28,13 @@ from thumbwheel.core.errors import (
     ThumbwheelError,
     TrainingError,
 )
+from thumbwheel.core.hardware import device, disk_free_gb, machine
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import build, find, load_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import reward_models
+from thumbwheel.models.base import locate, require_training
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import (
     adapter_folder,
@@ -47,9 +49,7 @@ from thumbwheel.rewards.component import resolve_paths
 from thumbwheel.rewards.label import rater_names, raters_of
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
-from thumbwheel.training.base import locate, require_training
 from thumbwheel.training.estimate import estimate, trial
-from thumbwheel.training.hardware import device, disk_free_gb, machine
 from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.rate import with_rate
@@ -212,7 +212,7 @@ def _plan(
     device(config.device)
     name, folder = locate(base)
     check_base(ws, folder)
-    fingerprint = _fingerprint(folder)
+    fingerprint = _fingerprint(ws, folder)
     start, config = _start(ws, agent, config, fingerprint)
 
     # The dataset: a frozen one, or one of the feedback in force.
@@ -336,10 +336,10 @@ def _judgements(ws: Workspace, agent: str, rules: DatasetConfig) -> Iterator[dic
         yield asdict(row) | {"split": JUDGED, "raters": sorted(raters)}
 
 
-def _fingerprint(folder: Path) -> str:
-    from thumbwheel.engine.load import base_fingerprint
+def _fingerprint(ws: Workspace, folder: Path) -> str:
+    from thumbwheel.engine.base_check import remembered_fingerprint
 
-    return base_fingerprint(folder)
+    return remembered_fingerprint(folder, ws.home.cache)
 
 
 def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
@@ -432,7 +432,7 @@ def _resume(
     try:
         spec = folder.spec()
         check_base(ws, Path(spec.folder))
-        if _fingerprint(Path(spec.folder)) != run.base_fingerprint:
+        if _fingerprint(ws, Path(spec.folder)) != run.base_fingerprint:
             raise Conflict(
                 f"run {run.id!r}",
                 f"the weights of its base {run.base!r} have changed since",

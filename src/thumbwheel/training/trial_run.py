@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
-from thumbwheel.training.hardware import GB
+from thumbwheel.core.hardware import GB
 from thumbwheel.training.memory import Meter, meter, parameter_gb
 from thumbwheel.training.order import Order
 from thumbwheel.training.process import guarded, made_to_fit, probe_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from thumbwheel.core.hardware import Gpu, Machine
 from thumbwheel.deploy.profiles import NAMES, choose, detect
-from thumbwheel.training.hardware import Gpu, Machine
 
 PLAIN = Machine("Intel Xeon", 8, 16, True, False, False, 32.0, 20.0, ())
 RYZEN = replace(PLAIN, cpu="AMD Ryzen 9 5950X 16-Core Processor", cores=16, threads=32)

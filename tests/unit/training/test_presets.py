@@ -3,14 +3,17 @@ over a preset."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from tests.command_line import Run
 from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.core.hardware import Gpu, Machine
 from thumbwheel.training.algorithms import ALGORITHMS
-from thumbwheel.training.hardware import Gpu, Machine
 from thumbwheel.training.presets import (
     NEUTRAL,
     PRESETS,
@@ -146,3 +149,18 @@ def test_what_is_given_wins_over_a_preset() -> None:
         Sources({}, "", {}).load(
             ALGORITHMS.get("dpo").Config, "train.dpo", {"preset": "hihg_quality"}
         )
+
+
+def test_the_command_says_what_is_here_and_what_is_chosen(
+    command_line: Run, tmp_path: Path
+) -> None:
+    code, out, _ = command_line("hardware", "--json")
+    output = json.loads(out)
+    assert code == 0 and set(output["presets"]) == {"auto", *PRESETS} and output["auto"] in PRESETS
+    assert (
+        output["machine"]["disk_free_gb"] > 0
+        and output["machine"]["ram_gb"] >= output["machine"]["available_gb"] > 0
+    )
+    _, out, _ = command_line("hardware")
+    assert "AVX2" in out and "apple_silicon" in out
+    assert not (tmp_path / "home").exists(), "looking at the machine makes no home"

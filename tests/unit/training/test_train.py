@@ -143,7 +143,7 @@ def test_training_without_torch_names_the_extra(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "thumbwheel.training.base.find_spec", lambda name: None if name == "torch" else object()
+        "thumbwheel.models.base.find_spec", lambda name: None if name == "torch" else object()
     )
     with pytest.raises(MissingExtra, match=r"thumbwheel\[train\]"):
         train(ws, "a", "dpo", "x")

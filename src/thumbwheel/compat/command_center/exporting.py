@@ -59,7 +59,7 @@ def _merged(checkpoint: Path, base_model: str | None, scratch: Path) -> Path:
     from thumbwheel.engine.load import adapter_base
     from thumbwheel.export.formats import FORMATS
     from thumbwheel.export.types import Source
-    from thumbwheel.training.base import locate
+    from thumbwheel.models.base import locate
 
     if not (checkpoint / "adapter_config.json").is_file():
         return checkpoint

@@ -99,8 +99,8 @@ class CommandCenterDPOTrainer:
         ModelError, MissingExtra.
         """
         from thumbwheel.core.config import build
+        from thumbwheel.models.base import locate, require_training
         from thumbwheel.training.algorithms.dpo import DpoConfig
-        from thumbwheel.training.base import locate, require_training
 
         require_training()
         build(DpoConfig, self.options, "settings of CommandCenterDPOTrainer")

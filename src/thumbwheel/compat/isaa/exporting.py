@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
+from thumbwheel.core.hardware import machine
 from thumbwheel.deploy.modelfile import Modelfile
 from thumbwheel.deploy.ollama_api import OllamaServer, address, full_name
 from thumbwheel.deploy.profiles import Choice, choose
 from thumbwheel.export.gguf_file import recommend
-from thumbwheel.training.hardware import machine
 
 BITS = {
     "Q2_K": 2.5,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.config import Home
-from thumbwheel.training.hardware import Machine, disk_free_gb, machine
+from thumbwheel.core.hardware import Machine, disk_free_gb, machine
 from thumbwheel.training.presets import BY_GPU, BY_RAM, RYZEN, tier_of
 
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj")

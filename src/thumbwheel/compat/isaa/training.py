@@ -168,7 +168,7 @@ class RLTrainer:
     def setup(self) -> RLTrainer:
         """Check the settings and the base before anything is trained; raises ConfigError,
         ModelError, MissingExtra."""
-        from thumbwheel.training.base import locate
+        from thumbwheel.models.base import locate
 
         self.config.options()
         locate(self.config.base_model)

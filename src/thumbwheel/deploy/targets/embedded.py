@@ -154,7 +154,7 @@ def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Run
 
 
 def _device(asked: str) -> str:
-    from thumbwheel.training.hardware import device
+    from thumbwheel.core.hardware import device
 
     return device() if asked == "auto" else asked
 

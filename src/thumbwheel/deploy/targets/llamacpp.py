@@ -114,7 +114,7 @@ class LlamaCpp:
 
 
 def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
-    from thumbwheel.training.hardware import machine
+    from thumbwheel.core.hardware import machine
 
     profile = profiles.choose(settings.profile, machine())
     parallel = settings.parallel or profile.parallel

@@ -72,7 +72,7 @@ class LoraGgufFormat:
     def open(self, folder: Path, dtype: Any) -> Opened:
         """In llama.cpp, over the base that the config names, converted for it to F32: over bfloat16
         it would round what it computes."""
-        from thumbwheel.training.base import locate
+        from thumbwheel.models.base import locate
 
         base = locate(
             json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]

@@ -1,8 +1,7 @@
 """What this machine offers a run: processor, memory, accelerators, disk; the device, and the
 precision that pays on it.
 
-The base install has no torch: then the accelerators are unknown, and said to be. What follows from
-it all is presets.py.
+The base install has no torch: then the accelerators are unknown, and said to be.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from thumbwheel.core.errors import TrainingError
 
@@ -264,20 +263,3 @@ def _has_bf16(where: Device) -> bool:
     if where == "mps":
         return bool(torch.backends.mps.is_macos_or_newer(14, 0))
     return bool(machine().bf16)
-
-
-def count_parameters(folder: str) -> int:
-    """Parameters of the model in `folder`, from its configuration alone."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-
-    from thumbwheel.engine.forward import is_encoder
-    from thumbwheel.engine.load import load_config
-
-    config = load_config(folder)
-    with torch.device("meta"):
-        make: Any = (
-            AutoModelForMaskedLM if is_encoder(config) else AutoModelForCausalLM
-        ).from_config
-        model = make(config)
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from thumbwheel.core.errors import InputError, MissingExtra, ModelError
-from thumbwheel.models.types import ModelVersion
 
 NEEDED = ("torch", "transformers", "peft", "safetensors")
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
@@ -41,24 +40,6 @@ def locate(base: str) -> tuple[str, Path]:
             "Name the folder with config.json and the safetensors, or a Hugging Face id",
         )
     return base, _from_hub(base)
-
-
-def locate_unchanged(version: ModelVersion) -> tuple[str, Path]:
-    """As `locate`, of a version's base; raises ModelError where its weights are no longer those
-    that the version was made with."""
-    from thumbwheel.engine.load import base_fingerprint
-
-    name, folder = locate(version.base)
-    if (
-        version.base_fingerprint is not None
-        and base_fingerprint(folder) != version.base_fingerprint
-    ):
-        raise ModelError(
-            f"base {version.base!r} of version {version.name!r}",
-            "its weights are not those that the version was made with",
-            "Restore that base, or register the new one by training on it",
-        )
-    return name, folder
 
 
 def _from_hub(base: str) -> Path:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.command_line import Run
+from thumbwheel.core import hardware
 from thumbwheel.core.errors import TrainingError
-from thumbwheel.training import hardware
-from thumbwheel.training.hardware import (
+from thumbwheel.core.hardware import (
     BF16_FLAGS,
     Gpu,
     choose_dtype,
@@ -21,7 +19,6 @@ from thumbwheel.training.hardware import (
     memory_gb,
     read_cpuinfo,
 )
-from thumbwheel.training.presets import PRESETS
 
 RYZEN = """processor\t: {n}
 vendor_id\t: AuthenticAMD
@@ -158,21 +155,6 @@ def test_an_accelerator_that_is_not_there_is_refused(
     monkeypatch.setattr(hardware, "machine", lambda: here)
     with pytest.raises(TrainingError, match="no such accelerator"):
         hardware.device(asked)
-
-
-def test_the_command_says_what_is_here_and_what_is_chosen(
-    command_line: Run, tmp_path: Path
-) -> None:
-    code, out, _ = command_line("hardware", "--json")
-    output = json.loads(out)
-    assert code == 0 and set(output["presets"]) == {"auto", *PRESETS} and output["auto"] in PRESETS
-    assert (
-        output["machine"]["disk_free_gb"] > 0
-        and output["machine"]["ram_gb"] >= output["machine"]["available_gb"] > 0
-    )
-    _, out, _ = command_line("hardware")
-    assert "AVX2" in out and "apple_silicon" in out
-    assert not (tmp_path / "home").exists(), "looking at the machine makes no home"
 
 
 def test_without_torch_the_accelerators_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,81 @@
+"""Whether the weights of a base are still those that a version was made with.
+
+A fingerprint reads the whole base, which takes seconds to minutes. So it is remembered in the home's
+cache for as long as path, size and time of the weights' files stay the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core.errors import ModelError
+from thumbwheel.engine.load import base_fingerprint
+from thumbwheel.models.base import locate
+from thumbwheel.models.types import ModelVersion
+
+REMEMBERED = "base_fingerprints.json"
+"""File of the cache: folder -> what its files were like, and their fingerprint."""
+SETTLED = 2.0
+"""Seconds after which a file that was written is taken to be whole: within them a second change
+could leave its time as it is."""
+
+
+def remembered_fingerprint(folder: Path, cache: Path) -> str:
+    """`base_fingerprint` of `folder`, read anew only when its files have changed."""
+    name, files = str(folder.resolve()), _files(folder)
+    remembered = _read(cache / REMEMBERED)
+    entry = remembered.get(name)
+    if entry is not None and entry["files"] == files:
+        return str(entry["sha256"])
+    sha256 = base_fingerprint(folder)
+    newest = max((modified for _, _, modified in files), default=0)
+    if files and files == _files(folder) and time.time_ns() - newest > SETTLED * 1e9:
+        remembered[name] = {"files": files, "sha256": sha256}
+        _write(cache / REMEMBERED, remembered)
+    return sha256
+
+
+def locate_unchanged(version: ModelVersion, cache: Path) -> tuple[str, Path]:
+    """(name, folder) of a version's base; raises ModelError where its weights are no longer those
+    that the version was made with."""
+    name, folder = locate(version.base)
+    expected = version.base_fingerprint
+    if expected is not None and remembered_fingerprint(folder, cache) != expected:
+        raise ModelError(
+            f"base {version.base!r} of version {version.name!r}",
+            "its weights are not those that the version was made with",
+            "Restore that base, or register the new one by training on it",
+        )
+    return name, folder
+
+
+def _files(folder: Path) -> list[list[Any]]:
+    """[name, bytes, nanoseconds of the last change] of the weights' files; a link counts as the
+    file that it leads to."""
+    files: list[list[Any]] = []
+    for path in sorted(folder.glob("*.safetensors")):
+        status = path.stat()
+        files.append([path.name, status.st_size, status.st_mtime_ns])
+    return files
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _write(path: Path, remembered: dict[str, Any]) -> None:
+    """Replace the file. Without it a fingerprint is only read anew, so a full disk is no error."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(remembered, indent=2), encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
