@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from tests.public_data import public_data
 from thumbwheel.capture.source import AnyRecord, Line
-from thumbwheel.capture.sources import SOURCES, feedback_jsonl, graded, jsonl, preference
+from thumbwheel.capture.sources import SOURCES, feedback_jsonl, jsonl, preference
+from thumbwheel.capture.sources.published_benchmarks import graded
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable, explain
 
 

@@ -13,7 +13,7 @@ from tests.public_data import public_data
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.source import AnyRecord, JsonLines, Line, Refused
 from thumbwheel.capture.sources import SOURCES
-from thumbwheel.capture.sources.code_tasks import entry_point
+from thumbwheel.capture.sources.published_benchmarks.code_tasks import entry_point
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord
 from thumbwheel.core.config import Home
 from thumbwheel.datasets.plan import plan_file

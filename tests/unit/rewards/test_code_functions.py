@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.required import missing
-from thumbwheel.capture.sources.code_tasks import parse_mbpp
+from thumbwheel.capture.sources.published_benchmarks.code_tasks import parse_mbpp
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.fences import Block, blocks
 from thumbwheel.rewards.function import Case, Status

@@ -1,4 +1,5 @@
-"""The sources that `import` and `plan` know. To add one: a file here and its line in SOURCES."""
+"""The sources that `import` and `plan` know. To add one: a file here, or in `published_benchmarks/`
+where it reads what its authors published as a benchmark, and its line in SOURCES."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ SOURCES: Table[Source] = Table(
     {
         "jsonl": "thumbwheel.capture.sources.jsonl:SOURCE",
         "preference": "thumbwheel.capture.sources.preference:SOURCE",
-        "graded": "thumbwheel.capture.sources.graded:SOURCE",
+        "graded": "thumbwheel.capture.sources.published_benchmarks.graded:SOURCE",
         "flowagent": "thumbwheel.capture.sources.flowagent:SOURCE",
         "decisions": "thumbwheel.capture.sources.decisions:SOURCE",
         "widgets": "thumbwheel.capture.sources.widgets:SOURCE",
@@ -23,11 +24,11 @@ SOURCES: Table[Source] = Table(
         "csv": "thumbwheel.capture.sources.columns:CSV",
         "parquet": "thumbwheel.capture.sources.columns:PARQUET",
         "n3": "thumbwheel.capture.sources.n3:SOURCE",
-        "tau": "thumbwheel.capture.sources.tau:SOURCE",
-        "bfcl": "thumbwheel.capture.sources.bfcl:SOURCE",
-        "mbpp": "thumbwheel.capture.sources.code_tasks:MBPP",
-        "humaneval": "thumbwheel.capture.sources.code_tasks:HUMANEVAL",
-        "llmfao": "thumbwheel.capture.sources.llmfao:SOURCE",
-        "mt_bench": "thumbwheel.capture.sources.mt_bench:SOURCE",
+        "tau": "thumbwheel.capture.sources.published_benchmarks.tau:SOURCE",
+        "bfcl": "thumbwheel.capture.sources.published_benchmarks.bfcl:SOURCE",
+        "mbpp": "thumbwheel.capture.sources.published_benchmarks.code_tasks:MBPP",
+        "humaneval": "thumbwheel.capture.sources.published_benchmarks.code_tasks:HUMANEVAL",
+        "llmfao": "thumbwheel.capture.sources.published_benchmarks.llmfao:SOURCE",
+        "mt_bench": "thumbwheel.capture.sources.published_benchmarks.mt_bench:SOURCE",
     },
 )
