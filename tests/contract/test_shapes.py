@@ -80,9 +80,7 @@ def shape(request: pytest.FixtureRequest) -> str:
 
 
 def rows_of(shape: str) -> list[Row]:
-    return [
-        found for found in SHAPES.get(shape)().rows(evidence(), CONFIG) if isinstance(found, Row)
-    ]
+    return [row for row in SHAPES.get(shape)().rows(evidence(), CONFIG) if isinstance(row, Row)]
 
 
 def test_rows_are_of_the_declared_class_and_complete(shape: str) -> None:
@@ -101,10 +99,10 @@ def test_rows_are_of_the_declared_class_and_complete(shape: str) -> None:
 
 
 def test_a_shape_is_pure(shape: str) -> None:
-    given, untouched = evidence(), evidence()
-    first = list(SHAPES.get(shape)().rows(given, CONFIG))
-    assert given == untouched
-    assert first == list(SHAPES.get(shape)().rows(copy.deepcopy(given), CONFIG))
+    original, untouched = evidence(), evidence()
+    first = list(SHAPES.get(shape)().rows(original, CONFIG))
+    assert original == untouched
+    assert first == list(SHAPES.get(shape)().rows(copy.deepcopy(original), CONFIG))
 
 
 def test_what_becomes_no_row_says_why(shape: str) -> None:
@@ -116,27 +114,27 @@ def test_what_becomes_no_row_says_why(shape: str) -> None:
         (answer("unjudged", None), answer("torn", None, conflict=True)),
         (),
     )
-    found = list(SHAPES.get(shape)().rows(empty, CONFIG))
-    assert all(isinstance(one, Drop) and one.reason for one in found)
+    drops = list(SHAPES.get(shape)().rows(empty, CONFIG))
+    assert all(isinstance(drop, Drop) and drop.reason for drop in drops)
     assert SHAPES.get(shape)().missing(RowStats()) is not None
 
 
-def facts_of(rows: list[Row]) -> RowStats:
-    found = RowStats()
-    found.take(columns_of(rows))
-    return found
+def stats_of(rows: list[Row]) -> RowStats:
+    stats = RowStats()
+    stats.take(columns_of(rows))
+    return stats
 
 
 def test_a_shape_is_satisfied_by_rows_in_train_only(shape: str) -> None:
     kind, rows = SHAPES.get(shape)(), rows_of(shape)
-    assert kind.missing(facts_of(rows)) is None
+    assert kind.missing(stats_of(rows)) is None
     held = [type(row)(**(asdict(row) | {"split": "gate"})) for row in rows]
-    assert kind.missing(facts_of(held)) is not None
+    assert kind.missing(stats_of(held)) is not None
 
 
 def test_fitting_changes_columns_that_exist_and_keeps_every_row(shape: str) -> None:
     kind, rows = SHAPES.get(shape)(), rows_of(shape)
-    fitted = kind.fit(facts_of(rows), CONFIG)
+    fitted = kind.fit(stats_of(rows), CONFIG)
     json.dumps(fitted, allow_nan=False)
     columns = {name: [getattr(row, name) for row in rows] for name in kind.adjusts}
     untouched = copy.deepcopy(columns)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from thumbwheel.db.columns import Json, Utc
 
 TABLE = sa.Table(
-    "kept",
+    "stored_values",
     sa.MetaData(),
-    sa.Column("place", sa.Integer),
+    sa.Column("number", sa.Integer),
     sa.Column("value", Json()),
-    sa.Column("at", Utc()),
+    sa.Column("time", Utc()),
 )
 TEXT = st.text(st.characters(codec=None))  # half surrogate pairs too
 VALUES = st.recursive(
@@ -34,24 +34,24 @@ VALUES = st.recursive(
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> sa.Engine:
-    made = sa.create_engine(f"sqlite:///{Path(tmp_path_factory.mktemp('columns')) / 'db'}")
-    TABLE.metadata.create_all(made)
-    return made
+    database = sa.create_engine(f"sqlite:///{Path(tmp_path_factory.mktemp('columns')) / 'db'}")
+    TABLE.metadata.create_all(database)
+    return database
 
 
 def back(engine: sa.Engine, **values: Any) -> Any:
     with engine.begin() as connection:
         connection.execute(TABLE.delete())
         connection.execute(TABLE.insert().values(values))
-        return connection.execute(sa.select(TABLE.c.value, TABLE.c.at)).one()
+        return connection.execute(sa.select(TABLE.c.value, TABLE.c.time)).one()
 
 
 @given(VALUES)
 @example("5")
 @example({"half": "\ud800"})
 def test_json_comes_back(engine: sa.Engine, value: Any) -> None:
-    found = back(engine, value=value).value
-    assert found == value and (isinstance(value, float) or type(found) is type(value))
+    stored = back(engine, value=value).value
+    assert stored == value and (isinstance(value, float) or type(stored) is type(value))
 
 
 def test_an_absent_value_is_null_and_parts_of_a_value_can_be_asked_for(engine: sa.Engine) -> None:
@@ -67,13 +67,13 @@ def test_an_absent_value_is_null_and_parts_of_a_value_can_be_asked_for(engine: s
 
 @given(st.datetimes(), st.integers(-14, 14))
 def test_times_come_back_in_utc(engine: sa.Engine, naive: datetime, hours: int) -> None:
-    at = (datetime(2026, 1, 1) + (naive - datetime(naive.year, 1, 1))).replace(
+    time = (datetime(2026, 1, 1) + (naive - datetime(naive.year, 1, 1))).replace(
         tzinfo=timezone(timedelta(hours=hours))
     )
-    found = back(engine, at=at).at
-    assert found == at and found.tzinfo is UTC
+    stored = back(engine, time=time).time
+    assert stored == time and stored.tzinfo is UTC
 
 
 def test_a_naive_time_is_refused(engine: sa.Engine) -> None:
     with pytest.raises(sa.exc.StatementError, match="naive"):
-        back(engine, at=datetime(2026, 1, 1))
+        back(engine, time=datetime(2026, 1, 1))

@@ -93,7 +93,7 @@ def test_what_waits_together_shares_a_commit(db: Database) -> None:
         blocker = db.submit(lambda c: go.wait(10))
         waiting = [db.submit(lambda c, i=i: add(c, f"n{i}")) for i in range(3 * GROUP)]
         go.set()
-        assert [one.result(10) for one in waiting] == [f"n{i}" for i in range(3 * GROUP)]
+        assert [answer.result(10) for answer in waiting] == [f"n{i}" for i in range(3 * GROUP)]
         assert blocker.result()
     finally:
         sa.event.remove(sa.Engine, "commit", note)
@@ -123,7 +123,7 @@ def test_one_failure_does_not_spoil_the_others_of_its_group(db: Database) -> Non
 def test_closing_finishes_what_was_submitted_and_it_opens_again(db: Database) -> None:
     answers = [db.submit(lambda c, i=i: add(c, f"n{i}")) for i in range(50)]
     db.close()
-    assert all(one.done() for one in answers)
+    assert all(answer.done() for answer in answers)
     db.write(lambda c: add(c, "after"))
     assert len(names(db)) == 51
 
@@ -154,23 +154,23 @@ def test_another_writer_of_the_home_is_said(db: Database, tmp_path: Path) -> Non
 def test_a_full_database_is_said_to_every_caller_and_nothing_acknowledged_is_lost(
     db: Database,
 ) -> None:
-    kept = {db.write(lambda c, i=i: add(c, f"n{i}")) for i in range(20)}
+    acknowledged = {db.write(lambda c, i=i: add(c, f"n{i}")) for i in range(20)}
     pages = db.write(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
     db.write(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages + 4}").scalar_one())
     answers = {f"m{i}": db.submit(lambda c, i=i: add(c, f"m{i}", "x" * 3000)) for i in range(40)}
     refused = set()
     for name, answer in answers.items():
         try:
-            kept.add(answer.result())
+            acknowledged.add(answer.result())
         except StorageError as error:
             assert "disk is full" in str(error)
             refused.add(name)
     assert refused
-    assert names(db) == kept
+    assert names(db) == acknowledged
     db.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000").scalar_one())
     for name in sorted(refused):
         db.write(lambda c, name=name: add(c, name))
-    assert names(db) == kept | refused
+    assert names(db) == acknowledged | refused
 
 
 def test_a_really_full_disk(tmp_path: Path) -> None:
@@ -187,14 +187,14 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         pytest.skip("a small disk can be mounted by root only")
     try:
         with Workspace.open(Home.at(disk), Sources({}, "none", {})) as ws:
-            kept = set()
+            acknowledged = set()
             with pytest.raises(StorageError, match=r"full|refused"):
                 for i in range(2000):
-                    kept.add(ws.db.write(lambda c, i=i: add(c, f"n{i}", "x" * 3000)))
-            assert kept
-            assert names(ws.db) == kept
+                    acknowledged.add(ws.db.write(lambda c, i=i: add(c, f"n{i}", "x" * 3000)))
+            assert acknowledged
+            assert names(ws.db) == acknowledged
         with Workspace.open(Home.at(disk), Sources({}, "none", {})) as ws:
-            assert names(ws.db) == kept
+            assert names(ws.db) == acknowledged
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 

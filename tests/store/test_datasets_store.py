@@ -24,12 +24,12 @@ def test_prompts_are_read_as_chains_in_order(tmp_path: Path) -> None:
     short = world.prompt("one", system="be kind")
     many = [world.prompt(f"question {number}") for number in range(store.VARIABLES + 3)]
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        found = store.prompts(connection, [long, short, *many, "msg_missing"])
-    assert [message["content"] for message in found[long]] == ["be kind", "one", "two", "three"]
-    assert [message["role"] for message in found[long]] == ["system", "user", "assistant", "user"]
-    assert found[short] == found[long][:2]
-    assert len(found) == len(many) + 2
-    assert "msg_missing" not in found
+        chains = store.prompts(connection, [long, short, *many, "msg_missing"])
+    assert [message["content"] for message in chains[long]] == ["be kind", "one", "two", "three"]
+    assert [message["role"] for message in chains[long]] == ["system", "user", "assistant", "user"]
+    assert chains[short] == chains[long][:2]
+    assert len(chains) == len(many) + 2
+    assert "msg_missing" not in chains
 
 
 def test_a_broken_chain_is_no_prompt_and_its_traces_are_counted(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
         store.list_judged(connection, AGENT_ID)
         traces = list(store.judged_traces(connection))
         assert [trace.id for trace in traces] == [
-            one.trace_id for one in judgements(connection, AGENT)
+            judgement.trace_id for judgement in judgements(connection, AGENT)
         ]
         asked = [
             (trace.prompt_id, trace.trace_id, trace.several)
@@ -98,7 +98,7 @@ def test_another_agent_is_not_seen(tmp_path: Path) -> None:
 def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:
     world = World()
     world.trace("a", "q", "out")
-    one = Dataset(
+    dataset = Dataset(
         "dst_1",
         AGENT,
         "pairs",
@@ -107,12 +107,12 @@ def test_a_dataset_is_inserted_once(tmp_path: Path) -> None:
         datetime.now(UTC),
     )
     with world.into(tmp_path) as ws:
-        assert ws.db.write(lambda connection: store.add(connection, one)) is True
-        assert ws.db.write(lambda connection: store.add(connection, one)) is False
+        assert ws.db.write(lambda connection: store.add(connection, dataset)) is True
+        assert ws.db.write(lambda connection: store.add(connection, dataset)) is False
         with ws.db.read() as connection:
-            found = store.find(connection, agent=AGENT)
-            assert [(each.id, each.shape, each.counts) for each in found] == [
-                ("dst_1", "pairs", one.counts)
+            stored = store.find(connection, agent=AGENT)
+            assert [(row.id, row.shape, row.counts) for row in stored] == [
+                ("dst_1", "pairs", dataset.counts)
             ]
             assert store.find(connection, dataset_id="dst_2") == []
 
@@ -127,5 +127,5 @@ def test_a_lone_number_given_to_a_step_is_read(tmp_path: Path) -> None:
             values |= {"input": 5, "token_ids": [1], "token_logprobs": [0.5]}
     with world.into(tmp_path / "home") as ws, ws.db.read() as connection:
         store.list_judged(connection, AGENT_ID)
-        (found,) = store.judged_traces(connection)
-    assert (found.calls, found.tools, found.token_ids, found.logps) == (1, None, [1], [0.5])
+        (trace,) = store.judged_traces(connection)
+    assert (trace.calls, trace.tools, trace.token_ids, trace.logps) == (1, None, [1], [0.5])

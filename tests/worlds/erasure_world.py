@@ -26,7 +26,7 @@ def name(person: int) -> str:
     return f"person-{word(person)}"
 
 
-def said(person: int, text: str) -> str:
+def personal(person: int, text: str) -> str:
     return f"{text} {word(person)}"
 
 
@@ -52,19 +52,19 @@ def lines_of(person: int, turns: int = 2, common: bool = True) -> list[dict[str,
     Only the first turn names the person. With `common` they also say hello, as everybody does.
     """
     history: list[dict[str, Any]] = [SYSTEM]
-    found: list[dict[str, Any]] = []
-    at = {"occurred_at": "2026-01-05T10:00:00Z"}
+    lines: list[dict[str, Any]] = []
+    time = {"occurred_at": "2026-01-05T10:00:00Z"}
     for turn in range(turns):
         history = [
             *history,
-            {"role": "user", "content": said(person, f"How do I reset number {turn}?")},
+            {"role": "user", "content": personal(person, f"How do I reset number {turn}?")},
         ]
         trace, answer = (
             f"t{turn}-{word(person)}",
-            said(person, f"Hold the button for {turn} seconds."),
+            personal(person, f"Hold the button for {turn} seconds."),
         )
         of = {"subject": name(person)} if turn == 0 else {}
-        found.append(
+        lines.append(
             {
                 "type": "trace",
                 "id": trace,
@@ -72,27 +72,27 @@ def lines_of(person: int, turns: int = 2, common: bool = True) -> list[dict[str,
                 "input": history,
                 "output": answer,
                 **of,
-                **at,
+                **time,
             }
         )
-        remark = said(person, "I did not like it, says")
-        found.append(
+        remark = personal(person, "I did not like it, says")
+        lines.append(
             judged(person, f"f{turn}", trace, "thumb", turn % 2 == 1, name(person), comment=remark)
         )
-        found.append(
+        lines.append(
             judged(
                 person,
                 f"c{turn}",
                 trace,
                 "correction",
-                said(person, f"Press {turn} times."),
+                personal(person, f"Press {turn} times."),
                 "reviewer",
             )
         )
         history = [*history, {"role": "assistant", "content": answer}]
-    asked = [SYSTEM, {"role": "user", "content": said(person, "How do I reset number 0?")}]
-    reference = said(person, "Press.")
-    found.append(
+    asked = [SYSTEM, {"role": "user", "content": personal(person, "How do I reset number 0?")}]
+    reference = personal(person, "Press.")
+    lines.append(
         {
             "type": "case",
             "id": f"case-{word(person)}",
@@ -104,18 +104,18 @@ def lines_of(person: int, turns: int = 2, common: bool = True) -> list[dict[str,
     if common:
         hello = [SYSTEM, {"role": "user", "content": "Hello?"}]
         trace = f"h-{word(person)}"
-        found.append(
+        lines.append(
             {
                 "type": "trace",
                 "id": trace,
                 "subject": name(person),
                 "input": hello,
                 "output": "Hello!",
-                **at,
+                **time,
             }
         )
-        found.append(judged(person, "fh", trace, "thumb", True, name(person)))
-    return found
+        lines.append(judged(person, "fh", trace, "thumb", True, name(person)))
+    return lines
 
 
 def write(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
@@ -124,35 +124,32 @@ def write(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
 
 
 def find(home: Path, *needles: str) -> list[str]:
-    """Files of `home` in whose bytes, or in whose decoded columns, one of `needles` stands."""
+    """Files of `home` whose name, bytes or decoded columns contain one of `needles`."""
     import pyarrow.parquet as pq
 
-    wanted = [one.encode() for one in needles]
-    found = []
-    for path in sorted(one for one in home.rglob("*") if one.is_file()):
+    wanted = [needle.encode() for needle in needles]
+    hits = []
+    for path in sorted(path for path in home.rglob("*") if path.is_file()):
         raw = path.read_bytes()
         if raw[:4] == b"PAR1":
             raw += str(pq.read_table(path).to_pylist()).encode()
         if raw[:2] == b"\x1f\x8b":
             raw += gzip.decompress(raw)
-        named = str(path.relative_to(home)).encode()
-        found += (
-            [path.relative_to(home).as_posix()]
-            if any(one in raw or one in named for one in wanted)
-            else []
-        )
-    return found
+        relative = path.relative_to(home).as_posix()
+        if any(needle in raw or needle in relative.encode() for needle in wanted):
+            hits.append(relative)
+    return hits
 
 
 def dump(home: Path, *without: str) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table but those named, as they are stored."""
     with sqlite3.connect(home / "thumbwheel.db") as connection:
-        names = [
+        tables = [
             row[0]
             for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
         ]
         return {
-            one: sorted(connection.execute(f"SELECT * FROM {one}"), key=repr)
-            for one in names
-            if one not in without
+            table: sorted(connection.execute(f"SELECT * FROM {table}"), key=repr)
+            for table in tables
+            if table not in without
         }

@@ -1,4 +1,4 @@
-"""Datasets from small worlds: what becomes a row, what is left out and why, freezing, reading back."""
+"""Datasets from small worlds: what becomes a row, what is left out and why, freezing, reading."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def everything(ws: Workspace, dataset: Dataset) -> list[Any]:
 def test_a_correction_is_a_pair_a_chat_and_two_labels(tmp_path: Path) -> None:
     world = World()
     trace = world.trace("a", "Capital of France?", "Lyon.", subject="u7", session="s1")
-    said = world.say("correction", "Paris.", trace)
+    feedback_id = world.say("correction", "Paris.", trace)
     _, (pair,) = built(world, tmp_path, "pairs")
     assert (pair.chosen, pair.rejected, pair.origin, pair.weight) == (
         "Paris.",
@@ -45,13 +45,13 @@ def test_a_correction_is_a_pair_a_chat_and_two_labels(tmp_path: Path) -> None:
         1.0,
     )
     assert pair.prompt == [{"role": "user", "content": "Capital of France?"}]
-    assert (pair.feedback_ids, pair.trace_ids, len(pair.subject_ids)) == ([said], [trace], 1)
+    assert (pair.feedback_ids, pair.trace_ids, len(pair.subject_ids)) == ([feedback_id], [trace], 1)
     _, (chat,) = built(world, tmp_path, "chats")
     assert (chat.completion, chat.origin, chat.token_ids, chat.feedback_ids) == (
         "Paris.",
         "correction",
         None,
-        [said],
+        [feedback_id],
     )
     _, labels = built(world, tmp_path, "labels")
     assert {(row.completion, row.label, row.origin) for row in labels} == {
@@ -255,18 +255,18 @@ def test_same_evidence_same_dataset_and_new_evidence_a_new_one(tmp_path: Path) -
     world = World()
     world.say("thumb", True, world.trace("a", "q", "x"))
     with world.into(tmp_path) as ws:
-        one = build(ws, AGENT, "chats", ALL_TRAIN)
+        first = build(ws, AGENT, "chats", ALL_TRAIN)
         again = build(ws, AGENT, "chats", ALL_TRAIN)
         assert (again.id, again.fingerprint, again.recorded_at) == (
-            one.id,
-            one.fingerprint,
-            one.recorded_at,
+            first.id,
+            first.fingerprint,
+            first.recorded_at,
         )
-        assert [found.id for found in datasets(ws, AGENT)] == [one.id]
+        assert [dataset.id for dataset in datasets(ws, AGENT)] == [first.id]
     more = World(clock=10)
     more.say("thumb", True, more.trace("b", "q2", "y"), recorded=START + timedelta(days=1))
     with more.into(tmp_path / "second") as ws:
-        assert build(ws, AGENT, "chats", ALL_TRAIN).id != one.id
+        assert build(ws, AGENT, "chats", ALL_TRAIN).id != first.id
 
 
 def test_as_of_builds_the_past(tmp_path: Path) -> None:
@@ -320,14 +320,14 @@ def test_odd_text_survives(tmp_path: Path) -> None:
 def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = []
+    splits_read = []
 
     def slowly(self: Selection, split: str, names: list[str] | None = None) -> Iterator[Any]:
         for table in tables(self, split, names):
-            for place in range(table.num_rows) if names is None else ():
-                taken.append(split)
+            for index in range(table.num_rows) if names is None else ():
+                splits_read.append(split)
                 sleep(0.02)
-                yield table.slice(place, 1)
+                yield table.slice(index, 1)
             if names is not None:
                 yield table
 
@@ -342,4 +342,4 @@ def test_what_fails_while_files_are_written_does_not_wait_for_all_of_them(
         monkeypatch.setattr(Selection, "tables", slowly)
         with pytest.raises(KeyboardInterrupt):
             build(ws, AGENT, "labels")
-        assert len(taken) < 100 and not list(ws.home.path.glob("building-*"))
+        assert len(splits_read) < 100 and not list(ws.home.path.glob("building-*"))

@@ -124,8 +124,8 @@ def test_defect_1c6_the_scale_is_fitted_on_train_and_used_for_the_others(tmp_pat
     _, raw = built(world, tmp_path / "raw", "scored", DatasetConfig(dev=0.3, gate=0.3))
     values = {row.completion: row for row in raw}
     assert (low, high) == (
-        min(one.value for one in raw if one.split == "train"),
-        max(one.value for one in raw if one.split == "train"),
+        min(row.value for row in raw if row.split == "train"),
+        max(row.value for row in raw if row.split == "train"),
     )
     for row in rows:
         cut = min(max(values[row.completion].value, low), high)
@@ -150,9 +150,9 @@ def test_defect_2c10_min_reward_leaves_out_corrected_answers_with_their_correcti
 ) -> None:
     world = World()
     for number, value in enumerate((0.1, 0.9)):
-        for place in range(2):
+        for question in range(2):
             trace = rated(
-                world, f"t{number}-{place}", f"q{number}-{place}", f"answer {number}", value
+                world, f"t{number}-{question}", f"q{number}-{question}", f"answer {number}", value
             )
             world.say("correction", f"edit {number}", trace, rater="r2")
         world.say(
@@ -292,7 +292,7 @@ def test_defect_4c7_pairs_are_split_by_question(tmp_path: Path) -> None:
     splits: dict[bytes, set[str]] = {}
     for row in rows:
         splits.setdefault(prompt_key(row.prompt), set()).add(row.split)
-    assert all(len(one) == 1 for one in splits.values())
+    assert all(len(splits_of_question) == 1 for splits_of_question in splits.values())
 
 
 def test_defect_4c12_the_cap_of_a_question_binds(tmp_path: Path) -> None:
@@ -445,7 +445,7 @@ def test_processes_agree_where_prompts_that_nobody_judged_stand(
         world.say(
             "thumb", True, world.trace(f"j{number}", f"What is the plan number {number}?", "y")
         )
-    found = []
+    results = []
     for shared in (10**9, 20):
         monkeypatch.setattr(collect, "TRACES_A_WORKER", shared)
         dataset, rows = built(
@@ -454,9 +454,11 @@ def test_processes_agree_where_prompts_that_nobody_judged_stand(
         splits: dict[bytes, set[str]] = {}
         for row in rows:
             splits.setdefault(prompt_key(row.prompt), set()).add(row.split)
-        assert len(splits) == 60 and all(len(some) == 1 for some in splits.values())
-        found.append((dataset.id, dataset.manifest["drops"]))
-    assert found[0] == found[1]
+        assert len(splits) == 60 and all(
+            len(splits_of_prompt) == 1 for splits_of_prompt in splits.values()
+        )
+        results.append((dataset.id, dataset.manifest["drops"]))
+    assert results[0] == results[1]
 
 
 def runs(folder: Path, *, gold: bool) -> Workspace:
@@ -498,14 +500,14 @@ def runs(folder: Path, *, gold: bool) -> Workspace:
             )
     for number in range(12):
         for name in ("run",) if gold else ("run", "one"):
-            said = {
+            statement = {
                 "type": "feedback",
                 "kind": "thumb",
                 "value": number % 2 == 0,
                 "target": {"trace": f"{name}{number}"},
                 "rater": "p",
             }
-            lines.append(said)
+            lines.append(statement)
     for number in range(4):
         lines.append({"type": "trace", "id": f"o{number}", "input": f"q{number}", "output": "x"})
         lines.append(
@@ -542,7 +544,7 @@ def test_the_history_of_a_run_is_a_prompt_that_stands_in_one_split(
         for row in everything(ws, dataset):
             splits.setdefault(json.dumps(row.prompt), set()).add(row.split)
         assert {len(prompt) > 80 for prompt in splits} == {True, False} and all(
-            len(some) == 1 for some in splits.values()
+            len(splits_of_prompt) == 1 for splits_of_prompt in splits.values()
         )
         assert "the prompt also stands in gate" not in dataset.manifest["drops"]
         ids.append(dataset.id)
@@ -581,7 +583,7 @@ def test_the_same_history_of_two_tasks_is_two_rows(tmp_path: Path) -> None:
                 "steps": steps,
             }
         )
-    said = {"run0": True, "run1": True, "run2": False, "o0": True, "o1": False}
+    verdicts = {"run0": True, "run1": True, "run2": False, "o0": True, "o1": False}
     lines += [
         {
             "type": "feedback",
@@ -590,7 +592,7 @@ def test_the_same_history_of_two_tasks_is_two_rows(tmp_path: Path) -> None:
             "target": {"trace": name},
             "rater": "p",
         }
-        for name, value in said.items()
+        for name, value in verdicts.items()
     ]
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "test.yaml", {})) as ws:

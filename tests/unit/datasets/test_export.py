@@ -38,21 +38,21 @@ def pairs(ws: Workspace) -> Dataset:
 
 
 def test_jsonl_holds_every_row(ws: Workspace, tmp_path: Path) -> None:
-    made = pairs(ws)
-    folder = export(ws, made.id, tmp_path / "out", "jsonl")
+    dataset = pairs(ws)
+    folder = export(ws, dataset.id, tmp_path / "out", "jsonl")
     lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     assert [line["row_id"] for line in lines] == [
-        row.row_id for row in load_rows(ws, made.id, "train")
+        row.row_id for row in load_rows(ws, dataset.id, "train")
     ]
     assert lines[0]["prompt"][0] == {"role": "system", "content": "be kind"}
-    assert json.loads((folder / "manifest.json").read_text())["fingerprint"] == made.fingerprint
+    assert json.loads((folder / "manifest.json").read_text())["fingerprint"] == dataset.fingerprint
 
 
 def test_parquet_is_the_frozen_file(ws: Workspace, tmp_path: Path) -> None:
-    made = pairs(ws)
-    folder = export(ws, made.id, tmp_path / "out", "parquet")
+    dataset = pairs(ws)
+    folder = export(ws, dataset.id, tmp_path / "out", "parquet")
     assert list(read_parquet(folder / "gate.parquet", PairRow)) == list(
-        load_rows(ws, made.id, "gate")
+        load_rows(ws, dataset.id, "gate")
     )
 
 
@@ -68,11 +68,11 @@ def test_hugging_face_loads_it_in_the_columns_of_trl(
     ws: Workspace, tmp_path: Path, shape: str, columns: set[str]
 ) -> None:
     hf = pytest.importorskip("datasets")
-    made = build(ws, AGENT, shape, CONFIG)
-    loaded = hf.load_from_disk(str(export(ws, made.id, tmp_path / shape, "hf")))
-    assert {split: len(rows) for split, rows in loaded.items()} == made.counts
+    dataset = build(ws, AGENT, shape, CONFIG)
+    loaded = hf.load_from_disk(str(export(ws, dataset.id, tmp_path / shape, "hf")))
+    assert {split: len(rows) for split, rows in loaded.items()} == dataset.counts
     assert set(loaded["train"].column_names) == columns | {"weight", "origin", "row_id"}
-    first, row = loaded["train"][0], next(iter(load_rows(ws, made.id, "train")))
+    first, row = loaded["train"][0], next(iter(load_rows(ws, dataset.id, "train")))
     assert first["row_id"] == row.row_id
     if shape == "pairs":
         assert first["prompt"] == row.prompt
@@ -80,13 +80,13 @@ def test_hugging_face_loads_it_in_the_columns_of_trl(
 
 
 def test_nothing_is_overwritten(ws: Workspace, tmp_path: Path) -> None:
-    made = pairs(ws)
+    dataset = pairs(ws)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
     with pytest.raises(InputError, match="nothing is overwritten"):
-        export(ws, made.id, tmp_path / "full")
+        export(ws, dataset.id, tmp_path / "full")
     with pytest.raises(InputError, match="Did you mean 'parquet'"):
-        export(ws, made.id, tmp_path / "new", "parquett")
+        export(ws, dataset.id, tmp_path / "new", "parquett")
     assert not (tmp_path / "new").exists()
 
 
@@ -98,14 +98,14 @@ def test_commands(ws: Workspace, tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
-    made = call("build", "--agent", AGENT, "--shape", "pairs", "--gate", "0.3", "--dev", "0.3")
-    assert made["id"] == pairs(ws).id
-    assert [one["id"] for one in call("list", "--agent", AGENT)] == [made["id"]]
+    dataset = call("build", "--agent", AGENT, "--shape", "pairs", "--gate", "0.3", "--dev", "0.3")
+    assert dataset["id"] == pairs(ws).id
+    assert [listed["id"] for listed in call("list", "--agent", AGENT)] == [dataset["id"]]
     assert len(call("show", "latest", "--agent", AGENT, "--rows", "2")["rows"]) == 2
-    assert "rows" in call("show", made["id"])
+    assert "rows" in call("show", dataset["id"])
     assert (
         call("export", "pairs", "--agent", AGENT, "--to", str(tmp_path / "e"))["counts"]
-        == made["manifest"]["counts"]
+        == dataset["manifest"]["counts"]
     )
     assert call("plan", "--agent", AGENT)["missing"]["dpo"] == {"pairs": 20}
 

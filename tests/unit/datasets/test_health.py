@@ -29,9 +29,9 @@ from thumbwheel.datasets.minhash import near_pairs
 from thumbwheel.datasets.types import DatasetConfig
 
 WORDS = [
-    f"{one}{two}"
-    for one in ("ka", "lo", "mi", "nu", "pe")
-    for two in ("r", "s", "t", "v", "b", "d")
+    f"{first}{second}"
+    for first in ("ka", "lo", "mi", "nu", "pe")
+    for second in ("r", "s", "t", "v", "b", "d")
 ]
 
 
@@ -66,24 +66,29 @@ def test_near_copies_are_found_and_others_are_not() -> None:
         "Short  one",
         words(3, 60),
     ]
-    assert {(one, two): round(overlap, 1) for one, two, overlap in near_pairs(texts)}.keys() == {
+    assert {
+        (first, second): round(overlap, 1) for first, second, overlap in near_pairs(texts)
+    }.keys() == {
         (0, 3),
         (4, 5),
         (0, 2),
     }
-    assert next(overlap for one, two, overlap in near_pairs(texts) if (one, two) == (0, 3)) == 1.0
+    assert (
+        next(overlap for first, second, overlap in near_pairs(texts) if (first, second) == (0, 3))
+        == 1.0
+    )
 
 
 def test_the_estimate_is_near_the_true_overlap() -> None:
     base = words(5, 200).split()
     other = base[:190] + words(6, 10).split()
 
-    def triples(some: list[str]) -> set[str]:
-        return {" ".join(some[at : at + 3]) for at in range(len(some) - 2)}
+    def triples(tokens: list[str]) -> set[str]:
+        return {" ".join(tokens[start : start + 3]) for start in range(len(tokens) - 2)}
 
-    true = len(triples(base) & triples(other)) / len(triples(base) | triples(other))
-    ((_, _, found),) = near_pairs([" ".join(base), " ".join(other)], near=0.3)
-    assert found == pytest.approx(true, abs=0.2)
+    overlap = len(triples(base) & triples(other)) / len(triples(base) | triples(other))
+    ((_, _, estimate),) = near_pairs([" ".join(base), " ".join(other)], near=0.3)
+    assert estimate == pytest.approx(overlap, abs=0.2)
 
 
 def test_leakage_is_an_error_where_much_of_what_is_held_out_stands_in_train() -> None:
@@ -93,9 +98,9 @@ def test_leakage_is_an_error_where_much_of_what_is_held_out_stands_in_train() ->
     copied = [
         row(200 + number, f"{words(number)} please", "b", split="gate") for number in range(30)
     ]
-    found = finding("leakage", *train, *fresh[:30], *copied)
-    assert (found.verdict, found.count) == ("error", 30)
-    assert set(found.rows) <= {one.row_id for one in copied}
+    leakage = finding("leakage", *train, *fresh[:30], *copied)
+    assert (leakage.verdict, leakage.count) == ("error", 30)
+    assert set(leakage.rows) <= {checked_row.row_id for checked_row in copied}
     assert finding("leakage", *train, *fresh, copied[0]).verdict == "warning"
     assert finding("leakage", *train).verdict == "not applicable"
 
@@ -124,10 +129,10 @@ def test_noise_is_estimated_from_equal_answers_with_different_labels() -> None:
         for number in range(60)
         for side in (0, 1)
     ]
-    found = finding("noise", *rows)
-    assert found.verdict == "warning"
-    assert "15% of the labels are wrong: 25% of 60 pairs" in found.text
-    assert found.count == 30
+    noise = finding("noise", *rows)
+    assert noise.verdict == "warning"
+    assert "15% of the labels are wrong: 25% of 60 pairs" in noise.text
+    assert noise.count == 30
     assert finding("noise", *rows[:10]).verdict == "not applicable"
 
 
@@ -138,11 +143,11 @@ def test_balance_conflict_and_copies() -> None:
     ]
     assert (finding("balance", *rows).verdict, finding("balance", *rows).count) == ("warning", 3)
     assert (finding("conflict", *rows).verdict, finding("conflict", *rows).count) == ("warning", 20)
-    found = finding(
+    copies = finding(
         "duplicates", *rows, *(row(100 + number, words(number), "a") for number in range(10))
     )
-    assert (found.verdict, found.count) == ("warning", 20)
-    assert "10 exact" in found.text
+    assert (copies.verdict, copies.count) == ("warning", 20)
+    assert "10 exact" in copies.text
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_balance_conflict_and_copies() -> None:
     ],
 )
 def test_pii_is_found(text: str, kind: str) -> None:
-    assert [one for one, _ in pii.find_pii(text)] == [kind]
+    assert [found_kind for found_kind, _ in pii.find_pii(text)] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -203,9 +208,11 @@ def test_an_error_stops_the_build_unless_it_is_named(tmp_path: Path) -> None:
             build(ws, AGENT, "labels", DatasetConfig(**config))
         with pytest.raises(InputError, match="Did you mean 'pii'"):
             build(ws, AGENT, "labels", DatasetConfig(**config, allow=("pi",)))
-        made = build(ws, AGENT, "labels", DatasetConfig(**config, allow=("pii",)))
-        stored = {one["check"]: one["verdict"] for one in made.manifest["health"]["findings"]}
-        assert stored == {one.check: one.verdict for one in health(ws, made.id)}
+        dataset = build(ws, AGENT, "labels", DatasetConfig(**config, allow=("pii",)))
+        stored = {
+            result["check"]: result["verdict"] for result in dataset.manifest["health"]["findings"]
+        }
+        assert stored == {result.check: result.verdict for result in health(ws, dataset.id)}
         assert list(stored) == list(CHECKS)
         assert stored["pii"] == "error"
 
@@ -220,7 +227,9 @@ def test_the_share_of_longer_desirable_answers_counts_ties_half(
 ) -> None:
     """As the sum over all pairs of a good and a bad answer has it."""
     good, bad = ([length for length, label in judged if label is side] for side in (True, False))
-    each = [1.0 if one > other else 0.5 if one == other else 0.0 for one in good for other in bad]
+    each = [
+        1.0 if first > other else 0.5 if first == other else 0.0 for first in good for other in bad
+    ]
     assert _auc([length for length, _ in judged], [good for _, good in judged]) == pytest.approx(
         sum(each) / len(each) if each else 0.5
     )

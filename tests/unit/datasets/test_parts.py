@@ -61,13 +61,13 @@ def world_of(traces: Any, statements: Any, compared: Any, gold: set[int]) -> Wor
     ]
     for number, (kind, value), rater in statements:
         world.say(kind, value, names[number % len(names)], rater=rater)
-    for one, other in compared:
-        if one % len(names) != other % len(names):
+    for better, worse in compared:
+        if better % len(names) != worse % len(names):
             world.say(
                 "preference",
                 {"ranking": [[0], [1]]},
-                names[one % len(names)],
-                names[other % len(names)],
+                names[better % len(names)],
+                names[worse % len(names)],
                 rater="cleo",
             )
     for number in gold:
@@ -78,7 +78,7 @@ def world_of(traces: Any, statements: Any, compared: Any, gold: set[int]) -> Wor
 def collected(
     connection: sa.Connection, shape: str, folder: Path, cuts: list[str]
 ) -> tuple[list[Any], dict[str, Counter[str]]]:
-    """Rows and tallies of as many parts as `cuts` make, which settle their claims with each other."""
+    """Rows and tallies of as many parts as `cuts` make, with their claims combined."""
     kind = SHAPES.get(shape)()
     bounds = list(pairwise([None, *cuts, None]))
     agent_id = ids.derived("agt", AGENT)
@@ -89,20 +89,20 @@ def collected(
     settled = combine_claims([part.claims() for part in parts], CONFIG)
     for part in parts:
         part.load(*settled)
-    folders, said = [], {name: Counter[str]() for name in ("drops", "notes", "prompts")}
+    folders, tallies = [], {name: Counter[str]() for name in ("drops", "notes", "prompts")}
     for number, (bound, part) in enumerate(zip(bounds, parts, strict=True)):
         folders.append(folder / str(number))
         folders[-1].mkdir(parents=True)
-        task = CollectionJob(AGENT, shape, CONFIG.model_dump(mode="json"), None, *bound)
-        for name, counts in _spill(connection, task, part, folders[-1]).items():
-            said[name].update(counts)
+        job = CollectionJob(AGENT, shape, CONFIG.model_dump(mode="json"), None, *bound)
+        for name, counts in _spill(connection, job, part, folders[-1]).items():
+            tallies[name].update(counts)
     spilled = SpillReader(folders, kind.row)
     return [
         row
         for split in SPLITS
         for table in spilled.tables(split)
         for row in spilled.columns.decoded(table)
-    ], said
+    ], tallies
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def collected(
     st.lists(st.integers(0, 30), max_size=3),
 )
 def test_parts_say_together_what_one_says(
-    shape: str, traces: Any, statements: Any, compared: Any, gold: set[int], places: list[int]
+    shape: str, traces: Any, statements: Any, compared: Any, gold: set[int], indexes: list[int]
 ) -> None:
     world = world_of(traces, statements, compared, gold)
     with (
@@ -128,7 +128,7 @@ def test_parts_say_together_what_one_says(
         world.into(Path(name) / "home") as ws,
         ws.db.read() as connection,
     ):
-        known = sorted(connection.execute(sa.select(messages.c.id)).scalars())
-        cuts = sorted({known[place % len(known)] for place in places})
+        message_ids = sorted(connection.execute(sa.select(messages.c.id)).scalars())
+        cuts = sorted({message_ids[index % len(message_ids)] for index in indexes})
         alone = collected(connection, shape, Path(name) / "alone", [])
         assert collected(connection, shape, Path(name) / "parts", cuts) == alone

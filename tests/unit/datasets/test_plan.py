@@ -143,10 +143,10 @@ def test_the_plan_is_what_build_would_freeze(tmp_path: Path) -> None:
 
 def test_json_is_plain_and_without_nan(tmp_path: Path) -> None:
     plan = plan_of(thumbs(5), tmp_path)
-    said = json.loads(json.dumps(plan.to_json(), allow_nan=False))
-    assert said["ready"] is False
-    assert said["words"] == plan.to_words()
-    assert said["signals"][0] == {
+    parsed = json.loads(json.dumps(plan.to_json(), allow_nan=False))
+    assert parsed["ready"] is False
+    assert parsed["words"] == plan.to_words()
+    assert parsed["signals"][0] == {
         "kind": "thumb",
         "count": 5,
         "good": 5,
@@ -328,10 +328,10 @@ def test_scores_and_marks_are_summed_up(tmp_path: Path) -> None:
     with one_sided(10, 31).into(tmp_path) as ws:
         plan, manifest = data_plan(ws, AGENT, config), build(ws, AGENT, "scored", config).manifest
         prompts = build(ws, AGENT, "prompts", config).manifest
-    given = [
+    judged = [
         (number % 5 / 4, number % 2 == 0) for number in range(3, 41)
     ]  # two people disagree about 1 and 2
-    values = [score if (score > 0.5) == up and score != 0.5 else float(up) for score, up in given]
+    values = [score if (score > 0.5) == up and score != 0.5 else float(up) for score, up in judged]
     scores = {
         "count": 38,
         "mean": statistics.fmean(values),

@@ -40,12 +40,12 @@ def test_cases_and_asked_prompts_become_rows_and_gold_never_does(tmp_path: Path)
         world.trace(f"v{number}", f"gold {number}", "a")
     world.case("both", "judged 3", "feedback")
     with world.into(tmp_path) as ws:
-        found = {asked(row): row for row in rows_of(ws, "prompts")}
+        rows = {asked(row): row for row in rows_of(ws, "prompts")}
         lean = rows_of(ws, "prompts", DatasetConfig(prompts_from_traces=False))
-    assert len(found) == 90
-    assert not any(text.startswith("gold") for text in found)
+    assert len(rows) == 90
+    assert not any(text.startswith("gold") for text in rows)
     assert {asked(row) for row in lean} == {*(f"case {number}" for number in range(30)), "judged 3"}
-    case, both, unjudged = found["case 1"], found["judged 3"], found["unjudged 1"]
+    case, both, unjudged = rows["case 1"], rows["judged 3"], rows["unjudged 1"]
     assert (case.reference, case.origin, case.trace_ids, case.subject_ids) == ("x", "case", [], [])
     assert case.case_id
     assert (both.reference, both.origin, len(both.trace_ids)) == ("x", "case", 1)
@@ -56,7 +56,7 @@ def test_cases_and_asked_prompts_become_rows_and_gold_never_does(tmp_path: Path)
         "trace",
     )
     assert len(unjudged.trace_ids) == len(unjudged.subject_ids) == 1
-    assert Counter(row.split for row in found.values())["train"] > 60
+    assert Counter(row.split for row in rows.values())["train"] > 60
 
 
 def test_a_prompt_that_is_held_out_anywhere_is_held_out_here(tmp_path: Path) -> None:
@@ -75,8 +75,11 @@ def test_a_prompt_that_is_held_out_anywhere_is_held_out_here(tmp_path: Path) -> 
     for row in rows:
         splits.setdefault(" ".join(asked(row).split()), set()).add(row.split)
     assert len(splits) == 40
-    assert all(len(found) == 1 for found in splits.values())
-    assert {split for found in splits.values() for split in found} == {"train", "gate"}
+    assert all(len(splits_of_prompt) == 1 for splits_of_prompt in splits.values())
+    assert {split for splits_of_prompt in splits.values() for split in splits_of_prompt} == {
+        "train",
+        "gate",
+    }
 
 
 def test_the_same_rows_whatever_the_order(tmp_path: Path) -> None:
@@ -86,11 +89,11 @@ def test_the_same_rows_whatever_the_order(tmp_path: Path) -> None:
         trace = world.trace(f"t{number}", f"judged {number % 9}", f"a{number}")
         world.say("rating", number % 5 + 1, trace)
     with (
-        world.into(tmp_path / "one") as one,
-        world.into(tmp_path / "two", random.Random(3).shuffle) as two,
+        world.into(tmp_path / "one") as first,
+        world.into(tmp_path / "two", random.Random(3).shuffle) as second,
     ):
         for shape in ("prompts", "groups"):
-            assert build(one, AGENT, shape).fingerprint == build(two, AGENT, shape).fingerprint
+            assert build(first, AGENT, shape).fingerprint == build(second, AGENT, shape).fingerprint
 
 
 def test_groups_hold_the_valued_answers_of_a_prompt(tmp_path: Path) -> None:
@@ -206,12 +209,12 @@ def test_what_people_wrote_or_liked_stands_beside_a_prompt(tmp_path: Path) -> No
         if table.name == "raters" and values["external_id"] == "machine":
             values["kind"] = "checker"
     with world.into(tmp_path) as ws:
-        found = {asked(row): row for row in rows_of(ws, "prompts")}
-    assert {prompt: row.liked for prompt, row in found.items() if row.liked} == {
+        rows = {asked(row): row for row in rows_of(ws, "prompts")}
+    assert {prompt: row.liked for prompt, row in rows.items() if row.liked} == {
         "liked": "fine",
         "edited": "better",
     }
-    assert {prompt for prompt, row in found.items() if row.feedback_ids} == {
+    assert {prompt for prompt, row in rows.items() if row.feedback_ids} == {
         "liked",
         "edited",
     }  # so that erasing finds them

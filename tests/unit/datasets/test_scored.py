@@ -44,9 +44,9 @@ def test_numbers_of_several_raters_are_averaged_and_words_are_none(tmp_path: Pat
     world.say("thumb", True, of["thumbed"])
     world.say("rating", 3, of["neutral"])
     world.say("correction", "better", of["edited"])
-    manifest, found = scored(world, tmp_path)
+    manifest, rows = scored(world, tmp_path)
     scale = [1.0, 5.0]
-    assert found == {
+    assert rows == {
         "both": (4.0, scale, "rating"),
         "changed": (4.0, scale, "rating"),
         "neutral": (3.0, scale, "rating"),
@@ -72,8 +72,8 @@ def test_all_rows_come_to_the_scale_that_most_have(tmp_path: Path) -> None:
         )
     world.say("rating", 3, world.trace("t8", "question 8", "answer 8"))
     world.say("outcome", 0.75, world.trace("t9", "question 9", "answer 9"), name="escalated")
-    _, found = scored(world, tmp_path)
-    assert {text: value for text, (value, _, _) in found.items()} == pytest.approx(
+    _, rows = scored(world, tmp_path)
+    assert {text: value for text, (value, _, _) in rows.items()} == pytest.approx(
         {
             "answer 0": 2,
             "answer 1": 5,
@@ -83,7 +83,7 @@ def test_all_rows_come_to_the_scale_that_most_have(tmp_path: Path) -> None:
             "answer 9": 2.0,
         }
     )
-    assert {tuple(scale) for _, scale, _ in found.values()} == {(1.0, 5.0)}
+    assert {tuple(scale) for _, scale, _ in rows.values()} == {(1.0, 5.0)}
 
 
 def test_no_number_in_train_is_an_error(tmp_path: Path) -> None:
@@ -118,30 +118,32 @@ def row(number: int, value: float, scale: tuple[float, float], split: str = "tra
         max_size=12,
     )
 )
-def test_a_common_scale_keeps_every_place(places: list[tuple[float, tuple[float, float]]]) -> None:
+def test_a_common_scale_keeps_every_place(
+    positions: list[tuple[float, tuple[float, float]]],
+) -> None:
     rows = [
         row(number, low + unit * (high - low), (low, high))
-        for number, (unit, (low, high)) in enumerate(places)
+        for number, (unit, (low, high)) in enumerate(positions)
     ]
     stats = RowStats()
     stats.take(columns_of(rows))
     fitted = ScoredAnswers().fit(stats, TRAIN)
     low, high = fitted["scale"]
-    found = ScoredAnswers().finish(columns_of(rows), fitted)
-    assert all(scale == [low, high] for scale in found["scale"])
-    assert [(value - low) / (high - low) for value in found["value"]] == pytest.approx(
-        [unit for unit, _ in places], abs=1e-9
+    columns = ScoredAnswers().finish(columns_of(rows), fitted)
+    assert all(scale == [low, high] for scale in columns["scale"])
+    assert [(value - low) / (high - low) for value in columns["value"]] == pytest.approx(
+        [unit for unit, _ in positions], abs=1e-9
     )
 
 
 def test_the_mean_of_different_scales_is_one_of_places() -> None:
     assert Value.mean([]) is None
-    found = Value.mean(
+    mean = Value.mean(
         [
             (Value(1.0, (1.0, 5.0), "rating", ("b",)), 1.0),
             (Value(0.0, (0.0, 1.0), "score", ("a",)), 3.0),
         ]
     )
-    assert found == Value(0.25, (0.0, 1.0), "rating", ("a", "b"))
+    assert mean == Value(0.25, (0.0, 1.0), "rating", ("a", "b"))
     same = Value.mean([(Value(0.5, (1.0, 5.0), "rating", ("b",)), 1.0)])
     assert same is not None and same.raw == 3.0

@@ -137,8 +137,8 @@ def answers_of(row: Any) -> list[str]:
 
 def turns_of(prompt: list[Any]) -> set[tuple[bytes, str]]:
     """The questions and answers that the history of a prompt holds."""
-    held = [place for place, message in enumerate(prompt) if message["role"] == "assistant"]
-    return {(prompt_key(prompt[:place]), prompt[place]["content"]) for place in held}
+    answers = [index for index, message in enumerate(prompt) if message["role"] == "assistant"]
+    return {(prompt_key(prompt[:index]), prompt[index]["content"]) for index in answers}
 
 
 @few
@@ -272,13 +272,13 @@ def test_near_copies_of_a_question_stand_together_and_a_template_ties_nothing(
     world = World()
     for number in range(80):
         text = " ".join(chance.choices(words, k=30))
-        for place, spelling in enumerate(
+        for variant, spelling in enumerate(
             (text, f"{text.capitalize()}?", f"please {text}", f"{text} again")
         ):
             world.say(
                 "thumb",
                 number % 2 == 0,
-                world.trace(f"t{number}-{place}", spelling, f"a{number}-{place}"),
+                world.trace(f"t{number}-{variant}", spelling, f"a{number}-{variant}"),
             )
     template = (
         "Decide where the item belongs: home, work, bank, garden or nowhere at all, and say so in "

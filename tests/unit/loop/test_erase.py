@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.models.tiny_models import record
 from tests.worlds import label_world
-from tests.worlds.erasure_world import AGENT, dump, find, lines_of, name, said, word, write
+from tests.worlds.erasure_world import AGENT, dump, find, lines_of, name, personal, word, write
 from thumbwheel import sdk
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.inbox import drain_inbox
@@ -82,9 +82,9 @@ def results(candidate: Any, base: Any) -> dict[str, Any]:
     """An evaluation that shows what the erased person asked, and has a slice named after them."""
     shown = {
         "case": "cas_x",
-        "prompt": said(GONE, "q"),
+        "prompt": personal(GONE, "q"),
         "reference": "r",
-        "before": said(GONE, "b"),
+        "before": personal(GONE, "b"),
         "after": "a",
         "value_before": 0.0,
         "value_after": 1.0,
@@ -116,7 +116,11 @@ def of_json_agent() -> dict[str, Any]:
     errors = {
         "after": {
             "error_examples": [
-                {"case": "cas_x", "prompt": said(GONE, "asked"), "response": said(GONE, "told")}
+                {
+                    "case": "cas_x",
+                    "prompt": personal(GONE, "asked"),
+                    "response": personal(GONE, "told"),
+                }
             ]
         }
     }
@@ -148,7 +152,7 @@ class Turned:
             AGENT,
             f"t1-{word(GONE)}",
             "comment",
-            said(GONE, "typed by hand"),
+            personal(GONE, "typed by hand"),
             rater="clerk",
         )
         self.sets = {
@@ -166,7 +170,7 @@ class Turned:
         }
         config = EvaluationConfig().model_dump(mode="json")
         self.evaluation = record(self.ws, schema.evaluations, AGENT, config=config, **values)
-        reply = [{"text": said(GONE, "repeated by a model")}]
+        reply = [{"text": personal(GONE, "repeated by a model")}]
         record(
             self.ws, schema.answers, AGENT, id="", model="m", suite="answers", row="r", result=reply
         )
@@ -196,9 +200,9 @@ class Turned:
         run = record(self.ws, schema.runs, AGENT, config=made, environment={}, seed=1, **values)
         folder = RunDir(self.ws.home.runs / run)
         folder.checkpoints.mkdir(parents=True)
-        folder.rows.write_text(said(GONE, "rows of the run"))
-        folder.log.write_text(said(GONE, "log of the run"))
-        (folder.checkpoints / "samples.jsonl").write_text(said(GONE, "an answer"))
+        folder.rows.write_text(personal(GONE, "rows of the run"))
+        folder.log.write_text(personal(GONE, "log of the run"))
+        (folder.checkpoints / "samples.jsonl").write_text(personal(GONE, "an answer"))
         folder.metrics.write_text('{"step": 1, "loss": 0.5}\n')
         return run
 
@@ -211,15 +215,15 @@ class Turned:
         """What else a home may hold."""
         home = self.ws.home
         home.cache.mkdir(exist_ok=True)
-        (home.cache / "reference.db").write_text(said(GONE, "cached"))
+        (home.cache / "reference.db").write_text(personal(GONE, "cached"))
         (home.path / "building-x").mkdir()
-        (home.path / "building-x" / "train.parquet").write_text(said(GONE, "half a file"))
-        (home.blobs / "sha256" / "incoming-1").write_text(said(GONE, "half a blob"))
+        (home.path / "building-x" / "train.parquet").write_text(personal(GONE, "half a file"))
+        (home.blobs / "sha256" / "incoming-1").write_text(personal(GONE, "half a blob"))
         refused = [
             {
                 "number": n,
                 "reason": "r",
-                "text": json.dumps({"subject": name(n), "x": said(n, "refused")}),
+                "text": json.dumps({"subject": name(n), "x": personal(n, "refused")}),
             }
             for n in (GONE, 5)
         ]
@@ -295,13 +299,13 @@ def test_the_sdk_cannot_bring_it_back_and_a_later_visit_is_welcome(
     monkeypatch.setenv("THUMBWHEEL_HOME", str(turned.ws.home.path))
     sdk.trace(
         AGENT,
-        input=said(GONE, "again"),
+        input=personal(GONE, "again"),
         output="x",
         id="old",
         subject=name(GONE),
         occurred_at="2026-02-01T00:00:00Z",
     )
-    sdk.feedback(AGENT, f"t0-{word(GONE)}", comment=said(GONE, "remark from elsewhere"))
+    sdk.feedback(AGENT, f"t0-{word(GONE)}", comment=personal(GONE, "remark from elsewhere"))
     told = drain_inbox(turned.ws)
     assert told == ["inbox: 0 lines stored, 2 belong to what was erased and were dropped"]
     assert find(turned.ws.home.path, word(GONE)) == []

@@ -178,7 +178,8 @@ small = blobs.put_bytes(b"small")
 big = blobs.put_bytes(b"x" * 200_000)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-for attempt in (lambda: blobs.put_bytes(b"y" * 200_000), lambda: blobs.checkout({"f": big}, Path(sys.argv[1]) / "out")):
+out = Path(sys.argv[1]) / "out"
+for attempt in (lambda: blobs.put_bytes(b"y" * 200_000), lambda: blobs.checkout({"f": big}, out)):
     try:
         attempt()
     except StorageError as error:

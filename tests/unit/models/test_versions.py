@@ -51,17 +51,17 @@ def run_of(ws: Workspace, base: ModelVersion) -> str:
 
 
 def in_state(ws: Workspace, adapter: Path, state: State) -> ModelVersion:
-    one = candidate(ws, adapter)
+    version = candidate(ws, adapter)
     path = {State.CANDIDATE: [], State.RETIRED: [State.REJECTED, State.RETIRED]}.get(state, [state])
     for step in path:
-        one = versions.move(ws, one, step, Basis.GOLD)
-    return one
+        version = versions.move(ws, version, step, Basis.GOLD)
+    return version
 
 
-def taint(ws: Workspace, one: ModelVersion) -> None:
+def taint(ws: Workspace, version: ModelVersion) -> None:
     ws.db.write(
-        lambda c: c.execute(
-            model_versions.update().where(model_versions.c.id == one.id).values(tainted=True)
+        lambda connection: connection.execute(
+            model_versions.update().where(model_versions.c.id == version.id).values(tainted=True)
         )
     )
 
@@ -88,21 +88,24 @@ def test_bases_registered_at_once_are_one_version(ws: Workspace) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [one.name for one in versions.versions(ws, "support")] == ["v0"]
+    assert [version.name for version in versions.versions(ws, "support")] == ["v0"]
 
 
 def test_numbers_follow_and_lineage_points_at_the_parent(ws: Workspace, adapter: Path) -> None:
-    made = [candidate(ws, adapter) for _ in range(3)]
-    assert [one.name for one in made] == ["v1", "v2", "v3"]
+    candidates = [candidate(ws, adapter) for _ in range(3)]
+    assert [version.name for version in candidates] == ["v1", "v2", "v3"]
     base = versions.version(ws, "support", "v0")
-    assert {one.parent_id for one in made} == {base.id}
-    assert {one.base_fingerprint for one in made} == {base.base_fingerprint}
+    assert {version.parent_id for version in candidates} == {base.id}
+    assert {version.base_fingerprint for version in candidates} == {base.base_fingerprint}
     assert all(
-        one.run_id and one.state is State.CANDIDATE and one.basis is None and not one.tainted
-        for one in made
+        version.run_id
+        and version.state is State.CANDIDATE
+        and version.basis is None
+        and not version.tainted
+        for version in candidates
     )
-    child = versions.add_candidate(ws, made[0], run_of(ws, base), adapter)
-    assert child.parent_id == made[0].id
+    child = versions.add_candidate(ws, candidates[0], run_of(ws, base), adapter)
+    assert child.parent_id == candidates[0].id
 
 
 def test_candidates_added_at_once_get_different_numbers(ws: Workspace, adapter: Path) -> None:
@@ -116,36 +119,38 @@ def test_candidates_added_at_once_get_different_numbers(ws: Workspace, adapter: 
         thread.start()
     for thread in threads:
         thread.join()
-    assert [one.number for one in versions.versions(ws, "support")] == list(range(9))
+    assert [version.number for version in versions.versions(ws, "support")] == list(range(9))
 
 
 def test_the_adapter_comes_back_verified(ws: Workspace, adapter: Path) -> None:
-    one = candidate(ws, adapter)
-    folder = versions.adapter_folder(ws, one)
+    version = candidate(ws, adapter)
+    folder = versions.adapter_folder(ws, version)
     assert folder
     assert (folder / "adapter_model.safetensors").read_bytes() == b"weights"
-    assert one.adapter
-    blob = next(ws.home.blobs.rglob(one.adapter["adapter_model.safetensors"]))
+    assert version.adapter
+    blob = next(ws.home.blobs.rglob(version.adapter["adapter_model.safetensors"]))
     blob.write_bytes(b"changed")
     with pytest.raises(StorageError, match="damaged or changed"):
-        versions.adapter_folder(ws, one)
+        versions.adapter_folder(ws, version)
     assert versions.adapter_folder(ws, versions.version(ws, "support", "v0")) is None
 
 
-@pytest.mark.parametrize(("start", "to"), list(itertools.product(State, State)))
-def test_every_move_of_the_table(ws: Workspace, adapter: Path, start: State, to: State) -> None:
-    one = in_state(ws, adapter, start)
-    if (start.value, to.value) in LEGAL:
-        moved = versions.move(ws, one, to, Basis.FEEDBACK)
-        assert (moved.state, moved.basis) == (to, Basis.FEEDBACK)
+@pytest.mark.parametrize(("start", "target"), list(itertools.product(State, State)))
+def test_every_move_of_the_table(ws: Workspace, adapter: Path, start: State, target: State) -> None:
+    version = in_state(ws, adapter, start)
+    if (start.value, target.value) in LEGAL:
+        moved = versions.move(ws, version, target, Basis.FEEDBACK)
+        assert (moved.state, moved.basis) == (target, Basis.FEEDBACK)
     else:
         with pytest.raises(Conflict, match=f"it is {start}"):
-            versions.move(ws, one, to)
-        assert versions.by_id(ws, one.id) == one
+            versions.move(ws, version, target)
+        assert versions.by_id(ws, version.id) == version
 
 
 def test_the_table_is_the_one_of_the_design() -> None:
-    assert {(start.value, to.value) for start, tos in MOVES.items() for to in tos} == LEGAL
+    assert {
+        (start.value, target.value) for start, targets in MOVES.items() for target in targets
+    } == LEGAL
 
 
 def test_a_move_is_checked_against_what_is_stored_and_keeps_its_basis(
@@ -159,11 +164,11 @@ def test_a_move_is_checked_against_what_is_stored_and_keeps_its_basis(
 
 
 def test_a_tainted_version_is_never_approved(ws: Workspace, adapter: Path) -> None:
-    one = candidate(ws, adapter)
-    taint(ws, one)
+    version = candidate(ws, adapter)
+    taint(ws, version)
     with pytest.raises(Conflict, match="tainted"):
-        versions.move(ws, one, State.APPROVED, Basis.GOLD)
-    assert versions.move(ws, one, State.REJECTED).tainted
+        versions.move(ws, version, State.APPROVED, Basis.GOLD)
+    assert versions.move(ws, version, State.REJECTED).tainted
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.APPROVED])
@@ -174,13 +179,13 @@ def test_only_an_approved_version_gets_an_alias(ws: Workspace, adapter: Path, st
 
 
 def test_tainted_and_feedback_only_versions_do_not_go_live(ws: Workspace, adapter: Path) -> None:
-    one = versions.move(ws, candidate(ws, adapter), State.APPROVED, Basis.FEEDBACK)
+    version = versions.move(ws, candidate(ws, adapter), State.APPROVED, Basis.FEEDBACK)
     with pytest.raises(Conflict, match="canary only"):
-        versions.point(ws, "support", "live", one)
-    versions.point(ws, "support", "canary", one)
-    taint(ws, one)
+        versions.point(ws, "support", "live", version)
+    versions.point(ws, "support", "canary", version)
+    taint(ws, version)
     with pytest.raises(Conflict, match="tainted"):
-        versions.point(ws, "support", "canary", one)
+        versions.point(ws, "support", "canary", version)
 
 
 def test_an_alias_switches_in_one_step(ws: Workspace, adapter: Path) -> None:
