@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -15,12 +16,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
@@ -251,47 +251,64 @@ def test_a_fresh_schema_is_a_migrated_one(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_a_database_of_the_first_version_is_brought_up_and_keeps_its_rows(tmp_path: Path) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(migrate.FOLDER))
-    with writing(tmp_path / "db", tmp_path / "lock") as engine, engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.execute(
-            sa.text("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')")
-        )
-    migrate.upgrade(tmp_path / "db", tmp_path / "lock")
-    with sqlite3.connect(tmp_path / "db") as opened:
-        assert opened.execute("SELECT slug FROM agents").fetchall() == [("a",)]
-        assert opened.execute("SELECT count(*) FROM reward_models").fetchone() == (0,)
-
-
-def test_the_grader_of_graded_solutions_is_a_reference_in_older_homes_too(tmp_path: Path) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(migrate.FOLDER))
-    with writing(tmp_path / "db", tmp_path / "lock") as engine, engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
-        connection.execute(
-            sa.text("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')")
-        )
-        for number, (source, name) in enumerate(
-            [("graded", "grader"), ("jsonl", "grader"), ("tau", "tau-bench")]
-        ):
-            values = {"id": f"rat_{number}", "source": source, "name": name}
-            insert = (
-                "INSERT INTO raters (id, agent_id, source, external_id, kind, weight, recorded_at) "
-                "VALUES (:id, 'agt_1', :source, :name, 'checker', 1.0, '2026-01-01 "
-                "00:00:00.000000')"
-            )
-            connection.execute(sa.text(insert), values)
-    migrate.upgrade(tmp_path / "db", tmp_path / "lock")
-    with sqlite3.connect(tmp_path / "db") as opened:
-        assert opened.execute("SELECT kind FROM raters ORDER BY id").fetchall() == [
-            ("reference",),
-            ("checker",),
-            ("checker",),
+def schema_of(engine: sa.Engine) -> dict[str, Any]:
+    """Columns, types, keys, indexes and constraints with their names, of every table."""
+    inspector = sa.inspect(engine)
+    schema = {}
+    for table in set(inspector.get_table_names()) - {"alembic_version"}:
+        parts: dict[str, Any] = {
+            "primary key": inspector.get_pk_constraint(table),
+            "foreign keys": inspector.get_foreign_keys(table),
+            "unique": inspector.get_unique_constraints(table),
+            "check": inspector.get_check_constraints(table),
+            "indexes": inspector.get_indexes(table),
+        }
+        for name in ("foreign keys", "unique", "check", "indexes"):
+            parts[name] = sorted(parts[name], key=lambda part: str(part["name"]))
+        parts["columns"] = [
+            column | {"type": repr(column["type"])} for column in inspector.get_columns(table)
         ]
+        schema[table] = parts
+    return schema
+
+
+def test_the_migrated_schema_is_that_of_the_metadata(tmp_path: Path) -> None:
+    migrate.upgrade(tmp_path / "migrated", tmp_path / "lock")
+    migrated = sa.create_engine(f"sqlite:///{tmp_path / 'migrated'}")
+    created = sa.create_engine(f"sqlite:///{tmp_path / 'created'}")
+    metadata.create_all(created)
+    assert schema_of(migrated) == schema_of(created)
+    assert schema_of(migrated).keys() == metadata.tables.keys()
+    migrated.dispose()
+    created.dispose()
+
+
+NEXT_REVISION = """
+from alembic import op
+import sqlalchemy as sa
+
+revision, down_revision = "0002", "0001"
+
+
+def upgrade() -> None:
+    op.add_column("agents", sa.Column("note", sa.Text(), nullable=True))
+"""
+
+
+def test_an_older_database_is_brought_up_and_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate.upgrade(tmp_path / "db", tmp_path / "lock")
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')")
+    shutil.copytree(migrate.FOLDER, tmp_path / "migrations")
+    (tmp_path / "migrations" / "versions" / "v0002_note.py").write_text(NEXT_REVISION)
+    monkeypatch.setattr(migrate, "FOLDER", tmp_path / "migrations")
+    monkeypatch.setattr(migrate, "HEAD", "0002")
+    migrate.upgrade(tmp_path / "db", tmp_path / "lock")
+    with sqlite3.connect(tmp_path / "db") as connection:
+        assert connection.execute("SELECT slug, note FROM agents").fetchall() == [("a", None)]
+        assert connection.execute("SELECT * FROM alembic_version").fetchall() == [("0002",)]
 
 
 def test_head_is_the_newest_revision() -> None:
@@ -304,12 +321,17 @@ def test_opening_twice_changes_nothing(tmp_path: Path) -> None:
     assert migrate._revision(tmp_path / "thumbwheel.db", tmp_path / "lock") == migrate.HEAD
 
 
-def test_a_database_of_the_future_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("revision", ["9999", "0000", "0005"])
+def test_an_unknown_revision_is_said_and_nothing_changes(tmp_path: Path, revision: str) -> None:
     migrate.upgrade(tmp_path / "db", tmp_path / "lock")
     with sqlite3.connect(tmp_path / "db") as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(StorageError, match="not of a version"):
+        connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
+        connection.execute("INSERT INTO agents VALUES ('agt_1', 'a', '2026-01-01 00:00:00.000000')")
+    with pytest.raises(StorageError, match="not of a version that this program knows"):
         migrate.upgrade(tmp_path / "db", tmp_path / "lock")
+    with sqlite3.connect(tmp_path / "db") as connection:
+        assert connection.execute("SELECT slug FROM agents").fetchall() == [("a",)]
+        assert connection.execute("SELECT * FROM alembic_version").fetchall() == [(revision,)]
 
 
 @pytest.mark.parametrize(

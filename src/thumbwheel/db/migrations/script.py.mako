@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-import thumbwheel.db.schema
+import thumbwheel.db.columns
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
