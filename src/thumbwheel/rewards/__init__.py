@@ -1,2 +1,2 @@
-"""What feedback and checkers say about an answer: resolution of raw feedback (`label`) and reward
-functions (`functions/`)."""
+"""Judging answers: resolution of raw feedback (`aggregate`, `label`), reward functions
+(`functions/`), and the ledger of their scores."""

@@ -1,10 +1,10 @@
-"""How far those who judge agree: raters with each other, each with the crowd of the others, and
-models with the people.
+"""Agreement of judges: raters with each other, each rater with the crowd of the others, and models
+with people.
 
-The crowd of a rater is the plurality of everybody else's verdicts on the same thing; where two
-verdicts lead together there is no crowd, and the thing is left out for that rater and counted. A
-tie that was given as a verdict is a verdict like the others. Models are never part of the crowd.
-Coefficients are Krippendorff's alpha of all people and Cohen's kappa of each against the crowd
+The crowd of a rater is the plurality of all other verdicts on the same thing. Where two verdicts
+lead together there is no crowd; the thing is left out for that rater and counted. A tie that was
+given as a verdict is a verdict like the others. Models are never part of the crowd. Coefficients
+are Krippendorff's alpha of all people and Cohen's kappa of each rater against the crowd
 (`stats/agreement`).
 
 `panel` works on plain verdicts; `agreement` reads an agent's feedback; `trust` asks a judge about
@@ -89,21 +89,21 @@ def panel(
 
     With the metrics ordinal and interval the verdicts are numbers.
     """
-    things: dict[str, dict[str, Any]] = defaultdict(dict)
+    by_thing: dict[str, dict[str, Any]] = defaultdict(dict)
+    of_people: dict[str, dict[str, Any]] = defaultdict(dict)
+    raters: set[str] = set()
     for thing, rater, verdict in verdicts:
-        things[thing][rater] = verdict
-    people = {
-        thing: {rater: verdict for rater, verdict in verdicts_on.items() if rater not in judges}
-        for thing, verdicts_on in things.items()
-    }
-    units = [list(verdicts_on.values()) for verdicts_on in people.values()]
-    names = sorted({rater for verdicts_on in things.values() for rater in verdicts_on})
-    against_crowd = {rater: _against(rater, things, people) for rater in names}
+        by_thing[thing][rater] = verdict
+        raters.add(rater)
+        if rater not in judges:
+            of_people[thing][rater] = verdict
+    units = [list(of_people[thing].values()) for thing in by_thing]
+    against_crowd = [_against(rater, by_thing, of_people) for rater in sorted(raters)]
     return Panel(
         kind,
         {metric: alpha(units, metric) for metric in metrics},
-        [against_crowd[rater] for rater in names if rater not in judges],
-        [against_crowd[rater] for rater in names if rater in judges],
+        [rater for rater in against_crowd if rater.rater not in judges],
+        [rater for rater in against_crowd if rater.rater in judges],
     )
 
 
@@ -177,40 +177,34 @@ def _spoken(
     rule = LabelConfig()
     opinions, numbers = list[tuple[str, str, Any]](), list[tuple[str, str, Any]]()
     for trace_id, group in groupby(store.statements(connection, agent_id, None), key=itemgetter(0)):
-        said = [one for _, one in group if one.kind not in ("correction", "outcome")]
-        latest, _ = newest_per_speaker(
-            (one for one in said if verdict_of(one, rule) is not None),
-            speaker_of,
-            lambda one: verdict_of(one, rule),
-        )
-        opinions += [
-            (trace_id, names.get(one.rater, one.rater), verdict_of(one, rule)) for one in latest
+        statements = [
+            statement for _, statement in group if statement.kind not in ("correction", "outcome")
         ]
-        rated, _ = newest_per_speaker(
-            (one for one in said if scale_position(one) is not None),
-            speaker_of,
-            lambda one: one.value,
-        )
-        numbers += [
-            (
-                trace_id,
-                names.get(one.rater, one.rater),
-                round((scale_position(one) or (0.0, None))[0], 9),
-            )
-            for one in rated
-        ]
+
+        judging = [s for s in statements if verdict_of(s, rule) is not None]
+        latest, _ = newest_per_speaker(judging, speaker_of, lambda s: verdict_of(s, rule))
+        for statement in latest:
+            rater = names.get(statement.rater, statement.rater)
+            opinions.append((trace_id, rater, verdict_of(statement, rule)))
+
+        rating = [s for s in statements if scale_position(s) is not None]
+        latest, _ = newest_per_speaker(rating, speaker_of, lambda s: s.value)
+        for statement in latest:
+            share, _ = scale_position(statement) or (0.0, None)
+            rater = names.get(statement.rater, statement.rater)
+            numbers.append((trace_id, rater, round(share, 9)))
     return opinions, numbers
 
 
 def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str, str], str, int]]:
-    """(pair of traces, rater, side); the newest of each rater. Who says both at the same time has
-    said nothing."""
+    """(pair of traces, rater, side); the newest of each rater. A rater who gives two sides at the
+    same time is left out."""
     newest_time: dict[tuple[tuple[str, str], str], datetime] = {}
     newest_sides: dict[tuple[tuple[str, str], str], set[int]] = {}
     for preference in store.preferences(connection, agent_id, None):
-        ranks = {
-            trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied
-        }
+        ranks: dict[str, int] = {}
+        for rank, tied in enumerate(preference.ranking):
+            ranks |= dict.fromkeys(tied, rank)
         for first, second in combinations(sorted(ranks), 2):
             difference = ranks[second] - ranks[first]
             side = (difference > 0) - (difference < 0)
@@ -220,11 +214,8 @@ def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str,
                 newest_sides[key] = {side}
             elif preference.at == newest_time[key]:
                 newest_sides[key].add(side)
-    return [
-        (pair, rater, next(iter(sides)))
-        for (pair, rater), sides in newest_sides.items()
-        if len(sides) == 1
-    ]
+    single = {key: sides for key, sides in newest_sides.items() if len(sides) == 1}
+    return [(pair, rater, next(iter(sides))) for (pair, rater), sides in single.items()]
 
 
 def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
@@ -291,17 +282,18 @@ def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], in
     for pair, rater, side in _compared(connection, agent_id):
         if rater not in machines:
             votes[pair][side] += 1
-    leading = {
-        pair: [side for side, count in sides.items() if count == max(sides.values())]
-        for pair, sides in votes.items()
-    }
-    return {pair: sides[0] for pair, sides in leading.items() if len(sides) == 1}
+    crowd: dict[tuple[str, str], int] = {}
+    for pair, sides in votes.items():
+        leading = [side for side, count in sides.items() if count == max(sides.values())]
+        if len(leading) == 1:
+            crowd[pair] = leading[0]
+    return crowd
 
 
 def _cases(connection: sa.Connection, agent: str, trace_ids: Collection[str]) -> dict[str, Case]:
-    return {
-        str(stored.case.target_id): stored.case
-        for batch in stored_cases(connection, agent, {"text", "prompt"})
-        for stored in batch
-        if stored.case.target_id in trace_ids
-    }
+    cases: dict[str, Case] = {}
+    for batch in stored_cases(connection, agent, {"text", "prompt"}):
+        for stored in batch:
+            if stored.case.target_id in trace_ids:
+                cases[str(stored.case.target_id)] = stored.case
+    return cases

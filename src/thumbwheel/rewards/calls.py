@@ -1,10 +1,9 @@
-"""Tool calls as values: reading them out of the ways in which models write them, and out of the
-steps of a run.
+"""Parses tool calls, as models write them in text and as the steps of a run record them.
 
-Ways: an object or a list as JSON (`name` with `arguments`, `parameters` or `input`; `function` as
-OpenAI nests it, arguments as a text too; `tool_calls`; `{"name": {arguments}}`), Python calls
-(`[f(a=1), g.h(b=[2])]`), each alone, in a code fence, in `<tool_call>` tags, or on a line of its
-own. Nothing is ever run. Not here: what the right calls are (`functions/tool_match.py`).
+Formats: an object or a list as JSON (`name` with `arguments`, `parameters` or `input`; `function`
+as OpenAI nests it, arguments as a text too; `tool_calls`; `{"name": {arguments}}`) and Python calls
+(`[f(a=1), g.h(b=[2])]`). A call may be alone, in a code fence, in `<tool_call>` tags, or on a line
+of its own. Nothing is ever run.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SIGNS = re.compile(r"[-+~.*/%]{40}|(?:not\s+){20}")
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a tool: its arguments by name, and those that were given by place."""
+    """A call of a tool, with its named and its positional arguments."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -40,12 +39,7 @@ class Call:
 
 def calls_of_steps(steps: tuple[Step, ...]) -> list[Call]:
     """The calls that a run made, in order; the live hook's `{"args", "kwargs"}` is understood."""
-    return [
-        call
-        for step in steps
-        if step.kind == "tool" and step.name
-        for call in [_of_input(step.name, step.input)]
-    ]
+    return [_of_input(step.name, step.input) for step in steps if step.kind == "tool" and step.name]
 
 
 def _of_input(name: str, arguments: Any) -> Call:
@@ -62,10 +56,13 @@ def calls_of_text(text: str) -> list[Call] | None:
     """The calls written in an answer, in order; None where none can be read."""
     tagged = [match[2] for match in TAGGED.finditer(text)]
     fenced = [] if tagged else [match[1] for match in FENCED.finditer(text)]
-    for pieces in (tagged, fenced, [text], text.split("\n")[:MOST_LINES]):
-        match = [call for piece in pieces for call in _read(piece.strip()) or ()]
-        if match:
-            return match[:MOST_CALLS]
+    lines = text.split("\n")[:MOST_LINES]
+    for pieces in (tagged, fenced, [text], lines):
+        calls: list[Call] = []
+        for piece in pieces:
+            calls += _read(piece.strip()) or ()
+        if calls:
+            return calls[:MOST_CALLS]
     return None
 
 
@@ -90,12 +87,13 @@ def _json(piece: str) -> list[Call] | None:
 def calls_of_value(value: Any) -> list[Call] | None:
     """The calls that a JSON value spells; None where it spells none."""
     if isinstance(value, list):
-        found = [calls_of_value(one) for one in value]
-        return (
-            None
-            if not found or any(one is None for one in found)
-            else [call for one in found for call in one or ()]
-        )
+        calls: list[Call] = []
+        for item in value:
+            calls_of_item = calls_of_value(item)
+            if calls_of_item is None:
+                return None
+            calls += calls_of_item
+        return calls if value else None
     if not isinstance(value, Mapping):
         return None
     if isinstance(value.get("tool_calls"), list):
@@ -130,17 +128,18 @@ def _call(name: str, arguments: Any) -> Call | None:
 def _python(piece: str) -> list[Call] | None:
     if "(" not in piece or SIGNS.search(piece):
         return None
+    calls: list[Call] = []
     try:
         body = ast.parse(piece, mode="eval").body
         nodes = body.elts if isinstance(body, ast.List | ast.Tuple) else [body]
-        calls = [_of_node(node) for node in nodes]
+        for node in nodes:
+            call = _of_node(node)
+            if call is None:
+                return None
+            calls.append(call)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return (
-        None
-        if not calls or any(call is None for call in calls)
-        else [call for call in calls if call is not None]
-    )
+    return calls or None
 
 
 def _of_node(node: ast.expr) -> Call | None:

@@ -1,14 +1,13 @@
-"""StoredCase traces as cases: what was asked and answered, the run, the task's reference, and the
-feedback in force as of a time.
+"""Stored traces as cases for reward functions: prompt, answer, run, the task's reference, and the
+feedback in force at a time.
 
-Streamed in batches, the traces of one prompt side by side, so that a million of them take the
-memory of one batch. Does not live here: judging them (`ledger`), fresh answers (training and
-evaluation make their own cases).
+Traces are streamed in batches, those of one prompt side by side, so that memory does not grow with
+their number. Training and evaluation build the cases of fresh answers themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby, islice
@@ -50,36 +49,26 @@ def stored_cases(
     """All traces of `agent` (or one) that were recorded by `as_of` (default: now), with the fields
     in `reads` filled, in batches."""
     agent_id = ids.derived("agt", agent)
-    heard = (
-        store.statements(connection, agent_id, as_of, trace_id, arrived_by=as_of)
-        if "feedback" in reads
-        else ()
-    )
-    said = groupby(
-        heard, key=itemgetter(0)
-    )  # about the traces of `rows` and no others, in the same order
-    following = next(said, None)
+    heard: Iterable[tuple[str, Statement]] = ()
+    if "feedback" in reads:
+        heard = store.statements(connection, agent_id, as_of, trace_id, arrived_by=as_of)
+    # about the traces of `rows` and no others, in the same order
+    by_trace = groupby(heard, key=itemgetter(0))
+    following = next(by_trace, None)
     now = as_of or datetime.now(UTC)
     rows = store.stored(connection, agent_id, as_of, trace_id)
-    while some := list(islice(rows, BATCH)):
-        cases = _Parts(connection, agent_id, some, reads, as_of)
-        found = []
-        for row in some:
-            statements: tuple[Statement, ...] = ()
+    while batch := list(islice(rows, BATCH)):
+        parts = _Parts(connection, agent_id, batch, reads, as_of)
+        cases: list[StoredCase] = []
+        for row in batch:
+            feedback: list[Statement] = []
             if following is not None and following[0] == row["id"]:
-                statements = tuple(
-                    sorted(
-                        (one for _, one in following[1]), key=lambda one: (one.at, one.feedback_id)
-                    )
-                )
-                following = next(said, None)
-            found.append(
-                StoredCase(
-                    replace(cases.of(row), feedback=statements, as_of=now),
-                    row["output"] is not None,
-                )
-            )
-        yield found
+                feedback = [statement for _, statement in following[1]]
+                feedback.sort(key=lambda statement: (statement.at, statement.feedback_id))
+                following = next(by_trace, None)
+            case = replace(parts.of(row), feedback=tuple(feedback), as_of=now)
+            cases.append(StoredCase(case, row["output"] is not None))
+        yield cases
 
 
 def offered_tools(*sources: Any) -> list[dict[str, Any]] | None:
@@ -103,41 +92,37 @@ class _Parts:
         as_of: datetime | None,
     ) -> None:
         prompts, runs = [row["input_id"] for row in rows], [row["id"] for row in rows]
-        self._prompts = store.prompts(connection, prompts) if "prompt" in reads else {}
-        self._steps = (
-            store.steps_of(connection, runs) if {"steps", "finish", "tools"} & set(reads) else {}
-        )
-        self._mates = (
-            store.mates(connection, agent_id, prompts, MOST_MATES + 1, as_of)
-            if "mates" in reads
-            else {}
-        )
+        self._prompts: dict[str, list[dict[str, Any]]] = {}
+        self._steps: dict[str, list[sa.RowMapping]] = {}
+        self._mates: dict[str, list[Any]] = {}
+        if "prompt" in reads:
+            self._prompts = store.prompts(connection, prompts)
+        if {"steps", "finish", "tools"} & set(reads):
+            self._steps = store.steps_of(connection, runs)
+        if "mates" in reads:
+            self._mates = store.mates(connection, agent_id, prompts, MOST_MATES + 1, as_of)
 
     def of(self, row: sa.RowMapping) -> Case:
         """The case of one trace, without feedback."""
         steps = self._steps.get(row["id"], [])
-        answer = next((step for step in reversed(steps) if step["kind"] == "llm"), None)
-        others = [
-            output
-            for trace_id, output in self._mates.get(row["input_id"], [])
-            if trace_id != row["id"]
-        ]
-        checker_fields = {key: row[key] for key in CHECKER_KEYS} if row["asked"] else {}
+        model_calls = [step for step in steps if step["kind"] == "llm"]
+        last_call = model_calls[-1] if model_calls else None
+        metadata = row["metadata"] or {}
+        metadata = {key: value for key, value in metadata.items() if key not in CHECKER_KEYS}
+        if row["asked"]:
+            metadata |= {key: row[key] for key in CHECKER_KEYS}
+        answers = self._mates.get(row["input_id"], [])
+        mates = [output for trace_id, output in answers if trace_id != row["id"]]
         return Case(
             text=row["output"] or "",
             reference=row["reference"],
             prompt=self._prompts.get(row["input_id"], ()),
-            tools=offered_tools(answer["input"] if answer else None, row["metadata"]),
+            tools=offered_tools(last_call["input"] if last_call else None, row["metadata"]),
             steps=tuple(_step(step) for step in steps),
             status=row["status"],
-            finish=answer["finish_reason"] if answer else None,
-            metadata={
-                key: value
-                for key, value in (row["metadata"] or {}).items()
-                if key not in CHECKER_KEYS
-            }
-            | checker_fields,
-            mates=tuple(others[:MOST_MATES]),
+            finish=last_call["finish_reason"] if last_call else None,
+            metadata=metadata,
+            mates=tuple(mates[:MOST_MATES]),
             occurred_at=row["occurred_at"],
             target_id=row["id"],
         )

@@ -1,10 +1,10 @@
-"""Which reward function judges a case: the one that its row names, else the one that its kind of
-reference has.
+"""The reward function that judges a case: the one that its row names, else the default for its kind
+of reference.
 
 A case is data, and may come from a stranger. It may bring the settings that the function declares
 for that (`case_settings`); all others come from the owner (`rewards.checkers` in the settings).
-Both are held apart here, at import (`refusal`) and again where a case is judged (`checker`),
-because a home may hold cases from before.
+This is checked at import (`refusal`) and again when a case is judged (`checker`), because a home
+may hold cases from before.
 """
 
 from __future__ import annotations

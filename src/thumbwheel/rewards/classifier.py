@@ -1,19 +1,18 @@
-"""A logistic regression on features of traces, calibrated: fitted by L-BFGS, kept as one JSON
-document that names all it was made of.
+"""A calibrated logistic regression on features of traces: fitted by L-BFGS, stored as one JSON
+document that names its settings and labels.
 
 The objective is the log loss plus |w|^2 / (2 * strength) over standardised numbers, hashed words
 and embeddings; the intercept is free. Margins become chances by Platt's sigmoid, fitted on margins
-of answers that the regression had not seen (Platt 1999, with his smoothed targets). All of it is
-convex and starts from zero, so the same labels give the same document.
-
-Not here: which labels, folds and figures (`learn`), what the features are (`features`).
+of answers that the regression had not seen (Platt 1999, with his smoothed targets). Both objectives
+are convex and start from zero, so the same labels give the same document.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -58,28 +57,22 @@ class Classifier:
         return calibrated(self.regression.margins(rows), self.calibration) if rows else np.zeros(0)
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The classifier as a JSON document; `of` reads it back."""
         regression = self.regression
-        numbers = {
-            name: [_short(value) for value in part]
-            for name, part in (("mean", regression.mean), ("scale", regression.scale))
-        }
+        words = regression.weights[len(NUMBERS) : SPARSE]
         weights = {
-            "numbers": [_short(value) for value in regression.weights[: len(NUMBERS)]],
+            "numbers": _shortened(regression.weights[: len(NUMBERS)]),
             "intercept": _short(regression.intercept),
+            "words": {str(column): _short(value) for column, value in enumerate(words) if value},
+            "meaning": _shortened(regression.weights[SPARSE:]),
         }
-        words = {
-            str(index): _short(value)
-            for index, value in enumerate(regression.weights[len(NUMBERS) : SPARSE])
-            if value
-        }
-        meaning = [_short(value) for value in regression.weights[SPARSE:]]
         return {
             "kind": KIND,
             "features": list(NUMBERS),
-            **numbers,
-            "weights": weights | {"words": words, "meaning": meaning},
-            "calibration": [_short(value) for value in self.calibration],
+            "mean": _shortened(regression.mean),
+            "scale": _shortened(regression.scale),
+            "weights": weights,
+            "calibration": _shortened(self.calibration),
             **self.about,
         }
 
@@ -115,21 +108,28 @@ def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
+def _shortened(values: Iterable[float]) -> list[float]:
+    return [_short(value) for value in values]
+
+
 def design(rows: Sequence[Features], mean: Array, scale: Array) -> Any:
     """The sparse matrix [n, numbers + words + meaning]."""
     from scipy.sparse import csr_array, hstack
 
     numbers = csr_array((np.array([row.numbers for row in rows]) - mean) / scale)
+
+    # hashed words in compressed sparse rows
     starts = np.cumsum([0, *(len(row.words) for row in rows)])
-    places = np.fromiter(
-        (word for row in rows for word in row.words), dtype=np.int64, count=starts[-1]
-    )
-    values = np.fromiter(
-        (value for row in rows for value in row.words.values()), dtype=float, count=starts[-1]
-    )
-    parts = [numbers, csr_array((values, places, starts), shape=(len(rows), WORDS))]
+    columns = np.fromiter(chain.from_iterable(row.words for row in rows), np.int64, starts[-1])
+    weights = chain.from_iterable(row.words.values() for row in rows)
+    values = np.fromiter(weights, float, starts[-1])
+    words = csr_array((values, columns, starts), shape=(len(rows), WORDS))
+
+    parts = [numbers, words]
     meaning = np.array([row.meaning for row in rows])
-    return hstack([*parts, csr_array(meaning)] if meaning.size else parts, format="csr")
+    if meaning.size:
+        parts.append(csr_array(meaning))
+    return hstack(parts, format="csr")
 
 
 def fit(rows: Sequence[Features], good: Array, strength: float) -> Regression:

@@ -1,17 +1,14 @@
-"""How component scores become one reward: which components, their weights, and what is done about
-those without a value.
+"""Combines component scores into one reward: components, weights, and the treatment of missing
+values.
 
 The reward is the weighted mean of the components that are `ok`; all others leave the denominator.
-Where `decision` has a value, it stands for what it has heard: `thumb`, `outcome` and `score` leave
-the mean too, because one click of a person counts once.
+Where `decision` has a value, it already contains `thumb`, `outcome` and `score`: these leave the
+mean too, because one click of a person counts once.
 
-The preset `isaa` keeps the arithmetic of the system that it comes from instead: there what has no
-value counts as a middle (NEUTRAL) and a failure as 0, so that a faultless plain answer cannot reach
-the mark of a good one. `ocd` is one component, `decision`, in its old arithmetic. To add a preset:
-a line in PRESETS.
-
-Does not live here: running components (`ledger`), and judging fresh answers (training), which takes
-the same mean.
+The preset `isaa` keeps the arithmetic of the system that it comes from: a missing value counts as a
+middle (NEUTRAL) and a failure as 0, so a faultless plain answer cannot reach the threshold of a
+good one. `ocd` is one component, `decision`, in its old arithmetic. To add a preset: a line in
+PRESETS. Fresh answers in training are combined by the same mean.
 """
 
 from __future__ import annotations
@@ -206,15 +203,13 @@ class RewardsConfig(RewardConfig):
 def merged(
     low: Mapping[str, ComponentConfig], high: Mapping[str, ComponentConfig]
 ) -> dict[str, ComponentConfig]:
-    """The components of both; of one that stands in both, what `high` sets counts."""
-    both = {
-        name: low[name].model_copy(
-            update={key: getattr(high[name], key) for key in high[name].model_fields_set}
-        )
-        for name in high
-        if name in low
-    }
-    return {**low, **high, **both}
+    """The components of both; for one that both have, the settings made in `high` win."""
+    components = {**low, **high}
+    for name, component in high.items():
+        if name in low:
+            changed = {key: getattr(component, key) for key in component.model_fields_set}
+            components[name] = low[name].model_copy(update=changed)
+    return components
 
 
 @dataclass(frozen=True)
@@ -247,29 +242,33 @@ def weighted_mean(values: Mapping[str, float | None], weights: Mapping[str, floa
     """
     present = {name: value for name, value in values.items() if value is not None}
     total = math.fsum(weights[name] for name in present)
-    return (
-        math.fsum(value * weights[name] for name, value in present.items()) / total
-        if total
-        else None
-    )
+    if not total:
+        return None
+    return math.fsum(value * weights[name] for name, value in present.items()) / total
 
 
 def group_normalised(rewards: Sequence[float | None], ddof: int = 0) -> list[float | None]:
     """Each reward less the mean of its group, over the group's standard deviation (n - ddof in the
     denominator; 0: of a population).
 
-    What has no reward has no advantage, and is not counted. A group without variance, or of one,
-    has the advantage 0: it teaches nothing.
+    An answer without a reward has no advantage, and is not counted. In a group without variance, or
+    of one, all advantages are 0.
 
     >>> [round(value, 4) for value in group_normalised([1.0, 2.0, 3.0])]
     [-1.2247, 0.0, 1.2247]
     """
     present = [reward for reward in rewards if reward is not None]
     mean = math.fsum(present) / len(present) if present else 0.0
-    squares = math.fsum((reward - mean) ** 2 for reward in present)
-    deviation = math.sqrt(squares / (len(present) - ddof)) if len(present) > ddof else 0.0
-    flat = math.isclose(deviation, 0.0, abs_tol=1e-8)
-    return [
-        None if reward is None else 0.0 if flat else (reward - mean) / deviation
-        for reward in rewards
-    ]
+    deviation = 0.0
+    if len(present) > ddof:
+        squares = math.fsum((reward - mean) ** 2 for reward in present)
+        deviation = math.sqrt(squares / (len(present) - ddof))
+    advantages: list[float | None] = []
+    for reward in rewards:
+        if reward is None:
+            advantages.append(None)
+        elif math.isclose(deviation, 0.0, abs_tol=1e-8):
+            advantages.append(0.0)
+        else:
+            advantages.append((reward - mean) / deviation)
+    return advantages

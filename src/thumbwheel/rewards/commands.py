@@ -204,16 +204,14 @@ def reweight(
     ]
     log.table(f"Rewards of {agent} by other weights", ("", "traces", "mean", "least", "most"), rows)
     good = (
-        f"{comparison['now_good']} would be good that are not, {comparison['no_longer_good']} would no "
-        "longer be"
+        f"{comparison['now_good']} would be good that are not, "
+        f"{comparison['no_longer_good']} would no longer be"
     )
     log.show(f"{comparison['changed']} rewards would change; {good}.\n\n{comparison['yaml']}")
     _warn(agent, comparison["not_run"])
     if comparison["not_run_yet"]:
-        log.say(
-            f"Not judged yet, so without a part in this: {', '.join(comparison['not_run_yet'])}. Then: "
-            "thumbwheel reward run"
-        )
+        names = ", ".join(comparison["not_run_yet"])
+        log.say(f"Not judged yet, so without a part in this: {names}. Then: thumbwheel reward run")
 
 
 @reward.command()

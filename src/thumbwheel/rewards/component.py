@@ -1,9 +1,9 @@
-"""The components of an agent's reward, ready to run: a function with its settings, the name of
-both, and a limit of time.
+"""The components of an agent's reward, ready to run: a reward function with its settings, a version
+and a time limit.
 
 A component's version is a fingerprint of its function's name and version and of its settings; what
 it reads of a case has a fingerprint too. Together they name a row of the ledger. Functions run in
-this process; the limit is enforced on the main thread of a Unix process.
+this process; the time limit is enforced on the main thread of a Unix process.
 """
 
 from __future__ import annotations
@@ -64,17 +64,19 @@ class Component:
         )
 
     def judge(self, due: Sequence[StoredCase]) -> list[Score]:
-        """One score for each; a function that raises, takes too long or leaves its range has
-        failed, and nothing else has."""
+        """One score for each case. Where the function raises, takes too long or leaves its range,
+        these scores are failed, and no others."""
         cases = [stored.case for stored in due if self.judges(stored)]
-        together = type(self.function).score is not RewardFunction.score
-        pieces = [cases] if together else [[case] for case in cases]
+        judges_many = type(self.function).score is not RewardFunction.score
+        pieces = [cases] if judges_many else [[case] for case in cases]
+        scores: list[Score] = []
         with time_limit() as set_timeout:
-            scores = iter(
-                [score for piece in pieces if piece for score in self._scores(piece, set_timeout)]
-            )
+            for piece in pieces:
+                if piece:
+                    scores += self._scores(piece, set_timeout)
         missing = Score.none(Status.NOT_APPLICABLE, "the answer was not recorded")
-        return [next(scores) if self.judges(stored) else missing for stored in due]
+        remaining = iter(scores)
+        return [next(remaining) if self.judges(stored) else missing for stored in due]
 
     def _scores(self, cases: Sequence[Case], set_timeout: SetTimeout) -> list[Score]:
         try:
@@ -193,8 +195,8 @@ def _classifier(ws: Workspace, agent: str, name: str) -> str:
 
 @contextmanager
 def time_limit() -> Iterator[SetTimeout]:
-    """Inside, what is given raises TimeoutError so many seconds after it was called, unless it is
-    called again; 0 takes it back."""
+    """Yields a function that arms a timer: TimeoutError is raised after so many seconds, unless it
+    is called again; 0 disarms it."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(
         signal, "setitimer"
     ):

@@ -1,4 +1,4 @@
-"""Why one trace has the reward that it has, in figures and in words."""
+"""Explains the reward of one trace, as JSON and in words."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Explanation:
     """What the caller called the trace."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON; a component that has not judged the trace with its present settings has the
-        status not_judged."""
+        """A component that has not judged the trace with its present settings has the status
+        not_judged."""
         return {
             "trace": self.combined.target_id,
             "reward": self.combined.value,

@@ -1,9 +1,9 @@
-"""What a classifier of traces sees of a case: numbers about the run and the answer, the words of
-the answer, hashed, and where it was asked to, an embedding of the answer.
+"""Features of a case for the classifier of traces: numbers about the run and the answer, the hashed
+words of the answer, and optionally an embedding of the answer.
 
-Nothing here reads feedback: a label must not be among what predicts it. What is unknown (tokens,
-seconds) is 0 beside a number that says whether it is known. To add a number: a line in NUMBERS;
-classifiers that were fitted before name theirs and refuse to judge.
+Nothing here reads feedback: a label must not predict itself. Unknown tokens or seconds are 0, next
+to a number that says whether they are known. To add a number: a line in NUMBERS; classifiers fitted
+before name other features and refuse to judge.
 """
 
 from __future__ import annotations
@@ -72,62 +72,73 @@ class _CaseView:
 
 
 NUMBERS: Mapping[str, Callable[[_CaseView], float]] = {
-    "log characters": lambda one: math.log1p(len(one.case.text)),
-    "log words": lambda one: math.log1p(len(one.words)),
-    "log lines": lambda one: math.log1p(one.text.count("\n")),
-    "digits": lambda one: one.share(str.isdigit),
-    "capitals": lambda one: one.share(str.isupper),
-    "distinct words": lambda one: len(set(one.words)) / len(one.words) if one.words else 0.0,
-    "code block": lambda one: float("```" in one.text),
-    "log question words": lambda one: math.log1p(len(one.asked)),
-    "echo of the question": lambda one: one.echo(),
-    "ends with a question": lambda one: float(one.text.rstrip().endswith("?")),
-    "log model calls": lambda one: math.log1p(one.steps("llm")),
-    "log tool calls": lambda one: math.log1p(one.steps("tool")),
-    "failed tool calls": lambda one: one.failed_tools(),
-    "log reasoning steps": lambda one: math.log1p(one.steps("reasoning")),
-    "log tasks": lambda one: math.log1p(one.steps("task")),
-    "log tokens": lambda one: math.log1p(one.tokens or 0),
-    "tokens known": lambda one: float(one.tokens is not None),
-    "log seconds": lambda one: math.log1p(max(0.0, one.seconds or 0.0)),
-    "seconds known": lambda one: float(one.seconds is not None),
-    "run went well": lambda one: float(one.case.status == "ok"),
-    "cut off": lambda one: float(one.case.finish == "length"),
+    "log characters": lambda view: math.log1p(len(view.case.text)),
+    "log words": lambda view: math.log1p(len(view.words)),
+    "log lines": lambda view: math.log1p(view.text.count("\n")),
+    "digits": lambda view: view.share(str.isdigit),
+    "capitals": lambda view: view.share(str.isupper),
+    "distinct words": lambda view: len(set(view.words)) / len(view.words) if view.words else 0.0,
+    "code block": lambda view: float("```" in view.text),
+    "log question words": lambda view: math.log1p(len(view.asked)),
+    "echo of the question": lambda view: view.echo(),
+    "ends with a question": lambda view: float(view.text.rstrip().endswith("?")),
+    "log model calls": lambda view: math.log1p(view.steps("llm")),
+    "log tool calls": lambda view: math.log1p(view.steps("tool")),
+    "failed tool calls": lambda view: view.failed_tools(),
+    "log reasoning steps": lambda view: math.log1p(view.steps("reasoning")),
+    "log tasks": lambda view: math.log1p(view.steps("task")),
+    "log tokens": lambda view: math.log1p(view.tokens or 0),
+    "tokens known": lambda view: float(view.tokens is not None),
+    "log seconds": lambda view: math.log1p(max(0.0, view.seconds or 0.0)),
+    "seconds known": lambda view: float(view.seconds is not None),
+    "run went well": lambda view: float(view.case.status == "ok"),
+    "cut off": lambda view: float(view.case.finish == "length"),
 }
 
 
 def features(case: Case, embedder: Embedder | None = None) -> Features:
-    """Of one case, with the embedding of `embedder`."""
+    """Features of one case, with the embedding of `embedder`."""
     text = case.text[:LONGEST]
     words = WORD.findall(text.casefold())
-    last = next(
-        (one.get("content") for one in reversed(case.prompt) if one.get("role") == "user"), None
+
+    # the words of the last question
+    from_user = [message.get("content") for message in case.prompt if message.get("role") == "user"]
+    question = from_user[-1] if from_user else None
+    asked: set[str] = set()
+    if isinstance(question, str):
+        asked = set(WORD.findall(question[:LONGEST].casefold()))
+
+    # what the run took, where it is known
+    counts: list[int] = []
+    for step in case.steps:
+        tokens_of_step = (step.prompt_tokens, step.completion_tokens)
+        counts += (count for count in tokens_of_step if count is not None)
+    times = [step.seconds for step in case.steps if step.seconds is not None]
+
+    view = _CaseView(
+        case,
+        text,
+        words,
+        asked,
+        tokens=sum(counts) if counts else None,
+        seconds=math.fsum(times) if times else None,
     )
-    asked = set(WORD.findall(last[:LONGEST].casefold())) if isinstance(last, str) else set[str]()
-    counts = [one.prompt_tokens for one in case.steps] + [
-        one.completion_tokens for one in case.steps
-    ]
-    tokens = (
-        sum(count for count in counts if count is not None)
-        if any(count is not None for count in counts)
-        else None
-    )
-    times = [one.seconds for one in case.steps if one.seconds is not None]
-    view = _CaseView(case, text, words, asked, tokens, math.fsum(times) if times else None)
-    named = [f"tool:{one.name}:{one.status}" for one in case.steps if one.kind == "tool"]
-    found = Features(
-        np.array([number(view) for number in NUMBERS.values()]), hashed([*words, *named])
-    )
-    return found if embedder is None else replace(found, meaning=embedder.embed(text))
+    tools = [f"tool:{step.name}:{step.status}" for step in case.steps if step.kind == "tool"]
+    numbers = np.array([number(view) for number in NUMBERS.values()])
+    row = Features(numbers, hashed([*words, *tools]))
+    return row if embedder is None else replace(row, meaning=embedder.embed(text))
 
 
 def hashed(words: Sequence[str]) -> dict[int, float]:
-    """Each word at its place with its sign, 1 + log of how often; the whole of length 1. The same
-    everywhere: crc32, not Python's hash."""
+    """The words as a sparse vector of length 1: each word adds 1 + log(count) with its sign to its
+    column. crc32 and not Python's hash, so that it is the same everywhere."""
     values: dict[int, float] = {}
     for word, count in Counter(words).items():
         code = zlib.crc32(word.encode("utf-8", "surrogatepass"))
-        column, sign = code % WORDS, 1 if code & 0x80000000 else -1
+        column = code % WORDS
+        sign = 1 if code & 0x80000000 else -1
         values[column] = values.get(column, 0.0) + sign * (1 + math.log(count))
     length = math.sqrt(math.fsum(value * value for value in values.values()))
-    return {column: value / length for column, value in sorted(values.items())} if length else {}
+    if not length:
+        return {}
+    return {column: value / length for column, value in sorted(values.items())}

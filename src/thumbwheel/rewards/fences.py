@@ -1,4 +1,4 @@
-"""The fenced code blocks of an answer, as CommonMark has them; read line by line, in linear time."""
+"""The fenced code blocks of an answer, as CommonMark defines them, read in linear time."""
 
 from __future__ import annotations
 

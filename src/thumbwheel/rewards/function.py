@@ -103,7 +103,7 @@ class Score:
 
 
 def too_long(case: Case) -> Score | None:
-    """The failed score of an answer that nothing may read; for functions that judge many at once."""
+    """The failed score of an answer beyond the bounds; for functions that judge many at once."""
     if len(case.text) <= LONGEST_ANSWER:
         return None
     return Score.none(

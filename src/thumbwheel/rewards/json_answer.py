@@ -1,7 +1,7 @@
-"""Answers that are JSON: read strictly, within bounds, and compared.
+"""Answers that are JSON: strict parsing within bounds, and comparison.
 
-The whole answer is one JSON object (space around it is allowed, a code fence or a sentence is not),
-no field twice, no NaN. Booleans are no numbers; 1 and 1.0 are equal.
+The whole answer is one JSON object (space around it is allowed, a code fence or a sentence is not)
+without repeated fields and without NaN. Booleans are no numbers; 1 and 1.0 are equal.
 """
 
 from __future__ import annotations

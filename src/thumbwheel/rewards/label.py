@@ -69,14 +69,15 @@ def signals(
     config: LabelConfig | None = None,
 ) -> list[Signal]:
     """How much there is of every kind of feedback in force, the most frequent kind first."""
-    counts: dict[str, Counter[bool | None]] = defaultdict(Counter)
+    rule = config or LabelConfig()
+    verdicts: dict[str, Counter[bool | None]] = defaultdict(Counter)
     raters: dict[str, set[str]] = defaultdict(set)
     for statement in store.newest_words(connection, ids.derived("agt", agent), as_of):
-        counts[statement.kind][verdict_of(statement, config or LabelConfig())] += 1
+        verdicts[statement.kind][verdict_of(statement, rule)] += 1
         raters[statement.kind].add(statement.rater)
     counted = [
-        Signal(kind, one.total(), one[True], one[False], len(raters[kind]))
-        for kind, one in counts.items()
+        Signal(kind, counts.total(), counts[True], counts[False], len(raters[kind]))
+        for kind, counts in verdicts.items()
     ]
     return sorted(counted, key=lambda signal: (-signal.count, signal.kind))
 
@@ -95,11 +96,10 @@ def target_counts(
     connection: sa.Connection, agent: str, as_of: datetime | None = None
 ) -> TargetCounts:
     """What the feedback in force is about."""
-    targets = store.targets(connection, ids.derived("agt", agent), as_of)
-    arrived, awaited = (
-        {kind: count for kind, arrived, count in targets if arrived is has_arrived}
-        for has_arrived in (True, False)
-    )
+    arrived: dict[str, int] = {}
+    awaited: dict[str, int] = {}
+    for kind, has_arrived, count in store.targets(connection, ids.derived("agt", agent), as_of):
+        (arrived if has_arrived else awaited)[kind] = count
     return TargetCounts(arrived, awaited)
 
 

@@ -66,31 +66,23 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _show_report(title: str, report: Mapping[str, Any]) -> None:
-
+    labels = (
+        f"{report['labels']}: {report['good']} good, {report['bad']} bad, of "
+        f"{report['groups']} prompts or sessions"
+    )
+    accuracy = (
+        f"{_interval(report['accuracy'])}; always the more frequent label: {report['majority']:.3f}"
+    )
+    brier = (
+        f"{_interval(report['brier'])}; the share of good ones for all: "
+        f"{report['brier_majority']:.3f}"
+    )
     rows = [
-        (
-            "labels",
-            f"{report['labels']}: {report['good']} good, {report['bad']} bad, of "
-            f"{report['groups']} prompts or sessions",
-        )
-    ]
-    rows += [
-        (
-            "accuracy",
-            f"{_interval(report['accuracy'])}; always the more frequent label: "
-            f"{report['majority']:.3f}",
-        )
-    ]
-    rows += [
+        ("labels", labels),
+        ("accuracy", accuracy),
         ("gain over that", _interval(report["gain"])),
         ("area under the ROC curve", _interval(report["auc"])),
-    ]
-    rows += [
-        (
-            "Brier score",
-            f"{_interval(report['brier'])}; the share of good ones for all: "
-            f"{report['brier_majority']:.3f}",
-        )
+        ("Brier score", brier),
     ]
     log.table(f"{title} (cross-validated, 95 % intervals)", ["", ""], rows)
 
@@ -180,17 +172,15 @@ def review(
 
 
 def _ask(question: Any, show: bool, as_json: bool) -> None:
-    suggestion = (
-        {"good": question.good, "confidence": round(question.confidence, 3)} if show else {}
-    )
     if as_json:
         row = {
             "id": question.id,
             "trace": question.trace_id,
             "prompt": list(question.prompt),
             "answer": question.text,
-            **suggestion,
         }
+        if show:
+            row |= {"good": question.good, "confidence": round(question.confidence, 3)}
         log.answer(row, indent=None)
         return
     from rich.panel import Panel
@@ -199,18 +189,12 @@ def _ask(question: Any, show: bool, as_json: bool) -> None:
     screen = log.console(stderr=False)
     for message in question.prompt:
         content = message.get("content")
-        screen.print(
-            Text(
-                f"{message['role']}: "
-                f"{content if isinstance(content, str) else json.dumps(content)}",
-                style="dim",
-            )
-        )
+        text = content if isinstance(content, str) else json.dumps(content)
+        screen.print(Text(f"{message['role']}: {text}", style="dim"))
     screen.print(Panel(Text(question.text), title=Text(question.trace_id), title_align="left"))
     if show:
-        screen.print(
-            Text(f"suggested: {'good' if question.good else 'bad'} ({question.confidence:.0%})")
-        )
+        verdict = "good" if question.good else "bad"
+        screen.print(Text(f"suggested: {verdict} ({question.confidence:.0%})"))
 
 
 def _key(as_json: bool) -> str:

@@ -1,5 +1,4 @@
-"""The section `label` of the settings: how a classifier of traces is fitted. Not here: the fitting
-(`learn`)."""
+"""The section `label` of the settings: how a classifier of traces is fitted."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""Fitting a classifier of traces on what people called good and bad, and saying honestly how good
-it is.
+"""Fitting a classifier of traces on people's labels, with a cross-validated report.
 
-Labels are what persons said, resolved by the one rule for raters that differ (`types.RULE`);
-machines' opinions and suggestions that nobody has accepted are none. Folds keep traces of one
-prompt or one session together, so that no figure comes from having seen the question. Figures are
-of answers that neither the regression nor its calibration had seen, with intervals that resample
-those groups, beside what always saying the more frequent label would give.
-
-Not here: the arithmetic (`classifier`), what is made of it (`suggest`, `functions/learned.py`).
+Labels are the verdicts of persons, resolved by the rule for raters that differ (`types.RULE`).
+Verdicts of machines and suggestions that nobody accepted are no labels. Folds keep traces of one
+prompt or one session together. Figures come from answers that neither the regression nor its
+calibration had seen; their intervals resample those groups, and the baseline always says the more
+frequent label.
 """
 
 from __future__ import annotations
@@ -98,24 +95,23 @@ def embedder_of(config: LearnConfig) -> Embedder | None:
 def labelled(connection: sa.Connection, agent: str, embedder: Embedder | None = None) -> Labelled:
     """Every answered trace that persons called good or bad."""
     labels = person_labels(connection, agent)
-    found = {
-        str(one.case.target_id): features(one.case, embedder)
-        for batch in stored_cases(connection, agent, READS)
-        for one in batch
-        if one.answered and one.case.target_id in labels
-    }
-    names = sorted(found)
+    rows: dict[str, Features] = {}
+    for batch in stored_cases(connection, agent, READS):
+        for stored in batch:
+            if stored.answered and stored.case.target_id in labels:
+                rows[str(stored.case.target_id)] = features(stored.case, embedder)
+    names = sorted(rows)
     groups = group_of(store.groups(connection, ids.derived("agt", agent), names))
     return Labelled(
         names,
-        [found[name] for name in names],
+        [rows[name] for name in names],
         np.array([float(labels[name]) for name in names]),
-        [groups[n] for n in names],
+        [groups[name] for name in names],
     )
 
 
 def person_labels(connection: sa.Connection, agent: str) -> dict[str, bool]:
-    """Trace -> whether it is good, as persons have it; those on which nothing decides are left out."""
+    """Trace -> whether persons call it good; traces on which nothing decides are left out."""
     agent_id, rule = ids.derived("agt", agent), LabelConfig()
     machines = store.machine_raters(connection, agent_id)
     labels = {}
@@ -259,24 +255,19 @@ def unlabelled(
     most: int,
     embedder: Embedder | None = None,
 ) -> tuple[list[str], list[Features], int]:
-    """(traces, their features, how many there are in all) of the answered ones that are not among
-    `without`; of more than `most` a part that is drawn by a hash of the id, so that it stays the
-    same."""
+    """(traces, their features, how many there are in all) of the answered traces that are not among
+    `without`. Of more than `most` it is a sample by a hash of the id, so that it stays the same."""
     total = store.trace_count(connection, ids.derived("agt", agent), None)
     share = most / total if total > most else 1.0
-    found = [
-        one.case
-        for batch in stored_cases(connection, agent, READS)
-        for one in batch
-        if one.answered
-        and one.case.target_id not in without
-        and is_drawn(str(one.case.target_id), share)
-    ]
-    return (
-        [str(case.target_id) for case in found],
-        [features(case, embedder) for case in found],
-        total,
-    )
+    names: list[str] = []
+    rows: list[Features] = []
+    for batch in stored_cases(connection, agent, READS):
+        for stored in batch:
+            name = str(stored.case.target_id)
+            if stored.answered and name not in without and is_drawn(name, share):
+                names.append(name)
+                rows.append(features(stored.case, embedder))
+    return names, rows, total
 
 
 def is_drawn(trace_id: str, share: float) -> bool:

@@ -1,15 +1,12 @@
-"""The ledger: what each component of an agent's reward says about each stored trace, kept by what
-the component read.
+"""The ledger: the score of each stored trace by each component of the reward, keyed by what the
+component read.
 
 A row is named by (trace, component, version, inputs): the version is a fingerprint of the function,
 its version and its settings, the inputs one of exactly the parts of the case that the function
-heeds. What is there is not run again, so late feedback or a changed case costs only what reads it,
-and a run as of a day in the past gives today what it gave then. Weights are no part of it: the
-reward is combined when it is read. What is `blocked` is tried again at every run, what `failed`
-when asked for.
-
-Here rows are made and read; what a component is, is in `component`, and what a reward is made of in
-`combine`.
+uses. Existing rows are not computed again. So late feedback or a changed case costs only the
+components that read it, and a run as of a past day gives today what it gave then. Weights are not
+part of a row: the reward is combined when it is read (`combine`). `blocked` rows are tried again at
+every run, `failed` ones on request.
 """
 
 from __future__ import annotations
@@ -200,16 +197,16 @@ class _Batch:
 
 def _evidence(score: Score) -> Any:
     """As JSON that every database reads: what is no JSON becomes its text."""
-    if all(type(value) in _SURE for value in score.evidence.values()):
+    if all(type(value) in _PLAIN_TYPES for value in score.evidence.values()):
         return dict(score.evidence)
     return _DECODER.decode(_ENCODER.encode(dict(score.evidence)))
 
 
-_SURE, _STATUSES = (str, int, bool), {str(one): one for one in Status}
-_ENCODER, _DECODER = (
-    json.JSONEncoder(default=str),
-    json.JSONDecoder(parse_constant=str),
-)  # json.dumps makes one for every call
+_PLAIN_TYPES = (str, int, bool)
+_STATUSES = {str(status): status for status in Status}
+# made once: json.dumps makes one for every call
+_ENCODER = json.JSONEncoder(default=str)
+_DECODER = json.JSONDecoder(parse_constant=str)
 
 
 Version = tuple[str, str]

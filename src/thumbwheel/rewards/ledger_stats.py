@@ -1,7 +1,5 @@
-"""What the ledger holds, in figures: components and rewards of an agent, what other weights would
-change, and what is still missing_values.
-
-Nothing here runs a reward function: figures come from the rows that `ledger` keeps.
+"""Statistics of the ledger: components and rewards of an agent, the effect of other weights, and
+missing values. Nothing here runs a reward function.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from thumbwheel.rewards.ledger import Version, not_run, rewards, scores, setting
 
 @dataclass
 class RunningStats:
-    """Count, sum and ends of numbers that nobody keeps."""
+    """Count, sum, least and greatest of a stream of numbers."""
 
     n: int = 0
     total: float = 0.0
@@ -34,16 +32,19 @@ class RunningStats:
     most: float = -math.inf
 
     def add(self, value: float) -> None:
-        """One more."""
         self.n, self.total = self.n + 1, self.total + value
         self.least, self.most = min(self.least, value), max(self.most, value)
 
     def as_dict(self) -> dict[str, Any]:
-        """n, mean, least, most; the last three None of nothing."""
-        figures = (
-            {"mean": self.total / self.n, "least": self.least, "most": self.most} if self.n else {}
-        )
-        return {"n": self.n, **dict.fromkeys(("mean", "least", "most")), **figures}
+        """n, mean, least, most; the last three are None without numbers."""
+        if not self.n:
+            return {"n": 0, "mean": None, "least": None, "most": None}
+        return {
+            "n": self.n,
+            "mean": self.total / self.n,
+            "least": self.least,
+            "most": self.most,
+        }
 
 
 def reward_summary(
@@ -188,25 +189,27 @@ def _reweighed(
 def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
     import yaml
 
-    agent_settings: dict[str, Any] = {} if preset is None else {"preset": preset}
-    agent_settings |= (
-        {"components": {name: {"weight": weight} for name, weight in weights.items()}}
-        if weights
-        else {}
-    )
-    return str(yaml.safe_dump({"rewards": {"agents": {agent: agent_settings}}}, sort_keys=False))
+    agent_settings: dict[str, Any] = {}
+    if preset is not None:
+        agent_settings["preset"] = preset
+    if weights:
+        weighted = {name: {"weight": weight} for name, weight in weights.items()}
+        agent_settings["components"] = weighted
+    section = {"rewards": {"agents": {agent: agent_settings}}}
+    return str(yaml.safe_dump(section, sort_keys=False))
 
 
 def missing_values(ws: Workspace, agent: str) -> list[dict[str, Any]]:
-    """What stands without a value although one may come: component, status (pending, blocked,
+    """Scores without a value although one may still come: component, status (pending, blocked,
     failed), reason, count."""
     agent_id = require_agent(ws, agent)
-    parts = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
+    versions = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
     with ws.db.read() as connection:
         rows = store.reasons(connection, agent_id)
     waiting = (Status.PENDING, Status.BLOCKED, Status.FAILED)
-    return [
-        {key: row[key] for key in ("component", "status", "reason", "count")}
-        for row in rows
-        if row["status"] in waiting and parts.get(row["component"]) == row["component_version"]
-    ]
+    missing: list[dict[str, Any]] = []
+    for row in rows:
+        in_use = versions.get(row["component"]) == row["component_version"]
+        if in_use and row["status"] in waiting:
+            missing.append({key: row[key] for key in ("component", "status", "reason", "count")})
+    return missing

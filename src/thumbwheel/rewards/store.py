@@ -54,54 +54,55 @@ def statements(
     `arrived_by`: only about traces that were recorded by then. Feedback may be older than its
     trace.
     """
-    about = [
-        feedback_targets.c.kind == "trace",
-        *([] if trace_id is None else [traces.c.id == trace_id]),
-    ]
-    about += [] if arrived_by is None else [traces.c.recorded_at <= arrived_by]
-    about += [] if scope is None else within(agent_id, as_of, scope)
+    conditions = [feedback_targets.c.kind == "trace"]
+    if trace_id is not None:
+        conditions.append(traces.c.id == trace_id)
+    if arrived_by is not None:
+        conditions.append(traces.c.recorded_at <= arrived_by)
+    if scope is not None:
+        conditions += within(agent_id, as_of, scope)
+    columns = _spoken(feedback_in_force.speaker(traces.c.external_id))
     query = (
-        sa.select(
-            *_spoken(feedback_in_force.speaker(traces.c.external_id)), traces.c.id.label("trace_id")
-        )
+        sa.select(*columns, traces.c.id.label("trace_id"))
         .select_from(_ABOUT_TRACES)
         .where(
             traces.c.agent_id == agent_id,
             feedback_in_force.in_force(agent_id, as_of),
             feedback.c.kind.in_(JUDGING),
-            *about,
+            *conditions,
         )
         .order_by(traces.c.input_id, traces.c.id, feedback_targets.c.feedback_id)
     )
-    for *columns, about in streamed(connection, query):
-        yield about, Statement(*columns)
+    for *fields, about in streamed(connection, query):
+        yield about, Statement(*fields)
 
 
 def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.ColumnElement[bool]]:
-    """Conditions on feedback and traces: said in the window, not beyond a rater's first so many by
-    id, about prompts of the range."""
-    found = [scope.since <= AT] if scope.since else []
-    found += [scope.until > AT] if scope.until else []
+    """Conditions on feedback and traces: said in the window, among a rater's first `per_rater`
+    statements by id, about prompts of the range."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    if scope.since:
+        conditions.append(scope.since <= AT)
+    if scope.until:
+        conditions.append(scope.until > AT)
     if scope.per_rater:
-        place = (
+        number = (
             sa.func.row_number()
             .over(partition_by=feedback.c.rater_id, order_by=feedback.c.id)
-            .label("place")
+            .label("number")
         )
-        mine = (
-            sa.select(feedback.c.id, feedback.c.rater_id, place)
-            .where(in_force(agent_id, as_of), *found)
+        numbered = (
+            sa.select(feedback.c.id, feedback.c.rater_id, number)
+            .where(in_force(agent_id, as_of), *conditions)
             .subquery()
         )
-        found.append(
-            feedback.c.id.in_(
-                sa.select(mine.c.id).where(
-                    sa.or_(mine.c.place <= scope.per_rater, mine.c.rater_id.is_(None))
-                )
-            )
-        )
-    found += [traces.c.input_id >= scope.first] if scope.first else []
-    return found + ([traces.c.input_id < scope.last] if scope.last else [])
+        first_ones = sa.or_(numbered.c.number <= scope.per_rater, numbered.c.rater_id.is_(None))
+        conditions.append(feedback.c.id.in_(sa.select(numbered.c.id).where(first_ones)))
+    if scope.first:
+        conditions.append(traces.c.input_id >= scope.first)
+    if scope.last:
+        conditions.append(traces.c.input_id < scope.last)
+    return conditions
 
 
 def by_rater(
@@ -206,18 +207,18 @@ def _spoken(speaker: sa.ColumnElement[str]) -> tuple[sa.ColumnElement[Any], ...]
 
 
 def _comparing(rows: list[Any]) -> Comparing:
-    arrived = {row.position: row.trace_id for row in rows}
     first = rows[0]
-    speaker = max(
-        row.rater for row in rows
-    )  # one name for all of them, or that of the statement where a compared text has none
-    ranking = (
-        tuple(arrived[position] for position in tied if position in arrived)
-        for tied in first.value["ranking"]
-    )
+    trace_at = {row.position: row.trace_id for row in rows}
+    ranking: list[tuple[str, ...]] = []
+    for positions in first.value["ranking"]:
+        tied = tuple(trace_at[position] for position in positions if position in trace_at)
+        if tied:
+            ranking.append(tied)
+    # one speaker for all of them, or that of the statement where a compared text has none
+    speaker = max(row.rater for row in rows)
     return Comparing(
         first.id,
-        tuple(tied for tied in ranking if tied),
+        tuple(ranking),
         speaker,
         first.weight,
         first.at,
@@ -270,8 +271,11 @@ def _among(
     agent_id: str, as_of: datetime | None, trace_id: str | None
 ) -> list[sa.ColumnElement[bool]]:
     conditions = [traces.c.agent_id == agent_id]
-    conditions += [] if as_of is None else [traces.c.recorded_at <= as_of]
-    return conditions + ([] if trace_id is None else [traces.c.id == trace_id])
+    if as_of is not None:
+        conditions.append(traces.c.recorded_at <= as_of)
+    if trace_id is not None:
+        conditions.append(traces.c.id == trace_id)
+    return conditions
 
 
 def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tuple[str, str]]:
@@ -318,23 +322,25 @@ def prompts(
     connection: sa.Connection, prompt_ids: Iterable[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """The chat messages of each prompt, oldest first."""
-    links: dict[str, tuple[str | None, dict[str, Any]]] = {}
-    asked = set(prompt_ids)
-    wanted = set(asked)
+    prompt_ids = set(prompt_ids)
+    # message -> (parent, content), read one generation of parents at a time
+    links: dict[str, tuple[str, dict[str, Any]]] = {}
+    wanted = set(prompt_ids)
     while wanted:
-        for row in connection.execute(
-            sa.select(messages).where(messages.c.id.in_(wanted))
-        ).mappings():
-            links[row["id"]] = (row["parent_id"], {"role": row["role"], **row["content"]})
-        wanted = {links[one][0] or "" for one in wanted if one in links} - links.keys() - {""}
-    found = {}
-    for prompt_id in asked:
-        chain, at = [], prompt_id
-        while at in links:
-            chain.append(links[at][1])
-            at = links[at][0] or ""
-        found[prompt_id] = chain[::-1]
-    return found
+        query = sa.select(messages).where(messages.c.id.in_(wanted))
+        for row in connection.execute(query).mappings():
+            links[row["id"]] = (row["parent_id"] or "", {"role": row["role"], **row["content"]})
+        parents = {links[message_id][0] for message_id in wanted if message_id in links}
+        wanted = parents - links.keys() - {""}
+    chains: dict[str, list[dict[str, Any]]] = {}
+    for prompt_id in prompt_ids:
+        chain: list[dict[str, Any]] = []
+        message_id = prompt_id
+        while message_id in links:
+            message_id, message = links[message_id]
+            chain.append(message)
+        chains[prompt_id] = chain[::-1]
+    return chains
 
 
 def mates(
@@ -345,26 +351,28 @@ def mates(
     as_of: datetime | None,
 ) -> dict[str, list[Any]]:
     """(trace id, output) of the first `most` answers to each prompt, by trace id."""
-    place = (
+    number = (
         sa.func.row_number()
         .over(partition_by=traces.c.input_id, order_by=traces.c.id)
-        .label("place")
+        .label("number")
     )
-    among = [
+    answered = [
         *_among(agent_id, as_of, None),
         traces.c.output.is_not(None),
         traces.c.input_id.in_(set(input_ids)),
     ]
     numbered = (
-        sa.select(traces.c.id, traces.c.input_id, traces.c.output, place).where(*among).subquery()
+        sa.select(traces.c.id, traces.c.input_id, traces.c.output, number)
+        .where(*answered)
+        .subquery()
     )
-    found: dict[str, list[Any]] = {}
     query = sa.select(numbered.c.input_id, numbered.c.id, numbered.c.output).where(
-        numbered.c.place <= most
+        numbered.c.number <= most
     )
+    answers: dict[str, list[Any]] = {}
     for row in connection.execute(query.order_by(numbered.c.input_id, numbered.c.id)):
-        found.setdefault(row.input_id, []).append((row.id, row.output))
-    return found
+        answers.setdefault(row.input_id, []).append((row.id, row.output))
+    return answers
 
 
 class Entry(NamedTuple):

@@ -1,9 +1,9 @@
-"""Suggested labels: a classifier of what people said proposes more, people decide, and only what
-they decided is ever learned from.
+"""Suggested labels: a classifier fitted on people's labels proposes more, people decide, and only
+their decisions are learned from.
 
-The queue begins with the most uncertain trace; then, again and again, comes the one with the
-highest uncertainty (1 - |2p - 1|) times distance to the nearest one before it, among the most
-uncertain. So near copies of one hard case do not fill it.
+The queue begins with the most uncertain trace. Each next one has the highest product of uncertainty
+(1 - |2p - 1|) and distance to the nearest trace already in the queue. So near copies of one hard
+case do not fill it.
 
 A verdict is an ordinary thumb of its rater, with the suggestion's id in its metadata. What a person
 saw before deciding matters: a review hides the suggestion unless asked not to, and suggestions that
@@ -181,7 +181,9 @@ def decide(
     feedback_id = add_feedback(
         ws, agent, question.trace_id, "thumb", good, rater=rater, metadata=metadata
     )
-    state = "accepted" if how == "unseen" else "confirmed" if good == question.good else "corrected"
+    state = "confirmed" if good == question.good else "corrected"
+    if how == "unseen":
+        state = "accepted"
     return _note(ws, question.id, state, feedback_id)
 
 
@@ -207,15 +209,16 @@ def accept(
             "accept", "nothing says which suggestions", "Name some, or give --min-confidence 0.95"
         )
     waiting = list(questions(ws, agent))
-    named = {row_id for name in names for row_id in _suggestion_ids(agent, waiting, name)}
-    accepted = [
-        suggestion
-        for suggestion in waiting
-        if suggestion.id in named or (least is not None and suggestion.confidence >= least)
-    ]
-    for suggestion in accepted:
-        decide(ws, agent, suggestion, suggestion.good, rater, "unseen")
-    return [suggestion.id for suggestion in accepted]
+    named: set[str] = set()
+    for name in names:
+        named.update(_suggestion_ids(agent, waiting, name))
+    accepted: list[str] = []
+    for question in waiting:
+        confident = least is not None and question.confidence >= least
+        if confident or question.id in named:
+            decide(ws, agent, question, question.good, rater, "unseen")
+            accepted.append(question.id)
+    return accepted
 
 
 def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[str]:

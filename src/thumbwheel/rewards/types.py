@@ -1,8 +1,8 @@
-"""Nouns of this stage: what one piece of feedback says, what all of it says about a trace, and how
-that is decided.
+"""Types of feedback: a statement, a judgement about a trace, a comparison of two traces, and the
+settings that decide them.
 
-What a build makes by the million and nobody else sees is a named tuple: a frozen dataclass takes
-five times as long to make.
+What a build makes by the million is a named tuple: a frozen dataclass takes five times as long to
+make.
 """
 
 from __future__ import annotations
@@ -135,24 +135,22 @@ class Value(NamedTuple):
 
     @classmethod
     def mean(cls, weighted_values: Sequence[tuple[Value, float]]) -> Value | None:
-        """The weighted mean of (value, weight) pairs; None of none."""
+        """The weighted mean of (value, weight) pairs; None for an empty list."""
         if not weighted_values:
             return None
-        scales = {value.scale for value, _ in weighted_values}
-        unit = math.fsum(value.unit * weight for value, weight in weighted_values) / math.fsum(
-            weight for _, weight in weighted_values
-        )
-        named = sorted({name for value, _ in weighted_values for name in value.feedback_ids})
-        kind = min(value.kind for value, _ in weighted_values)
-        automatic = all(value.automatic for value, _ in weighted_values)
-        verdict = any(value.verdict for value, _ in weighted_values)
+        values = [value for value, _ in weighted_values]
+        total = math.fsum(value.unit * weight for value, weight in weighted_values)
+        feedback_ids: set[str] = set()
+        for value in values:
+            feedback_ids.update(value.feedback_ids)
+        scales = {value.scale for value in values}
         return cls(
-            unit,
-            scales.pop() if len(scales) == 1 else (0.0, 1.0),
-            kind,
-            tuple(named),
-            automatic,
-            verdict,
+            unit=total / math.fsum(weight for _, weight in weighted_values),
+            scale=scales.pop() if len(scales) == 1 else (0.0, 1.0),
+            kind=min(value.kind for value in values),
+            feedback_ids=tuple(sorted(feedback_ids)),
+            automatic=all(value.automatic for value in values),
+            verdict=any(value.verdict for value in values),
         )
 
     def sides_with(self, good: bool) -> bool:

@@ -1,9 +1,9 @@
-"""What was fitted on people's labels and is no version of a model: classifiers, and statements of
-how far judges agree with people.
+"""Finding and deleting what was fitted on people's labels besides model versions: classifiers, and
+statements of how far judges agree with people.
 
-Neither can be taken back in part: when labels go, the documents go whole, with what the classifiers
-have said, and are made anew from what is left. Lives here: finding them, and taking them away. Not
-here: when that is due (`loop`). To add a kind of document, add it to KINDS.
+They cannot be corrected in part. When labels are erased, whole documents are deleted together with
+the scores of the classifiers, and made anew from the remaining labels. `loop` decides when. To add
+a kind of document, add it to KINDS.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ KINDS: Mapping[str, str] = {"classifiers": learn.KIND, "judge_agreements": agree
 
 
 def fitted_documents(ws: Workspace, agent: str) -> dict[str, set[str]]:
-    """Name of KINDS -> hashes of the documents of the agent; raises StorageError for a damaged one."""
-    return {
-        name: {document.sha256 for document in documents(ws, kind, agent)}
-        for name, kind in KINDS.items()
-    }
+    """Name of KINDS -> hashes of the documents of the agent; raises StorageError for a damaged
+    one."""
+    hashes: dict[str, set[str]] = {}
+    for name, kind in KINDS.items():
+        hashes[name] = {document.sha256 for document in documents(ws, kind, agent)}
+    return hashes
 
 
 def count_classifier_output(connection: sa.Connection, agent_id: str) -> int:

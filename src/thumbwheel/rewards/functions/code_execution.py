@@ -47,8 +47,6 @@ class CodeExecutionConfig(Config):
 
 
 class CodeExecution(RewardFunction[CodeExecutionConfig]):
-    """See the module."""
-
     Config = CodeExecutionConfig
     case_settings = frozenset({"partial"})
     version = 4
@@ -70,20 +68,25 @@ class CodeExecution(RewardFunction[CodeExecutionConfig]):
         return function
 
     def judge(self, case: Case) -> Score:
-        """The score of one case."""
         return self.score([case])[0]
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
         """One score per case; their programs run side by side, apart from each other."""
-        jobs = [self._jobs(case) for case in cases]
-        flat = [job for some in jobs if not isinstance(some, Score) for job in some]
-        outcomes = iter(run(flat, self.config.limits, self.config.trusted_code) if flat else ())
-        return [
-            some
-            if isinstance(some, Score)
-            else self._score([next(outcomes) for _ in some], some[0].tests)
-            for some in jobs
-        ]
+        planned = [self._jobs(case) for case in cases]
+        jobs: list[Job] = []
+        for plan in planned:
+            if not isinstance(plan, Score):
+                jobs += plan
+        results = list(run(jobs, self.config.limits, self.config.trusted_code)) if jobs else []
+        scores: list[Score] = []
+        start = 0
+        for plan in planned:
+            if isinstance(plan, Score):
+                scores.append(plan)
+                continue
+            scores.append(self._score(results[start : start + len(plan)], plan[0].tests))
+            start += len(plan)
+        return scores
 
     def _jobs(self, case: Case) -> list[Job] | Score:
         if len(case.text) > LONGEST_ANSWER:

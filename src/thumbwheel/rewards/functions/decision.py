@@ -133,7 +133,7 @@ class DecisionConfig(Config):
 class DecisionFacts:
     """What is known about a decision; keys are lower case without underscores.
 
-    `said`: (word, weight) of each rater. `stored`: group.name of the components that were stored
+    `words`: (word, weight) of each rater. `stored`: group.name of the components that were stored
     with it -> value.
     """
 
@@ -142,18 +142,16 @@ class DecisionFacts:
     outcome: Mapping[str, Any]
     correction: Mapping[str, Any]
     action: Mapping[str, Any]
-    said: tuple[tuple[str, float], ...]
+    words: tuple[tuple[str, float], ...]
     stored: Mapping[str, float]
     compatible: bool
 
     def word(self, values: Mapping[str, float]) -> float | None:
-        """The mean by weight of what the raters' words are worth; None where nobody spoke."""
-        total = math.fsum(weight for _, weight in self.said)
-        return (
-            math.fsum(values.get(word, 0.0) * weight for word, weight in self.said) / total
-            if total
-            else None
-        )
+        """The weighted mean of what the raters' words are worth; None where nobody spoke."""
+        total = math.fsum(weight for _, weight in self.words)
+        if not total:
+            return None
+        return math.fsum(values.get(word, 0.0) * weight for word, weight in self.words) / total
 
     def calibration(self) -> float | None:
         """How far the confidence was off, below 0."""
@@ -168,8 +166,9 @@ class DecisionFacts:
         """DONE or COLD_STORAGE where the item is finished, else None."""
         if self.outcome.get("completedsuccessfully") is True:
             return "DONE"
+        if self.outcome.get("abandoned") is True:
+            return "COLD_STORAGE"
         status = str(self.outcome.get("status") or self.item.get("status") or "").upper()
-        status = "COLD_STORAGE" if self.outcome.get("abandoned") is True else status
         return status if status in ("DONE", "COLD_STORAGE") else None
 
     def cycles(self) -> float:
@@ -206,52 +205,53 @@ class DecisionFacts:
 
     def slowness(self) -> float | None:
         """Actual over expected time of an item that is done."""
-        if (efficiency := self.number("timeefficiency")) is not None and not isinstance(
-            self.outcome.get("timeefficiency"), bool
-        ):
+        efficiency = self.number("timeefficiency")
+        if efficiency is not None and not isinstance(self.outcome.get("timeefficiency"), bool):
             return 1 / efficiency if efficiency > 0 else None
-        actual = (
-            self.number("timetocomplete")
-            if "timetocomplete" in self.outcome
-            else self.number("totaltimeincreate")
-        )
+        key = "timetocomplete" if "timetocomplete" in self.outcome else "totaltimeincreate"
+        actual = self.number(key)
         expected = self.number("expectedtime")
         if expected is None:
-            lane, priority = (
-                str(self.item.get(key, "")).upper() for key in ("swimlane", "priority")
-            )
+            lane = str(self.item.get("swimlane", "")).upper()
+            priority = str(self.item.get("priority", "")).upper()
             expected = MINUTES.get(lane, MINUTES["PROJECT"]) * PRIORITIES.get(priority, 1.0)
         return actual / expected if actual is not None and expected else None
 
     def pace(self) -> float | None:
-        """Good or bad by the time that an item took which is done."""
+        """Good or bad by the time that a finished item took."""
         slowness = self.slowness() if self.status() == "DONE" else None
         if slowness is None:
             return None
-        return 0.5 if slowness < QUICK else -0.5 if slowness > SLOW else 0.0
+        if slowness < QUICK:
+            return 0.5
+        return -0.5 if slowness > SLOW else 0.0
 
     def any_pace(self) -> float | None:
-        """The same, where it is not the old arithmetic: there any known time is a good one."""
-        return (0.5 if self.number("timeefficiency") else None) if self.compatible else self.pace()
+        """`pace`; in the old arithmetic any known working time is a good one."""
+        if not self.compatible:
+            return self.pace()
+        return 0.5 if self.number("timeefficiency") else None
 
     def flag(self, key: str, if_true: float) -> float | None:
-        """`value` where the metric holds, 0 where it does not, None where it is unknown."""
+        """`if_true` where the metric holds, 0 where it does not, None where it is unknown."""
         value = self.outcome.get(key)
-        value = _json(value) if isinstance(value, str) else value
-        return None if value is None else (if_true if value else 0.0)
+        if isinstance(value, str):
+            value = _json(value)
+        if value is None:
+            return None
+        return if_true if value else 0.0
 
     def metric(self, key: str, coefficient: float) -> float | None:
-        """A metric with its sign; in the old arithmetic with the whole coefficient, although it has
-        a weight too."""
+        """A metric with the sign of its coefficient; in the old arithmetic with the whole
+        coefficient, although it has a weight too."""
         value = self.number(key)
-        return (
-            None
-            if value is None
-            else value * (coefficient if self.compatible else math.copysign(1.0, coefficient))
-        )
+        if value is None:
+            return None
+        return value * (coefficient if self.compatible else math.copysign(1.0, coefficient))
 
     def goal(self) -> float | None:
-        """Whether the labels name the leading goal; as it was stored, where nobody names that goal."""
+        """Whether the labels name the leading goal; the stored value where nobody names that
+        goal."""
         leading, labels = (
             self.outcome.get("leadinggoal"),
             self.action.get("labels") or self.item.get("labels"),
@@ -353,116 +353,101 @@ class Decision(RewardFunction[DecisionConfig]):
         return {"decision": decision, "text": case.text, "feedback": [*heard, *rewards]}
 
     def judge(self, case: Case) -> Score:
-        """The place of the total between the bounds; evidence: where the total comes from, and
+        """The position of the total between the bounds; evidence: where the total comes from, and
         every component with its weight."""
         decision = case.metadata.get("decision")
-        agent = (
-            str(decision.get("agent_type") or decision.get("agentType") or "").upper()
-            if isinstance(decision, dict)
-            else ""
-        )
-        if agent not in PARTS or not isinstance(decision, dict):
-            return Score.none(
-                Status.NOT_APPLICABLE,
-                f"no rewards are known for decisions of {agent}" if agent else "it is no decision",
-            )
-        counted_statements = _counted_statements(case, decision)
+        if not isinstance(decision, dict):
+            return Score.none(Status.NOT_APPLICABLE, "it is no decision")
+        agent = str(decision.get("agent_type") or decision.get("agentType") or "").upper()
+        if agent not in PARTS:
+            why = f"no rewards are known for decisions of {agent}" if agent else "it is no decision"
+            return Score.none(Status.NOT_APPLICABLE, why)
+
+        # The components: as they were stored, and as they are computed.
+        heard = _counted_statements(case, decision)
         stored_reward = _latest(case, "score", STORED_REWARD)
         stored_components = _latest(case, "label", STORED_COMPONENTS)
-        others = self.config.weights.get(agent, {})
-        weights = {name: weight for name, weight, _ in PARTS[agent]} | others
+        changed_weights = self.config.weights.get(agent, {})
+        weights = {name: weight for name, weight, _ in PARTS[agent]} | changed_weights
         stored = _components(stored_components, weights)
-        facts = self._facts(case, decision, counted_statements, stored)
-        computed = {
-            name: value
-            for name, _, value_of in PARTS[agent]
-            if (value := value_of(facts)) is not None
-        }
-        spoken = [
-            *of_kinds(case.feedback, "correction"),
-            *(statement for statement in counted_statements if _outdates_stored_reward(statement)),
-        ]
-        last_word = max((statement.at for statement in spoken), default=None)
+        facts = self._facts(case, decision, heard, stored)
+        computed = _computed_components(agent, facts)
 
-        def is_newest(statement: Statement | None) -> bool:
+        # A stored reward or component is valid until a person or an outcome speaks.
+        spoken = [statement.at for statement in of_kinds(case.feedback, "correction")]
+        spoken += (statement.at for statement in heard if _outdates_stored_reward(statement))
+        last_word = max(spoken, default=None)
+
+        def is_valid(statement: Statement | None) -> bool:
             return statement is not None and (last_word is None or last_word <= statement.at)
 
         values: dict[str, float] = {}
-        if stored_reward and is_newest(stored_reward) and not others:
-            source, total = "stored reward", float(stored_reward.value)
-        elif (stored and is_newest(stored_components)) or computed:
-            source, values = (
-                ("stored components", stored)
-                if stored and is_newest(stored_components)
-                else ("computed", computed)
-            )
-            total = math.fsum(value * weights[name] for name, value in values.items())
+        if stored_reward and is_valid(stored_reward) and not changed_weights:
+            source = "stored reward"
+        elif stored and is_valid(stored_components):
+            source, values = "stored components", stored
+        elif computed:
+            source, values = "computed", computed
         elif stored_reward:
-            source, total = "stored reward", float(stored_reward.value)
+            source = "stored reward"
         else:
             return Score.none(
                 Status.PENDING, "nobody said anything about it, and no outcome is known"
             )
+        if stored_reward and source == "stored reward":
+            total = float(stored_reward.value)
+        else:
+            total = math.fsum(value * weights[name] for name, value in values.items())
 
+        # The position of the total between the bounds.
         bound = OLD_BOUND if self.config.compatible else self.config.bound
         reward = max(-bound, min(bound, total))
-        value = (reward + 2) / 4 if self.config.compatible else (reward + bound) / (2 * bound)
+        position = (reward + 2) / 4 if self.config.compatible else (reward + bound) / (2 * bound)
         components = {
             name: {"value": value, "weight": weights[name]} for name, value in values.items()
         }
-        counted = [
-            *counted_statements,
-            *(statement for statement in (stored_reward, stored_components) if statement),
-        ]
+        counted = [*heard]
+        counted += (stored for stored in (stored_reward, stored_components) if stored)
         evidence = {
             "agent_type": agent,
             "source": source,
             "total": total,
             "bound": bound,
             "components": components,
+            "feedback_ids": sorted(statement.feedback_id for statement in counted),
         }
-        return Score(
-            value,
-            evidence=evidence
-            | {"feedback_ids": sorted(statement.feedback_id for statement in counted)},
-        )
+        return Score(position, evidence=evidence)
 
     def _facts(
         self,
         case: Case,
         decision: Mapping[str, Any],
-        counted_statements: Sequence[Statement],
+        heard: Sequence[Statement],
         stored: Mapping[str, float],
     ) -> DecisionFacts:
         edit, _ = agreed_edit(of_kinds(case.feedback, "correction"))
-        correction = decision.get("correction") or (_json(edit.text) if edit else None)
+        correction = decision.get("correction")
+        if not correction and edit:
+            correction = _json(edit.text)
+
+        # What the raters call it; without any, the word that the decision brings along.
         rejected = "CORRECTED" if correction else "OVERRIDDEN"
-        latest, _ = newest_per_speaker(
-            [
-                statement
-                for statement in counted_statements
-                if statement.kind == "thumb" or _verdict_word(statement)
-            ],
-            lambda statement: (statement.rater,),
-            _meaning,
-        )
-        words = tuple(
-            (
-                _verdict_word(statement) or ("CONFIRMED" if statement.value is True else rejected),
-                statement.weight,
-            )
-            for statement in latest
-        )
+        verdicts = [s for s in heard if s.kind == "thumb" or _verdict_word(s)]
+        latest, _ = newest_per_speaker(verdicts, lambda s: (s.rater,), _meaning)
+        words: list[tuple[str, float]] = []
+        for statement in latest:
+            by_thumb = "CONFIRMED" if statement.value is True else rejected
+            words.append((_verdict_word(statement) or by_thumb, statement.weight))
         recorded = _recorded_word(decision)
-        named = [
-            statement
-            for statement in counted_statements
-            if statement.name and statement.kind != "thumb" and not _verdict_word(statement)
-        ]
-        metrics = {
-            _key(str(statement.name)): statement.value
-            for statement in sorted(named, key=lambda statement: statement.at)
-        }
+        if not words and recorded:
+            words.append((recorded, 1.0))
+
+        # Outcomes that came later, the newest of each metric.
+        metrics: dict[str, Any] = {}
+        for statement in sorted(heard, key=lambda s: s.at):
+            if statement.name and statement.kind != "thumb" and not _verdict_word(statement):
+                metrics[_key(str(statement.name))] = statement.value
+
         confidence = decision.get("confidence")
         return DecisionFacts(
             confidence=float(confidence) if isinstance(confidence, int | float) else None,
@@ -470,7 +455,7 @@ class Decision(RewardFunction[DecisionConfig]):
             outcome=_with_plain_keys(decision.get("outcome")) | metrics,
             correction=_action(correction),
             action=_action(decision.get("action") or _json(case.text)),
-            said=words or (((recorded, 1.0),) if recorded else ()),
+            words=tuple(words),
             stored=stored,
             compatible=self.config.compatible,
         )
@@ -504,16 +489,17 @@ def _latest(case: Case, kind: str, name: str) -> Statement | None:
 def _components(stored: Statement | None, weighted: Collection[str]) -> dict[str, float]:
     """group.name -> value of stored components that have a weight."""
     groups = _json(str(stored.value)) if stored else None
+    if not isinstance(groups, dict):
+        return {}
     components: dict[str, float] = {}
-    for group, names in groups.items() if isinstance(groups, dict) else ():
-        for name, value in names.items() if isinstance(names, dict) else ():
-            is_number = (
-                isinstance(value, int | float)
-                and not isinstance(value, bool)
-                and math.isfinite(value)
-            )
-            if is_number and f"{group}.{name}" in weighted:
-                components[f"{group}.{name}"] = float(value)
+    for group, names in groups.items():
+        if not isinstance(names, dict):
+            continue
+        for name, value in names.items():
+            full_name = f"{group}.{name}"
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and math.isfinite(value) and full_name in weighted:
+                components[full_name] = float(value)
     return components
 
 
@@ -526,16 +512,19 @@ def _outdates_stored_reward(statement: Statement) -> bool:
     )
 
 
+def _computed_components(agent: str, facts: DecisionFacts) -> dict[str, float]:
+    values = {name: value_of(facts) for name, _, value_of in PARTS[agent]}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def _action(action: Any) -> dict[str, Any]:
     return _with_plain_keys(declared(action)) if isinstance(action, dict) else {}
 
 
 def _verdict_word(statement: Statement) -> str | None:
-    word = (
-        statement.value.upper()
-        if statement.kind == "label" and isinstance(statement.value, str)
-        else None
-    )
+    if statement.kind != "label" or not isinstance(statement.value, str):
+        return None
+    word = statement.value.upper()
     return word if word in SAID else None
 
 

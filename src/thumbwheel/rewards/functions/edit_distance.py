@@ -7,7 +7,7 @@ the longer text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from thumbwheel.core.config import Config
@@ -30,8 +30,6 @@ class EditDistanceConfig(Config):
 
 
 class EditDistance(RewardFunction[EditDistanceConfig]):
-    """See the module."""
-
     Config = EditDistanceConfig
     case_settings = frozenset({"unit"})
     reads = frozenset({"text", "feedback"})
@@ -47,21 +45,17 @@ class EditDistance(RewardFunction[EditDistanceConfig]):
 
         edit, conflict = agreed_edit(of_kinds(case.feedback, "correction"))
         if edit is None:
-            return Score.none(
-                Status.NOT_APPLICABLE,
-                "the corrections differ, without a plurality"
-                if conflict
-                else "nobody corrected it",
-            )
+            why = "the corrections differ, without a plurality"
+            return Score.none(Status.NOT_APPLICABLE, why if conflict else "nobody corrected it")
         if len(edit.text) > LONGEST_ANSWER:
             raise Unjudgeable(
                 f"the correction has {len(edit.text)} characters; at most {LONGEST_ANSWER} are "
                 "compared"
             )
-        before, after = (
-            text.split() if self.config.unit == "words" else text
-            for text in (case.text.strip(), edit.text.strip())
-        )
+        before: Sequence[str] = case.text.strip()
+        after: Sequence[str] = edit.text.strip()
+        if self.config.unit == "words":
+            before, after = case.text.split(), edit.text.split()
         changes = Levenshtein.distance(before, after)
         longer = max(len(before), len(after))
         evidence = {

@@ -41,8 +41,6 @@ class EfficiencyConfig(Config):
 
 
 class Efficiency(RewardFunction[EfficiencyConfig]):
-    """See the module."""
-
     Config = EfficiencyConfig
     case_settings = frozenset(
         {
@@ -86,12 +84,13 @@ class Efficiency(RewardFunction[EfficiencyConfig]):
 def used(case: Case) -> dict[str, int | None]:
     """Tokens (None unless every model call of the run knows both counts), tool calls, reasoning
     steps."""
-    counts = [
-        (step.prompt_tokens, step.completion_tokens) for step in case.steps if step.kind == "llm"
-    ]
-    all_counted = bool(counts) and all(count is not None for pair in counts for count in pair)
+    counts: list[int | None] = []
+    for step in case.steps:
+        if step.kind == "llm":
+            counts += (step.prompt_tokens, step.completion_tokens)
+    known = [count for count in counts if count is not None]
     return {
-        "tokens": sum(count or 0 for pair in counts for count in pair) if all_counted else None,
+        "tokens": sum(known) if counts and len(known) == len(counts) else None,
         "calls": sum(step.kind == "tool" for step in case.steps),
         "steps": sum(step.kind == "reasoning" for step in case.steps),
     }

@@ -50,8 +50,6 @@ class ExactAnswerConfig(Config):
 
 
 class ExactAnswer(RewardFunction[ExactAnswerConfig]):
-    """See the module."""
-
     Config = ExactAnswerConfig
     case_settings = frozenset({"case_sensitive", "require_mark", "tolerance"})
     version = 2
@@ -82,16 +80,15 @@ class ExactAnswer(RewardFunction[ExactAnswerConfig]):
 
     def _equal(self, answer: str, expected: str, wanted: tuple[Decimal, Decimal] | None) -> bool:
         if wanted is None:
-            return text(answer, self.config.case_sensitive) == text(
-                expected, self.config.case_sensitive
-            )
+            case_sensitive = self.config.case_sensitive
+            return text(answer, case_sensitive) == text(expected, case_sensitive)
         answer_number = number(answer)
         if answer_number is None:
             return False
-        left, right = (Fraction(top) / Fraction(bottom) for top, bottom in (answer_number, wanted))
-        return left == right or abs(left - right) <= abs(right) * Fraction(
-            str(self.config.tolerance)
-        )
+        left = Fraction(answer_number[0]) / Fraction(answer_number[1])
+        right = Fraction(wanted[0]) / Fraction(wanted[1])
+        tolerance = Fraction(str(self.config.tolerance))
+        return left == right or abs(left - right) <= abs(right) * tolerance
 
 
 def marked(answer: str) -> tuple[str | None, str]:

@@ -61,8 +61,6 @@ class FormatComplianceConfig(Config):
 
 
 class FormatCompliance(RewardFunction[FormatComplianceConfig]):
-    """See the module."""
-
     Config = FormatComplianceConfig
     case_settings = frozenset(
         {
@@ -98,18 +96,18 @@ class FormatCompliance(RewardFunction[FormatComplianceConfig]):
         )
 
     def violations(self, text: str) -> list[str]:
-        """Each of them in a few words, in the order of the rules."""
+        """Each violation in a few words, in the order of the rules."""
         prose, fenced, open_fence = without_code(text)
         folded, rules = text.casefold(), self.config
         violations = [] if rules.xml else self._tags(prose)
-        violations += ["a code fence that is never closed"] if open_fence else []
-        violations += [f"{fenced} fenced code blocks"] if fenced and not rules.fences else []
-        violations += [
-            f"without {word!r}" for word in rules.must_contain if word.casefold() not in folded
-        ]
-        violations += [
-            f"with {word!r}" for word in rules.must_not_contain if word.casefold() in folded
-        ]
+        if open_fence:
+            violations.append("a code fence that is never closed")
+        if fenced and not rules.fences:
+            violations.append(f"{fenced} fenced code blocks")
+        missing = [word for word in rules.must_contain if word.casefold() not in folded]
+        violations += [f"without {word!r}" for word in missing]
+        forbidden = [word for word in rules.must_not_contain if word.casefold() in folded]
+        violations += [f"with {word!r}" for word in forbidden]
         if rules.most_characters is not None and len(text) > rules.most_characters:
             violations.append(f"{len(text)} characters")
         if rules.valid_json and not is_json(text):

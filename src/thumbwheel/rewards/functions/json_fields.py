@@ -36,8 +36,6 @@ class JsonFieldsConfig(Config):
 
 
 class JsonFields(RewardFunction[JsonFieldsConfig]):
-    """See the module."""
-
     Config = JsonFieldsConfig
     case_settings = frozenset({"allow_extra", "fields", "weights"})
     version = 2
@@ -70,31 +68,23 @@ class JsonFields(RewardFunction[JsonFieldsConfig]):
         self, answer: dict[str, Any], reference: dict[str, Any], names: tuple[str, ...]
     ) -> Score:
         missing = [name for name in names if name not in answer]
-        wrong = [
-            name for name in names if name in answer and not equal(answer[name], reference[name])
-        ]
-        extra = (
-            []
-            if self.config.allow_extra and names
-            else [name for name in answer if name not in reference and name not in names]
-        )
+        present = [name for name in names if name in answer]
+        wrong = [name for name in present if not equal(answer[name], reference[name])]
+        extra: list[str] = []
+        if not (self.config.allow_extra and names):
+            extra = [name for name in answer if name not in reference and name not in names]
         evidence = {"parsed": True, "wrong": wrong, "missing": missing, "extra": extra}
-        return Score(
-            0.0 if extra else self._value(names, {*wrong, *missing}),
-            evidence=evidence,
-            well_formed=not missing and not extra,
-        )
+        value = 0.0 if extra else self._value(names, {*wrong, *missing})
+        return Score(value, evidence=evidence, well_formed=not missing and not extra)
 
     def _value(self, names: tuple[str, ...], bad: set[str]) -> float:
         if self.config.weights is None:
             return float(not bad)
         weights = {name: self.config.weights.get(name, 1.0) for name in names}
         total = sum(weights.values())
-        return (
-            sum(weight for name, weight in weights.items() if name not in bad) / total
-            if total
-            else float(not bad)
-        )
+        if not total:
+            return float(not bad)
+        return sum(weight for name, weight in weights.items() if name not in bad) / total
 
     def _reference(self, reference: Any) -> dict[str, Any] | None:
         if isinstance(reference, str):

@@ -35,8 +35,6 @@ class LearnedConfig(Config):
 
 
 class Learned(RewardFunction[LearnedConfig]):
-    """See the module."""
-
     Config = LearnedConfig
     reads = READS
 
@@ -52,17 +50,13 @@ class Learned(RewardFunction[LearnedConfig]):
             return None
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
-        """All of them at once."""
+        """One score per case; the classifier is loaded once."""
         refusals = [too_long(case) for case in cases]
-        scores = iter(
-            self._score(
-                [case for case, refused in zip(cases, refusals, strict=True) if refused is None]
-            )
-        )
-        return [refused or next(scores) for refused in refusals]
+        judged = [case for case, refusal in zip(cases, refusals, strict=True) if refusal is None]
+        scores = iter(self._score(judged))
+        return [refusal or next(scores) for refusal in refusals]
 
     def judge(self, case: Case) -> Score:
-        """One of them."""
         return self.score([case])[0]
 
     def _score(self, cases: Sequence[Case]) -> list[Score]:
@@ -104,14 +98,10 @@ class Learned(RewardFunction[LearnedConfig]):
             return None
         from thumbwheel.engine.embed import Embedder
 
-        embedder = Embedder(
-            str(named["model"]), local_only=True
-        )  # the file may be somebody else's, and names what is read
+        # the file may be somebody else's, and it names what is read: never download
+        embedder = Embedder(str(named["model"]), local_only=True)
         if embedder.fingerprint != named["fingerprint"]:
-            why = (
-                f"it was fitted on embeddings of {embedder.name!r}, whose weights are other ones by "
-                "now"
-            )
+            why = f"it was fitted on embeddings of {embedder.name!r}, whose weights have changed"
             raise InputError(
                 f"classifier {self.config.classifier!r}",
                 why,

@@ -29,8 +29,6 @@ class LengthConfig(Config):
 
 
 class Length(RewardFunction[LengthConfig]):
-    """See the module."""
-
     Config = LengthConfig
     case_settings = frozenset({"least", "most", "unit"})
     reads = frozenset({"text"})

@@ -40,8 +40,6 @@ class OutcomeConfig(Config):
 
 
 class Outcome(RewardFunction[OutcomeConfig]):
-    """See the module."""
-
     Config = OutcomeConfig
     case_settings = frozenset({"bad", "discount", "names", "window_days"})
     version = 2
@@ -107,16 +105,12 @@ class Outcome(RewardFunction[OutcomeConfig]):
         return dated and case.as_of < case.occurred_at + self.config.window_days * DAY  # type: ignore[operator]
 
     def _value(self, outcome: Statement) -> float:
-        value = (
-            float(outcome.value)
-            if isinstance(outcome.value, bool)
-            else (scale_position(outcome) or (0.0, None))[0]
-        )
-        return (
-            1 - value
-            if (outcome.name or "").casefold() in {name.casefold() for name in self.config.bad}
-            else value
-        )
+        if isinstance(outcome.value, bool):
+            value = float(outcome.value)
+        else:
+            value, _ = scale_position(outcome) or (0.0, None)
+        bad = {name.casefold() for name in self.config.bad}
+        return 1 - value if (outcome.name or "").casefold() in bad else value
 
     @staticmethod
     def _days(case: Case, outcome: Statement) -> float:

@@ -17,8 +17,6 @@ class OnAScale(Config):
 
 
 class Rating(RewardFunction[OnAScale]):
-    """See the module."""
-
     Config = OnAScale
     version = 2
     reads = frozenset({"feedback"})

@@ -46,8 +46,6 @@ class RegexConfig(Config):
 
 
 class Regex(RewardFunction[RegexConfig]):
-    """See the module."""
-
     Config = RegexConfig
     case_settings = frozenset({"full", "group", "ignore_case", "pattern"})
 

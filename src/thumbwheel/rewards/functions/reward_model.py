@@ -35,8 +35,6 @@ class RewardModelConfig(Config):
 
 
 class RewardModel(RewardFunction[RewardModelConfig]):
-    """See the module."""
-
     Config = RewardModelConfig
     reads = frozenset({"text", "prompt", "finish", "tools"})
 
@@ -54,14 +52,11 @@ class RewardModel(RewardFunction[RewardModelConfig]):
         }
 
     def score(self, cases: Sequence[Case]) -> list[Score]:
-        """All of them in a few batches."""
+        """One score per case, computed in a few batches."""
         refusals = [too_long(case) for case in cases]
-        scores = iter(
-            self._score(
-                [case for case, refused in zip(cases, refusals, strict=True) if refused is None]
-            )
-        )
-        return [refused or next(scores) for refused in refusals]
+        judged = [case for case, refusal in zip(cases, refusals, strict=True) if refusal is None]
+        scores = iter(self._score(judged))
+        return [refusal or next(scores) for refusal in refusals]
 
     def _score(self, cases: Sequence[Case]) -> list[Score]:
         try:
@@ -81,7 +76,6 @@ class RewardModel(RewardFunction[RewardModelConfig]):
         return [self._as_score(model, value) for value in outputs]
 
     def judge(self, case: Case) -> Score:
-        """One of them."""
         return self.score([case])[0]
 
     def _load(self) -> Model:

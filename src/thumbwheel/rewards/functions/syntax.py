@@ -44,15 +44,13 @@ class SyntaxConfig(Config):
     """Settings of `syntax`."""
 
     whole: str | None = None
-    """The whole answer is code of this language, instead of its blocks: "python", "json", "go", ..."""
+    """The whole answer, and not its blocks, is code of this language: "python", "json", "go"."""
     languages: tuple[str, ...] | None = None
     """Only blocks in these languages count, as they stand after the fence [default: all that can be
     parsed]."""
 
 
 class Syntax(RewardFunction[SyntaxConfig]):
-    """See the module."""
-
     Config = SyntaxConfig
     case_settings = frozenset({"languages", "whole"})
     reads = frozenset({"text"})

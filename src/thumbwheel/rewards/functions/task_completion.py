@@ -28,8 +28,6 @@ class TaskCompletionConfig(Config):
 
 
 class TaskCompletion(RewardFunction[TaskCompletionConfig]):
-    """See the module."""
-
     Config = TaskCompletionConfig
     case_settings = frozenset({"failed_penalty"})
     reads = frozenset({"steps"})

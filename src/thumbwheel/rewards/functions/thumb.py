@@ -17,8 +17,6 @@ class ThumbConfig(Config):
 
 
 class Thumb(RewardFunction[ThumbConfig]):
-    """See the module."""
-
     Config = ThumbConfig
     version = 2
     reads = frozenset({"feedback"})

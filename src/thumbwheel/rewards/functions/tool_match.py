@@ -63,8 +63,6 @@ class Expected:
 
 
 class ToolMatch(RewardFunction[ToolMatchConfig]):
-    """See the module."""
-
     Config = ToolMatchConfig
     case_settings = frozenset({"exact_text", "ordered", "partial"})
     version = 3
@@ -81,32 +79,42 @@ class ToolMatch(RewardFunction[ToolMatchConfig]):
         if case.reference is None:
             return Score.none(Status.NOT_APPLICABLE, "the case names no calls that it expects")
         expected = expectations(case.reference)
-        made = calls_of_steps(case.steps)
-        written = None if made else calls_of_text(case.text)
-        made = (made or written or [])[:MOST_CALLS]
-        well_formed = None if not expected or (made and written is None) else bool(made)
+
+        # The calls of the run; without any, those written in the answer.
+        from_steps = calls_of_steps(case.steps)
+        written = None if from_steps else calls_of_text(case.text)
+        calls = (from_steps or written or [])[:MOST_CALLS]
+        well_formed: bool | None = bool(calls)
+        if not expected or from_steps:
+            well_formed = None  # no call had to be written
         evidence: dict[str, Any] = {
             "expected": len(expected),
-            "made": len(made),
+            "made": len(calls),
             "from": "answer" if written else "steps",
         }
-        if not expected or not made:
-            return Score(
-                float(not expected and not made), evidence=evidence, well_formed=well_formed
-            )
-        worth = [[self._pair(one, call) for call in made] for one in expected]
-        chosen = self._assign(worth)
-        whole = math.fsum(worth[row][column] for row, column in chosen.items()) / max(
-            len(expected), len(made)
-        )
-        right = sum(worth[row][column] == 1 for row, column in chosen.items())
-        exact = right == len(expected) == len(made)
-        missed: list[dict[str, Any]] = [
-            {"call": one.name, "worth": round(worth[row][chosen[row]], 3) if row in chosen else 0}
-            for row, one in enumerate(expected)
-        ]
-        evidence |= {"right": right, "wrong": [one for one in missed if one["worth"] < 1][:20]}
-        value = 1.0 if exact else min(whole, 1 - 1e-9) if self.config.partial else 0.0
+        if not expected or not calls:
+            neither = not expected and not calls
+            return Score(float(neither), evidence=evidence, well_formed=well_formed)
+
+        # Pair each expected call with at most one call, so that the sum is highest.
+        worth = [[self._pair(expectation, call) for call in calls] for expectation in expected]
+        assigned = self._assign(worth)
+        worth_of = {row: worth[row][column] for row, column in assigned.items()}
+        total = math.fsum(worth_of.values()) / max(len(expected), len(calls))
+        right = sum(pair_worth == 1 for pair_worth in worth_of.values())
+
+        wrong: list[dict[str, Any]] = []
+        for row, expectation in enumerate(expected):
+            shown = round(worth_of[row], 3) if row in worth_of else 0
+            if shown < 1:
+                wrong.append({"call": expectation.name, "worth": shown})
+        evidence |= {"right": right, "wrong": wrong[:20]}
+        if right == len(expected) == len(calls):
+            value = 1.0
+        elif self.config.partial:
+            value = min(total, 1 - 1e-9)
+        else:
+            value = 0.0
         return Score(value, evidence=evidence, well_formed=well_formed)
 
     def _assign(self, worth: list[list[float]]) -> dict[int, int]:
@@ -204,21 +212,18 @@ def same_number(left: float, right: float) -> bool:
 
 def expectations(reference: Any) -> list[Expected]:
     """The expected calls of a reference; raises Unjudgeable for one that is no list of calls."""
+    if isinstance(reference, Mapping):
+        items: list[Any] = [reference]
+    else:
+        items = reference if isinstance(reference, list) else [None]
     expected: list[Expected] = []
-    for item in (
-        [reference]
-        if isinstance(reference, Mapping)
-        else reference
-        if isinstance(reference, list)
-        else [None]
-    ):
+    for item in items:
         if isinstance(item, list):
             expected += expectations(item)
         elif _lists_values(item):
             (name, arguments), *_ = item.items()
-            expected.append(
-                Expected(name, {key: list(values) for key, values in arguments.items()})
-            )
+            allowed = {key: list(values) for key, values in arguments.items()}
+            expected.append(Expected(name, allowed))
         else:
             calls = calls_of_text(item) if isinstance(item, str) else calls_of_value(item)
             if not calls:

@@ -59,8 +59,6 @@ class ToolSuccessConfig(Config):
 
 
 class ToolSuccess(RewardFunction[ToolSuccessConfig]):
-    """See the module."""
-
     Config = ToolSuccessConfig
     case_settings = frozenset({"compatible", "error_starts", "tools"})
     reads = frozenset({"steps", "prompt"})
@@ -72,43 +70,38 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
 
     def judge(self, case: Case) -> Score:
         """From 0, all failed, to 1, none; evidence: how many, and which failed and why."""
-        calls = [
-            step
-            for step in case.steps
-            if step.kind == "tool" and (not self.config.tools or step.name in self.config.tools)
-        ]
+        calls = [step for step in case.steps if step.kind == "tool"]
+        if self.config.tools:
+            calls = [call for call in calls if call.name in self.config.tools]
         question = question_of(case).casefold() if self.config.compatible else ""
         if not calls:
             if self.config.compatible:
-                return Score(
-                    MISSED if any(word in question for word in NEEDS_TOOLS) else UNUSED,
-                    evidence={"calls": 0},
-                )
+                needs_tools = any(word in question for word in NEEDS_TOOLS)
+                return Score(MISSED if needs_tools else UNUSED, evidence={"calls": 0})
             return Score.none(Status.NOT_APPLICABLE, "the run called no tool")
-        failed = [(step.name, why) for step in calls if (why := self._failure(step)) is not None]
-        value = 1 - len(failed) / len(calls)
+        failures: list[dict[str, Any]] = []
+        for call in calls:
+            why = self._failure(call)
+            if why is not None:
+                failures.append({"tool": call.name, "why": why})
+        value = 1 - len(failures) / len(calls)
         if self.config.compatible:
-            value = min(
-                1.0,
-                value
-                + BONUS * sum(suits(step.name or "", question) for step in calls) / len(calls),
-            )
-        shown = [{"tool": name, "why": why} for name, why in failed[:20]]
-        return Score(
-            value, evidence={"calls": len(calls), "failed": len(failed), "failures": shown}
-        )
+            suitable = sum(suits(call.name or "", question) for call in calls)
+            value = min(1.0, value + BONUS * suitable / len(calls))
+        evidence = {"calls": len(calls), "failed": len(failures), "failures": failures[:20]}
+        return Score(value, evidence=evidence)
 
     def _failure(self, step: Step) -> str | None:
         if step.status.casefold() not in SUCCEEDED:
             return f"its status is {step.status!r}"
         if isinstance(step.output, Mapping):
             return reported(step.output)
-        start = step.output[:200].lstrip().casefold() if isinstance(step.output, str) else ""
-        return (
-            f"its answer begins with {start[:60]!r}"
-            if start.startswith(self.config.error_starts)
-            else None
-        )
+        if not isinstance(step.output, str):
+            return None
+        start = step.output[:200].lstrip().casefold()
+        if start.startswith(self.config.error_starts):
+            return f"its answer begins with {start[:60]!r}"
+        return None
 
 
 def reported(output: Mapping[str, Any]) -> str | None:
@@ -125,10 +118,10 @@ def reported(output: Mapping[str, Any]) -> str | None:
 
 def suits(tool: str, question: str) -> bool:
     """Whether the question has a word that the tool's name suits."""
-    return any(
-        part in tool.casefold() and any(word in question for word in words)
-        for part, words in SUITS.items()
-    )
+    for part, words in SUITS.items():
+        if part in tool.casefold() and any(word in question for word in words):
+            return True
+    return False
 
 
 def question_of(case: Case) -> str:
