@@ -5,6 +5,7 @@ Not here: cases that come in files (`ingest.py`), running a checker (the evaluat
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from thumbwheel.capture import store
 from thumbwheel.capture.feedback import store_record
 from thumbwheel.capture.json_text import json_value
-from thumbwheel.capture.regular_file import read_regular
+from thumbwheel.capture.regular_file import file_error, read_regular
 from thumbwheel.capture.types import CaseRecord, Unreadable, explain
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
@@ -38,16 +39,14 @@ def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
 def read_cases(path: Path) -> list[dict[str, Any]]:
     """The fields of the cases in a JSON file, one object or a list of them; raises InputError."""
     try:
-        content = json_value(read_regular(path).removeprefix(b"\xef\xbb\xbf"))
+        content = json_value(read_regular(path).removeprefix(codecs.BOM_UTF8))
     except Unreadable as error:
         fix = "Give a JSON object with one case, or a list of them; JSON lines go through import"
-        raise InputError(f"file {str(path)!r}", str(error), fix) from None
+        raise file_error(path, str(error), fix) from None
     cases = content if isinstance(content, list) else [content]
     if not cases or not all(isinstance(case, dict) for case in cases):
-        raise InputError(
-            f"file {str(path)!r}",
-            "it holds no case",
-            "Give an object with input and reference, or a list of them",
+        raise file_error(
+            path, "it holds no case", "Give an object with input and reference, or a list of them"
         )
     return [{key: value for key, value in case.items() if key != "type"} for case in cases]
 

@@ -24,6 +24,7 @@ from thumbwheel.capture.lines import ignore_position
 from thumbwheel.capture.location import Address, path_or_address
 from thumbwheel.capture.mapping import Scales
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
+from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.rowfile import container_of, read_rows
 from thumbwheel.capture.source import (
     Addressed,
@@ -37,7 +38,7 @@ from thumbwheel.capture.source import (
     Tabular,
 )
 from thumbwheel.capture.sources import SOURCES
-from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord
+from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord, shortened
 from thumbwheel.core.errors import InputError
 
 LOOKED_AT, SHOWN = 50, 3
@@ -159,8 +160,8 @@ def detect(path: Path, options: Options | None = None, source: str | None = None
         candidates = ", ".join(
             f"{name} ({count} of the first rows)" for name, count in claims.most_common()
         )
-        raise InputError(
-            f"file {str(path)!r}",
+        raise file_error(
+            path,
             f"it is ambiguous: {candidates} could read it",
             "Say which: thumbwheel import SOURCE PATH",
         )
@@ -169,11 +170,11 @@ def detect(path: Path, options: Options | None = None, source: str | None = None
         return Detection(name, _reason(SOURCES.get(name)), _mapping(path, name, options))
     if kind := foreign(first_row):
         what, step = kind
-        raise InputError(f"file {str(path)!r}", f"no source reads {what}", step)
+        raise file_error(path, f"no source reads {what}", step)
     container = container_of(path)
     if container == "json":
-        raise InputError(
-            f"file {str(path)!r}",
+        raise file_error(
+            path,
             f"no source knows lines with the keys {', '.join(list(first_row)[:8])}",
             f"Sources: {', '.join(SOURCES.names())}",
         )
@@ -228,10 +229,8 @@ def describe(record: AnyRecord) -> str:
 
 def _clip(value: Any) -> str:
     if isinstance(value, str):
-        text = " ".join(value.split())
-    else:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+        return shortened(" ".join(value.split()))
+    return shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _detect_location(path: Path) -> Detection:
@@ -264,10 +263,8 @@ def _claims(path: Path) -> tuple[Counter[str], dict[str, Any]]:
     objects = (row.row for row in read_rows(path, ignore_position) if row.row is not None)
     first_rows = list(islice(objects, LOOKED_AT))
     if not first_rows:
-        raise InputError(
-            f"file {str(path)!r}",
-            "no line of it is a JSON object",
-            "Give a file with one object a line",
+        raise file_error(
+            path, "no line of it is a JSON object", "Give a file with one object a line"
         )
     sources = {name: SOURCES.get(name) for name in SOURCES.names()}
     claims: Counter[str] = Counter()

@@ -8,6 +8,7 @@ mistake and would hand over values instead of the text that was read.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,7 +28,6 @@ DEEPEST = 100_000
 """Brackets that are open at once; each is remembered. Nobody can parse an element of more than a
 few hundred."""
 _CLOSES = {b"[": b"]", b"{": b"}"}
-_BOM = b"\xef\xbb\xbf"
 
 
 def elements(read: Callable[[], bytes], longest: int, shown: int, array: bool) -> Iterator[Piece]:
@@ -37,7 +37,7 @@ def elements(read: Callable[[], bytes], longest: int, shown: int, array: bool) -
     nests beyond DEEPEST.
     """
     scan = _Scan(longest, shown, 1 if array else 0)
-    data = read().removeprefix(_BOM)
+    data = read().removeprefix(codecs.BOM_UTF8)
     while data:
         yield from scan.feed(data)
         data = read()

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from thumbwheel.capture.json_text import value_in
-from thumbwheel.capture.types import ROLES, Unreadable
+from thumbwheel.capture.types import ROLES, Unreadable, shortened
 
 Messages = list[dict[str, Any]]
 DEEPEST = 50
@@ -34,8 +34,7 @@ _NAMES = {
 
 def clip(value: Any) -> str:
     """`value` in a few letters, for a reason."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shortened(repr(value))
 
 
 def text_at(row: Mapping[str, Any], key: str) -> str:

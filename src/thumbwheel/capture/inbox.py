@@ -25,7 +25,7 @@ from thumbwheel.capture.types import Unreadable
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.sdk.disk import sync
+from thumbwheel.sdk.disk import is_file_at, sync
 
 SPOOL, REJECTED = "spool.jsonl", "rejected.jsonl"
 
@@ -63,7 +63,7 @@ def _rename_spool(inbox: Path) -> None:
         return
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if _is_file_at(spool, file):
+        if is_file_at(spool, file.fileno()):
             spool.rename(inbox / f"draining-{ids.new('spl')}.jsonl")
             sync(inbox)
 
@@ -82,15 +82,7 @@ def _locked(path: Path) -> Iterator[BinaryIO | None]:
         except BlockingIOError:
             yield None
             return
-        yield file if _is_file_at(path, file) else None
-
-
-def _is_file_at(path: Path, file: BinaryIO) -> bool:
-    """Whether `path` still names this open file."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+        yield file if is_file_at(path, file.fileno()) else None
 
 
 def _drain(ws: Workspace, file: BinaryIO) -> list[str]:

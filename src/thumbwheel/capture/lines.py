@@ -8,6 +8,7 @@ taken apart (`elements.py`).
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import zlib
@@ -18,8 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from thumbwheel.capture.elements import Piece, elements
-from thumbwheel.capture.regular_file import open_regular
-from thumbwheel.core.errors import InputError
+from thumbwheel.capture.regular_file import file_error, open_regular
 
 OnPosition = Callable[[int], None]
 """Called now and then with the number of bytes of the file that have been read."""
@@ -38,7 +38,6 @@ _PIECE = 2**20
 _HEAD = 2**16
 _EVERY = 200
 _GZIP = b"\x1f\x8b"
-_BOM = b"\xef\xbb\xbf"
 
 
 def numbered(path: Path, on_position: OnPosition) -> Iterator[tuple[int, bytes, str | None]]:
@@ -59,8 +58,8 @@ def numbered(path: Path, on_position: OnPosition) -> Iterator[tuple[int, bytes, 
                 yield number, line, problem
         on_position(raw.tell())
         if not has_content:
-            raise InputError(
-                f"file {str(path)!r}",
+            raise file_error(
+                path,
                 "it is empty" if number == 0 else "it holds only blank lines",
                 "Give a file with lines",
             )
@@ -83,18 +82,16 @@ def _check_head(path: Path, stream: io.BufferedReader) -> None:
     try:
         head = stream.peek(_HEAD)[:_HEAD]
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"file {str(path)!r}", f"the gzip archive cannot be read ({error})", "Pack it again"
+        raise file_error(
+            path, f"the gzip archive cannot be read ({error})", "Pack it again"
         ) from None
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(
-            f"file {str(path)!r}",
-            "it is UTF-16",
-            f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8.jsonl",
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise file_error(
+            path, "it is UTF-16", f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8.jsonl"
         )
     if b"\x00" in head:
-        raise InputError(
-            f"file {str(path)!r}",
+        raise file_error(
+            path,
             "it is a binary file, not lines of text",
             "Export it as JSON lines (.jsonl or .jsonl.gz)",
         )
@@ -103,7 +100,7 @@ def _check_head(path: Path, stream: io.BufferedReader) -> None:
 def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
     """The lines; the elements where the file is one array; the whole objects where it is
     pretty-printed."""
-    head = stream.peek(_HEAD)[:_HEAD].removeprefix(_BOM).lstrip()
+    head = stream.peek(_HEAD)[:_HEAD].removeprefix(codecs.BOM_UTF8).lstrip()
     is_array = head.startswith(b"[")
     is_pretty_printed = head.partition(b"\n")[0].strip() == b"{"
     try:
@@ -113,8 +110,8 @@ def _pieces(path: Path, stream: io.BufferedReader) -> Iterator[Piece]:
         else:
             yield from _lines(stream)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"file {str(path)!r}",
+        raise file_error(
+            path,
             f"it breaks off ({error})",
             "What was read before is kept; repair the file and import it again",
         ) from None
@@ -126,7 +123,7 @@ def _lines(stream: io.BufferedReader) -> Iterator[Piece]:
     is_first = True
     while line := stream.readline(LONGEST + 1):
         if is_first:
-            line, is_first = line.removeprefix(_BOM), False
+            line, is_first = line.removeprefix(codecs.BOM_UTF8), False
         if len(line) > LONGEST and not line.endswith(b"\n"):
             length = len(line) + _skip_line(stream)
             reason = (

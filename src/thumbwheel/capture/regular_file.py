@@ -19,6 +19,11 @@ MOST_BYTES = 128 * 2**20
 """Of a file that is held in memory as a whole."""
 
 
+def file_error(path: Path, why: str, fix: str) -> InputError:
+    """The error of a file that cannot be read as a whole."""
+    return InputError(f"file {str(path)!r}", why, fix)
+
+
 def open_regular(path: Path) -> io.BufferedReader:
     """The file at `path`, opened for reading; raises InputError for what is no regular file, and
     never waits for one."""
@@ -66,12 +71,10 @@ def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
         try:
             content = file.read(most + 1)
         except OSError as error:
-            raise InputError(
-                f"file {str(path)!r}", error.strerror or str(error), "Check the path"
-            ) from None
+            raise file_error(path, error.strerror or str(error), "Check the path") from None
     if len(content) > most:
-        raise InputError(
-            f"file {str(path)!r}",
+        raise file_error(
+            path,
             f"it has more than the {most:,} bytes that are taken",
             "Split it into several files",
         )

@@ -15,9 +15,9 @@ from typing import Any
 
 from thumbwheel.capture.json_text import HasNul, has_nul, json_value
 from thumbwheel.capture.lines import OnPosition, numbered
+from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.tables import csv_rows, is_csv, is_parquet, parquet_rows
 from thumbwheel.capture.types import Unreadable
-from thumbwheel.core.errors import InputError
 
 HOPELESS = 1000
 """A file whose first lines, as many as this, hold not one JSON object is not read any further."""
@@ -71,8 +71,8 @@ def _json(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
         except Unreadable as error:
             refused += 1
             if refused >= HOPELESS and not has_object:
-                raise InputError(
-                    f"file {str(path)!r}",
+                raise file_error(
+                    path,
                     f"its first {HOPELESS} lines hold not one JSON object",
                     "Give a file with one object a line",
                 ) from None

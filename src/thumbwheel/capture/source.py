@@ -12,8 +12,9 @@ not.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,6 +23,7 @@ from pydantic import ValidationError
 from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.mapping import ColumnMapping, Scales
 from thumbwheel.capture.rating_filter import RatingFilter
+from thumbwheel.capture.regular_file import files_below, read_regular
 from thumbwheel.capture.rowfile import HOPELESS, FileRow, read_rows, row_of, text_of
 from thumbwheel.capture.types import AnyRecord, Unreadable, explain
 
@@ -36,7 +38,12 @@ __all__ = [
     "Refused",
     "Row",
     "Source",
+    "Unreadable",
     "Unwanted",
+    "files_below",
+    "item_of",
+    "items_of_files",
+    "read_regular",
     "row_of",
     "text_of",
 ]
@@ -90,20 +97,45 @@ class Unwanted(Exception):
     """Raised by a `Parse` for a row that is not wanted; its text is the reason."""
 
 
-def numbered(items: Iterator[Item]) -> Iterator[Item]:
+def numbered(items: Iterable[Item]) -> Iterator[Item]:
     """The same, counted from 1."""
     return (replace(item, number=number) for number, item in enumerate(items, 1))
 
 
-def named(items: Iterator[Item], file: str) -> Iterator[Item]:
-    """The same; a reason says in which file of a folder, and on which line of it, where that is
-    known."""
-    for item in items:
-        if isinstance(item, Refused) and not item.reason.startswith(file):
-            line = f", line {item.number}" if item.number else ""
-            yield replace(item, reason=f"{file}{line}: {item.reason}")
-        else:
-            yield item
+def items_of_files(
+    folder: Path,
+    files: Iterable[Path],
+    read: Callable[[Path], Iterator[Item]],
+    on_position: OnPosition,
+) -> Iterator[Item]:
+    """The items that `read` yields for each of these files of a folder, numbered on.
+
+    A reason says in which file, and on which line of it, where that is known. What `read` raises
+    ends the reading; yield `Refused(0, error.why, file.name)` in its place to go on with the next.
+    """
+    number = read_bytes = 0
+    for file in files:
+        name = file.relative_to(folder).as_posix()
+        for item in read(file):
+            number += 1
+            if isinstance(item, Refused) and not item.reason.startswith(name):
+                line = f", line {item.number}" if item.number else ""
+                item = replace(item, reason=f"{name}{line}: {item.reason}")
+            yield replace(item, number=number)
+        read_bytes += file.stat().st_size
+        on_position(read_bytes)
+
+
+def item_of(number: int, text: str, records: Callable[[], list[AnyRecord]]) -> Item:
+    """The line of what `records` returns, or the refusal for what it raises."""
+    try:
+        return Line(number, records(), text)
+    except ValidationError as error:
+        return Refused(number, explain(error), text)
+    except Unreadable as error:
+        return Refused(number, str(error), text)
+    except Unwanted as unwanted:
+        return LeftOut(number, str(unwanted), text)
 
 
 class Source(Protocol):
@@ -126,7 +158,8 @@ class Source(Protocol):
 @runtime_checkable
 class ReadsLocations(Protocol):
     """A source that reads folders, or the address of a database (`location.Address`), beside files
-    or in place of them. Its `read` gets that path."""
+    or in place of them. Its `read` gets that path; for a folder it is usually `items_of_files` of
+    `files_below`."""
 
     def claims_location(self, path: Path) -> bool:
         """Whether the folder or the address is one that it reads."""
@@ -209,11 +242,4 @@ class JsonLines:
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Parse | None = None) -> Item:
         """The item of one row."""
-        try:
-            return Line(number, (parse or self.parse)(row), text)
-        except ValidationError as error:
-            return Refused(number, explain(error), text)
-        except Unreadable as error:
-            return Refused(number, str(error), text)
-        except Unwanted as unwanted:
-            return LeftOut(number, str(unwanted), text)
+        return item_of(number, text, partial(parse or self.parse, row))

@@ -20,10 +20,9 @@ from typing import Any
 from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.lines import LONGEST, SHOWN, OnPosition, opened
 from thumbwheel.capture.parquet_child import COLUMNS, END, FAILED, POSITION, PROBLEM
-from thumbwheel.capture.regular_file import open_regular
+from thumbwheel.capture.regular_file import file_error, open_regular
 from thumbwheel.capture.types import Unreadable
 from thumbwheel.core import child
-from thumbwheel.core.errors import InputError
 
 Cells = tuple[int, dict[str, Any], str, str]
 """Line number, the row, its text, and why it cannot be taken (empty: it can)."""
@@ -80,10 +79,8 @@ def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
                 yield number, {}, lines.shown(), f"it is no CSV: {error}"
                 continue
             except (OSError, EOFError) as error:
-                raise InputError(
-                    f"file {str(path)!r}",
-                    f"it breaks off ({error})",
-                    "What was read before is kept; repair it",
+                raise file_error(
+                    path, f"it breaks off ({error})", "What was read before is kept; repair it"
                 ) from None
             count += 1
             if count % _EVERY == 0:
@@ -93,9 +90,7 @@ def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
                 yield number, *_record(header, cells, lines.shown())
         on_position(raw.tell())
         if not has_rows:
-            raise InputError(
-                f"file {str(path)!r}", "it has a header and no rows", "Give a file with rows"
-            )
+            raise file_error(path, "it has a header and no rows", "Give a file with rows")
 
 
 def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str]:
@@ -113,10 +108,8 @@ def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str]:
     elif line.lstrip()[:1] in "{[":
         why = f"it begins with {line[:40].strip()!r}, not with the names of columns"
     if why:
-        raise InputError(
-            f"file {str(path)!r}",
-            why,
-            "Give a CSV file whose first line names each column once, in UTF-8",
+        raise file_error(
+            path, why, "Give a CSV file whose first line names each column once, in UTF-8"
         )
     _check_columns(path, names)
     return names, separator
@@ -127,8 +120,8 @@ def _check_columns(path: Path, names: list[Any]) -> None:
         _too_wide(path, len(names))
     twice = [name for name, count in Counter(map(str, names)).items() if name and count > 1]
     if twice:
-        raise InputError(
-            f"file {str(path)!r}",
+        raise file_error(
+            path,
             f"it has the column {twice[0]!r} twice",
             "Give a table that names each column once",
         )
@@ -136,9 +129,7 @@ def _check_columns(path: Path, names: list[Any]) -> None:
 
 def _too_wide(path: Path, count: int) -> None:
     why = f"it has {count:,} columns, more than the {MOST_COLUMNS:,} that are taken"
-    raise InputError(
-        f"file {str(path)!r}", why, "Keep the columns that hold prompts, answers and ratings"
-    )
+    raise file_error(path, why, "Keep the columns that hold prompts, answers and ratings")
 
 
 class _RecordLines:
@@ -219,7 +210,7 @@ def parquet_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
             except Unreadable as error:
                 yield number, {}, text[:SHOWN], str(error)
     if not number:
-        raise InputError(f"file {str(path)!r}", "it holds no rows", "Give a file with rows")
+        raise file_error(path, "it holds no rows", "Give a file with rows")
 
 
 @contextmanager
@@ -248,11 +239,11 @@ def _answers(path: Path, process: Popen[bytes]) -> Iterator[tuple[bytes, bytes]]
         if kind == END:
             return
         if kind == FAILED:
-            raise InputError(
-                f"file {str(path)!r}",
+            raise file_error(
+                path,
                 content.decode(),
                 "Check the path, or write it again in smaller pages and row groups",
             )
         yield kind, content
     why = "it is no readable Parquet file: the process that reads it broke down"
-    raise InputError(f"file {str(path)!r}", why, "Write it again with another program")
+    raise file_error(path, why, "Write it again with another program")

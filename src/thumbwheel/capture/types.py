@@ -131,9 +131,13 @@ def _check_message(message: Any) -> None:
         raise Unreadable(f"{_short(message)} has neither content nor tool_calls")
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """The text, or its beginning and three dots, in `most` letters."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return shortened(repr(value), 80)
 
 
 Name = Annotated[str, Field(min_length=1, max_length=512, pattern=r"\S"), BeforeValidator(_name)]

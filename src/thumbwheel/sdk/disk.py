@@ -1,4 +1,5 @@
-"""What has to be on disk before the next thing happens."""
+"""Files that several processes share: what has to be on disk before the next thing happens, and
+which file a name means."""
 
 from __future__ import annotations
 
@@ -14,3 +15,11 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_file_at(path: Path, handle: int) -> bool:
+    """Whether `path` still names this open file: somebody may have renamed or deleted it since."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False

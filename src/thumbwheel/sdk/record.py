@@ -23,7 +23,7 @@ from typing import Any
 
 import platformdirs
 
-from thumbwheel.sdk.disk import sync
+from thumbwheel.sdk.disk import is_file_at, sync
 from thumbwheel.sdk.judgement import check_agent, check_feedback
 
 logger = logging.getLogger("thumbwheel.sdk")
@@ -141,7 +141,7 @@ def spool(agent: str, line: Mapping[str, Any]) -> None:
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _is_file_at(path, handle):
+            if not is_file_at(path, handle):
                 continue  # a command took the file away for draining between open and lock
             _append(handle, data, inbox)
             return
@@ -164,14 +164,6 @@ def _append(handle: int, data: bytes, inbox: Path) -> None:
         with suppress(OSError):  # what went wrong first is what is said
             os.ftruncate(handle, start)  # half a line would spoil the next one
         raise
-
-
-def _is_file_at(path: Path, handle: int) -> bool:
-    """Whether `path` still names this open file."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
 
 
 def _now() -> str:

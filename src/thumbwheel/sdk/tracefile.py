@@ -21,6 +21,7 @@ from typing import Any
 RESULT, CONTENT, TASK = 2000, 1000, 500
 """Characters that are kept of a tool's result, a reasoning step, a task's texts."""
 DEEPEST = 50
+LONGEST_NAME = 512
 FAILURES = {"execution_error": "error", "cancelled": "cancelled"}
 """Type of a failed task entry that stands for the whole run -> status of the run."""
 
@@ -171,7 +172,7 @@ def line_of(trace: ExecutionTrace) -> dict[str, Any]:
     line = {
         "id": trace.trace_id,
         "session": trace.session_id or None,
-        "subject": _subject(trace),
+        "subject": user_of(trace.extra, trace.extra.get("metadata")),
         "parent": trace.extra.get("parent_trace_id"),
         "input": trace.user_query,
         "output": trace.final_response or None,
@@ -183,13 +184,12 @@ def line_of(trace: ExecutionTrace) -> dict[str, Any]:
     return dict(plain({key: value for key, value in line.items() if value not in (None, {})}))
 
 
-def _subject(trace: ExecutionTrace) -> str | None:
-    """Whose run it is: `user_id`, where the agent was told."""
-    metadata = trace.extra.get("metadata")
-    for holder in (trace.extra, metadata if isinstance(metadata, Mapping) else {}):
-        user = holder.get("user_id")
+def user_of(*holders: Any) -> str | None:
+    """Whose data it is: the `user_id` of the first of these objects that has one."""
+    for holder in holders:
+        user = holder.get("user_id") if isinstance(holder, Mapping) else None
         if isinstance(user, str | int) and not isinstance(user, bool) and str(user).strip():
-            return str(user)[:512]
+            return str(user)[:LONGEST_NAME]
     return None
 
 
@@ -200,7 +200,7 @@ def _without_empty(step: Mapping[str, Any]) -> dict[str, Any]:
 def _tool(call: ToolCallTrace) -> dict[str, Any]:
     return {
         "kind": "tool",
-        "name": call.tool_name[:512],
+        "name": call.tool_name[:LONGEST_NAME],
         "input": call.arguments,
         "output": call.error or call.result,
         "status": "ok" if call.success else "error",
@@ -212,7 +212,7 @@ def _task(task: Mapping[str, Any], status: str) -> dict[str, Any]:
     about = {key: task[key] for key in ("task_id", "description") if task.get(key)}
     return {
         "kind": "task",
-        "name": str(task.get("type") or "task")[:512],
+        "name": str(task.get("type") or "task")[:LONGEST_NAME],
         "input": about,
         "output": output,
         "status": status,
@@ -224,7 +224,7 @@ def _reasoning(step: ReasoningStep) -> dict[str, Any]:
     known = {key: value for key, value in about.items() if value not in (None, [])}
     return {
         "kind": "reasoning",
-        "name": step.step_type[:512],
+        "name": step.step_type[:LONGEST_NAME],
         "input": known or None,
         "output": step.content,
     }

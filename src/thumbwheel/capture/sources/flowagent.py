@@ -24,19 +24,26 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.regular_file import files_below, read_regular
 from thumbwheel.capture.rowfile import read_rows
-from thumbwheel.capture.source import Item, JsonLines, Line, Refused, Row, named, numbered
+from thumbwheel.capture.source import (
+    Item,
+    JsonLines,
+    Line,
+    Refused,
+    Row,
+    item_of,
+    items_of_files,
+    numbered,
+)
 from thumbwheel.capture.types import (
     AnyRecord,
     FeedbackRecord,
@@ -45,14 +52,13 @@ from thumbwheel.capture.types import (
     TargetRef,
     TraceRecord,
     Unreadable,
-    explain,
     parse_time,
 )
 from thumbwheel.capture.unpickle import MOST_BYTES, Standin, as_json, unpickle
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 from thumbwheel.sdk.redact import redacted, secrets_in
-from thumbwheel.sdk.tracefile import TASK, ExecutionTrace, line_of, plain
+from thumbwheel.sdk.tracefile import LONGEST_NAME, TASK, ExecutionTrace, line_of, plain, user_of
 
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 SUMMARY = re.compile(r"\s*RUN SUMMARY \[")
@@ -63,7 +69,6 @@ SCOPES = ("reasoning", "delegation", "user")
 THOUGHT, DELEGATED = 1000, 500
 """Letters that are kept of a final result, and of a delegated task and its answer."""
 FINISHED = {"completed": "completed", "failed": "failed"}
-LONGEST_NAME = 512
 REWARDED = Rater(id="reward_score", kind="checker", weight=0.1)
 """Weighs little, so that it decides only where no person spoke."""
 EXAMPLE = (
@@ -148,36 +153,33 @@ class FlowAgent(JsonLines):
             return item
         return replace(item, text=json.dumps(clean, ensure_ascii=False))
 
-    def _folder(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
-        files = _run_files(path)
+    def _folder(self, folder: Path, on_position: OnPosition) -> Iterator[Item]:
+        files = _run_files(folder)
         if not files:
             raise InputError(
-                f"folder {str(path)!r}",
+                f"folder {str(folder)!r}",
                 "there is no trace file and no checkpoint in it",
                 "Name the folder of day folders",
             )
+        known_turns: dict[str, list[AnyRecord]] = {}
+        newest_copies = _newest_copies(files)
+
+        def read_file(file: Path) -> Iterator[Item]:
+            items = _checkpoint(file, known_turns) if file.suffix == ".pkl" else self._file(file)
+            if newest_copies.get(file.name, file) != file:
+                return (_without_label(item, file.stem) for item in items)
+            return items
+
         readable = False
-        for item in numbered(self._files(path, files, on_position)):
+        for item in items_of_files(folder, files, read_file, on_position):
             readable = readable or isinstance(item, Line)
             yield item
         if not readable:
             raise InputError(
-                f"folder {str(path)!r}",
+                f"folder {str(folder)!r}",
                 f"nothing in its {len(files)} files is a run",
                 "See the reasons: --rejects FILE",
             )
-
-    def _files(self, folder: Path, files: list[Path], on_position: OnPosition) -> Iterator[Item]:
-        turns: dict[str, list[AnyRecord]] = {}
-        newest_copies = _newest_copies(files)
-        read_bytes = 0
-        for file in files:
-            items = _checkpoint(file, turns) if file.suffix == ".pkl" else self._file(file)
-            if newest_copies.get(file.name, file) != file:
-                items = (_without_label(item, file.stem) for item in items)
-            yield from named(items, file.relative_to(folder).as_posix())
-            read_bytes += file.stat().st_size
-            on_position(read_bytes)
 
     def _file(self, file: Path) -> Iterator[Item]:
         try:
@@ -229,15 +231,13 @@ def _checkpoint(file: Path, known_turns: dict[str, list[AnyRecord]]) -> Iterator
     except Unreadable as error:
         yield Refused(0, str(error), file.name)
         return
+
+    def records(turn: _Turn) -> list[AnyRecord]:
+        return known_turns.setdefault(turn.name, [turn.record()])
+
     for turn in _turns(checkpoint):
         about = {"checkpoint": file.name, "session": turn.session, "query": turn.query}
-        text = json.dumps(about, ensure_ascii=False)
-        try:
-            yield Line(0, known_turns.setdefault(turn.name, [turn.record()]), text)
-        except ValidationError as error:
-            yield Refused(0, explain(error), text)
-        except Unreadable as error:
-            yield Refused(0, str(error), text)
+        yield item_of(0, json.dumps(about, ensure_ascii=False), partial(records, turn))
 
 
 def _opened(checkpoint: Any) -> dict[str, Any]:
@@ -348,7 +348,7 @@ def _turns(checkpoint: Row) -> list[_Turn]:
     for session, history, is_second in _histories(checkpoint):
         repetitions: Counter[str] = Counter()
         for turn in _answered_turns(session, history, is_second, agent):
-            turn.subject = _user_of(turn.user) or _user_of(turn.answer) or owners.get(session)
+            turn.subject = _owner(turn.user) or _owner(turn.answer) or owners.get(session)
             first_name = turn.name
             turn.repetition = repetitions[first_name]
             repetitions[first_name] += 1
@@ -358,13 +358,9 @@ def _turns(checkpoint: Row) -> list[_Turn]:
     return turns
 
 
-def _user_of(part: Row) -> str | None:
-    """Whose a message or a session is: its user_id, or that of its metadata."""
-    for holder in (_object(part.get("metadata")), part):
-        user = holder.get("user_id")
-        if isinstance(user, str | int) and not isinstance(user, bool) and str(user).strip():
-            return str(user)[:LONGEST_NAME]
-    return None
+def _owner(part: Row) -> str | None:
+    """Whose a message or a session is."""
+    return user_of(part.get("metadata"), part)
 
 
 def _owners(checkpoint: Row) -> dict[str, str]:
@@ -372,12 +368,12 @@ def _owners(checkpoint: Row) -> dict[str, str]:
     last one."""
     owners: dict[str, str] = {}
     last_run = _object(_object(checkpoint.get("variable_scopes")).get("user"))
-    user = _user_of({"user_id": last_run.get("id")})
+    user = user_of({"user_id": last_run.get("id")})
     if user and isinstance(last_run.get("session"), str):
         owners[last_run["session"]] = user
     for sessions in (_first_sessions(checkpoint), _second_sessions(checkpoint)):
         for name, session in sessions.items():
-            user = _user_of(_object(session))
+            user = _owner(_object(session))
             if user:
                 owners[name] = user
     return owners

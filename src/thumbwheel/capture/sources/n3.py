@@ -18,6 +18,7 @@ from typing import Any
 
 from thumbwheel.capture.fields import answer_at, moment, name_of, number_of, objects_at, text_at
 from thumbwheel.capture.lines import OnPosition, ignore_position
+from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import Item, JsonLines, Parse, Row, Unwanted
 from thumbwheel.capture.types import (
@@ -27,7 +28,6 @@ from thumbwheel.capture.types import (
     TraceRecord,
     Unreadable,
 )
-from thumbwheel.core.errors import InputError
 
 KNOWN = ("prompt", "response", "score", "runId", "run_id", "notes", "id", "created_at", "createdAt")
 POSTED, SCALED = Scale(min=0, max=1), Scale(min=-1, max=1)
@@ -130,8 +130,8 @@ def _demand_one_agent(path: Path) -> None:
         counts = ", ".join(f"{name} ({count} rows)" for name, count in largest)
         more = f" and {len(owners) - 10} more" if len(owners) > 10 else ""
         example, _ = largest[0]
-        raise InputError(
-            f"file {str(path)!r}",
+        raise file_error(
+            path,
             f"its rows are of {len(owners)} agents: {counts}{more}",
             f"Import one at a time, for example: --agent-id {example}",
         )

@@ -37,7 +37,7 @@ from pydantic import ValidationError
 from thumbwheel.capture.json_text import HasNul, has_nul, json_value
 from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
-from thumbwheel.capture.regular_file import files_below, read_regular
+from thumbwheel.capture.regular_file import file_error, files_below, read_regular
 from thumbwheel.capture.rowfile import FileRow
 from thumbwheel.capture.source import (
     Item,
@@ -47,7 +47,8 @@ from thumbwheel.capture.source import (
     Parse,
     Refused,
     Row,
-    named,
+    item_of,
+    items_of_files,
     numbered,
 )
 from thumbwheel.capture.types import (
@@ -56,7 +57,6 @@ from thumbwheel.capture.types import (
     TargetRef,
     TraceRecord,
     Unreadable,
-    explain,
     parse_time,
 )
 from thumbwheel.core.errors import InputError
@@ -290,7 +290,7 @@ class Widgets(JsonLines):
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         """Every item in order. The file of a run is one JSON object and is held in memory."""
         if path.is_dir():
-            yield from numbered(self._folder(path, on_position))
+            yield from self._folder(path, on_position)
             return
         value = _value(path)
         ratings = _ratings(value)
@@ -304,17 +304,15 @@ class Widgets(JsonLines):
         on_position(path.stat().st_size)
 
     def _folder(self, folder: Path, on_position: OnPosition) -> Iterator[Item]:
-        files = list(files_below(folder, ".json"))
-        runs = [file for file in files if _is_run(_value(file))]
+        runs = [file for file in files_below(folder, ".json") if _is_run(_value(file))]
         if not runs:
             raise InputError(
                 f"folder {str(folder)!r}",
                 "no file in it has the entries of a run",
                 "Name the folder of exhaustive_data.json",
             )
-        for run in runs:
-            yield from named(_run_items(run, self.ratings), run.relative_to(folder).as_posix())
-        on_position(sum(file.stat().st_size for file in files))
+        read = partial(_run_items, ratings=self.ratings)
+        yield from items_of_files(folder, runs, read, on_position)
 
 
 def _value(path: Path, *, allow_nul: bool = True) -> Any:
@@ -352,7 +350,7 @@ def _run_of(path: Path) -> _Run:
     """What is known about the run in this file, and from the catalogues beside it."""
     value = _value(path)
     if has_nul([value.get("run_id"), value.get("created_at")]):
-        raise InputError(f"file {str(path)!r}", str(HasNul()), "Correct its run_id or created_at")
+        raise file_error(path, str(HasNul()), "Correct its run_id or created_at")
     entries = [
         entry for entry in value["entries"] if isinstance(entry, dict) and not has_nul(entry)
     ]
@@ -397,8 +395,8 @@ def _described(described: Any, rendered: Mapping[str, str]) -> dict[str, str]:
 def _run_beside(path: Path) -> _Run:
     runs = [file for file in sorted(path.parent.glob("*.json")) if _is_run(_value(file))]
     if len(runs) != 1:
-        raise InputError(
-            f"file {str(path)!r}",
+        raise file_error(
+            path,
             f"there are {len(runs)} runs beside it, and entry ids begin anew with every run",
             "Put it into the folder of its exhaustive_data.json",
         )
@@ -549,14 +547,9 @@ def _thumbs(row: Row, run: _Run, path: Path) -> list[AnyRecord]:
 
 def _item(records: Callable[[], list[AnyRecord]], row: Any) -> Item:
     text = json.dumps(row, ensure_ascii=False)
-    try:
-        if has_nul(row):
-            raise HasNul
-        return Line(0, records(), text)
-    except ValidationError as error:
-        return Refused(0, explain(error), text)
-    except Unreadable as error:
-        return Refused(0, str(error), text)
+    if has_nul(row):
+        return Refused(0, str(HasNul()), text)
+    return item_of(0, text, records)
 
 
 SOURCE = Widgets(parse, claims, EXAMPLE)
