@@ -179,11 +179,11 @@ def judged_once(home: Path, version: str) -> None:
             CycleReport("animals", version=version),
             CycleReport("animals", version=version),
         )
-        steps.release(ws, first, config, state=state)
+        steps.release_candidate(ws, first, config, state=state)
         ws.db.write(lambda connection: connection.execute(schema.exports.delete()))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(steps, "evaluate", again)
-            steps.release(ws, second, config, state=state)
+            steps.release_candidate(ws, second, config, state=state)
         assert first.evaluation is not None
         assert second.evaluation is not None
         assert (second.evaluation.id, second.verdict) == (first.evaluation.id, first.verdict)

@@ -78,7 +78,7 @@ class EvaluationConfig(Config):
     judge_model: str | None = None
     """The judging model, as its endpoint calls it."""
     judge_agreement: str | None = None
-    """The file in which this judge's agreement with people is stated; see thumbwheel label trust."""
+    """The file that states this judge's agreement with people; see thumbwheel label trust."""
     hour_price: float | None = Field(default=None, ge=0)
     """What an hour of the machine costs that serves what has no price of its own, in the same
     currency; so answers get their cost."""

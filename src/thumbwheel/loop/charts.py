@@ -1,8 +1,8 @@
 """Charts as inline SVG: before and after with intervals, training curves, counts. Data in, text
 out; nothing is fetched or stored.
 
-Text stays text (readable aloud, searchable), ink is `currentColor`, so that a page in the dark
-works, and each chart says in words what it shows. Direct labels instead of legends.
+Text stays text, so that it can be searched and read aloud. Ink is `currentColor`, so that a dark
+page works. Each chart says in words what it shows, and has direct labels instead of a legend.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ TIDY = {
     r' font-family: [^;"]*': " font-family: inherit",
     r'width="[\d.]+pt" height="[\d.]+pt"': 'class="chart"',
 }
-"""What matplotlib writes -> what a page with several charts needs: names of groups repeat, styles
-would reach the whole page."""
+"""Pattern in matplotlib's SVG -> its replacement, so that a page can hold several charts: names of
+groups repeat, and styles would apply to the whole page."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One row of a before-and-after chart, in percent; the interval is that of the gain, in points."""
+    """One row of a before-and-after chart, in percent. The interval is that of the gain, in
+    points."""
 
     label: str
     before: float
@@ -79,16 +80,14 @@ def changes(rows: Sequence[Change], title: str) -> str:
     height = 0.3 + ROW * len(rows)
     with _figure(WIDTH, height) as figure:
         axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
-        ends = [
-            value
-            for row in rows
-            for value in (row.before, row.after, row.before + row.low, row.before + row.high)
-        ]
+        ends = []
+        for row in rows:
+            ends += [row.before, row.after, row.before + row.low, row.before + row.high]
         margin = max(3.0, 0.06 * (max(ends) - min(ends)))
         axes.set_xlim(max(-2.0, min(ends) - margin), min(102.0, max(ends) + margin))
         axes.set_ylim(len(rows) - 0.55, -0.72)
-        for place, row in enumerate(rows):
-            _change(axes, place, row)
+        for y, row in enumerate(rows):
+            _change(axes, y, row)
         axes.set_yticks([])
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} %")
         axes.grid(axis="x", color=FAINT, alpha=0.25, linewidth=0.6)
@@ -96,32 +95,30 @@ def changes(rows: Sequence[Change], title: str) -> str:
         return _svg(figure, title, "; ".join(_in_words(row) for row in rows))
 
 
-def _change(axes: Axes, place: int, row: Change) -> None:
+def _change(axes: Axes, y: int, row: Change) -> None:
     low, high = row.before + row.low, row.before + row.high
-    axes.plot(
-        [low, high], [place, place], color=ACCENT, alpha=0.28, linewidth=7, solid_capstyle="butt"
-    )
-    axes.plot([row.before, row.after], [place, place], color=INK, linewidth=1)
+    axes.plot([low, high], [y, y], color=ACCENT, alpha=0.28, linewidth=7, solid_capstyle="butt")
+    axes.plot([row.before, row.after], [y, y], color=INK, linewidth=1)
     axes.plot(
         [row.before],
-        [place],
+        [y],
         "o",
         markersize=6,
         markerfacecolor="none",
         markeredgecolor=INK,
         markeredgewidth=1.2,
     )
-    axes.plot([row.after], [place], "o", markersize=6.5, color=ACCENT)
+    axes.plot([row.after], [y], "o", markersize=6.5, color=ACCENT)
     gain = f"{row.after - row.before:+.1f} [{row.low:+.1f}, {row.high:+.1f}]".replace("-", "−")
-    line: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "color": INK}
-    axes.annotate(_short(row.label), (0.0, place - 0.45), fontsize=9, fontweight="bold", **line)
-    axes.annotate(
-        f"{row.before:.1f} → {row.after:.1f} %  ·  {gain}  ·  n {row.n:,}",
-        (1.0, place - 0.45),
-        ha="right",
-        fontsize=8.5,
-        **line,
-    )
+    figures = f"{row.before:.1f} → {row.after:.1f} %  ·  {gain}  ·  n {row.n:,}"
+    _row_text(axes, y, row.label, figures)
+
+
+def _row_text(axes: Axes, y: int, label: str, figures: str) -> None:
+    """The text above a row: its label on the left, its figures on the right."""
+    style: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center", "color": INK}
+    axes.annotate(_short(label), (0.0, y - 0.45), fontsize=9, fontweight="bold", **style)
+    axes.annotate(figures, (1.0, y - 0.45), ha="right", fontsize=8.5, **style)
 
 
 def _in_words(row: Change) -> str:
@@ -132,19 +129,20 @@ def _in_words(row: Change) -> str:
 
 
 def curves(
-    panels: Mapping[str, Sequence[Line]], kept: int | None, shares: Collection[str], title: str
+    panels: Mapping[str, Sequence[Line]],
+    best_step: int | None,
+    shares: Collection[str],
+    title: str,
 ) -> str:
-    """Small multiples over the optimiser step, two a row; `kept` marks the step whose adapter was
-    taken; `shares` run from 0 to 1."""
-    names = list(panels)
-    rows = (len(names) + 1) // 2
+    """Small multiples over the optimiser step, two a row. `best_step` is the step whose adapter is
+    the candidate; panels in `shares` run from 0 to 1."""
+    rows = (len(panels) + 1) // 2
     with _figure(WIDTH, 1.75 * rows) as figure:
-        grid = figure.subplots(rows, 2, squeeze=False)
-        for place, axes in enumerate(grid.flat):
-            if place < len(names):
-                _panel(axes, names[place], panels[names[place]], kept, names[place] in shares)
-            else:
-                axes.set_visible(False)
+        all_axes = list(figure.subplots(rows, 2, squeeze=False).flat)
+        for axes, (name, lines) in zip(all_axes, panels.items(), strict=False):
+            _panel(axes, name, lines, best_step, name in shares)
+        for axes in all_axes[len(panels) :]:
+            axes.set_visible(False)
         figure.subplots_adjust(
             left=0.08,
             right=0.945,
@@ -156,23 +154,24 @@ def curves(
         return _svg(figure, title, "; ".join(_ends(name, lines) for name, lines in panels.items()))
 
 
-def _panel(axes: Axes, name: str, lines: Sequence[Line], kept: int | None, share: bool) -> None:
+def _panel(
+    axes: Axes, name: str, lines: Sequence[Line], best_step: int | None, is_share: bool
+) -> None:
     axes.set_title(_short(name), loc="left", fontsize=9, color=INK, pad=6)
     for line in lines:
-        style: dict[str, Any] = (
-            {"color": ACCENT, "linewidth": 1.8}
-            if line.label == "dev"
-            else {"color": MUTED, "linewidth": 1.0}
-        )
-        xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
-        axes.plot(xs, ys, marker="o" if len(xs) < 3 else None, markersize=4, **style)
-    if share:
+        style: dict[str, Any] = {"color": MUTED, "linewidth": 1.0}
+        if line.label == "dev":
+            style = {"color": ACCENT, "linewidth": 1.8}
+        steps = [step for step, _ in line.points]
+        values = [value for _, value in line.points]
+        marker = "o" if len(steps) < 3 else None
+        axes.plot(steps, values, marker=marker, markersize=4, **style)
+    if is_share:
         axes.set_ylim(0, 1.05)
-    if kept is not None:
-        axes.axvline(kept, color=INK, linewidth=0.8, linestyle=(0, (2, 3)))
-    for line, height in zip(
-        lines, _apart([line.points[-1][1] for line in lines], axes.get_ylim()), strict=True
-    ):
+    if best_step is not None:
+        axes.axvline(best_step, color=INK, linewidth=0.8, linestyle=(0, (2, 3)))
+    last_values = [line.points[-1][1] for line in lines]
+    for line, height in zip(lines, _apart(last_values, axes.get_ylim()), strict=True):
         color = ACCENT if line.label == "dev" else FAINT
         axes.annotate(
             f"\u00a0{line.label}",
@@ -208,12 +207,12 @@ def bars(counts: Mapping[str, int], title: str) -> str:
     height = 0.1 + 0.27 * len(counts)
     with _figure(WIDTH, height) as figure:
         axes = figure.add_axes((0.17, 0.05 / height, 0.72, 1 - 0.1 / height))
-        for place, (name, count) in enumerate(counts.items()):
-            axes.barh(place, count, height=0.62, color=ACCENT, alpha=0.75)
-            axes.annotate(f"\u00a0{count:,}", (count, place), va="center", fontsize=8.5, color=INK)
+        for y, (name, count) in enumerate(counts.items()):
+            axes.barh(y, count, height=0.62, color=ACCENT, alpha=0.75)
+            axes.annotate(f"\u00a0{count:,}", (count, y), va="center", fontsize=8.5, color=INK)
             axes.annotate(
                 _short(name),
-                (-0.015, place),
+                (-0.015, y),
                 xycoords=("axes fraction", "data"),
                 va="center",
                 ha="right",
@@ -231,50 +230,30 @@ def ladder(rungs: Sequence[Rung], title: str) -> str:
     height = 0.3 + ROW * len(rungs)
     with _figure(WIDTH, height) as figure:
         axes = figure.add_axes((0.01, 0.28 / height, 0.98, 1 - 0.3 / height))
-        least = max(1e-9, min(one.kl for one in rungs)) / 3
+        kls = [rung.kl for rung in rungs]
+        left = max(1e-9, min(kls)) / 3
         axes.set_xscale("log")
-        axes.set_xlim(least, 3 * max(least, *(one.kl for one in rungs)))
+        axes.set_xlim(left, 3 * max(left, *kls))
         axes.set_ylim(len(rungs) - 0.55, -0.72)
-        for place, one in enumerate(rungs):
-            face = ACCENT if one.good else "none"
+        for y, rung in enumerate(rungs):
+            kl = max(rung.kl, left)
+            bar: dict[str, Any] = {"alpha": 0.28, "linewidth": 7, "solid_capstyle": "butt"}
+            axes.plot([left, kl], [y, y], color=ACCENT, **bar)
             axes.plot(
-                [least, max(one.kl, least)],
-                [place, place],
-                color=ACCENT,
-                alpha=0.28,
-                linewidth=7,
-                solid_capstyle="butt",
-            )
-            axes.plot(
-                [max(one.kl, least)],
-                [place],
+                [kl],
+                [y],
                 "o",
                 markersize=6.5,
-                markerfacecolor=face,
+                markerfacecolor=ACCENT if rung.good else "none",
                 markeredgecolor=ACCENT,
             )
-            line: dict[str, Any] = {
-                "xycoords": ("axes fraction", "data"),
-                "va": "center",
-                "color": INK,
-            }
-            axes.annotate(
-                _short(one.label), (0.0, place - 0.45), fontsize=9, fontweight="bold", **line
-            )
-            axes.annotate(
-                f"KL {one.kl:.2g}  ·  {one.text}",
-                (1.0, place - 0.45),
-                ha="right",
-                fontsize=8.5,
-                **line,
-            )
+            _row_text(axes, y, rung.label, f"KL {rung.kl:.2g}  ·  {rung.text}")
         axes.set_yticks([])
         axes.minorticks_off()
         axes.grid(axis="x", color=FAINT, alpha=0.25, linewidth=0.6)
         axes.spines["left"].set_visible(False)
-        return _svg(
-            figure, title, "; ".join(f"{one.label}: KL {one.kl:.2g}, {one.text}" for one in rungs)
-        )
+        words = "; ".join(f"{rung.label}: KL {rung.kl:.2g}, {rung.text}" for rung in rungs)
+        return _svg(figure, title, words)
 
 
 def _short(text: str) -> str:
@@ -312,23 +291,20 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
 
 
 def _svg(figure: Figure, title: str, words: str) -> str:
-    """The figure as an <svg> element for a page: no header, no metadata, own ids, its meaning in
-    words."""
+    """The figure as an <svg> element for a page: without header and metadata, with unique ids, and
+    with its meaning in words."""
     import io
 
     import matplotlib as mpl
 
     out = io.StringIO()
-    with mpl.rc_context(
-        {"svg.hashsalt": title}
-    ):  # the ids of two charts on one page must differ, and stay the same from run to run
+    # The ids of two charts on one page must differ, and stay the same from run to run.
+    with mpl.rc_context({"svg.hashsalt": title}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     drawing = out.getvalue()
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
     for pattern, plain in TIDY.items():
         drawing = re.sub(pattern, plain, drawing, flags=re.DOTALL)
     head, body = drawing.split(">", 1)
-    return (
-        f"{head} "
-        f'role="img">\n<title>{escape(visible(title))}</title>\n<desc>{escape(visible(words))}</desc>{body}'
-    )
+    meaning = f"<title>{escape(visible(title))}</title>\n<desc>{escape(visible(words))}</desc>"
+    return f'{head} role="img">\n{meaning}{body}'

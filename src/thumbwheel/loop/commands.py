@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from thumbwheel.loop.types import SourceUse
+    from thumbwheel.models.types import ModelVersion
 
 models = typer.Typer(help="List versions, show one, follow its lineage.")
 
@@ -23,40 +27,42 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        found = versions.versions(ws, agent)
-        aliases = versions.aliases_of(ws, agent)
-    names = {
-        one.id: sorted(alias for alias, at in aliases.items() if at == one.id) for one in found
-    }
+        all_versions = versions.versions(ws, agent)
+        version_of_alias = versions.aliases_of(ws, agent)
+    aliases: dict[str, list[str]] = {version.id: [] for version in all_versions}
+    for alias, version_id in sorted(version_of_alias.items()):
+        aliases[version_id].append(alias)
     if json:
-        log.answer([{**asdict(one), "name": one.name, "aliases": names[one.id]} for one in found])
+        values = []
+        for version in all_versions:
+            names = {"name": version.name, "aliases": aliases[version.id]}
+            values.append(asdict(version) | names)
+        log.answer(values)
         return
-    numbered = {one.id: one.name for one in found}
-    rows = [
-        (
-            one.name,
-            _state(one),
-            ", ".join(names[one.id]),
-            numbered.get(one.parent_id or ""),
-            one.run_id,
-            f"{one.recorded_at:%Y-%m-%d %H:%M}",
+    name_of = {version.id: version.name for version in all_versions}
+    rows = []
+    for version in all_versions:
+        row = (
+            version.name,
+            _state(version),
+            ", ".join(aliases[version.id]),
+            name_of.get(version.parent_id or ""),
+            version.run_id,
+            f"{version.recorded_at:%Y-%m-%d %H:%M}",
         )
-        for one in found
-    ]
+        rows.append(row)
     log.table(
         f"versions of {agent}", ("version", "state", "aliases", "parent", "run", "recorded"), rows
     )
 
 
-def _state(one: Any) -> str:
-    basis = (
-        " (canary only)"
-        if one.basis == "feedback" and one.state == "approved"
-        else f" ({one.basis})"
-        if one.basis
-        else ""
-    )
-    return f"{one.state}{basis}{', tainted' if one.tainted else ''}"
+def _state(version: ModelVersion) -> str:
+    state = str(version.state)
+    if version.basis == "feedback" and version.state == "approved":
+        state += " (canary only)"
+    elif version.basis:
+        state += f" ({version.basis})"
+    return f"{state}, tainted" if version.tainted else state
 
 
 @models.command()
@@ -76,8 +82,8 @@ def endpoint(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """A model that somebody else serves as a version: v0, where it is what runs today; evaluations
-    then show its quality and its price.
+    """Register a model that somebody else serves as a version: v0, where it is what runs today.
+    Evaluations then show its quality and its price.
 
     Its key is read from THUMBWHEEL_ENDPOINT_KEY when it is asked, and stored nowhere.
 
@@ -90,13 +96,13 @@ def endpoint(
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        found = versions.add_endpoint(ws, agent, url, model, price_in, price_out)
+        version = versions.add_endpoint(ws, agent, url, model, price_in, price_out)
     if json:
-        log.answer({**asdict(found), "name": found.name})
+        log.answer({**asdict(version), "name": version.name})
     else:
         log.say(
-            f"{found.name} of {agent} is {found.base}. Compare: thumbwheel evaluate latest "
-            f"--agent {agent} --against {found.name}"
+            f"{version.name} of {agent} is {version.base}. Compare: thumbwheel evaluate latest "
+            f"--agent {agent} --against {version.name}"
         )
 
 
@@ -110,22 +116,23 @@ def show(ctx: typer.Context, version: Version, agent: Agent, json: AsJson = Fals
     from thumbwheel.loop.report import collect
 
     with ctx.obj() as ws:
-        found = collect(ws, agent, version)
+        report = collect(ws, agent, version)
     if json:
-        log.answer(found)
+        log.answer(report)
         return
-    one = found["lineage"]["version"]
+    record = report["lineage"]["version"]
     rows = [
-        ("state", one["state"]),
-        ("base", one["base"]),
-        ("fingerprint", one["base_fingerprint"]),
-        ("run", one["run_id"]),
+        ("state", record["state"]),
+        ("base", record["base"]),
+        ("fingerprint", record["base_fingerprint"]),
+        ("run", record["run_id"]),
     ]
-    rows += [(f"adapter {name}", sha256) for name, sha256 in (one["adapter"] or {}).items()]
-    log.table(f"{agent} {found['version']}", ("", ""), rows + _measured(found["summary"]))
+    rows += [(f"adapter {name}", sha256) for name, sha256 in (record["adapter"] or {}).items()]
+    rows += _summary_rows(report["summary"])
+    log.table(f"{agent} {report['version']}", ("", ""), rows)
 
 
-def _measured(summary: dict[str, Any] | None) -> list[tuple[str, object]]:
+def _summary_rows(summary: dict[str, Any] | None) -> list[tuple[str, object]]:
     from thumbwheel.loop.formatting import percent, points
 
     if summary is None:
@@ -169,36 +176,31 @@ def lineage(
         if of is not None:
             _show_uses(verbs.uses(ws, agent, of), of, json)
             return
-        found = verbs.lineage(ws, agent, version or "")
+        version_lineage = verbs.lineage(ws, agent, version or "")
     if json:
-        log.answer(found.to_json())
+        log.answer(version_lineage.to_json())
         return
-    for depth, text in verbs.tree(found):
+    for depth, text in verbs.tree(version_lineage):
         log.show("   " * depth + text)
 
 
-def _show_uses(found: list[Any], of: str, json: bool) -> None:
+def _show_uses(uses: list[SourceUse], source: str, json: bool) -> None:
     from dataclasses import asdict
 
     from thumbwheel.core import log
 
     if json:
-        log.answer([{**asdict(one), "role": one.role} for one in found])
+        log.answer([{**asdict(use), "role": use.role} for use in uses])
         return
-    rows = [
-        (
-            one.version,
-            one.role + (f" through {one.through}" if one.through else ""),
-            ", ".join(f"{split} {count}" for split, count in one.rows.items()),
-            one.run_id,
-        )
-        for one in found
-    ]
-    log.table(
-        f"versions with {of} in their data" if rows else f"no version has {of} in its data",
-        ("version", "role", "rows", "run"),
-        rows,
-    )
+    rows = []
+    for use in uses:
+        role = f"{use.role} through {use.through}" if use.through else use.role
+        counts = ", ".join(f"{split} {count}" for split, count in use.rows.items())
+        rows.append((use.version, role, counts, use.run_id))
+    title = f"no version has {source} in its data"
+    if rows:
+        title = f"versions with {source} in their data"
+    log.table(title, ("version", "role", "rows", "run"), rows)
 
 
 @models.command()
@@ -218,16 +220,16 @@ def alias(
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        one = versions.version(ws, agent, version)
+        target = versions.version(ws, agent, version)
         versions.check_alias_name(name)
-        require_approval(ws, one, name)
-        if any(
-            row.state == "warm" for row in switch.deployments(ws, agent)
-        ):  # an alias then moves together with what answers for it
+        require_approval(ws, target, name)
+        deployments = switch.deployments(ws, agent)
+        if any(deployment.state == "warm" for deployment in deployments):
+            # The alias moves together with the deployment that answers for it.
             switch.promote(ws, agent, version, name, reason="named by hand")
         else:
-            versions.point(ws, agent, name, one)
-    log.say(f"{name} is now {one.name}")
+            versions.point(ws, agent, name, target)
+    log.say(f"{name} is now {target.name}")
 
 
 def report(

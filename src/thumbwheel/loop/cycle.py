@@ -1,17 +1,17 @@
 """One turn of the wheel, in order. Read this first.
 
     plan       what the feedback permits
-    train      a candidate by every method that the plan allows and the settings name
-    choose     the candidates are compared on the dev rows
-    evaluate   the best one against what answers today, on rows that nobody trained on
-    gate       approved, approved for a canary, or rejected
-    export     the files of what was approved
-    deploy     it answers, after a check that it is the approved model
-    report     one HTML file that says all of this
+    train      one candidate by every method that the plan allows and the settings name
+    choose     compare the candidates on the dev rows
+    evaluate   compare the best one with what answers today, on rows that nobody trained on
+    gate       approve it, approve it for a canary, or reject it
+    export     write the files of an approved version
+    deploy     let it answer, after a check that it is the approved model
+    report     write one HTML file that says all of this
 
-Every step is the public verb of its stage. A cycle that was stopped or killed goes on where it was
-when it is started again: a training from its newest checkpoint, and finished steps are not repeated
-(`cycle_state.py`).
+Every step is the public verb of its stage. When a cycle was stopped or killed and is started again,
+it goes on where it was: training goes on from its newest checkpoint, and finished steps are not
+repeated (`cycle_state.py`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.types import Evaluation
 from thumbwheel.export.package import export, exports, manifest_of
 from thumbwheel.export.types import Export
-from thumbwheel.loop.cycle_checks import GGUF, base_of, check_ready
+from thumbwheel.loop.cycle_checks import GGUF, check_ready, default_base
 from thumbwheel.loop.cycle_state import CycleState
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
 from thumbwheel.loop.report import report
@@ -45,28 +46,28 @@ from thumbwheel.training.train import runs, train
 from thumbwheel.training.types import RunState
 
 CANARY = "canary"
-"""The alias of what was approved on feedback alone."""
+"""The alias of a version that was approved on feedback alone."""
 
 
 def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False) -> CycleReport:
-    """Turn the wheel once for `agent`, as far as its feedback carries; `anew` forgets a turn that
-    was not finished.
+    """Turn the wheel once for `agent`, as far as its feedback carries. `anew` forgets an unfinished
+    cycle.
 
-    Raises Conflict while another cycle of the agent runs, KeyboardInterrupt when a training was
-    stopped by Ctrl-C, and whatever a verb raises that a person has to mend first. A method whose
-    training fails is passed over, with its reason.
+    A method whose training fails is passed over, with its reason. Raises Conflict while another
+    cycle of the agent runs, KeyboardInterrupt when Ctrl-C stopped a training, and the error of any
+    other step.
     """
     check_ready(ws, config)
     with CycleState.open(ws.home.cycles / agent, config.training_settings, anew) as state:
         cycle = _find_candidate(ws, agent, config, state)
         if cycle.version is not None:
-            release(ws, cycle, config, state=state)
+            release_candidate(ws, cycle, config, state=state)
         state.finish()
     return cycle
 
 
 def find_candidate(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
-    """The first half of a turn: plan, train, choose. Raises as `run_cycle` does."""
+    """The first half of a cycle: plan, train, choose. Raises as `run_cycle` does."""
     check_ready(ws, config)
     with CycleState.open(ws.home.cycles / agent, config.training_settings) as state:
         cycle = _find_candidate(ws, agent, config, state)
@@ -87,7 +88,7 @@ def _find_candidate(
     if not methods:
         cycle.reasons = [line for line in cycle.plan if line.startswith("Do not train yet")]
         return cycle
-    cycle.base = state.base or config.base or base_of(ws, agent)
+    cycle.base = state.base or config.base or default_base(ws, agent)
     state.note(methods=methods, base=cycle.base)
     cycle.candidates = train_candidates(ws, agent, cycle.base, methods, state)
     cycle.version = choose(ws, agent, cycle, state)
@@ -97,8 +98,7 @@ def _find_candidate(
 def train_candidates(
     ws: Workspace, agent: str, base: str, methods: Sequence[str], state: CycleState
 ) -> list[Candidate]:
-    """Train by each method; one that was begun is gone on with, one that is finished is not
-    repeated."""
+    """Train by each method, unless this cycle did so before."""
     for method in methods:
         if method not in state.candidates:
             with log.step(f"train {method}"):
@@ -111,24 +111,27 @@ def train_candidates(
 def train_candidate(
     ws: Workspace, agent: str, base: str, method: str, state: CycleState
 ) -> Candidate:
-    """What training by `method` gives: by a new run, or by the one that this cycle began."""
-    begun = [run for run in runs(ws, agent) if run.id == state.runs.get(method)]
-    ended = begun[0].state if begun else None
-    trained = [
-        version.name
-        for version in versions.versions(ws, agent)
-        if begun and version.run_id == begun[0].id
-    ]
-    if (
-        trained or ended is RunState.NOTHING_LEARNED
-    ):  # the cycle was killed before it could note that
-        return Candidate(method, trained[0] if trained else None, begun[0].id, begun[0].reason)
+    """The candidate by `method`: from the run that this cycle began, else from a new run."""
+    begun = None
+    for run in runs(ws, agent):
+        if run.id == state.runs.get(method):
+            begun = run
+
+    # The cycle was killed after the run ended and before it could note the candidate.
+    if begun is not None:
+        for version in versions.versions(ws, agent):
+            if version.run_id == begun.id:
+                return Candidate(method, version.name, begun.id, begun.reason)
+        if begun.state is RunState.NOTHING_LEARNED:
+            return Candidate(method, None, begun.id, begun.reason)
+
     try:
-        if ended in (RunState.STOPPED, RunState.RUNNING):
-            result = train(ws, agent, method, resume=begun[0].id)
+        if begun is not None and begun.state in (RunState.STOPPED, RunState.RUNNING):
+            result = train(ws, agent, method, resume=begun.id)
         else:
-            state.note(runs=state.runs | {method: ids.new("run")})
-            result = train(ws, agent, method, base, run_id=state.runs[method])
+            run_id = ids.new("run")
+            state.note(runs=state.runs | {method: run_id})
+            result = train(ws, agent, method, base, run_id=run_id)
     except (TrainingError, DataError) as error:
         return Candidate(method, None, None, str(error))
     if result.state is RunState.STOPPED:  # the training took the Ctrl-C for itself
@@ -140,10 +143,8 @@ def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> 
     """The best candidate by the dev rows; None, with reasons, where none is better than the base."""
     names = [candidate.version for candidate in cycle.candidates if candidate.version]
     if not names:
-        cycle.reasons += [
-            f"{candidate.method} gave no candidate: {candidate.reason}"
-            for candidate in cycle.candidates
-        ]
+        for candidate in cycle.candidates:
+            cycle.reasons.append(f"{candidate.method} gave no candidate: {candidate.reason}")
         return None
     if state.chosen in names:
         return state.chosen
@@ -157,64 +158,70 @@ def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> 
     return comparison.best
 
 
-def release(
+def release_candidate(
     ws: Workspace,
     cycle: CycleReport,
     config: CycleConfig,
-    settings: Mapping[str, Any] | None = None,
+    target_settings: Mapping[str, Any] | None = None,
     state: CycleState | None = None,
 ) -> None:
-    """Evaluate the chosen version, let the gate decide, take out and deploy what it approves, and
-    write the report.
+    """The second half of a cycle: evaluate the chosen version, let the gate decide, export and
+    deploy what it approves, and write the report.
 
-    What is approved on feedback alone is deployed as `canary`, never as `live`. `settings` are
-    those of the deployment target.
+    A version that was approved on feedback alone is deployed as `canary`, never as `live`.
     """
     agent, version = cycle.agent, str(cycle.version)
     with log.step(f"evaluate {version} on rows that nobody trained on"):
-        stored = [
-            known
-            for known in evaluations(ws, agent, version)
-            if state and known.id == state.evaluation
-        ]
-        cycle.evaluation = stored[0] if stored else evaluate(ws, agent, version)
-        if state:
-            state.note(evaluation=cycle.evaluation.id)
+        cycle.evaluation = evaluate_once(ws, agent, version, state)
         decision = gate(ws, cycle.evaluation).decision
         log.say(f"  {decision.verdict}: {decision.reasons[0]}")
     cycle.verdict = decision.verdict
     cycle.reasons += decision.reasons
-    if cycle.verdict is not Verdict.REJECTED:
+
+    if cycle.approved:
         for name in config.export:
             with log.step(f"export {name}, checked against the trained model"):
                 cycle.exports.append(export_once(ws, agent, version, name, config))
         if config.deploy:
             alias = LIVE if cycle.verdict is Verdict.APPROVED else CANARY
             with log.step(f"deploy {version} on {config.deploy} as {alias}"):
-                cycle.deployment = deploy_once(ws, cycle, config, alias, settings)
+                cycle.deployment = deploy_once(ws, cycle, config, alias, target_settings)
+
     with log.step("report"):
-        cycle.report = (
-            (config.report_to or ws.home.reports / f"{agent}-{version}.html").expanduser().resolve()
-        )
+        path = config.report_to or ws.home.reports / f"{agent}-{version}.html"
+        cycle.report = path.expanduser().resolve()
         cycle.report.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         report(ws, agent, version, cycle.report, cycle.report.with_suffix(".json"))
+
+
+def evaluate_once(ws: Workspace, agent: str, version: str, state: CycleState | None) -> Evaluation:
+    """The evaluation of `version`; the one that this cycle made before its deployment, if any."""
+    if state:
+        for evaluation in evaluations(ws, agent, version):
+            if evaluation.id == state.evaluation:
+                return evaluation
+    evaluation = evaluate(ws, agent, version)
+    if state:
+        state.note(evaluation=evaluation.id)
+    return evaluation
 
 
 def export_once(
     ws: Workspace, agent: str, version: str, format: str, config: CycleConfig
 ) -> Export:
-    """The export of `version` as `format`; a cycle that was killed after it was written finds it
-    there."""
-    folder = ((config.export_to or Path()) / f"{agent}-{version}-{format}").expanduser().resolve()
+    """The export of `version` as `format`; the one that this cycle wrote before it was killed, if
+    any."""
+    folder = (config.export_to or Path()) / f"{agent}-{version}-{format}"
+    folder = folder.expanduser().resolve()
     version_id = versions.version(ws, agent, version).id
     for earlier in exports(ws, version_id):
         if (earlier.format, earlier.path) == (format, folder) and folder.is_dir():
             return earlier
-    if (
-        manifest_of(folder).get("version_id") == version_id
-    ):  # killed between the files and their record
+    if manifest_of(folder).get("version_id") == version_id:
+        # The cycle was killed between the files and their record.
         shutil.rmtree(folder)
-    return export(ws, agent, version, format, folder, config.quant if format == GGUF else None)
+    quant = config.quant if format == GGUF else None
+    return export(ws, agent, version, format, folder, quant)
 
 
 def deploy_once(
@@ -222,19 +229,19 @@ def deploy_once(
     cycle: CycleReport,
     config: CycleConfig,
     alias: str,
-    settings: Mapping[str, Any] | None,
+    target_settings: Mapping[str, Any] | None,
 ) -> Deployment:
-    """The deployment behind `alias`; a cycle that was killed after the switch finds it there."""
+    """The deployment behind `alias`; the one that this cycle made before it was killed, if any."""
     version, target = str(cycle.version), str(config.deploy)
-    _, standing = switch.behind(ws, cycle.agent, alias)
-    if standing is not None and (standing.version, standing.target) == (version, target):
-        return switch.revive(ws, standing)
+    _, deployment = switch.behind(ws, cycle.agent, alias)
+    if deployment is not None and (deployment.version, deployment.target) == (version, target):
+        return switch.revive(ws, deployment)
     quant = None
     if Kind.GGUF in TARGETS.get(target).kinds:
-        written = {export.format: export.quant for export in cycle.exports}
-        quant = written.get(
-            GGUF, config.quant
-        )  # the file that was just written is deployed, not a second one
-    return switch.deploy(
-        ws, cycle.agent, version, target, alias, quant=quant, settings=settings
-    ).deployment
+        # The file that was just exported is deployed, not a second one.
+        exported_quants = {export.format: export.quant for export in cycle.exports}
+        quant = exported_quants.get(GGUF, config.quant)
+    result = switch.deploy(
+        ws, cycle.agent, version, target, alias, quant=quant, settings=target_settings
+    )
+    return result.deployment

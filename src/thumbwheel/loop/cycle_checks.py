@@ -1,5 +1,5 @@
-"""What a turn would do, over which base, and whether it can: all that is asked before the first
-training."""
+"""What is checked before the first training: whether a turn can do everything it is asked for, over
+which base it trains, and what it would do."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ GGUF, OLLAMA = "gguf", "ollama"
 
 
 def check_ready(ws: Workspace, config: CycleConfig) -> None:
-    """Raise what would stop the turn later: an unknown name or precision, a missing tool, no
-    Ollama."""
+    """Raise what would stop the turn later: an unknown name or precision, a missing tool, an
+    Ollama that does not answer."""
     for method in config.methods:
         if ALGORITHMS.get(method).produces_reward_model:
             why = "it makes a reward model, and a turn compares versions of the agent's model"
@@ -58,18 +58,18 @@ def plan_cycle(ws: Workspace, agent: str, config: CycleConfig) -> dict[str, Any]
     check_ready(ws, config)
     plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset"))
     methods = config.methods or plan.eligible
-    trainings = {
-        method: asdict(dry_run(ws, agent, method, config.base or base_of(ws, agent)))
-        for method in methods
-    }
-    after = [f"export {name}" for name in config.export] + (
-        [f"deploy on {config.deploy}"] if config.deploy else []
-    )
+    trainings = {}
+    for method in methods:
+        base = config.base or default_base(ws, agent)
+        trainings[method] = asdict(dry_run(ws, agent, method, base))
+    after = [f"export {name}" for name in config.export]
+    if config.deploy:
+        after.append(f"deploy on {config.deploy}")
     return {"plan": plan.to_words(), "trainings": trainings, "if approved": after}
 
 
-def base_of(ws: Workspace, agent: str) -> str:
-    """The base of the live version, else of the newest one; raises InputError where there is none."""
+def default_base(ws: Workspace, agent: str) -> str:
+    """The base of the live version, else of the newest one. Raises InputError without a version."""
     local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
     if not local:
         fix = "Name it: --base, a folder saved with save_pretrained or a Hugging Face id"
@@ -77,4 +77,7 @@ def base_of(ws: Workspace, agent: str) -> str:
             f"the base of agent {agent!r}", "nothing was trained for it yet, so none is known", fix
         )
     live_id = versions.aliases_of(ws, agent).get(LIVE)
-    return ([version for version in local if version.id == live_id] or local)[-1].base
+    for version in local:
+        if version.id == live_id:
+            return version.base
+    return local[-1].base

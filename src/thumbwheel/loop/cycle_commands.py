@@ -1,5 +1,4 @@
-"""`thumbwheel loop run` and `thumbwheel train METHOD`: the commands that take feedback, or a
-candidate, all the way."""
+"""The commands `thumbwheel loop run`, `thumbwheel train METHOD` and `thumbwheel train auto`."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ train = typer.Typer(help="Train a LoRA adapter over a base model, in a process o
 
 @loop.callback()
 def _group() -> None:
-    """Keeps `run` a command of its own."""
+    """Makes `run` a subcommand."""
 
 
 def run(
@@ -92,13 +91,9 @@ def show_cycle(cycle: CycleReport) -> None:
     ]
     if cycle.evaluation is not None:
         primary = cycle.evaluation.primary
+        values = f"{percent(primary.before)} -> {percent(primary.after)}"
         gain = f"{points(primary.gain)} points [{points(primary.low)}, {points(primary.high)}]"
-        rows.append(
-            (
-                f"{cycle.version} against {cycle.evaluation.against}",
-                f"{percent(primary.before)} -> {percent(primary.after)}, {gain}",
-            )
-        )
+        rows.append((f"{cycle.version} against {cycle.evaluation.against}", f"{values}, {gain}"))
     rows.append(("decision", cycle.verdict or "none: there is nothing to decide on"))
     rows += [("", reason) for reason in cycle.reasons]
     rows += [(f"exported as {export.format}", export.path) for export in cycle.exports]
@@ -126,7 +121,7 @@ def _show_plan(plan: dict[str, Any], as_json: bool) -> None:
 
 
 class ReleaseConfig(Config):
-    """What becomes of a candidate that was just trained."""
+    """What is done with a candidate that was just trained."""
 
     export: bool = False
     """Afterwards: evaluate it, and write it as GGUF if the gate approves."""
@@ -148,8 +143,9 @@ class ReleaseConfig(Config):
         return self
 
 
-def _method_command(name: str, releases: bool) -> Callable[..., Any]:
-    """The command of one method; one that makes versions `releases` them on demand."""
+def _method_command(name: str, makes_versions: bool) -> Callable[..., Any]:
+    """The command of one method. A method that makes versions also has the options of
+    `ReleaseConfig`."""
 
     def run(
         ctx: typer.Context,
@@ -179,18 +175,12 @@ def _method_command(name: str, releases: bool) -> Callable[..., Any]:
         from thumbwheel.training.types import RunState
 
         settings = options or {}
-        release_settings = {
-            field: settings.pop(field)
-            for field in ReleaseConfig.model_fields
-            if releases and field in settings
-        }
-        release = build(ReleaseConfig, release_settings, "options")
+        release = _take_release_config(settings) if makes_versions else ReleaseConfig()
+        cycle = None
         with ctx.obj() as ws:
             if dry_run:
-                show_dry_run(
-                    asdict(verbs.dry_run(ws, agent, name, base, dataset=dataset, options=settings)),
-                    as_json,
-                )
+                plan = verbs.dry_run(ws, agent, name, base, dataset=dataset, options=settings)
+                show_dry_run(asdict(plan), as_json)
                 return
             check_ready(ws, _cycle_config(release))
             result = verbs.train(
@@ -198,13 +188,11 @@ def _method_command(name: str, releases: bool) -> Callable[..., Any]:
             )
             if not as_json:
                 show_result(asdict(result), agent, name)
-            cycle = (
-                _release(ws, agent, result.version, release)
-                if release.export and result.version
-                else None
-            )
+            if release.export and result.version:
+                cycle = _release(ws, agent, result.version, release)
         if as_json:
-            log.answer(asdict(result) | ({"release": cycle.to_json()} if cycle else {}))
+            release_json = {"release": cycle.to_json()} if cycle else {}
+            log.answer(asdict(result) | release_json)
         elif cycle:
             show_cycle(cycle)
         if result.state is RunState.STOPPED:
@@ -215,24 +203,31 @@ def _method_command(name: str, releases: bool) -> Callable[..., Any]:
     return run
 
 
+def _take_release_config(options: dict[str, Any]) -> ReleaseConfig:
+    """The release settings among the options of a method, which are removed from `options`."""
+    settings = {}
+    for field in ReleaseConfig.model_fields:
+        if field in options:
+            settings[field] = options.pop(field)
+    return build(ReleaseConfig, settings, "options")
+
+
 def _cycle_config(release: ReleaseConfig) -> CycleConfig:
-    """The part of a turn that comes after the training."""
+    """The settings of the second half of a turn."""
     if not release.export:
         return CycleConfig()
-    return CycleConfig(
-        export=("gguf",), quant=release.quant, deploy="ollama" if release.register_ollama else None
-    )
+    deploy = "ollama" if release.register_ollama else None
+    return CycleConfig(export=("gguf",), quant=release.quant, deploy=deploy)
 
 
 def _release(ws: Workspace, agent: str, version: str, config: ReleaseConfig) -> CycleReport:
-    """Take a version that was just trained the rest of the way."""
-    from thumbwheel.loop.cycle import release
+    """The second half of a turn for a version that was just trained."""
+    from thumbwheel.loop.cycle import release_candidate
     from thumbwheel.loop.cycle_types import CycleReport
 
     cycle = CycleReport(agent, version=version)
-    release(
-        ws, cycle, _cycle_config(config), {"name": config.model_name} if config.model_name else None
-    )
+    target_settings = {"name": config.model_name} if config.model_name else None
+    release_candidate(ws, cycle, _cycle_config(config), target_settings)
     return cycle
 
 
@@ -264,21 +259,23 @@ def auto(
     from thumbwheel.loop.cycle_checks import plan_cycle
 
     with ctx.obj() as ws:
-        given = {name: value for name, value in {"base": base, "methods": methods}.items() if value}
-        config = ws.settings(CycleConfig, "loop", given).model_copy(
-            update={"export": (), "quant": None, "deploy": None}
-        )
+        options: dict[str, Any] = {}
+        if base:
+            options["base"] = base
+        if methods:
+            options["methods"] = methods
+        config = ws.settings(CycleConfig, "loop", options)
+        config = config.model_copy(update={"export": (), "quant": None, "deploy": None})
         if dry_run:
             _show_plan(plan_cycle(ws, agent, config), as_json)
             return
         cycle = find_candidate(ws, agent, config)
     if as_json:
-        candidates = [asdict(candidate) for candidate in cycle.candidates]
         log.answer(
             {
                 "version": cycle.version,
                 "method": cycle.method,
-                "candidates": candidates,
+                "candidates": [asdict(candidate) for candidate in cycle.candidates],
                 "reasons": cycle.reasons,
             }
         )

@@ -1,7 +1,7 @@
-"""What a cycle of an agent has done so far: a small file of the home, replaced after every step.
+"""The state of an agent's unfinished cycle: a small file in the home, replaced after every step.
 
-Verbs that store what they give (evaluations, decisions, exports, deployments) are not noted here:
-they are found where they are stored.
+Decisions, exports and deployments are not recorded here: their stages store them, and the cycle
+finds them there.
 """
 
 from __future__ import annotations
@@ -25,30 +25,28 @@ FILE, LOCK = "cycle.json", "lock"
 
 @dataclass
 class CycleState:
-    """`settings` are those that decide what is trained; other ones may change between two starts of
-    a cycle.
-
-    `runs` has the id of the training by each method, noted before it begins. `base` is the one that
-    all methods train over.
-    """
+    """How far a cycle has come."""
 
     folder: Path
     settings: Mapping[str, Any]
+    """The settings that decide what is trained; others may change between two starts of a cycle."""
     base: str | None = None
+    """The base that all methods train over."""
     methods: list[str] = field(default_factory=list)
     runs: dict[str, str] = field(default_factory=dict)
+    """Method -> the id of its run, noted before the run begins."""
     candidates: dict[str, Candidate] = field(default_factory=dict)
     chosen: str | None = None
     evaluation: str | None = None
-    """Id of the evaluation of the chosen version: what answers today is another one after the
-    deployment."""
+    """Id of the evaluation of the chosen version. It has to be noted, since after the deployment
+    another version answers and would be compared with."""
 
     @classmethod
     @contextmanager
     def open(
         cls, folder: Path, settings: Mapping[str, Any], anew: bool = False
     ) -> Iterator[CycleState]:
-        """The unfinished cycle with these settings, else a new one. Raises Conflict where another
+        """The unfinished cycle with these settings, else a new one. Raises Conflict while another
         process has it open."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -86,13 +84,13 @@ class CycleState:
         return state
 
     def note(self, **values: Any) -> None:
-        """Store new values of some of the fields."""
+        """Set some of the fields and store the state."""
         for name, value in values.items():
             setattr(self, name, value)
         self._write()
 
     def finish(self) -> None:
-        """The next cycle begins anew."""
+        """Delete the state, so that the next cycle begins anew."""
         (self.folder / FILE).unlink(missing_ok=True)
 
     def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""Nouns of one turn of the wheel: its settings, a candidate, and how far the turn came."""
+"""Types of one turn of the wheel: its settings, a candidate, and the report of the turn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CycleConfig(Config):
 
 @dataclass(frozen=True)
 class Candidate:
-    """What training by one method gave: a version, or the reason why there is none."""
+    """The result of training by one method: a version, or the reason why there is none."""
 
     method: str
     version: str | None
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass
 class CycleReport:
-    """How far a turn came. What was not done is None or empty, and `reasons` says why, in order."""
+    """What a turn did. What was not done is None or empty, and `reasons` says why, in order."""
 
     agent: str
     plan: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ class CycleReport:
 
     @property
     def approved(self) -> bool:
-        """Whether the gate let it answer, be it as a canary."""
+        """Whether the gate approved it, fully or for a canary."""
         return self.verdict in (Verdict.APPROVED, Verdict.CANARY)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,17 +1,18 @@
-"""`erase`: a subject's data out of the whole home, and what descends from it marked. Read this
-first.
+"""`erase`: delete a subject's data from the whole home, and mark what descends from it as tainted.
+Read this first.
 
-    mark      tombstones, taint: from here on no import brings the rows back and no gate passes what learned from them
-    datasets  every dataset that holds their rows gets new files; it keeps its id, with a note
-    files     run folders, cache, refused lines, reports, old files of datasets
-    rows      the rows of the database, and the answers that evaluations show
-    compact   the database is written anew, so that no free page holds them
-    done      the record of the erasure is closed
+    mark      write tombstones and taint: from here on no import brings the rows back, and the gate
+              rejects what learned from them
+    datasets  write new files for every dataset that holds their rows; it keeps its id, with a note
+    files     delete run folders, cache, refused lines, reports, old files of datasets
+    rows      delete the rows of the database, and the answers that evaluations show
+    compact   write the database anew, so that no free page holds them
+    done      close the record of the erasure
 
-A kill between or inside stages leaves a home in which the same command finishes: the rows, by which
-everything else is found, go last, and the record of the erasure stays open until the bytes are
-gone. What weights have learned cannot be taken out of them: the honest answer is to train anew from
-the base, and the plan for that is part of the result.
+After a kill between or inside stages the same command finishes. Everything else is found by the
+rows, so these go last, and the record of the erasure stays open until the bytes are gone. What
+weights have learned cannot be erased from them: they have to be trained anew from the base, and the
+result has the commands for that.
 """
 
 from __future__ import annotations
@@ -50,22 +51,21 @@ LEARNED = (
 )
 FITTED = (
     "Classifiers and judges' statements of agreement of this agent were fitted on labels that go: "
-    "they are deleted, with the undecided "
-    "suggestions and the ledger rows of `learned`. Fit them anew (label learn, label trust); "
-    "files that --out wrote are yours to delete."
+    "they are deleted, with the undecided suggestions and the ledger rows of `learned`. Fit them "
+    "anew (label learn, label trust); files that --out wrote are yours to delete."
 )
 OUTSIDE = (
     "What Ollama or vLLM serve of a tainted version goes on answering there: thumbwheel undeploy "
-    "VERSION --agent AGENT. Of other files "
-    "outside this home only reports and exported folders are touched: delete your own copies "
-    "(imported files, --rejects and --output "
-    "files, exported datasets, backups) as your own rules say."
+    "VERSION --agent AGENT. Of other files outside this home only reports and exported folders are "
+    "touched: delete your own copies (imported files, --rejects and --output files, exported "
+    "datasets, backups) as your own rules say."
 )
 
 
 @dataclass
 class Erasure:
-    """What was erased, or would be; no text, and names only of what is the owner's own."""
+    """What was erased, or would be. It holds no text of the subject, and no name but those of
+    datasets, versions and files."""
 
     agent: str
     state: str
@@ -79,7 +79,7 @@ class Erasure:
     tainted: dict[str, list[str]] = field(default_factory=dict)
     """Kind -> names."""
     retrain: list[str] = field(default_factory=list)
-    """Commands that make what was tainted anew."""
+    """Commands that train what is tainted anew."""
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,9 +98,10 @@ class _Job:
     """Keys under which the subject's erasure is recorded."""
     doomed: SubjectRows
     tainted: Tainted
-    done: Erasure
+    result: Erasure
     began: datetime
-    open: Record | None = None
+    unfinished: Record | None = None
+    """The record of an erasure that was stopped."""
 
 
 def erase(
@@ -111,35 +112,36 @@ def erase(
     dry_run: bool = False,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Erasure:
-    """Erase everything about `subject` (its name in the sources, or our id) of `agent`; `stage` is
-    told every stage as it begins.
+    """Erase everything about `subject` (its name in the sources, or our id) of `agent`. `stage` is
+    called with each stage as it begins.
 
-    With `dry_run` nothing is changed. Raises NotFound for a subject of which nothing was ever
-    stored, Conflict while a run trains, StorageError where the disk or another program is in the
-    way; the same call then goes on.
+    With `dry_run` nothing is changed. Raises NotFound for a subject about which nothing was ever
+    stored, Conflict while a run trains, StorageError where the disk is full or another program
+    holds a file; the same call then goes on.
     """
     agent_id = require_agent(ws, agent)
     drain_inbox(ws)
     seal = read_seal(ws.home.secret) if dry_run else make_seal(ws.home.secret)
     job = _plan(ws, agent, agent_id, subject, seal)
-    if job.done.state == "already" or dry_run:
-        return job.done
+    if job.result.state == "already" or dry_run:
+        return job.result
     check_idle(ws)
     for name in STAGES:
         stage(name)
         WORK[name](job, seal or make_seal(ws.home.secret))
-    job.done.state = DONE
-    return job.done
+    job.result.state = DONE
+    return job.result
 
 
 def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | None) -> _Job:
     with ws.db.read() as connection:
         doomed = store.subject_rows(connection, agent_id, subject)
-        known = store.erasures(connection, agent_id)
+        erasures = store.erasures(connection, agent_id)
     names = {subject} | doomed.names["subjects"] | doomed.subjects
     keys = {seal.of("subject", name) for name in names} if seal else set()
-    mine = [row for row in known if keys & set(row["report"]["keys"])]
-    unfinished = next((row for row in mine if row["report"]["state"] != DONE), None)
+    of_subject = [erasure for erasure in erasures if keys & set(erasure["report"]["keys"])]
+    open_erasures = [erasure for erasure in of_subject if erasure["report"]["state"] != DONE]
+    unfinished = open_erasures[0] if open_erasures else None
     job = _Job(
         ws,
         agent,
@@ -152,124 +154,128 @@ def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | N
         unfinished,
     )
     if not doomed.ids and not doomed.raters and unfinished is None:
-        if not mine:
+        if not of_subject:
             fix = "Give the subject as the traces name it, or our id (sub_...)"
             raise NotFound(
                 f"subject {subject!r} of agent {agent!r}", "nothing is stored about it", fix
             )
-        at = mine[-1]["recorded_at"][:16]
-        job.done = Erasure(
-            agent,
-            "already",
-            mine[-1]["id"],
-            notes=[f"everything about it was erased at {at} UTC; nothing has come since"],
-        )
+        last = of_subject[-1]
+        erased_at = last["recorded_at"][:16]
+        note = f"everything about it was erased at {erased_at} UTC; nothing has come since"
+        job.result = Erasure(agent, "already", last["id"], notes=[note])
         return job
     _describe(job)
     return job
 
 
 def _describe(job: _Job) -> None:
-    """Find what descends from the rows and put it into words."""
-    ws, before = job.ws, job.open["report"] if job.open else {}
-    holding, earlier = (
-        datasets_holding(ws, job.agent, job.doomed.ids, lost=True),
-        before.get("tainted", {}),
-    )
-    fitted, said = _fitted(job, earlier), 0
+    """Find what descends from the rows and fill `job.tainted` and `job.result`."""
+    ws, result = job.ws, job.result
+    # An erasure that was stopped had found things that are gone by now.
+    earlier = job.unfinished["report"] if job.unfinished else {}
+    earlier_tainted = earlier.get("tainted", {})
+    holding = datasets_holding(ws, job.agent, job.doomed.ids, lost=True)
+    documents = _fitted_documents(job, earlier_tainted)
+    with_rewards = reward_datasets(ws, job.agent)
+    affected = {*holding, *earlier_tainted.get("datasets", ())}
+    classifier_output = 0
     with ws.db.read() as connection:
-        of = {*holding, *earlier.get("datasets", ())}
-        by_rewards = reward_datasets(ws, job.agent)
         if job.doomed.ids:
-            of |= by_rewards if unlearn.classifier_has_part(connection, job.agent_id) else set()
-            said = unlearn.count_classifier_output(connection, job.agent_id)
-        modelled = by_rewards if unlearn.reward_model_has_part(connection, job.agent_id) else set()
-        found = descendants(
+            if unlearn.classifier_has_part(connection, job.agent_id):
+                affected |= with_rewards
+            classifier_output = unlearn.count_classifier_output(connection, job.agent_id)
+        modelled = set()
+        if unlearn.reward_model_has_part(connection, job.agent_id):
+            modelled = with_rewards
+        tainted = descendants(
             ws,
             connection,
             job.agent_id,
-            of,
+            affected,
             job.doomed.cases,
-            bool(fitted["classifiers"]),
+            bool(documents["classifiers"]),
             modelled,
         )
-        job.tainted = replace(found, **fitted)
-        job.done.tainted = {
-            kind: names
-            for kind, names in named(connection, job.tainted, job.agent_id).items()
-            if names
-        }
-        job.done.retrain = retrain(connection, job.tainted)
-        served = store.aliases_at(connection, job.tainted.versions)
-    job.done.id = job.open["id"] if job.open else None
-    job.done.rows = before.get("rows") or job.doomed.counts
-    job.done.datasets = before.get("datasets") or {
-        one: rows.counts for one, rows in holding.items()
+        job.tainted = replace(tainted, **documents)
+        names = names_of(connection, job.tainted, job.agent_id)
+        result.retrain = retrain(connection, job.tainted)
+        aliases = store.aliases_at(connection, job.tainted.versions)
+
+    result.id = job.unfinished["id"] if job.unfinished else None
+    result.rows = earlier.get("rows") or job.doomed.counts
+    result.datasets = earlier.get("datasets") or {
+        dataset_id: rows.counts for dataset_id, rows in holding.items()
     }
-    job.done.notes = [
+    result.tainted = {kind: kind_names for kind, kind_names in names.items() if kind_names}
+    for kind, hashes in documents.items():
+        if hashes:
+            result.tainted[kind] = [sha256[:12] for sha256 in sorted(hashes)]
+
+    notes = [
         f"alias {alias!r} points at {name}, which is tainted: point it at another version, or "
         "retrain"
-        for alias, name in served
+        for alias, name in aliases
     ]
-    gone = {kind: [one[:12] for one in sorted(found)] for kind, found in fitted.items() if found}
-    job.done.tainted |= gone
-    job.done.notes += [FITTED] if gone or said else []
-    changed = "was changed since it was written; look whether it names the subject"
-    lost = [
-        f"dataset {one}: its file of {split} is missing or damaged, and goes whole"
-        for one, rows in holding.items()
-        for split in rows.lost
+    if any(documents.values()) or classifier_output:
+        notes.append(FITTED)
+    for dataset_id, rows in holding.items():
+        notes += [
+            f"dataset {dataset_id}: its file of {split} is missing or damaged, and goes whole"
+            for split in rows.lost
+        ]
+    notes += [
+        f"report {path} was changed since it was written; look whether it names the subject"
+        for path in changed_reports(ws, job.tainted)
     ]
-    job.done.notes += lost
-    job.done.notes += [f"report {path} {changed}" for path in changed_reports(ws, job.tainted)]
-    job.done.notes += [LEARNED] if job.tainted.versions | job.tainted.reward_models else []
-    job.done.notes.append(OUTSIDE)
+    if job.tainted.versions | job.tainted.reward_models:
+        notes.append(LEARNED)
+    notes.append(OUTSIDE)
+    result.notes = notes
 
 
-def _fitted(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
-    """What was fitted on the labels, by kind: what an erasure that was stopped had found, and what
-    is there now. Where the rows are gone already, what is there was fitted without them."""
+def _fitted_documents(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Hashes, by kind, of what was fitted on the labels: found by an erasure that was stopped, or
+    there now. Where the rows are gone already, what is there was fitted without them."""
     now = unlearn.fitted_documents(job.ws, job.agent) if job.doomed.ids else {}
     return {kind: {*earlier.get(kind, ()), *now.get(kind, ())} for kind in unlearn.KINDS}
 
 
-def named(connection: sa.Connection, tainted: Tainted, agent_id: str) -> dict[str, list[str]]:
-    """What is tainted, by the names that people use; those of another agent than `agent_id` have
-    its name before them."""
-    found = tainted.to_json()
+def names_of(connection: sa.Connection, tainted: Tainted, agent_id: str) -> dict[str, list[str]]:
+    """What is tainted, by kind, under the names that people use. Those of another agent than
+    `agent_id` begin with its name."""
+    names = tainted.to_json()
     for kind in ("shown", *unlearn.KINDS):
-        found.pop(kind)
-    for kind, table, letter in (
-        ("versions", schema.model_versions, "v"),
-        ("reward_models", schema.reward_models, "rm"),
-    ):
-        rows = [store.one(connection, table, row_id) or {} for row_id in found[kind]]
-        others = {
-            one: f"{(store.one(connection, schema.agents, one) or {})['slug']}/"
-            for one in {row["agent_id"] for row in rows}
-        }
-        shown = sorted(
-            (others[row["agent_id"]] if row["agent_id"] != agent_id else "", row["number"])
-            for row in rows
-        )
-        found[kind] = [f"{other}{letter}{number}" for other, number in shown]
-    found["exports"] = [
-        str((store.one(connection, schema.exports, row_id) or {})["path"])
-        for row_id in found["exports"]
-    ]
-    return found
+        names.pop(kind)
+    versions = store.rows_by_id(connection, schema.model_versions, tainted.versions)
+    models = store.rows_by_id(connection, schema.reward_models, tainted.reward_models)
+    exports = store.rows_by_id(connection, schema.exports, tainted.exports)
+    names["versions"] = _numbered(connection, versions, "v", agent_id)
+    names["reward_models"] = _numbered(connection, models, "rm", agent_id)
+    names["exports"] = [str(export["path"]) for export in exports]
+    return names
+
+
+def _numbered(
+    connection: sa.Connection, rows: Iterable[Record], prefix: str, agent_id: str
+) -> list[str]:
+    sorted_names = []
+    for row in rows:
+        agent = ""
+        if row["agent_id"] != agent_id:
+            other = store.row_by_id(connection, schema.agents, row["agent_id"]) or {}
+            agent = f"{other['slug']}/"
+        sorted_names.append((agent, row["number"]))
+    return [f"{agent}{prefix}{number}" for agent, number in sorted(sorted_names)]
 
 
 def _report(job: _Job, state: str) -> dict[str, Any]:
-    """What is kept about the erasure: counts, our own ids and keyed hashes."""
-    report = {
+    """What is stored about the erasure: counts, our ids and keyed hashes."""
+    return {
         "state": state,
         "keys": sorted(job.keys),
-        "rows": job.done.rows,
-        "datasets": job.done.datasets,
-        "files": job.done.files,
-    }
-    return report | {
+        "rows": job.result.rows,
+        "datasets": job.result.datasets,
+        "files": job.result.files,
         "tainted": job.tainted.to_json(),
         "began": job.began.isoformat(),
         "ended": datetime.now(UTC).isoformat(),
@@ -282,9 +288,9 @@ def _mark(job: _Job, seal: Seal) -> None:
     def work(connection: sa.Connection) -> str:
         store.record_tombstones(connection, job.agent_id, keys, job.began)
         _taint(connection, job.tainted)
-        if job.open is not None:
-            store.note_erasure(connection, job.open["id"], _report(job, "mark"))
-            return str(job.open["id"])
+        if job.unfinished is not None:
+            store.note_erasure(connection, job.unfinished["id"], _report(job, "mark"))
+            return str(job.unfinished["id"])
         return store.begin_erasure(
             connection,
             job.agent_id,
@@ -293,22 +299,23 @@ def _mark(job: _Job, seal: Seal) -> None:
             job.began,
         )
 
-    job.done.id = job.ws.db.write(work)
+    job.result.id = job.ws.db.write(work)
 
 
 def _tombstones(doomed: SubjectRows) -> Iterator[tuple[str, str]]:
-    for kind, rows in (
-        ("trace", doomed.traces),
-        ("feedback", doomed.feedback),
-        ("case", doomed.cases),
-        ("session", doomed.sessions),
-    ):
-        yield from ((kind, row) for row in sorted(rows))
-    yield from ((NAME, name) for name in sorted(doomed.names["traces"] | doomed.traces))
-    yield from (("subject", name) for name in sorted(doomed.names["subjects"]))
-    yield from (
-        ("rater", name) for name in sorted(doomed.names["own_raters"] | doomed.names["subjects"])
-    )
+    """(kind, name) of everything that must not be imported again."""
+    names_of_kind = {
+        "trace": doomed.traces,
+        "feedback": doomed.feedback,
+        "case": doomed.cases,
+        "session": doomed.sessions,
+        NAME: doomed.names["traces"] | doomed.traces,
+        "subject": doomed.names["subjects"],
+        "rater": doomed.names["named_raters"] | doomed.names["subjects"],
+    }
+    for kind, names in names_of_kind.items():
+        for name in sorted(names):
+            yield kind, name
 
 
 def _taint(connection: sa.Connection, tainted: Tainted) -> None:
@@ -316,7 +323,7 @@ def _taint(connection: sa.Connection, tainted: Tainted) -> None:
         store.set_values(connection, schema.model_versions, version, {"tainted": True})
     for table, rows in ((schema.reward_models, tainted.reward_models), (schema.runs, tainted.runs)):
         for row_id in rows:
-            row = store.one(connection, table, row_id) or {}
+            row = store.row_by_id(connection, table, row_id) or {}
             values: dict[str, Any] = {"metrics": {**(row["metrics"] or {}), "tainted": True}}
             if table is schema.runs and row["state"] != "finished":
                 values |= {
@@ -325,54 +332,53 @@ def _taint(connection: sa.Connection, tainted: Tainted) -> None:
                 }
             store.set_values(connection, table, row_id, values)
     for dataset in tainted.datasets:
-        row = store.one(connection, schema.datasets, dataset) or {}
-        store.set_values(
-            connection, schema.datasets, dataset, {"manifest": {**row["manifest"], "tainted": True}}
-        )
+        row = store.row_by_id(connection, schema.datasets, dataset) or {}
+        manifest = {**row["manifest"], "tainted": True}
+        store.set_values(connection, schema.datasets, dataset, {"manifest": manifest})
 
 
 def _datasets(job: _Job, seal: Seal) -> None:
-    for dataset_id, found in datasets_holding(job.ws, job.agent, job.doomed.ids, lost=True).items():
-        _rewrite(job, seal, dataset_id, {row for rows in found.rows.values() for row in rows})
+    holding = datasets_holding(job.ws, job.agent, job.doomed.ids, lost=True)
+    for dataset_id, affected in holding.items():
+        row_ids = set().union(*affected.rows.values())
+        _rewrite(job, seal, dataset_id, row_ids)
 
 
 def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
-    """New files of one dataset, under the same id; its old hashes become tombstones."""
+    """Write new files of one dataset, under the same id; its old hashes become tombstones. `rows`
+    are the ids of the rows that go."""
     dataset = by_id(job.ws, dataset_id)
-    made = rewrite_without(job.ws, dataset, job.doomed.ids)
-    note = {
-        "erasure": job.done.id,
-        "at": job.began.isoformat(),
-        "rows": {split: many for split, many in made.removed.items() if many},
-    }
+    rewritten = rewrite_without(job.ws, dataset, job.doomed.ids)
+
     manifest = scrubbed(dataset.manifest, job.doomed.ids | rows)
-    manifest |= {
-        "files": made.files,
-        "counts": made.counts,
-        "origins": dict(sorted(made.origins.items())),
-    }
-    manifest["gate_groups"] = len(made.gate_groups)
-    for figures in ("scores", "characters", "loudest"):  # of rows that are gone too
+    manifest["files"] = rewritten.files
+    manifest["counts"] = rewritten.counts
+    manifest["origins"] = dict(sorted(rewritten.origins.items()))
+    manifest["gate_groups"] = len(rewritten.gate_groups)
+    for figures in ("scores", "characters", "loudest"):  # they also count rows that are gone
         manifest.pop(figures, None)
+    note = {
+        "erasure": job.result.id,
+        "at": job.began.isoformat(),
+        "rows": {split: removed for split, removed in rewritten.removed.items() if removed},
+    }
     manifest["erased"] = [*manifest.get("erased", ()), note]
-    old = [
-        ("hash", seal.of("hash", name))
-        for name in {dataset.fingerprint, *dataset.manifest["files"].values()}
-        - set(made.files.values())
-    ]
+
+    old_hashes = {dataset.fingerprint, *dataset.manifest["files"].values()}
+    old_hashes -= set(rewritten.files.values())
+    tombstones = [("hash", seal.of("hash", sha256)) for sha256 in old_hashes]
+    content = {"dataset": dataset_id, "erasure": job.result.id, "files": rewritten.files}
+    fingerprint = ids.fingerprint(content)
 
     def work(connection: sa.Connection) -> None:
-        store.record_tombstones(connection, job.agent_id, old, job.began)
-        fingerprint = ids.fingerprint(
-            {"dataset": dataset_id, "erasure": job.done.id, "files": made.files}
-        )
-        store.replace_dataset(connection, dataset_id, manifest, fingerprint, made.sizes)
+        store.record_tombstones(connection, job.agent_id, tombstones, job.began)
+        store.replace_dataset(connection, dataset_id, manifest, fingerprint, rewritten.sizes)
 
     job.ws.db.write(work)
 
 
 def scrubbed(value: Any, gone: frozenset[str]) -> Any:
-    """`value` without the objects and list entries that name one of `gone`.
+    """`value` without the objects and list entries that contain one of the ids `gone`.
 
     >>> scrubbed({"rows": [{"id": "a", "text": "x"}, {"id": "b"}], "ids": ["a", "b"]},
     frozenset({"a"})) {'rows': [{'id': 'b'}], 'ids': ['b']}
@@ -381,14 +387,14 @@ def scrubbed(value: Any, gone: frozenset[str]) -> Any:
         return {
             key: scrubbed(part, gone)
             for key, part in value.items()
-            if key not in gone and not _names_one(part, gone)
+            if key not in gone and not _contains_id(part, gone)
         }
     if isinstance(value, list | tuple):
-        return [scrubbed(part, gone) for part in value if not _names_one(part, gone)]
+        return [scrubbed(part, gone) for part in value if not _contains_id(part, gone)]
     return value
 
 
-def _names_one(part: Any, gone: frozenset[str]) -> bool:
+def _contains_id(part: Any, gone: frozenset[str]) -> bool:
     if isinstance(part, Mapping):
         return any(isinstance(inner, str) and inner in gone for inner in part.values())
     return isinstance(part, str) and part in gone
@@ -397,29 +403,27 @@ def _names_one(part: Any, gone: frozenset[str]) -> bool:
 def _files(job: _Job, seal: Seal) -> None:
     with job.ws.db.read() as connection:
         runs = store.run_ids(connection)
-        paths = [
-            str((store.one(connection, schema.exports, row_id) or {})["path"])
-            for row_id in job.tainted.exports
-        ]
-    job.done.files = purge(job.ws, job.doomed, job.tainted, runs, paths)
+        exports = store.rows_by_id(connection, schema.exports, job.tainted.exports)
+    paths = [str(export["path"]) for export in exports]
+    job.result.files = purge(job.ws, job.doomed, job.tainted, runs, paths)
 
 
 def _rows(job: _Job, seal: Seal) -> None:
-    shown = {name for names in job.doomed.names.values() for name in names if len(name) > 2}
+    names = set().union(*job.doomed.names.values())
+    long_names = {name for name in names if len(name) > 2}
 
     def work(connection: sa.Connection) -> None:
-        for row_id in sorted(job.tainted.evaluations):
-            _forget_answers(job.ws, connection, row_id, shown)
+        for evaluation_id in sorted(job.tainted.evaluations):
+            _forget_answers(job.ws, connection, evaluation_id, long_names)
         store.delete(connection, job.doomed)
         store.forget_replies(connection, job.agent_id)
         if job.doomed.ids:
             unlearn.delete_classifier_output(connection, job.agent_id)
-        if any(
-            row["agent_id"] == job.agent_id
-            for row in store.rows_by_id(connection, schema.reward_models, job.tainted.reward_models)
-        ):
+        tainted_models = job.tainted.reward_models
+        reward_models = store.rows_by_id(connection, schema.reward_models, tainted_models)
+        if any(model["agent_id"] == job.agent_id for model in reward_models):
             unlearn.delete_reward_model_scores(connection, job.agent_id)
-        store.note_erasure(connection, str(job.done.id), _report(job, "rows"))
+        store.note_erasure(connection, str(job.result.id), _report(job, "rows"))
 
     job.ws.db.write(work)
 
@@ -427,24 +431,23 @@ def _rows(job: _Job, seal: Seal) -> None:
 def _forget_answers(
     ws: Workspace, connection: sa.Connection, evaluation_id: str, names: set[str]
 ) -> None:
-    """The figures of an evaluation stay; the answers that it shows go, and slices that are named
-    after what was erased."""
-    row = store.one(connection, schema.evaluations, evaluation_id) or {}
+    """Remove the answers that an evaluation shows, and slices whose name contains one of `names`.
+    Its figures stay."""
+    row = store.row_by_id(connection, schema.evaluations, evaluation_id) or {}
     results = dict(row["results"])
     results["examples"] = []
-    results["slices"] = _nameless(results.get("slices", ()), names)
+    results["slices"] = _without_names(results.get("slices", ()), names)
     results["suites"] = [
-        {**one, "details": {}, "slices": _nameless(one["slices"], names)}
-        for one in results.get("suites", ())
+        {**suite, "details": {}, "slices": _without_names(suite["slices"], names)}
+        for suite in results.get("suites", ())
     ]
     results["notes"] = [*results.get("notes", ()), "its examples were erased"]
-    store.set_values(
-        connection, schema.evaluations, evaluation_id, {"results": resigned(ws, row, results)}
-    )
+    values = {"results": resigned(ws, row, results)}
+    store.set_values(connection, schema.evaluations, evaluation_id, values)
 
 
-def _nameless(slices: Iterable[Record], names: set[str]) -> list[Record]:
-    return [one for one in slices if not any(name in one["name"] for name in names)]
+def _without_names(slices: Iterable[Record], names: set[str]) -> list[Record]:
+    return [measure for measure in slices if not any(name in measure["name"] for name in names)]
 
 
 def _compact(job: _Job, seal: Seal) -> None:
@@ -452,8 +455,9 @@ def _compact(job: _Job, seal: Seal) -> None:
 
 
 def _close(job: _Job, seal: Seal) -> None:
+    erasure_id = str(job.result.id)
     job.ws.db.write(
-        lambda connection: store.note_erasure(connection, str(job.done.id), _report(job, DONE))
+        lambda connection: store.note_erasure(connection, erasure_id, _report(job, DONE))
     )
 
 

@@ -1,11 +1,13 @@
-"""The commands `dataset why`, `feedback used-in` and `erase`: lineage of single things, and taking
-a subject out."""
+"""The commands `dataset why`, `feedback used-in` and `erase`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from thumbwheel.loop.erase import Erasure
 
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
@@ -25,11 +27,11 @@ def why(
     from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
-        found = row_lineage.why(ws, row, subjects=subjects or not json)
+        lineage = row_lineage.why(ws, row, subjects=subjects or not json)
     if json:
-        log.answer(found)
+        log.answer(lineage)
         return
-    for depth, text in row_lineage.in_words(found):
+    for depth, text in row_lineage.in_words(lineage):
         log.show("   " * depth + text)
 
 
@@ -52,22 +54,19 @@ def used_in(
     from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
-        found = row_lineage.used_in(ws, id, agent)
+        uses = row_lineage.used_in(ws, id, agent)
     if json:
-        log.answer(found)
+        log.answer(uses)
         return
     rows = [
-        ("dataset", f"{one['id']} ({one['shape']})", _counts(one["counts"]))
-        for one in found["datasets"]
+        ("dataset", f"{dataset['id']} ({dataset['shape']})", _counts(dataset["counts"]))
+        for dataset in uses["datasets"]
     ]
-    rows += [("run", run["id"], f"{run['algorithm']}, {run['state']}") for run in found["runs"]]
-    kinds = (
-        ("version", "versions"),
-        ("reward model", "reward_models"),
-        ("evaluation", "evaluations"),
-        ("export", "exports"),
-    )
-    rows += [(word, name, "") for word, key in kinds for name in found[key]]
+    rows += [("run", run["id"], f"{run['algorithm']}, {run['state']}") for run in uses["runs"]]
+    rows += [("version", name, "") for name in uses["versions"]]
+    rows += [("reward model", name, "") for name in uses["reward_models"]]
+    rows += [("evaluation", name, "") for name in uses["evaluations"]]
+    rows += [("export", path, "") for path in uses["exports"]]
     log.table(f"{id} is in" if rows else f"{id} is in nothing yet", ("what", "which", ""), rows)
 
 
@@ -102,13 +101,13 @@ def erase(
             _show(planned)
             if planned.state == "planned":
                 _ask()
-        found = run(
+        erasure = run(
             ws, agent, subject, dry_run=dry_run, stage=lambda name: log.say(f"erase: {name}")
         )
     if json:
-        log.answer(found.to_json())
+        log.answer(erasure.to_json())
     else:
-        _show(found)
+        _show(erasure)
 
 
 def _ask() -> None:
@@ -125,29 +124,23 @@ def _ask() -> None:
     typer.confirm("Erase this for good?", abort=True, err=True)
 
 
-def _show(found: Any) -> None:
+def _show(erasure: Erasure) -> None:
     from thumbwheel.core import log
 
-    if found.state != "already":
-        done = found.state == "done"
-        rows = [(table, count) for table, count in found.rows.items() if count]
-        rows += [
-            (f"rows of {dataset}", _counts(counts)) for dataset, counts in found.datasets.items()
-        ]
-        rows += list(found.files.items())
-        log.table(
-            f"{'Erased' if done else 'Would go'} from {found.agent}", ("what", "how many"), rows
-        )
-        tainted = [(kind, ", ".join(names)) for kind, names in found.tainted.items()]
+    if erasure.state != "already":
+        done = erasure.state == "done"
+        rows: list[tuple[str, object]] = []
+        rows += [(table, count) for table, count in erasure.rows.items() if count]
+        rows += [(f"rows of {name}", _counts(counts)) for name, counts in erasure.datasets.items()]
+        rows += erasure.files.items()
+        title = f"{'Erased' if done else 'Would go'} from {erasure.agent}"
+        log.table(title, ("what", "how many"), rows)
+        tainted = [(kind, ", ".join(names)) for kind, names in erasure.tainted.items()]
         if tainted:
             log.table("Tainted" if done else "Would be tainted", ("what", "which"), tainted)
-    lines = [
-        *found.notes,
-        *(
-            ["To train anew:", *(f"  {command}" for command in found.retrain)]
-            if found.retrain
-            else []
-        ),
-    ]
-    for line in lines:
-        log.show(line)
+    for note in erasure.notes:
+        log.show(note)
+    if erasure.retrain:
+        log.show("To train anew:")
+    for command in erasure.retrain:
+        log.show(f"  {command}")

@@ -1,4 +1,4 @@
-"""How values are written for a person: shares, points, numbers, and text that somebody else wrote."""
+"""How values are shown to a person: shares, points, numbers, and text from models and users."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from typing import Any
 
 HIDDEN = re.compile(
-    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e"
+    "\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
 )
-"""Characters that no eye sees, that make a text read as another one, or that no document may hold."""
+"""Characters that are invisible, change the direction of text, or that no document may hold."""
 EXCERPT = 2000
 """Characters of a model's answer that are shown."""
 
@@ -21,12 +22,10 @@ def visible(text: object) -> str:
     >>> visible("pay" + chr(0x202e) + "me")
     'pay\\\\u202eme'
     """
-    shown = HIDDEN.sub(lambda found: f"\\u{ord(found.group()):04x}", str(text))
-    return (
-        shown
-        if len(shown) <= EXCERPT
-        else f"{shown[:EXCERPT]}… ({len(shown) - EXCERPT} more characters)"
-    )
+    shown = HIDDEN.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))
+    if len(shown) <= EXCERPT:
+        return shown
+    return f"{shown[:EXCERPT]}… ({len(shown) - EXCERPT} more characters)"
 
 
 def percent(value: float | None) -> str:
@@ -43,13 +42,9 @@ def number(value: Any) -> str:
     """Any number, briefly."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else str(value)
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"{value:.3g}"
-        if abs(value) < 1000
-        else f"{value:,.0f}"
-    )
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def compact(value: Any) -> str:

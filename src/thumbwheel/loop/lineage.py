@@ -1,15 +1,14 @@
 """Where a version comes from, back to single pieces of feedback; and forward, which versions
 learned from one of them.
 
-The links are the ids that every stage stored with its rows; nothing is kept here. Does not live
-here: erasing (erase.py).
+The links are the ids that every stage stored with its rows; nothing is stored here. Erasing is in
+erase.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator
 
 import sqlalchemy as sa
 
@@ -30,189 +29,188 @@ SOURCES = {"feedback": "feedback_ids", "traces": "trace_ids", "subjects": "subje
 
 
 def lineage(ws: Workspace, agent: str, version: str) -> Lineage:
-    """Everything that `version` of `agent` stands on, and what was decided about it."""
-    one = versions.version(ws, agent, version)
+    """The lineage of `version` of `agent`, and what was decided about it."""
+    version_id = versions.version(ws, agent, version).id
     with ws.db.read() as connection:
-        run = store.run(connection, one.run_id)
-        dataset = store.dataset(connection, run["dataset_id"] if run else None)
+        row = store.version(connection, version_id) or {}
+        parent = store.version(connection, row["parent_id"])
+        run = store.run(connection, row["run_id"])
+        dataset = store.dataset(connection, run["dataset_id"]) if run else None
+        children = store.children_of(connection, version_id)
         return Lineage(
-            version=_named(store.version(connection, one.id)),
-            parent=_named(store.version(connection, one.parent_id)) if one.parent_id else None,
-            aliases=store.alias_names(connection, one.id),
+            version=_with_name(row),
+            parent=_with_name(parent) if parent else None,
+            aliases=store.alias_names(connection, version_id),
             run=run,
             dataset=dataset,
             sources=sources(_rows(ws, dataset["id"])) if dataset else None,
-            evaluations=store.evaluations_of(connection, one.id),
-            decisions=store.decisions_of(connection, one.id),
-            exports=store.exports_of(connection, one.id),
+            evaluations=store.evaluations_of(connection, version_id),
+            decisions=store.decisions_of(connection, version_id),
+            exports=store.exports_of(connection, version_id),
             reward_model=_reward_model(ws, connection, run) if run else None,
-            children=[f"v{child['number']}" for child in store.children_of(connection, one.id)],
+            children=[f"v{child['number']}" for child in children],
         )
 
 
 def _reward_model(ws: Workspace, connection: sa.Connection, run: Record) -> Record | None:
-    known = store.rows_of_agent(connection, reward_models, run["agent_id"])
-    found = judge_of(ws, run, known)
-    return next(
-        ({**one, "name": f"rm{one['number']}"} for one in known if one["id"] == found), None
-    )
+    models = store.rows_of_agent(connection, reward_models, run["agent_id"])
+    judge_id = judge_of(ws, run, models)
+    for model in models:
+        if model["id"] == judge_id:
+            return {**model, "name": f"rm{model['number']}"}
+    return None
 
 
-def _named(row: Record | None) -> Record:
-    return {**(row or {}), "name": f"v{row['number']}" if row else None}
+def _with_name(row: Record) -> Record:
+    return {**row, "name": f"v{row['number']}"}
 
 
 def _rows(ws: Workspace, dataset_id: str) -> Iterator[Row]:
-    return chain.from_iterable(load_rows(ws, dataset_id, split) for split in SPLITS)
+    for split in SPLITS:
+        yield from load_rows(ws, dataset_id, split)
 
 
 def sources(rows: Iterable[Row]) -> Sources:
-    """What `rows` of a dataset were made from, by split."""
+    """Where `rows` of a dataset come from, by split."""
     count: Counter[str] = Counter()
     origins: Counter[str] = Counter()
-    found: dict[str, dict[str, set[str]]] = {kind: {} for kind in SOURCES}
+    ids_of: dict[str, dict[str, set[str]]] = {kind: {} for kind in SOURCES}
     for row in rows:
         count[row.split] += 1
         origins[row.origin] += 1
         for kind, column in SOURCES.items():
-            found[kind].setdefault(row.split, set()).update(getattr(row, column))
-    listed = {kind: {split: sorted(ids) for split, ids in by.items()} for kind, by in found.items()}
+            ids_of[kind].setdefault(row.split, set()).update(getattr(row, column))
+
+    def sorted_ids(kind: str) -> dict[str, list[str]]:
+        return {split: sorted(source_ids) for split, source_ids in ids_of[kind].items()}
+
     return Sources(
-        dict(count), listed["feedback"], listed["traces"], listed["subjects"], dict(origins)
+        rows=dict(count),
+        feedback=sorted_ids("feedback"),
+        traces=sorted_ids("traces"),
+        subjects=sorted_ids("subjects"),
+        origins=dict(origins),
     )
 
 
 def uses(ws: Workspace, agent: str, source: str) -> list[SourceUse]:
-    """The reward models and versions whose data holds `source`: a feedback, trace or subject, by
-    our id or its external one; oldest first.
+    """The reward models and versions whose data holds `source`, oldest first. `source` is a piece
+    of feedback, a trace or a subject, by our id or its external one.
 
-    A trace also stands for the feedback about it; a version that only was trained against such a
-    reward model counts too. Raises NotFound for what was never recorded, or was erased.
+    A trace includes the feedback about it. A version that was only trained against such a reward
+    model counts too. Raises NotFound for a source that was never recorded, or was erased.
     """
     agent_id = versions.require_agent(ws, agent)
     with ws.db.read() as connection:
         wanted = source_and_feedback_ids(ws, connection, agent, source)
-        trained, judges = (
-            store.trained_versions(connection, agent_id),
-            store.trained_reward_models(connection, agent_id),
-        )
-        against = {
-            one["id"]: judge_of(ws, store.run(connection, one["run_id"]) or {}, judges)
-            for one in trained
-        }
-    counted = {one: found.counts for one, found in datasets_holding(ws, agent, wanted).items()}
-    found = [_use(f"rm{one['number']}", one, counted, None) for one in judges]
-    by_id = {one["id"]: one for one in judges}
-    for one in trained:
-        judge = by_id.get(against[one["id"]] or "")
-        through = f"rm{judge['number']}" if judge and one["dataset_id"] not in counted else None
-        found.append(_use(f"v{one['number']}", one, counted, through, judge if through else None))
-    return [one for one in found if one.rows]
+        trained = store.trained_versions(connection, agent_id)
+        models = store.trained_reward_models(connection, agent_id)
+        judges = {}
+        for version in trained:
+            run = store.run(connection, version["run_id"]) or {}
+            judges[version["id"]] = judge_of(ws, run, models)
+
+    # Dataset -> split -> rows that hold the source.
+    counts = {name: rows.counts for name, rows in datasets_holding(ws, agent, wanted).items()}
+    found = [
+        _source_use(f"rm{model['number']}", model, counts.get(model["dataset_id"]))
+        for model in models
+    ]
+    models_by_id = {model["id"]: model for model in models}
+    for version in trained:
+        rows, through = counts.get(version["dataset_id"]), None
+        judge = models_by_id.get(judges[version["id"]] or "")
+        if rows is None and judge is not None:
+            rows, through = counts.get(judge["dataset_id"]), f"rm{judge['number']}"
+        found.append(_source_use(f"v{version['number']}", version, rows, through))
+    return [use for use in found if use.rows]
 
 
-def _use(
-    name: str,
-    one: Record,
-    counted: Mapping[str, dict[str, int]],
-    through: str | None,
-    judge: Record | None = None,
+def _source_use(
+    name: str, row: Record, rows: dict[str, int] | None, through: str | None = None
 ) -> SourceUse:
-    return SourceUse(
-        name,
-        one["id"],
-        one["run_id"],
-        one["dataset_id"],
-        counted.get((judge or one)["dataset_id"], {}),
-        through,
-    )
+    return SourceUse(name, row["id"], row["run_id"], row["dataset_id"], rows or {}, through)
 
 
 def source_and_feedback_ids(
     ws: Workspace, connection: sa.Connection, agent: str, source: str
 ) -> set[str]:
-    """The ids that `source` means, and those of the feedback about it; raises NotFound for what was
-    never recorded, or was erased."""
+    """The ids of `source` and of the feedback about it. Raises NotFound for a source that was never
+    recorded, or was erased."""
     agent_id = versions.require_agent(ws, agent)
-    wanted = set(store.source_ids(connection, agent_id, source))
-    if not wanted:
-        raise NotFound(
-            f"{source!r} of agent {agent!r}", *_missing(ws, connection, agent_id, source)
-        )
-    ids.require_single(
-        source,
-        sorted(row_id for row_id in wanted if row_id != source and ids.stands_for(source, row_id)),
-    )
-    about = {
-        feedback_id for row_id in wanted for feedback_id in store.feedback_on(connection, row_id)
-    }
-    return wanted | about
+    source_ids = set(store.source_ids(connection, agent_id, source))
+    if not source_ids:
+        raise _not_found(ws, connection, agent, agent_id, source)
+    abbreviated = [
+        row_id for row_id in source_ids if row_id != source and ids.stands_for(source, row_id)
+    ]
+    ids.require_single(source, sorted(abbreviated))
+    wanted = set(source_ids)
+    for row_id in source_ids:
+        wanted.update(store.feedback_on(connection, row_id))
+    return wanted
 
 
-def _missing(
-    ws: Workspace, connection: sa.Connection, agent_id: str, source: str
-) -> tuple[str, str]:
+def _not_found(
+    ws: Workspace, connection: sa.Connection, agent: str, agent_id: str, source: str
+) -> NotFound:
+    what = f"{source!r} of agent {agent!r}"
     seal = read_seal(ws.home.secret)
-    keys = (
-        [seal.of(kind, source) for kind in ("trace", "feedback", "case", "subject", NAME)]
-        if seal
-        else []
-    )
-    if at := store.erased_at(connection, agent_id, keys):
-        return f"it was erased at {at[:16]} UTC", "The tombstone is all that is left of it"
-    return (
+    if seal:
+        keys = [seal.of(kind, source) for kind in ("trace", "feedback", "case", "subject", NAME)]
+        erased_at = store.erased_at(connection, agent_id, keys)
+        if erased_at:
+            fix = "The tombstone is all that is left of it"
+            return NotFound(what, f"it was erased at {erased_at[:16]} UTC", fix)
+    return NotFound(
+        what,
         "no feedback, trace or subject has that id",
         "List feedback: thumbwheel feedback list --agent AGENT",
     )
 
 
-def tree(found: Lineage) -> Iterator[tuple[int, str]]:
+def tree(lineage: Lineage) -> Iterator[tuple[int, str]]:
     """The lineage as lines of (depth, text)."""
-    version = found.version
-    names = f" [{', '.join(found.aliases)}]" if found.aliases else ""
-    yield (
-        0,
-        f"{version['name']}{names} {version['state']}{' TAINTED' if version['tainted'] else ''}  "
-        f"{version['recorded_at'][:16]}",
-    )
+    version = lineage.version
+    aliases = f" [{', '.join(lineage.aliases)}]" if lineage.aliases else ""
+    taint = " TAINTED" if version["tainted"] else ""
+    recorded_at = version["recorded_at"][:16]
+    yield 0, f"{version['name']}{aliases} {version['state']}{taint}  {recorded_at}"
     yield 1, f"base {version['base']}  {_short(version['base_fingerprint'])}"
-    if found.parent:
-        yield 1, f"parent {found.parent['name']} {found.parent['state']}"
-    yield from _training(found)
-    for one in found.evaluations:
-        yield 1, f"evaluation {one['id']}  basis {one['basis']}  {one['recorded_at'][:16]}"
-    for one in found.decisions:
-        yield 1, f"decision {one['decision']}  {one['recorded_at'][:16]}"
-        for reason in one["reasons"]:
+    if lineage.parent:
+        yield 1, f"parent {lineage.parent['name']} {lineage.parent['state']}"
+    yield from _training_lines(lineage)
+    for evaluation in lineage.evaluations:
+        recorded_at = evaluation["recorded_at"][:16]
+        yield 1, f"evaluation {evaluation['id']}  basis {evaluation['basis']}  {recorded_at}"
+    for decision in lineage.decisions:
+        yield 1, f"decision {decision['decision']}  {decision['recorded_at'][:16]}"
+        for reason in decision["reasons"]:
             yield 2, str(reason)
-    for one in found.exports:
-        yield (
-            1,
-            f"export {' '.join(filter(None, (one['format'], one.get('quant'))))}  {one['path']}",
-        )
-    if found.children:
-        yield 1, f"trained further: {', '.join(found.children)}"
+    for export in lineage.exports:
+        name = " ".join(filter(None, (export["format"], export.get("quant"))))
+        yield 1, f"export {name}  {export['path']}"
+    if lineage.children:
+        yield 1, f"trained further: {', '.join(lineage.children)}"
 
 
-def _training(found: Lineage) -> Iterator[tuple[int, str]]:
-    run, dataset, made = found.run, found.dataset, found.sources
-    if not (run and dataset and made):
+def _training_lines(lineage: Lineage) -> Iterator[tuple[int, str]]:
+    run, dataset, sources = lineage.run, lineage.dataset, lineage.sources
+    if not (run and dataset and sources):
         return
     yield 1, f"run {run['id']}  {run['algorithm']}  seed {run['seed']}  {run['state']}"
-    if found.reward_model:
-        taint = " TAINTED" if found.reward_model["metrics"].get("tainted") else ""
-        yield (
-            2,
-            f"against reward model {found.reward_model['name']}{taint}  run "
-            f"{found.reward_model['run_id']}",
-        )
+    model = lineage.reward_model
+    if model:
+        taint = " TAINTED" if model["metrics"].get("tainted") else ""
+        yield 2, f"against reward model {model['name']}{taint}  run {model['run_id']}"
     yield 2, f"dataset {dataset['id']}  {dataset['shape']}  {_short(dataset['fingerprint'])}"
-    for split, count in made.rows.items():
-        parts = [f"{kind} {len(ids[split])}" for kind, ids in _kinds(made) if ids.get(split)]
+    for split, count in sources.rows.items():
+        parts = []
+        for kind in SOURCES:
+            source_ids = getattr(sources, kind).get(split)
+            if source_ids:
+                parts.append(f"{kind} {len(source_ids)}")
         yield 3, f"{split}: rows {count}, {', '.join(parts) or 'no recorded source'}"
-
-
-def _kinds(made: Sources) -> list[tuple[str, dict[str, list[str]]]]:
-    return [("feedback", made.feedback), ("traces", made.traces), ("subjects", made.subjects)]
 
 
 def _short(fingerprint: str | None) -> str:

@@ -1,9 +1,9 @@
-"""The files of a home that may hold an erased subject's text outside the database and the datasets:
-what goes, what stays.
+"""Deletes the files of a home, besides the database and the datasets, that may hold an erased
+subject's text.
 
-Run folders of tainted runs keep their settings, their status and their figures; the cache goes as a
-whole, for it can be made again. Every step may be repeated. Does not live here: rows (`store`),
-datasets (`erase`).
+Run folders of tainted runs keep their settings, status and figures. The cache is deleted whole,
+since it can be made again. Every step may be repeated. Rows are deleted in store.py, datasets in
+erase.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,16 @@ from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.versions import TAINTED
 from thumbwheel.training.rundir import RunDir, replace
 
-KEPT = ("spec.json", "status.json", "metrics.jsonl", "lock")
-"""Files of a run that hold settings and figures only."""
+WITHOUT_TEXT = ("spec.json", "status.json", "metrics.jsonl", "lock")
+"""Files of a run that hold only settings and figures."""
 REPORTS = "reports.jsonl"
-"""File of the home that says where reports were written."""
+"""File of the home that lists where reports were written."""
 SHORT = 3
-"""Characters below which a name is looked for as a whole JSON text only."""
+"""A name with fewer characters is only found as a whole JSON string."""
 
 
 def check_idle(ws: Workspace) -> None:
-    """Raise Conflict while a run of this home trains: it holds rows in memory and would write them
-    again."""
+    """Raise Conflict while a run of this home trains, which would write its rows again."""
     for folder in _folders(ws.home.runs):
         with suppress(FileNotFoundError):
             os.close(RunDir(folder).lock())
@@ -52,60 +51,69 @@ def purge(
     known_runs: Collection[str],
     exports: Iterable[str],
 ) -> dict[str, int]:
-    """Take everything away; what -> how many files or lines."""
+    """Delete the files; returns what was deleted -> how many files or lines."""
     count: Counter[str] = Counter()
     for folder in _folders(ws.home.runs):
         if folder.name in tainted.runs:
-            count["files of runs"] += _strip(folder)
+            count["files of runs"] += _remove_text(folder)
         elif folder.name not in known_runs and _mentions_ids(folder / "rows.jsonl", doomed.ids):
             count["files of runs"] += _remove(folder)
     count["files of the cache"] += _remove(ws.home.cache)
-    count["unfinished files"] += (
-        sum(_remove(path) for path in ws.home.path.glob(f"{BUILDING}*"))
-        + Artifacts(ws.home.blobs).sweep()
-    )
-    count["datasets' files"] += _blobs(ws, doomed.ids)
+    for unfinished in ws.home.path.glob(f"{BUILDING}*"):
+        count["unfinished files"] += _remove(unfinished)
+    count["unfinished files"] += Artifacts(ws.home.blobs).sweep()
+    count["datasets' files"] += _remove_blobs(ws, doomed.ids)
     count["classifiers and judges' statements"] += documents.delete(
         ws, tainted.classifiers | tainted.judge_agreements
     )
-    count["refused lines of the inbox"] += _rejected(ws.home.inbox / REJECTED, _names(doomed))
-    count["reports"] += _reports(ws, tainted)
+    names = set(doomed.ids).union(*doomed.names.values())
+    count["refused lines of the inbox"] += _remove_rejected(ws.home.inbox / REJECTED, names)
+    count["reports"] += _remove_reports(ws, tainted)
     for path in exports:
-        _warn(Path(path))
-    return {what: many for what, many in count.items() if many}
+        _mark_export(Path(path))
+    return {what: number for what, number in count.items() if number}
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(one for one in path.iterdir() if one.is_dir()) if path.is_dir() else []
+    if not path.is_dir():
+        return []
+    return sorted(child for child in path.iterdir() if child.is_dir())
 
 
 def _remove(path: Path) -> int:
-    """Delete a file or a folder; how many files that were."""
+    """Delete a file or a folder; returns the number of files."""
     if not path.exists():
         return 0
     if path.is_file():
         path.unlink()
         return 1
-    many = sum(one.is_file() for one in path.rglob("*"))
+    files = sum(child.is_file() for child in path.rglob("*"))
     shutil.rmtree(path)
-    return many
+    return files
 
 
-def _strip(folder: Path) -> int:
-    return sum(_remove(path) for path in sorted(folder.iterdir()) if path.name not in KEPT)
+def _remove_text(run_folder: Path) -> int:
+    removed = 0
+    for path in sorted(run_folder.iterdir()):
+        if path.name not in WITHOUT_TEXT:
+            removed += _remove(path)
+    return removed
 
 
 def _mentions_ids(path: Path, ids: Collection[str]) -> bool:
     if not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as stream:
-        return any(one in line for line in stream for one in ids)
+        for line in stream:
+            if any(row_id in line for row_id in ids):
+                return True
+    return False
 
 
-def _blobs(ws: Workspace, ids: frozenset[str]) -> int:
-    """Delete files that no dataset, version or reward model names: those of datasets, and those of
-    nobody that hold such rows."""
-    blobs, many = Artifacts(ws.home.blobs), 0
+def _remove_blobs(ws: Workspace, ids: frozenset[str]) -> int:
+    """Delete blobs that no dataset, version or reward model uses: files of datasets, and unrecorded
+    files that hold such rows."""
+    blobs, removed = Artifacts(ws.home.blobs), 0
     with ws.db.read() as connection:
         used, kinds = store.files_in_use(connection), store.artifact_kinds(connection)
     for sha256 in blobs.all():
@@ -113,37 +121,32 @@ def _blobs(ws: Workspace, ids: frozenset[str]) -> int:
             continue
         if sha256 in kinds or is_affected_file(blobs.path(sha256), ids):
             blobs.remove(sha256)
-            many += 1
-    gone = {sha256 for sha256, kind in kinds.items() if kind == "dataset"} - used
-    ws.db.write(lambda connection: store.forget_artifacts(connection, gone))
-    return many
+            removed += 1
+    unused = {sha256 for sha256, kind in kinds.items() if kind == "dataset"} - used
+    ws.db.write(lambda connection: store.forget_artifacts(connection, unused))
+    return removed
 
 
-def _names(doomed: SubjectRows) -> set[str]:
-    return {name for names in doomed.names.values() for name in names} | doomed.ids
-
-
-def _rejected(path: Path, names: Collection[str]) -> int:
-    """Drop the lines that name one of `names`; how many."""
+def _remove_rejected(path: Path, names: Collection[str]) -> int:
+    """Remove the refused lines that contain one of `names`; returns how many."""
     if not path.exists() or not names:
         return 0
-    with path.open(
-        encoding="utf-8", newline="\n"
-    ) as stream:  # texts may hold other characters that end a line
+    # Texts may hold other characters that Python takes for the end of a line.
+    with path.open(encoding="utf-8", newline="\n") as stream:
         lines = list(stream)
-    pattern = re.compile("|".join(_pattern(name) for name in sorted(names)))
-    kept = [line for line in lines if not pattern.search(_plain(line))]
-    if len(kept) < len(lines):
-        replace(path, "".join(kept))
-    return len(lines) - len(kept)
+    pattern = re.compile("|".join(_name_pattern(name) for name in sorted(names)))
+    remaining = [line for line in lines if not pattern.search(_unescaped(line))]
+    if len(remaining) < len(lines):
+        replace(path, "".join(remaining))
+    return len(lines) - len(remaining)
 
 
-def _pattern(name: str) -> str:
+def _name_pattern(name: str) -> str:
     escaped = re.escape(name)
     return rf"(?<!\w){escaped}(?!\w)" if len(name) >= SHORT else f'"{escaped}"'
 
 
-def _plain(line: str) -> str:
+def _unescaped(line: str) -> str:
     """A refused line with the escapes of both levels of JSON undone."""
     with suppress(ValueError):
         outer = json.loads(line)
@@ -155,8 +158,8 @@ def _plain(line: str) -> str:
 
 
 def note_report(ws: Workspace, version_id: str, path: Path, content: str) -> None:
-    """Remember that a report of a version is about to be written to `path`, so that an erasure
-    finds it."""
+    """Record that a report of a version is about to be written to `path`, so that an erasure finds
+    it."""
     line = {"version": version_id, "path": str(path.absolute()), "sha256": _hash(content)}
     with (ws.home.path / REPORTS).open("a", encoding="utf-8") as out:
         out.write(json.dumps(line) + "\n")
@@ -168,46 +171,48 @@ def _hash(content: str) -> str:
     return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _noted(ws: Workspace) -> list[dict[str, Any]]:
+def _noted_reports(ws: Workspace) -> list[dict[str, Any]]:
     path = ws.home.path / REPORTS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [
-        json.loads(line) for line in lines if line.endswith("}")
-    ]  # a kill may have left half a line
+    # A kill may have left half a line.
+    return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def _reports(ws: Workspace, tainted: Tainted) -> int:
-    """Delete the reports of tainted versions that lie where they were written, unchanged."""
-    noted, many = _noted(ws), 0
-    left = []
-    for one in noted:
-        path = Path(one["path"])
-        if one["version"] not in tainted.versions | tainted.shown:
-            left.append(one)
-        elif path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == one["sha256"]:
-            many += _remove(path)
-    if len(left) < len(noted):
-        replace(ws.home.path / REPORTS, "".join(json.dumps(one) + "\n" for one in left))
-    return many
+def _is_unchanged(report: Mapping[str, Any]) -> bool:
+    sha256: str = report["sha256"]
+    return hashlib.sha256(Path(report["path"]).read_bytes()).hexdigest() == sha256
+
+
+def _remove_reports(ws: Workspace, tainted: Tainted) -> int:
+    """Delete the reports of tainted versions that are where they were written, unchanged."""
+    reports, removed = _noted_reports(ws), 0
+    remaining = []
+    for report in reports:
+        path = Path(report["path"])
+        if report["version"] not in tainted.versions | tainted.shown:
+            remaining.append(report)
+        elif path.is_file() and _is_unchanged(report):
+            removed += _remove(path)
+    if len(remaining) < len(reports):
+        lines = [json.dumps(report) + "\n" for report in remaining]
+        replace(ws.home.path / REPORTS, "".join(lines))
+    return removed
 
 
 def changed_reports(ws: Workspace, tainted: Tainted) -> list[str]:
     """Reports of tainted versions that were changed since they were written; they are left to their
     owner."""
-    found = []
-    for one in _noted(ws):
-        path = Path(one["path"])
-        if one["version"] in tainted.versions | tainted.shown and path.is_file():
-            found += (
-                [str(path)]
-                if hashlib.sha256(path.read_bytes()).hexdigest() != one["sha256"]
-                else []
-            )
-    return sorted(set(found))
+    changed = set()
+    for report in _noted_reports(ws):
+        path = Path(report["path"])
+        of_tainted = report["version"] in tainted.versions | tainted.shown
+        if of_tainted and path.is_file() and not _is_unchanged(report):
+            changed.add(str(path))
+    return sorted(changed)
 
 
-def _warn(folder: Path) -> None:
-    """Say in an exported folder that it is to be withdrawn."""
+def _mark_export(folder: Path) -> None:
+    """Write into an exported folder that it is to be withdrawn."""
     if folder.is_dir():
         text = (
             "Data that this model was trained on was erased. Do not serve it; retrain without that "

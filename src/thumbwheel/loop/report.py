@@ -1,9 +1,9 @@
-"""The model change report: what was trained on what, what got better, what was decided, how to do
-it again.
+"""The model change report: what was trained on what, what got better, what was decided, and how to
+repeat it.
 
-`collect` reads what the stages stored and gives one JSON value; `page` makes of that value one HTML
-file that fetches nothing and runs nothing. Everything that a model or a person wrote is text in it,
-never markup.
+`collect` reads what the stages stored into one JSON value. `page` renders that value as one HTML
+file that fetches nothing and runs nothing. Whatever a model or a person wrote is text in it, never
+markup.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from thumbwheel.evaluation.types import (
     weights_pay,
 )
 from thumbwheel.export.package import exports
+from thumbwheel.export.types import Export
 from thumbwheel.loop import formatting
 from thumbwheel.loop.lineage import lineage, tree
 from thumbwheel.loop.purge import note_report
@@ -53,12 +54,12 @@ GUARDS = {
     ANCHOR_NLL: ("nats a token of general text", False),
     ANCHOR_TASKS: ("short general tasks solved", True),
 }
-"""Guard -> (what it is called, whether it is a share)."""
+"""Guard -> (label, whether it is a share)."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A written report; `value` is the same as JSON."""
+    """A written report; `value` is its content as JSON."""
 
     path: Path | None
     json_path: Path | None
@@ -68,160 +69,135 @@ class Report:
 def report(
     ws: Workspace, agent: str, version: str, to: Path | None = None, json_to: Path | None = None
 ) -> Report:
-    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, each where it is
-    given; there whole or not at all."""
+    """Write the report of `version` as HTML to `to` and as JSON to `json_to`, where these are
+    named. Each file is there whole or not at all."""
     value = collect(ws, agent, version)
-    pages = [] if to is None else [(to, page(value))]
-    pages += (
-        []
-        if json_to is None
-        else [(json_to, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")]
-    )
-    for path, content in pages:
+    files = {}
+    if to is not None:
+        files[to] = page(value)
+    if json_to is not None:
+        files[json_to] = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    for path, content in files.items():
         note_report(ws, value["lineage"]["version"]["id"], path, content)
         _write(path, content)
     return Report(to, json_to, value)
 
 
 def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
-    """Everything that the report says, as a JSON value; parts that do not exist yet (no run, no
+    """The content of the report as a JSON value. Parts that do not exist yet (no run, no
     evaluation) are None."""
-    found = lineage(ws, agent, version)
-    evaluation, decision = _judgement(found)
+    version_lineage = lineage(ws, agent, version)
+    record, run = version_lineage.version, version_lineage.run
+    decision = version_lineage.decisions[-1] if version_lineage.decisions else None
+    evaluation = _evaluation(version_lineage, decision)
+    suites = evaluation.get("suites", ()) if evaluation else ()
     return {
         "agent": agent,
-        "version": found.version["name"],
-        "state": found.version["state"],
-        "tainted": found.version["tainted"],
+        "version": record["name"],
+        "state": record["state"],
+        "tainted": record["tainted"],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "thumbwheel": thumbwheel.__version__,
         "summary": _summary(evaluation, decision),
-        "data": _data(found),
-        "training": _training(ws, found),
+        "data": _data(version_lineage),
+        "training": _training(ws, run) if run else None,
         "evaluation": evaluation,
         "guards": _guards(ws, agent, evaluation, decision),
-        "weights": _weights(found, evaluation),
-        "opinions": tests_in_words(one["details"] for one in (evaluation or {}).get("suites", ())),
+        "weights": _weights(record["name"], evaluation),
+        "opinions": tests_in_words(suite["details"] for suite in suites),
         "decision": decision,
-        "served": _served(found),
-        "exports": _exports(ws, found),
-        "lineage": found.to_json(),
-        "tree": [list(line) for line in tree(found)],
-        "environment": dict(found.run["environment"]) if found.run else None,
-        "reproduce": _reproduce(agent, found, decision),
+        "served": _served(version_lineage),
+        "exports": _exports(ws, record["id"]),
+        "lineage": version_lineage.to_json(),
+        "tree": [list(line) for line in tree(version_lineage)],
+        "environment": dict(run["environment"]) if run else None,
+        "reproduce": _reproduce(agent, version_lineage, decision),
     }
 
 
-def _judgement(found: Lineage) -> tuple[Record | None, Record | None]:
-    """The newest decision with the evaluation that it was made from; without a decision the newest
-    evaluation."""
-    decision = found.decisions[-1] if found.decisions else None
-    by_id = {one["id"]: one for one in found.evaluations}
-    row = (
-        by_id.get(decision["evaluation_id"])
-        if decision
-        else found.evaluations[-1]
-        if found.evaluations
-        else None
-    )
-    power = (
-        {"detectable": decision["inputs"].get("detectable")} if decision else {}
-    )  # at the level that the gate asked for
-    return (
-        {**row["results"], "id": row["id"], "config": row["config"], **power} if row else None
-    ), decision
+def _evaluation(version_lineage: Lineage, decision: Record | None) -> Record | None:
+    """The evaluation on which the gate decided; without a decision, the newest one."""
+    if decision is None:
+        if not version_lineage.evaluations:
+            return None
+        newest = version_lineage.evaluations[-1]
+        return {**newest["results"], "id": newest["id"], "config": newest["config"]}
+    for row in version_lineage.evaluations:
+        if row["id"] == decision["evaluation_id"]:
+            evaluation = {**row["results"], "id": row["id"], "config": row["config"]}
+            # At the level that the gate asked for.
+            evaluation["detectable"] = decision["inputs"].get("detectable")
+            return evaluation
+    return None
 
 
 def _summary(evaluation: Record | None, decision: Record | None) -> dict[str, Any] | None:
     if evaluation is None:
         return None
-    named = {
-        key: evaluation["primary"][key]
-        for key in ("name", "before", "after", "gain", "low", "high", "level", "n", "clusters")
-    }
-    about = {key: evaluation[key] for key in ("against", "basis", "fresh", "reads", "detectable")}
-    decided = (
-        {"decision": decision["decision"], "reasons": list(decision["reasons"])}
-        if decision
-        else {"decision": None, "reasons": []}
-    )
-    return named | about | decided
+    names = ("name", "before", "after", "gain", "low", "high", "level", "n", "clusters")
+    summary = {name: evaluation["primary"][name] for name in names}
+    for name in ("against", "basis", "fresh", "reads", "detectable"):
+        summary[name] = evaluation[name]
+    summary["decision"] = decision["decision"] if decision else None
+    summary["reasons"] = list(decision["reasons"]) if decision else []
+    return summary
 
 
-def _data(found: Lineage) -> dict[str, Any] | None:
-    if not (found.dataset and found.sources):
+MANIFEST_KEYS = ("drops", "notes", "warnings", "rule", "fitted", "watermark", "config")
+
+
+def _data(version_lineage: Lineage) -> dict[str, Any] | None:
+    dataset, sources = version_lineage.dataset, version_lineage.sources
+    if not (dataset and sources):
         return None
-    manifest = found.dataset["manifest"]
-    kept = {
-        key: manifest.get(key)
-        for key in (
-            "origins",
-            "drops",
-            "notes",
-            "warnings",
-            "rule",
-            "fitted",
-            "watermark",
-            "config",
-        )
+    data = {key: dataset["manifest"].get(key) for key in MANIFEST_KEYS}
+    subjects = set().union(*sources.subjects.values())
+    return data | {
+        "id": dataset["id"],
+        "shape": dataset["shape"],
+        "rows": sources.rows,
+        "subjects": len(subjects),
+        "feedback": {split: len(ids) for split, ids in sources.feedback.items()},
+        "traces": {split: len(ids) for split, ids in sources.traces.items()},
+        "origins": sources.origins,
     }
-    made = found.sources
-    counted = {
-        name: {split: len(ids) for split, ids in by.items()}
-        for name, by in (("feedback", made.feedback), ("traces", made.traces))
-    }
-    subjects = len({one for ids in made.subjects.values() for one in ids})
-    named = {
-        "id": found.dataset["id"],
-        "shape": found.dataset["shape"],
-        "rows": made.rows,
-        "subjects": subjects,
-    }
-    return kept | named | counted | {"origins": made.origins}
 
 
-def _training(ws: Workspace, found: Lineage) -> dict[str, Any] | None:
-    if found.run is None:
-        return None
-    run = {
-        key: found.run[key]
-        for key in (
-            "id",
-            "algorithm",
-            "base",
-            "base_fingerprint",
-            "config",
-            "seed",
-            "state",
-            "reason",
-            "metrics",
-        )
+RUN_KEYS = (
+    "id",
+    "algorithm",
+    "base",
+    "base_fingerprint",
+    "config",
+    "seed",
+    "state",
+    "reason",
+    "metrics",
+)
+
+
+def _training(ws: Workspace, run: Record) -> dict[str, Any]:
+    train, dev = [], []
+    for line in RunDir(ws.home.runs / run["id"]).read_metrics():
+        if "loss" in line:
+            train.append(line)
+        if "eval_loss" in line:
+            dev.append({name.removeprefix("eval_"): value for name, value in line.items()})
+    return {key: run[key] for key in RUN_KEYS} | {
+        "started": run["recorded_at"],
+        "ended": run["ended_at"],
+        "changed": changed(run["algorithm"], run["config"]),
+        "train": train,
+        "dev": dev,
+        "best": _best_step(run, dev),
     }
-    lines = RunDir(ws.home.runs / found.run["id"]).read_metrics()
-    train = [line for line in lines if "loss" in line]
-    dev = [
-        {name.removeprefix("eval_"): value for name, value in line.items()}
-        for line in lines
-        if "eval_loss" in line
-    ]
-    times = {"started": found.run["recorded_at"], "ended": found.run["ended_at"]}
-    return (
-        run
-        | times
-        | {
-            "changed": changed(run["algorithm"], run["config"]),
-            "train": train,
-            "dev": dev,
-            "best": _best(run, dev),
-        }
-    )
 
 
 def changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are not the defaults of today."""
-    fields = (
-        ALGORITHMS.get(algorithm).Config.model_fields if algorithm in ALGORITHMS.names() else {}
-    )
+    """The settings that differ from today's defaults."""
+    fields = {}
+    if algorithm in ALGORITHMS.names():
+        fields = ALGORITHMS.get(algorithm).Config.model_fields
     return {
         name: value
         for name, value in config.items()
@@ -229,12 +205,12 @@ def changed(algorithm: str, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _best(run: Mapping[str, Any], dev: list[dict[str, Any]]) -> int | None:
-    """The step whose adapter was kept: as the run recorded it, else the dev rows' best by the run's
-    own metric."""
-    stated = (run["metrics"] or {}).get("best_step")
-    if stated is not None:
-        return int(stated)
+def _best_step(run: Record, dev: list[dict[str, Any]]) -> int | None:
+    """The step whose adapter is the candidate: as the run recorded it, else the best on the dev
+    rows by the run's metric."""
+    recorded = (run["metrics"] or {}).get("best_step")
+    if recorded is not None:
+        return int(recorded)
     name = run["config"].get("metric_for_best_model", "loss")
     judged = [line for line in dev if line["step"] > 0 and line.get(name) is not None]
     if not judged:
@@ -243,97 +219,89 @@ def _best(run: Mapping[str, Any], dev: list[dict[str, Any]]) -> int | None:
     return int(choose(judged, key=lambda line: line[name])["step"])
 
 
-def _weights(found: Lineage, evaluation: Record | None) -> str | None:
+def _weights(name: str, evaluation: Record | None) -> str | None:
     """Whether the weights beat the same feedback as a prompt; None where that was not compared."""
     prompting = (evaluation or {}).get("prompting")
-    return weights_pay(found.version["name"], Measure(**prompting)) if prompting else None
+    return weights_pay(name, Measure(**prompting)) if prompting else None
 
 
 def _guards(
     ws: Workspace, agent: str, evaluation: Record | None, decision: Record | None
 ) -> list[dict[str, Any]]:
-    """The guards as the gate saw them, or would see them, with what its policy says about each: ok,
-    worse (with the words), or not measured."""
-    policy = GatePolicy(**decision["policy"]) if decision else policy_of(ws, agent)
-    known = [
-        Guard(**one)
-        for one in (decision["inputs"] if decision else evaluation or {}).get("guards", ())
-    ]
-    found = []
-    for one in known if decision else [guard_at_level(one, 1 - policy.alpha) for one in known]:
-        label, share = GUARDS.get(one.name, (one.name, False))
-        stands, words = guard_state(one, policy)
-        found.append(
-            {
-                **one.model_dump(mode="json"),
-                "label": label,
-                "share": share,
-                "verdict": words or str(stands),
-            }
-        )
-    return found
+    """The guards as the gate saw them, or would see them, with its verdict on each: ok, what is
+    wrong in words, or not measured."""
+    if decision:
+        policy = GatePolicy(**decision["policy"])
+        guards = [Guard(**values) for values in decision["inputs"].get("guards", ())]
+    else:
+        policy = policy_of(ws, agent)
+        measured = [Guard(**values) for values in (evaluation or {}).get("guards", ())]
+        guards = [guard_at_level(guard, 1 - policy.alpha) for guard in measured]
+    rows = []
+    for guard in guards:
+        label, is_share = GUARDS.get(guard.name, (guard.name, False))
+        state, words = guard_state(guard, policy)
+        row = guard.model_dump(mode="json")
+        row |= {"label": label, "share": is_share, "verdict": words or str(state)}
+        rows.append(row)
+    return rows
 
 
-def _exports(ws: Workspace, found: Lineage) -> list[dict[str, Any]]:
+def _exports(ws: Workspace, version_id: str) -> list[dict[str, Any]]:
     """The newest export in each format and precision, largest first, with how near it is to the
     trained model and what it costs."""
-    newest = {(one.format, one.quant): one for one in exports(ws, found.version["id"])}
-    return [
-        {
-            "name": f"{one.format} {one.quant}" if one.quant else one.format,
-            "format": one.format,
-            "quant": one.quant,
-            "megabytes": one.parity.size / 1e6,
-            **{
-                name: getattr(one.parity, name)
-                for name in ("mean_kl", "top1", "tokens_per_second", "notes")
-            },
-            "task": asdict(one.parity.task) if one.parity.task else None,
-            "verdict": "ok"
-            if not one.parity.failures
-            else f"taken by {one.accepted}"
-            if one.accepted
-            else "not kept",
-            "failures": one.parity.failures,
-        }
-        for one in sorted(newest.values(), key=lambda one: -one.parity.size)
-    ]
+    newest = {(export.format, export.quant): export for export in exports(ws, version_id)}
+    largest_first = sorted(newest.values(), key=lambda export: -export.parity.size)
+    return [_export_row(export) for export in largest_first]
 
 
-def _served(found: Lineage) -> list[dict[str, Any]]:
-    """The newest evaluation of each form that the version was served in; the gate does not decide
-    on these."""
-    newest = {
-        form: row["results"] for row in found.evaluations if (form := row["results"].get("form"))
+def _export_row(export: Export) -> dict[str, Any]:
+    parity = export.parity
+    if not parity.failures:
+        verdict = "ok"
+    elif export.accepted:
+        verdict = f"taken by {export.accepted}"
+    else:
+        verdict = "not kept"
+    return {
+        "name": f"{export.format} {export.quant}" if export.quant else export.format,
+        "format": export.format,
+        "quant": export.quant,
+        "megabytes": parity.size / 1e6,
+        "mean_kl": parity.mean_kl,
+        "top1": parity.top1,
+        "tokens_per_second": parity.tokens_per_second,
+        "notes": parity.notes,
+        "task": asdict(parity.task) if parity.task else None,
+        "verdict": verdict,
+        "failures": parity.failures,
     }
-    return [
-        {"form": form, "against": one["against"], **one["primary"]} for form, one in newest.items()
-    ]
 
 
-def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]:
-    """Commands that do the same again on the same home."""
-    name, run = found.version["name"], found.run
+def _served(version_lineage: Lineage) -> list[dict[str, Any]]:
+    """The newest evaluation of each form in which the version was served; the gate does not decide
+    on these."""
+    newest = {}
+    for evaluation in version_lineage.evaluations:
+        results = evaluation["results"]
+        form = results.get("form")
+        if form:
+            newest[form] = {"form": form, "against": results["against"], **results["primary"]}
+    return list(newest.values())
+
+
+def _reproduce(agent: str, version_lineage: Lineage, decision: Record | None) -> list[str]:
+    """Commands that repeat this on the same home."""
+    name, run = version_lineage.version["name"], version_lineage.run
     commands = []
     if run:
-        options = [
-            part
-            for key, value in changed(run["algorithm"], run["config"]).items()
-            for part in option(key, value)
-        ]
-        train = [
-            "thumbwheel",
-            "train",
-            run["algorithm"],
-            "--agent",
-            agent,
-            "--base",
-            run["base"],
-            "--dataset",
-            run["dataset_id"],
-            *options,
-        ]
-        commands += [["thumbwheel", "dataset", "show", run["dataset_id"], "--agent", agent], train]
+        dataset_id = run["dataset_id"]
+        commands.append(["thumbwheel", "dataset", "show", dataset_id, "--agent", agent])
+        train = ["thumbwheel", "train", run["algorithm"], "--agent", agent, "--base", run["base"]]
+        train += ["--dataset", dataset_id]
+        for key, value in changed(run["algorithm"], run["config"]).items():
+            train += option(key, value)
+        commands.append(train)
     commands.append(["thumbwheel", "evaluate", name, "--agent", agent])
     if decision:
         commands.append(["thumbwheel", "evaluate", "--replay", decision["id"]])
@@ -342,13 +310,13 @@ def _reproduce(agent: str, found: Lineage, decision: Record | None) -> list[str]
 
 
 def option(key: str, value: Any) -> list[str]:
-    """A setting as options of the command line; what cannot be one is left out."""
+    """A setting as command-line words; nothing for a value that no option can have."""
     if value is None or isinstance(value, (list, dict)):
         return []
-    flag = "--" + key.replace("_", "-")
-    return (
-        ["--no-" + flag[2:]] if value is False else [flag] if value is True else [flag, str(value)]
-    )
+    name = key.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]
 
 
 def page(value: Mapping[str, Any]) -> str:
@@ -366,12 +334,10 @@ def page(value: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        name: getattr(formatting, name)
-        for name in ("visible", "percent", "points", "number", "compact")
-    }
-    drawn = {name: Markup(svg) for name, svg in report_charts.draw(value).items()}
-    return environment.get_template("report.html.j2").render(value, charts=drawn)
+    for name in ("visible", "percent", "points", "number", "compact"):
+        environment.filters[name] = getattr(formatting, name)
+    charts = {name: Markup(svg) for name, svg in report_charts.draw(value).items()}
+    return environment.get_template("report.html.j2").render(value, charts=charts)
 
 
 def _write(path: Path, content: str) -> None:

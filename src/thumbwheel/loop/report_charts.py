@@ -1,4 +1,4 @@
-"""Which charts the report has, and what of the stored values goes into each."""
+"""The charts of the report, and which stored values each of them shows."""
 
 from __future__ import annotations
 
@@ -25,41 +25,35 @@ SMOOTH = 24
 def draw(value: Mapping[str, Any]) -> dict[str, str]:
     """Name -> SVG for every chart that `value` has data for."""
     evaluation, data, training = value["evaluation"], value["data"], value["training"]
-    found = {}
+    charts = {}
     if evaluation:
-        shown = [
-            evaluation["primary"],
-            *([evaluation["prompting"]] if evaluation.get("prompting") else []),
-            *evaluation["preferences"],
-        ]
-        measures = {one["name"]: one for one in shown}
-        found["measures"] = changes(
-            [change(one) for one in measures.values()],
-            "Before and after, with the interval of the gain",
-        )
+        shown = [evaluation["primary"]]
+        if evaluation.get("prompting"):
+            shown.append(evaluation["prompting"])
+        shown += evaluation["preferences"]
+        by_name = {measure["name"]: measure for measure in shown}
+        measures = [change(measure) for measure in by_name.values()]
+        charts["measures"] = changes(measures, "Before and after, with the interval of the gain")
         if evaluation["slices"]:
-            found["slices"] = changes(
-                [change(one) for one in evaluation["slices"]], "Before and after by slice"
-            )
+            slices = [change(measure) for measure in evaluation["slices"]]
+            charts["slices"] = changes(slices, "Before and after by slice")
     if data and data["rows"]:
-        found["splits"] = bars(
-            {f"{split} rows": count for split, count in data["rows"].items()},
-            "Rows of the dataset by split",
-        )
-        found["origins"] = bars(data["origins"], "Rows of the dataset by what made them")
-    for format in dict.fromkeys(one["format"] for one in value["exports"]):
-        rungs = [rung(one) for one in value["exports"] if one["format"] == format]
+        splits = {f"{split} rows": count for split, count in data["rows"].items()}
+        charts["splits"] = bars(splits, "Rows of the dataset by split")
+        charts["origins"] = bars(data["origins"], "Rows of the dataset by what made them")
+    by_format: dict[str, list[Rung]] = {}
+    for export in value["exports"]:
+        by_format.setdefault(export["format"], []).append(rung(export))
+    for format, rungs in by_format.items():
         if len(rungs) > 1:
-            found[f"ladder {format}"] = ladder(rungs, f"What a smaller precision costs as {format}")
+            title = f"What a smaller precision costs as {format}"
+            charts[f"ladder {format}"] = ladder(rungs, title)
     panels = lines(training["train"], training["dev"]) if training else {}
     if panels:
-        found["curves"] = curves(
-            panels,
-            training["best"],
-            {PANELS[name] for name in SHARES},
-            "Training curves by optimiser step",
-        )
-    return found
+        shares = {PANELS[name] for name in SHARES}
+        title = "Training curves by optimiser step"
+        charts["curves"] = curves(panels, training["best"], shares, title)
+    return charts
 
 
 def change(measure: Mapping[str, Any]) -> Change:
@@ -68,23 +62,26 @@ def change(measure: Mapping[str, Any]) -> Change:
     return Change(measure["name"], **scaled, n=measure["n"])
 
 
-def rung(one: Mapping[str, Any]) -> Rung:
+def rung(export: Mapping[str, Any]) -> Rung:
     """An export in one precision."""
-    speed = f" · {one['tokens_per_second']:.0f} tokens/s" if one["tokens_per_second"] else ""
-    text = f"{one['megabytes']:,.1f} MB{speed} · same top token {100 * one['top1']:.1f} %"
-    return Rung(one["name"], one["mean_kl"], text, one["verdict"] == "ok")
+    speed = ""
+    if export["tokens_per_second"]:
+        speed = f" · {export['tokens_per_second']:.0f} tokens/s"
+    text = f"{export['megabytes']:,.1f} MB{speed} · same top token {100 * export['top1']:.1f} %"
+    return Rung(export["name"], export["mean_kl"], text, export["verdict"] == "ok")
 
 
 def lines(
     train: Sequence[Mapping[str, Any]], dev: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[Line]]:
     """Panel -> its curves, for the metrics that the run recorded."""
-    found = {}
+    panels = {}
     for name, title in PANELS.items():
         both = [Line("train", smooth(_points(train, name))), Line("dev", _points(dev, name))]
-        if kept := [line for line in both if line.points]:
-            found[title] = kept
-    return found
+        recorded = [line for line in both if line.points]
+        if recorded:
+            panels[title] = recorded
+    return panels
 
 
 def _points(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
@@ -96,11 +93,8 @@ def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     if len(points) <= SMOOTH:
         return list(points)
     window = len(points) // 8
-    return [
-        (points[at][0], _mean(points[max(0, at - window + 1) : at + 1]))
-        for at in range(len(points))
-    ]
-
-
-def _mean(points: Sequence[tuple[float, float]]) -> float:
-    return sum(value for _, value in points) / len(points)
+    smoothed = []
+    for index, (step, _) in enumerate(points):
+        values = [value for _, value in points[max(0, index - window + 1) : index + 1]]
+        smoothed.append((step, sum(values) / len(values)))
+    return smoothed

@@ -1,5 +1,5 @@
-"""What to do about tainted versions and reward models: commands that make them anew from the base,
-from the feedback that is left."""
+"""The commands that train tainted versions and reward models anew: from the base, on the feedback
+that is left."""
 
 from __future__ import annotations
 
@@ -14,45 +14,39 @@ from thumbwheel.loop.report import changed, option
 from thumbwheel.loop.types import Record, Tainted
 
 DROPPED = ("continue_from",)
-"""Settings that would start from what is tainted."""
+"""Settings that would start from a tainted version."""
 
 
 def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
-    """Commands in order: reward models first, for others learn from them; of several runs with the
-    same settings, one. What was trained over a tainted export is trained over the base of that."""
-    rows = [
-        row
-        for row_id in sorted(tainted.runs)
-        if (row := store.one(connection, schema.runs, row_id)) and row["state"] == "finished"
+    """Reward models come first, since other runs learn from them. Runs with the same settings give
+    one command. A run over a tainted export is repeated over the base of that export."""
+    runs = [
+        run
+        for run in store.rows_by_id(connection, schema.runs, tainted.runs)
+        if run["state"] == "finished"
     ]
-    rows.sort(key=lambda row: (row["algorithm"] != "reward", row["recorded_at"]))
-    names = dict(
-        connection.execute(sa.select(schema.agents.c.id, schema.agents.c.slug)).tuples().all()
-    )
-    exported = {
-        str(Path(one["path"]).resolve()): one
-        for one in store.rows_by_id(connection, schema.exports, tainted.exports)
-    }
-    below = {
-        path: (store.version(connection, one["version_id"]) or {}).get("base")
-        for path, one in exported.items()
-    }
-    trained = list(
-        dict.fromkeys(
-            _train(names[row["agent_id"]], {**row, "base": below.get(row["base"]) or row["base"]})
-            for row in rows
-        )
-    )
-    judged = list(
-        dict.fromkeys(names[row["agent_id"]] for row in rows if row["algorithm"] != "reward")
-    )
-    return [
-        *trained,
-        *(shlex.join(["thumbwheel", "evaluate", "latest", "--agent", one]) for one in judged),
-    ]
+    runs.sort(key=lambda run: (run["algorithm"] != "reward", run["recorded_at"]))
+    agents = sa.select(schema.agents.c.id, schema.agents.c.slug)
+    name_of = dict(connection.execute(agents).tuples().all())
+    base_of_export = {}
+    for export in store.rows_by_id(connection, schema.exports, tainted.exports):
+        version = store.version(connection, export["version_id"]) or {}
+        base_of_export[str(Path(export["path"]).resolve())] = version.get("base")
+
+    commands: dict[str, None] = {}
+    evaluated: dict[str, None] = {}
+    for run in runs:
+        agent = name_of[run["agent_id"]]
+        base = base_of_export.get(run["base"]) or run["base"]
+        commands[_train_command(agent, run, base)] = None
+        if run["algorithm"] != "reward":
+            evaluated[agent] = None
+    for agent in evaluated:
+        commands[shlex.join(["thumbwheel", "evaluate", "latest", "--agent", agent])] = None
+    return list(commands)
 
 
-def _train(agent: str, run: Record) -> str:
+def _train_command(agent: str, run: Record, base: str) -> str:
     settings = {
         key: value
         for key, value in changed(run["algorithm"], run["config"]).items()
@@ -60,7 +54,7 @@ def _train(agent: str, run: Record) -> str:
     }
     if settings.get("reward_model") is not None:
         settings["reward_model"] = "latest"
-    options = [part for key, value in settings.items() for part in option(key, value)]
-    return shlex.join(
-        ["thumbwheel", "train", run["algorithm"], "--agent", agent, "--base", run["base"], *options]
-    )
+    words = ["thumbwheel", "train", run["algorithm"], "--agent", agent, "--base", base]
+    for key, value in settings.items():
+        words += option(key, value)
+    return shlex.join(words)

@@ -1,5 +1,5 @@
-"""Where one row of a dataset comes from, and where one piece of feedback or one trace has gone:
-lineage of single things, both ways."""
+"""The lineage of single things: where one row of a dataset comes from, and where one piece of
+feedback or one trace was used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thumbwheel.datasets.types import Dataset
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
-from thumbwheel.loop.erase import named
+from thumbwheel.loop.erase import names_of
 from thumbwheel.loop.formatting import compact, visible
 from thumbwheel.loop.lineage import source_and_feedback_ids
 from thumbwheel.loop.taint import datasets_holding, descendants
@@ -33,7 +33,7 @@ ORIGINS = {
     "label": "the answer was labelled",
     "outcome": "what came of the answer was recorded",
 }
-"""What made a row -> the same in words."""
+"""Origin of a row -> why the row is there, in words."""
 ANSWERS = (
     "completion",
     "chosen",
@@ -48,31 +48,34 @@ ANSWERS = (
 
 
 def why(ws: Workspace, name: str, *, subjects: bool = False) -> dict[str, Any]:
-    """Everything that the row `name` (its id, or DATASET:ROW) was made from, as a JSON value; the
-    newest dataset that has it counts.
+    """Everything that the row `name` (its id, or DATASET:ROW) was made from, as a JSON value. The
+    newest dataset that has the row counts.
 
     Subjects are keyed hashes unless `subjects`. Raises NotFound for a row that no dataset has.
     """
     dataset, row = _find(ws, name)
+    case_id = row.get("case_id")
     with ws.db.read() as connection:
-        said = [
-            _said(connection, one)
-            for one in store.rows_by_id(connection, schema.feedback, row["feedback_ids"])
+        feedback = [
+            _feedback_json(connection, record)
+            for record in store.rows_by_id(connection, schema.feedback, row["feedback_ids"])
         ]
-        traced = [
-            _traced(connection, one)
-            for one in store.rows_by_id(connection, schema.traces, row["trace_ids"])
+        traces = [
+            _trace_json(connection, record)
+            for record in store.rows_by_id(connection, schema.traces, row["trace_ids"])
         ]
-        known = store.rows_by_id(connection, schema.subjects, row["subject_ids"])
-        case = store.one(connection, schema.cases, row.get("case_id"))
-        rewards = store.rewards_of(
-            connection, [*row["trace_ids"], *([row["case_id"]] if row.get("case_id") else [])]
-        )
-    seal = None if subjects or not known else make_seal(ws.home.secret)
-    called = {
-        one["id"]: seal.of("subject", one["external_id"])[:16] if seal else one["external_id"]
-        for one in known
-    }
+        subject_rows = store.rows_by_id(connection, schema.subjects, row["subject_ids"])
+        case = store.row_by_id(connection, schema.cases, case_id)
+        targets = [*row["trace_ids"], case_id] if case_id else row["trace_ids"]
+        rewards = store.rewards_of(connection, targets)
+
+    subject_names = {subject["id"]: subject["external_id"] for subject in subject_rows}
+    if subject_names and not subjects:
+        seal = make_seal(ws.home.secret)
+        for subject_id, external_id in subject_names.items():
+            subject_names[subject_id] = seal.of("subject", external_id)[:16]
+    for trace in traces:
+        trace["subject"] = subject_names.get(trace["subject"])
     manifest = dataset.manifest
     return {
         "row_id": row["row_id"],
@@ -85,20 +88,33 @@ def why(ws: Workspace, name: str, *, subjects: bool = False) -> dict[str, Any]:
         **{key: row[key] for key in ("split", "group", "origin", "weight", "prompt")},
         "answer": {key: row[key] for key in ANSWERS if key in row},
         "rule": manifest.get("rule"),
-        "feedback": said,
-        "traces": [{**one, "subject": called.get(one["subject"])} for one in traced],
-        "subjects": sorted(called.values()),
-        "case": {
-            key: case[key]
-            for key in ("id", "source", "external_id", "basis", "reference", "checker")
-        }
-        if case
-        else None,
-        "rewards": [{key: one[key] for key in REWARD} for one in rewards],
+        "feedback": feedback,
+        "traces": traces,
+        "subjects": sorted(subject_names.values()),
+        "case": {key: case[key] for key in CASE_KEYS} if case else None,
+        "rewards": [_columns(reward, REWARD_KEYS) for reward in rewards],
     }
 
 
-REWARD = (
+def _columns(row: Record, keys: Sequence[str]) -> dict[str, Any]:
+    return {key: row[key] for key in keys}
+
+
+CASE_KEYS = ("id", "source", "external_id", "basis", "reference", "checker")
+FEEDBACK_KEYS = (
+    "id",
+    "source",
+    "external_id",
+    "kind",
+    "name",
+    "value",
+    "scale",
+    "comment",
+    "occurred_at",
+    "recorded_at",
+)
+TRACE_KEYS = ("id", "source", "external_id", "status", "output", "occurred_at")
+REWARD_KEYS = (
     "target_id",
     "component",
     "component_version",
@@ -119,111 +135,81 @@ def _find(ws: Workspace, name: str) -> tuple[Dataset, dict[str, Any]]:
             "Give a row id, or a dataset's id, a colon and a row id",
         )
     with ws.db.read() as connection:
-        among = [dataset_id] if colon else store.dataset_ids(connection)
-    for one in among:
-        dataset = by_id(ws, one)
-        if row := find_row(ws, dataset, row_id if colon else name):
+        dataset_ids = [dataset_id] if colon else store.dataset_ids(connection)
+    for candidate_id in dataset_ids:
+        dataset = by_id(ws, candidate_id)
+        row = find_row(ws, dataset, row_id if colon else name)
+        if row:
             return dataset, row
-    rewritten = (
-        " (rows of it were erased)"
-        if colon and by_id(ws, dataset_id).manifest.get("erased")
-        else ""
-    )
-    why_ = f"the dataset has no such row{rewritten}" if colon else "no dataset has a row of that id"
-    raise NotFound(f"row {name!r}", why_, "See some: thumbwheel dataset show DATASET --json")
+    reason = "no dataset has a row of that id"
+    if colon:
+        reason = "the dataset has no such row"
+        if by_id(ws, dataset_id).manifest.get("erased"):
+            reason += " (rows of it were erased)"
+    raise NotFound(f"row {name!r}", reason, "See some: thumbwheel dataset show DATASET --json")
 
 
-def _said(connection: sa.Connection, one: Record) -> dict[str, Any]:
-    rater = store.one(connection, schema.raters, one["rater_id"])
-    keys = (
-        "id",
-        "source",
-        "external_id",
-        "kind",
-        "name",
-        "value",
-        "scale",
-        "comment",
-        "occurred_at",
-        "recorded_at",
-    )
-    return {key: one[key] for key in keys} | {"rater_kind": rater["kind"] if rater else None}
+def _feedback_json(connection: sa.Connection, feedback: Record) -> dict[str, Any]:
+    rater = store.row_by_id(connection, schema.raters, feedback["rater_id"])
+    return _columns(feedback, FEEDBACK_KEYS) | {"rater_kind": rater["kind"] if rater else None}
 
 
-def _traced(connection: sa.Connection, one: Record) -> dict[str, Any]:
-    keys = ("id", "source", "external_id", "status", "output", "occurred_at")
-    question = store.chain(connection, one["input_id"])
-    return {key: one[key] for key in keys} | {"subject": one["subject_id"], "input": question}
+def _trace_json(connection: sa.Connection, trace: Record) -> dict[str, Any]:
+    """`subject` is the id of the subject."""
+    messages = store.messages_up_to(connection, trace["input_id"])
+    return _columns(trace, TRACE_KEYS) | {"subject": trace["subject_id"], "input": messages}
 
 
-def in_words(found: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+def in_words(row: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """The answer of `why` as lines of (depth, text)."""
-    dataset = found["dataset"]
-    taint = (
-        ", of which rows were erased or that was made with such rows" if dataset["tainted"] else ""
-    )
-    yield (
-        0,
-        f"row {found['row_id']} of {dataset['id']} ({dataset['shape']} of "
-        f"{dataset['agent']}{taint})",
-    )
-    yield 1, f"split {found['split']}, weight {found['weight']:g}, group {found['group']}"
-    yield (
-        1,
-        f"it is there because {ORIGINS.get(found['origin'], found['origin'])} ({found['origin']})",
-    )
-    yield 1, f"rule: {found['rule']}"
-    for key, value in found["answer"].items():
+    dataset = row["dataset"]
+    taint = ""
+    if dataset["tainted"]:
+        taint = ", of which rows were erased or that was made with such rows"
+    where = f"{dataset['id']} ({dataset['shape']} of {dataset['agent']}{taint})"
+    yield 0, f"row {row['row_id']} of {where}"
+    yield 1, f"split {row['split']}, weight {row['weight']:g}, group {row['group']}"
+    origin = row["origin"]
+    yield 1, f"it is there because {ORIGINS.get(origin, origin)} ({origin})"
+    yield 1, f"rule: {row['rule']}"
+    for key, value in row["answer"].items():
         yield 1, f"{key}: {_short(value)}"
-    yield 1, f"feedback: {len(found['feedback'])}"
-    for one in found["feedback"]:
-        remark = f", remark {_short(one['comment'])}" if one["comment"] else ""
-        named_ = f"{one['kind']} {one['name'] or ''}".strip()
-        when = (one["occurred_at"] or one["recorded_at"])[:16]
-        yield (
-            2,
-            f"{one['id']}  {named_} = {_short(one['value'])}, by "
-            f"{one['rater_kind'] or 'nobody named'}, {when}{remark}",
-        )
-    yield 1, f"traces: {len(found['traces'])}"
-    for one in found["traces"]:
-        who = f", subject {visible(one['subject'])}" if one["subject"] else ""
-        yield (
-            2,
-            f"{one['id']}  {one['source']} {visible(one['external_id'])}{who}, "
-            f"{(one['occurred_at'] or 'no time')[:16]}",
-        )
-    if found["case"]:
-        case = found["case"]
-        yield (
-            1,
-            f"case {case['id']}  {case['basis']}, checker {case['checker']}, reference "
-            f"{_short(case['reference'])}",
-        )
-    yield from _rewarded(found["rewards"])
+    yield 1, f"feedback: {len(row['feedback'])}"
+    for feedback in row["feedback"]:
+        kind = f"{feedback['kind']} {feedback['name'] or ''}".strip()
+        rater = feedback["rater_kind"] or "nobody named"
+        when = (feedback["occurred_at"] or feedback["recorded_at"])[:16]
+        remark = f", remark {_short(feedback['comment'])}" if feedback["comment"] else ""
+        value = _short(feedback["value"])
+        yield 2, f"{feedback['id']}  {kind} = {value}, by {rater}, {when}{remark}"
+    yield 1, f"traces: {len(row['traces'])}"
+    for trace in row["traces"]:
+        subject = f", subject {visible(trace['subject'])}" if trace["subject"] else ""
+        when = (trace["occurred_at"] or "no time")[:16]
+        name = f"{trace['source']} {visible(trace['external_id'])}"
+        yield 2, f"{trace['id']}  {name}{subject}, {when}"
+    case = row["case"]
+    if case:
+        reference = _short(case["reference"])
+        judged_by = f"checker {case['checker']}, reference {reference}"
+        yield 1, f"case {case['id']}  {case['basis']}, {judged_by}"
+    yield 1, f"rewards in the ledger: {len(row['rewards'])}"
+    for reward in row["rewards"]:
+        value = "no value" if reward["value"] is None else f"{reward['value']:g}"
+        component = f"{reward['component']} {reward['component_version']}"
+        yield 2, f"{component}: {value} ({reward['status']}) for {reward['target_id']}"
 
 
-def _rewarded(rewards: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str]]:
-    yield 1, f"rewards in the ledger: {len(rewards)}"
-    for one in rewards:
-        value = "no value" if one["value"] is None else f"{one['value']:g}"
-        yield (
-            2,
-            f"{one['component']} {one['component_version']}: {value} ({one['status']}) for "
-            f"{one['target_id']}",
-        )
-
-
-def _short(value: Any, most: int = 120) -> str:
+def _short(value: Any, limit: int = 120) -> str:
     text = " ".join(visible(compact(value)).split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, Any]:
-    """Where a piece of feedback, a trace or a subject has ended up, as a JSON value; without
-    `agent` it has to be an id of ours.
+    """Where a piece of feedback, a trace or a subject was used, as a JSON value. Without `agent`,
+    `source` has to be an id of ours.
 
-    Raises NotFound for what was never recorded, or was erased.
+    Raises NotFound for a source that was never recorded, or was erased.
     """
     with ws.db.read() as connection:
         agent = agent or store.agent_slug(connection, source)
@@ -237,25 +223,22 @@ def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, A
         wanted = source_and_feedback_ids(ws, connection, agent, source)
     holding = datasets_holding(ws, agent, wanted)
     with ws.db.read() as connection:
-        found = descendants(ws, connection, agent_id, holding)
-        runs = store.rows_by_id(connection, schema.runs, found.runs)
-        names = named(connection, found, agent_id)
-        datasets = [
-            {
-                "id": one,
-                "shape": (store.dataset(connection, one) or {})["shape"],
-                "rows": held_rows.rows,
-                "counts": held_rows.counts,
-            }
-            for one, held_rows in holding.items()
-        ]
-    ran = [{key: run[key] for key in ("id", "algorithm", "dataset_id", "state")} for run in runs]
-    named_ = {kind: names[kind] for kind in ("versions", "reward_models", "evaluations", "exports")}
+        tainted = descendants(ws, connection, agent_id, holding)
+        runs = store.rows_by_id(connection, schema.runs, tainted.runs)
+        names = names_of(connection, tainted, agent_id)
+        datasets = []
+        for dataset_id, affected in holding.items():
+            shape = (store.dataset(connection, dataset_id) or {})["shape"]
+            rows = {"rows": affected.rows, "counts": affected.counts}
+            datasets.append({"id": dataset_id, "shape": shape, **rows})
     return {
         "source": source,
         "agent": agent,
         "sources": sorted(wanted),
         "datasets": datasets,
-        "runs": ran,
-        **named_,
+        "runs": [_columns(run, ("id", "algorithm", "dataset_id", "state")) for run in runs],
+        "versions": names["versions"],
+        "reward_models": names["reward_models"],
+        "evaluations": names["evaluations"],
+        "exports": names["exports"],
     }

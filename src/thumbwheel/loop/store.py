@@ -1,9 +1,9 @@
-"""All SQL of this stage: lineage and reports read the tables of the stages below, an erasure
+"""All SQL of this stage: lineage and reports read the tables of the stages below; an erasure
 deletes from them and owns `tombstones`.
 
-A trace without a subject is the erased subject's where its session knows no other one, and where it
-stands below one of theirs. What they said as a rater goes too. Messages stay where somebody else's
-trace or case has the same content.
+A trace without a subject belongs to the erased subject where its session has no other subject, or
+where its parent belongs to them. Their feedback as a rater is deleted too. Messages stay where
+somebody else's trace or case has the same content.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from thumbwheel.db.schema import (
 )
 from thumbwheel.loop.types import Record, SubjectRows
 
-MOST = 900
+VARIABLES = 900
 """Values in one IN (...): SQLite takes at least 999 variables."""
 ERASURE = "erasure"
 """Kind of tombstone that is the record of an erasure."""
 INSTRUCTIONS = ("system", "developer")
 """Roles of messages that are the owner's, not the subject's."""
-OWNERS: Mapping[str, sa.Table] = {
+NAMED_TABLES: Mapping[str, sa.Table] = {
     "feedback": feedback,
     "traces": traces,
     "subjects": subjects,
@@ -58,29 +58,27 @@ OWNERS: Mapping[str, sa.Table] = {
 }
 
 
-def one(connection: sa.Connection, table: sa.Table, key: str | None) -> Record | None:
-    """The row of `table` with id `key`."""
-    row = (
-        connection.execute(sa.select(table).where(table.c.id == key)).mappings().first()
-        if key
-        else None
-    )
-    return _plain(row) if row else None
+def row_by_id(connection: sa.Connection, table: sa.Table, row_id: str | None) -> Record | None:
+    """The row of `table` with this id."""
+    if not row_id:
+        return None
+    row = connection.execute(sa.select(table).where(table.c.id == row_id)).mappings().first()
+    return _record(row) if row else None
 
 
 def version(connection: sa.Connection, version_id: str | None) -> Record | None:
     """A model version's row."""
-    return one(connection, model_versions, version_id)
+    return row_by_id(connection, model_versions, version_id)
 
 
 def run(connection: sa.Connection, run_id: str | None) -> Record | None:
     """A run's row."""
-    return one(connection, runs, run_id)
+    return row_by_id(connection, runs, run_id)
 
 
 def dataset(connection: sa.Connection, dataset_id: str | None) -> Record | None:
     """A dataset's row."""
-    return one(connection, datasets, dataset_id)
+    return row_by_id(connection, datasets, dataset_id)
 
 
 def evaluations_of(connection: sa.Connection, version_id: str) -> list[Record]:
@@ -122,7 +120,7 @@ def trained_versions(connection: sa.Connection, agent_id: str) -> list[Record]:
     rows = connection.execute(
         joined.where(model_versions.c.agent_id == agent_id).order_by(model_versions.c.number)
     ).mappings()
-    return [_plain(row) for row in rows]
+    return [_record(row) for row in rows]
 
 
 def trained_reward_models(connection: sa.Connection, agent_id: str) -> list[Record]:
@@ -133,19 +131,18 @@ def trained_reward_models(connection: sa.Connection, agent_id: str) -> list[Reco
     rows = connection.execute(
         joined.where(reward_models.c.agent_id == agent_id).order_by(reward_models.c.number)
     ).mappings()
-    return [_plain(row) for row in rows]
+    return [_record(row) for row in rows]
 
 
 def source_ids(connection: sa.Connection, agent_id: str, name: str) -> list[str]:
-    """The ids of feedback, traces or subjects of the agent that `name` means: an id, or an external
-    id of any source."""
-    found = []
+    """The ids of feedback, traces or subjects of the agent with this id, or with this external id
+    in any source."""
+    row_ids: list[str] = []
     for table in (feedback, traces, subjects):
-        named = (table.c.agent_id == agent_id) & (
-            has_id(table.c.id, name) | (table.c.external_id == name)
-        )
-        found += list(connection.execute(sa.select(table.c.id).where(named)).scalars())
-    return found
+        has_name = has_id(table.c.id, name) | (table.c.external_id == name)
+        query = sa.select(table.c.id).where(table.c.agent_id == agent_id, has_name)
+        row_ids += connection.execute(query).scalars()
+    return row_ids
 
 
 def feedback_on(connection: sa.Connection, target_id: str) -> list[str]:
@@ -162,7 +159,7 @@ def _all(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[boo
     rows = connection.execute(
         sa.select(table).where(where).order_by(table.c.recorded_at, table.c.id)
     ).mappings()
-    return [_plain(row) for row in rows]
+    return [_record(row) for row in rows]
 
 
 def select(
@@ -170,10 +167,9 @@ def select(
 ) -> Iterator[Any]:
     """Rows of `columns` whose `key` is among `wanted`, however many these are."""
     values = list(wanted)
-    for start in range(0, len(values), MOST):
-        yield from connection.execute(
-            sa.select(*columns).where(key.in_(values[start : start + MOST]), *where)
-        )
+    for start in range(0, len(values), VARIABLES):
+        batch = values[start : start + VARIABLES]
+        yield from connection.execute(sa.select(*columns).where(key.in_(batch), *where))
 
 
 def rows_of_agent(connection: sa.Connection, table: sa.Table, agent_id: str | None) -> list[Record]:
@@ -190,8 +186,9 @@ def agent_slug(connection: sa.Connection, row_id: str) -> str | None:
             .join(table, table.c.agent_id == agents.c.id)
             .where(has_id(table.c.id, row_id))
         )
-        if found := connection.execute(query).scalar():
-            return str(found)
+        slug = connection.execute(query).scalar()
+        if slug:
+            return str(slug)
     return None
 
 
@@ -207,37 +204,33 @@ def dataset_ids(connection: sa.Connection) -> list[str]:
 def rows_by_id(connection: sa.Connection, table: sa.Table, wanted: Iterable[str]) -> list[Record]:
     """The rows of `table` with these ids, in order of the ids."""
     return sorted(
-        (_plain(row._mapping) for row in select(connection, table.c, table.c.id, wanted)),
+        (_record(row._mapping) for row in select(connection, table.c, table.c.id, wanted)),
         key=lambda row: str(row["id"]),
     )
 
 
 def erased_at(connection: sa.Connection, agent_id: str, keys: Iterable[str]) -> str | None:
     """When something with one of these keys was erased."""
-    found = select(
-        connection,
-        [tombstones.c.recorded_at],
-        tombstones.c.key,
-        keys,
-        tombstones.c.agent_id == agent_id,
-    )
-    return next((row.recorded_at.isoformat() for row in found), None)
+    of_agent = tombstones.c.agent_id == agent_id
+    for row in select(connection, [tombstones.c.recorded_at], tombstones.c.key, keys, of_agent):
+        return str(row.recorded_at.isoformat())
+    return None
 
 
-def chain(connection: sa.Connection, message_id: str) -> list[Record]:
-    """The messages that end at this one, oldest first."""
-    found: list[Record] = []
-    at: str | None = message_id
-    while at is not None and (row := one(connection, messages, at)):
-        found.append({"role": row["role"], **row["content"]})
-        at = row["parent_id"]
-    return found[::-1]
+def messages_up_to(connection: sa.Connection, message_id: str) -> list[Record]:
+    """The messages that end with this one, oldest first."""
+    newest_first: list[Record] = []
+    row = row_by_id(connection, messages, message_id)
+    while row is not None:
+        newest_first.append({"role": row["role"], **row["content"]})
+        row = row_by_id(connection, messages, row["parent_id"])
+    return newest_first[::-1]
 
 
 def rewards_of(connection: sa.Connection, target_ids: Iterable[str]) -> list[Record]:
     """What the ledger holds about targets."""
     return [
-        _plain(row._mapping)
+        _record(row._mapping)
         for row in select(connection, rewards.c, rewards.c.target_id, sorted(target_ids))
     ]
 
@@ -259,22 +252,23 @@ def aliases_at(connection: sa.Connection, version_ids: Iterable[str]) -> list[tu
 
 
 def record_tombstones(
-    connection: sa.Connection, agent_id: str, keys: Iterable[tuple[str, str]], at: datetime
+    connection: sa.Connection, agent_id: str, keys: Iterable[tuple[str, str]], erased_at: datetime
 ) -> None:
-    """Remember (kind, key) as erased at `at`; those that are known get the later time."""
+    """Record (kind, key) as erased at this time; a tombstone that is there gets the later time."""
     for kind, key in keys:
         same = (
             (tombstones.c.agent_id == agent_id)
             & (tombstones.c.kind == kind)
             & (tombstones.c.key == key)
         )
-        if not connection.execute(tombstones.update().where(same).values(recorded_at=at)).rowcount:
+        update = tombstones.update().where(same).values(recorded_at=erased_at)
+        if not connection.execute(update).rowcount:
             row = {
                 "id": ids.new("tmb"),
                 "agent_id": agent_id,
                 "kind": kind,
                 "key": key,
-                "recorded_at": at,
+                "recorded_at": erased_at,
             }
             connection.execute(tombstones.insert().values(**row))
 
@@ -287,7 +281,7 @@ def erasures(connection: sa.Connection, agent_id: str) -> list[Record]:
 
 
 def begin_erasure(
-    connection: sa.Connection, agent_id: str, key: str, report: Mapping[str, Any], at: datetime
+    connection: sa.Connection, agent_id: str, key: str, report: Mapping[str, Any], began: datetime
 ) -> str:
     """A new record of an erasure; returns its id."""
     erasure = ids.new("ers")
@@ -297,7 +291,7 @@ def begin_erasure(
         "kind": ERASURE,
         "key": key,
         "report": dict(report),
-        "recorded_at": at,
+        "recorded_at": began,
     }
     connection.execute(tombstones.insert().values(**row))
     return erasure
@@ -325,16 +319,11 @@ def replace_dataset(
     sizes: Mapping[str, int],
 ) -> None:
     """A dataset's new files."""
-    set_values(
-        connection, datasets, dataset_id, {"manifest": dict(manifest), "fingerprint": fingerprint}
-    )
+    values = {"manifest": dict(manifest), "fingerprint": fingerprint}
+    set_values(connection, datasets, dataset_id, values)
     for sha256, size in sizes.items():
-        if (
-            connection.execute(
-                sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
-            ).scalar()
-            is None
-        ):
+        recorded = sa.select(artifacts.c.sha256).where(artifacts.c.sha256 == sha256)
+        if connection.execute(recorded).scalar() is None:
             row = {
                 "sha256": sha256,
                 "kind": "dataset",
@@ -346,13 +335,13 @@ def replace_dataset(
 
 def files_in_use(connection: sa.Connection) -> set[str]:
     """Hashes of all files that a dataset, a version or a reward model names."""
-    found: set[str] = set()
+    in_use: set[str] = set()
     for manifest in connection.execute(sa.select(datasets.c.manifest)).scalars():
-        found |= set(manifest["files"].values())
+        in_use |= set(manifest["files"].values())
     for column in (model_versions.c.adapter, reward_models.c.files):
         for files in connection.execute(sa.select(column)).scalars():
-            found |= set((files or {}).values())
-    return found
+            in_use |= set((files or {}).values())
+    return in_use
 
 
 def artifact_kinds(connection: sa.Connection) -> dict[str, str]:
@@ -362,194 +351,196 @@ def artifact_kinds(connection: sa.Connection) -> dict[str, str]:
 
 def forget_artifacts(connection: sa.Connection, gone: Iterable[str]) -> None:
     """Blobs that are gone."""
-    _change(connection, artifacts, artifacts.c.sha256, gone, None)
+    _delete(connection, artifacts, artifacts.c.sha256, gone)
 
 
 def subject_rows(connection: sa.Connection, agent_id: str, name: str) -> SubjectRows:
-    """Everything stored about the subject `name` (its own name or our id); empty where there is
-    nothing."""
-    found = SubjectRows()
-    mine = [
-        row
-        for row in rows_of_agent(connection, subjects, agent_id)
-        if name in (row["id"], row["external_id"])
-    ]
-    called = {row["external_id"] for row in mine} or {name}
-    found.subjects = {row["id"] for row in mine}
-    found.traces = _ids(select(connection, [traces.c.id], traces.c.subject_id, found.subjects))
-    _widen(connection, found)
-    found.own_raters = _ids(
-        select(
-            connection, [raters.c.id], raters.c.external_id, called, raters.c.agent_id == agent_id
-        )
+    """Everything stored about the subject `name` (its name in the sources, or our id); empty where
+    there is nothing."""
+    doomed = SubjectRows()
+    all_subjects = rows_of_agent(connection, subjects, agent_id)
+    same_name = [row for row in all_subjects if name in (row["id"], row["external_id"])]
+    names = {row["external_id"] for row in same_name} or {name}
+    doomed.subjects = {row["id"] for row in same_name}
+    doomed.traces = _ids(select(connection, [traces.c.id], traces.c.subject_id, doomed.subjects))
+    _add_traces_and_sessions(connection, doomed)
+    of_agent = raters.c.agent_id == agent_id
+    doomed.named_raters = _ids(
+        select(connection, [raters.c.id], raters.c.external_id, names, of_agent)
     )
-    found.feedback = _said(connection, agent_id, found)
-    _cases_and_messages(connection, agent_id, found)
-    aimed = _ids(
-        select(
-            connection,
-            [feedback_targets.c.target_id],
-            feedback_targets.c.feedback_id,
-            found.feedback,
-        )
-    ) - {None}
-    aimed |= _ids(select(connection, [traces.c.id], traces.c.session_id, aimed))
-    found.judged = found.mates | (aimed - found.traces)
-    heard = _ids(select(connection, [feedback.c.rater_id], feedback.c.id, found.feedback)) - {None}
-    others = {
-        row.rater_id
-        for row in select(
-            connection, [feedback.c.rater_id, feedback.c.id], feedback.c.rater_id, heard
-        )
-        if row.id not in found.feedback
-    }
-    vouching = _ids(select(connection, [cases.c.reviewer_id], cases.c.reviewer_id, heard))
-    found.raters = (heard - others - vouching) | found.own_raters
-    for kind, table in OWNERS.items():
-        found.names[kind] = _ids(
-            select(connection, [table.c.external_id], table.c.id, getattr(found, kind))
-        )
-    found.names["own_raters"] = _ids(
-        select(connection, [raters.c.external_id], raters.c.id, found.own_raters)
+    doomed.feedback = _feedback_of(connection, agent_id, doomed)
+    _add_cases_and_messages(connection, agent_id, doomed)
+    doomed.judged = doomed.mates | (_judged_traces(connection, doomed) - doomed.traces)
+    doomed.raters = _raters_of(connection, doomed) | doomed.named_raters
+    for kind, table in NAMED_TABLES.items():
+        row_ids = getattr(doomed, kind)
+        doomed.names[kind] = _ids(select(connection, [table.c.external_id], table.c.id, row_ids))
+    doomed.names["named_raters"] = _ids(
+        select(connection, [raters.c.external_id], raters.c.id, doomed.named_raters)
     )
-    return found
+    return doomed
 
 
 def _ids(rows: Iterable[Any]) -> set[str]:
+    """The values of the first column."""
     return {row[0] for row in rows}
 
 
-def _widen(connection: sa.Connection, found: SubjectRows) -> None:
-    """Traces without a subject that are the subject's all the same, and sessions that have no trace
-    left."""
+def _add_traces_and_sessions(connection: sa.Connection, doomed: SubjectRows) -> None:
+    """Add traces without a subject that are the subject's all the same, and sessions that have no
+    trace left."""
     columns = [traces.c.id, traces.c.session_id, traces.c.subject_id]
+    no_subject = traces.c.subject_id.is_(None)
     while True:
-        inside = _ids(select(connection, [traces.c.session_id], traces.c.id, found.traces)) - {None}
-        rows = list(select(connection, columns, traces.c.session_id, inside))
-        shared = {
-            row.session_id
-            for row in rows
-            if row.subject_id is not None and row.subject_id not in found.subjects
-        }
-        more = {row.id for row in rows if row.session_id not in shared}
-        more |= _ids(
-            select(
-                connection, columns, traces.c.parent_id, found.traces, traces.c.subject_id.is_(None)
-            )
-        )
-        if more <= found.traces:
+        session_ids = _ids(select(connection, [traces.c.session_id], traces.c.id, doomed.traces))
+        session_ids -= {None}
+        in_sessions = list(select(connection, columns, traces.c.session_id, session_ids))
+        shared_sessions = set()
+        for row in in_sessions:
+            if row.subject_id is not None and row.subject_id not in doomed.subjects:
+                shared_sessions.add(row.session_id)
+        more = {row.id for row in in_sessions if row.session_id not in shared_sessions}
+        more |= _ids(select(connection, columns, traces.c.parent_id, doomed.traces, no_subject))
+        if more <= doomed.traces:
             break
-        found.traces |= more
-    found.sessions = inside - {row.session_id for row in rows if row.id not in found.traces}
+        doomed.traces |= more
+    in_use = {row.session_id for row in in_sessions if row.id not in doomed.traces}
+    doomed.sessions = session_ids - in_use
 
 
-def _said(connection: sa.Connection, agent_id: str, found: SubjectRows) -> set[str]:
-    """Feedback about these traces and sessions, by the subject, and what replaces or takes back
-    such feedback."""
-    aim, own = feedback_targets.c, [feedback.c.id]
-    said = _ids(select(connection, [aim.feedback_id], aim.target_id, found.traces | found.sessions))
-    said |= _ids(select(connection, own, feedback.c.rater_id, found.own_raters))
-    called = _ids(select(connection, [traces.c.external_id], traces.c.id, found.traces))
-    known = select(
+def _feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -> set[str]:
+    """Feedback about these traces and sessions, feedback by the subject, and what supersedes or
+    retracts such feedback."""
+    target = feedback_targets.c
+    id_column = [feedback.c.id]
+    about = doomed.traces | doomed.sessions
+    feedback_ids = _ids(select(connection, [target.feedback_id], target.target_id, about))
+    feedback_ids |= _ids(select(connection, id_column, feedback.c.rater_id, doomed.named_raters))
+
+    # Feedback that waits for a trace by its external id, unless somebody else's trace has that id.
+    external_ids = _ids(select(connection, [traces.c.external_id], traces.c.id, doomed.traces))
+    same_external_id = select(
         connection,
         [traces.c.external_id, traces.c.id],
         traces.c.external_id,
-        called,
+        external_ids,
         traces.c.agent_id == agent_id,
     )
-    called -= {row.external_id for row in known if row.id not in found.traces}
+    external_ids -= {row.external_id for row in same_external_id if row.id not in doomed.traces}
     waiting = _ids(
         select(
             connection,
-            [aim.feedback_id],
-            aim.external_id,
-            called | found.traces | found.sessions,
-            aim.target_id.is_(None),
+            [target.feedback_id],
+            target.external_id,
+            external_ids | about,
+            target.target_id.is_(None),
         )
     )
-    said |= _ids(select(connection, own, feedback.c.id, waiting, feedback.c.agent_id == agent_id))
+    of_agent = feedback.c.agent_id == agent_id
+    feedback_ids |= _ids(select(connection, id_column, feedback.c.id, waiting, of_agent))
+
     while True:
-        more = {
-            row[0]
-            for column in (feedback.c.supersedes, feedback.c.retracts)
-            for row in select(connection, own, column, said)
-        }
-        if more <= said:
-            return said
-        said |= more
+        more = _ids(select(connection, id_column, feedback.c.supersedes, feedback_ids))
+        more |= _ids(select(connection, id_column, feedback.c.retracts, feedback_ids))
+        if more <= feedback_ids:
+            return feedback_ids
+        feedback_ids |= more
 
 
-def _cases_and_messages(connection: sa.Connection, agent_id: str, found: SubjectRows) -> None:
-    """Cases whose question is a part or a continuation of one that only these traces asked, and
+def _judged_traces(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
+    """Targets of the subject's feedback, and the traces of sessions among them."""
+    target = feedback_targets.c
+    targets = _ids(select(connection, [target.target_id], target.feedback_id, doomed.feedback))
+    targets -= {None}
+    return targets | _ids(select(connection, [traces.c.id], traces.c.session_id, targets))
+
+
+def _raters_of(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
+    """Raters that gave this feedback, gave no other, and reviewed no case."""
+    rater_ids = _ids(select(connection, [feedback.c.rater_id], feedback.c.id, doomed.feedback))
+    rater_ids -= {None}
+    columns = [feedback.c.rater_id, feedback.c.id]
+    with_other_feedback = set()
+    for row in select(connection, columns, feedback.c.rater_id, rater_ids):
+        if row.id not in doomed.feedback:
+            with_other_feedback.add(row.rater_id)
+    reviewers = _ids(select(connection, [cases.c.reviewer_id], cases.c.reviewer_id, rater_ids))
+    return rater_ids - with_other_feedback - reviewers
+
+
+def _add_cases_and_messages(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -> None:
+    """Add cases whose prompt is a part or a continuation of one that only these traces have, and
     messages that nobody else uses."""
-    inputs = _ids(select(connection, [traces.c.input_id], traces.c.id, found.traces))
-    parents = _threads(connection, inputs)
-    used = list(select(connection, [traces.c.input_id, traces.c.id], traces.c.input_id, parents))
-    found.mates = {row.id for row in used if row.input_id in inputs} - found.traces
-    alive = {
-        row.parent_id
-        for row in select(
-            connection, [messages.c.id, messages.c.parent_id], messages.c.parent_id, parents
-        )
-        if row.id not in parents
-    }
-    alive = _upwards(alive | {row.input_id for row in used if row.id not in found.traces}, parents)
+    inputs = _ids(select(connection, [traces.c.input_id], traces.c.id, doomed.traces))
+    parents = _parents(connection, inputs)
+    trace_columns = [traces.c.input_id, traces.c.id]
+    users = list(select(connection, trace_columns, traces.c.input_id, parents))
+    doomed.mates = {row.id for row in users if row.input_id in inputs} - doomed.traces
+
+    # Messages that somebody else's trace or conversation needs.
+    columns = [messages.c.id, messages.c.parent_id]
+    replies = select(connection, columns, messages.c.parent_id, parents)
+    needed = {row.parent_id for row in replies if row.id not in parents}
+    needed |= {row.input_id for row in users if row.id not in doomed.traces}
+    needed = _with_ancestors(needed, parents)
+
+    # Cases about messages that only the subject has.
     roles = [messages.c.id, messages.c.role]
-    lonely = {
-        row.id
-        for row in select(connection, roles, messages.c.id, parents.keys() - alive)
-        if row.role not in INSTRUCTIONS
-    }
-    found.cases = _ids(
-        select(connection, [cases.c.id], cases.c.input_id, lonely, cases.c.agent_id == agent_id)
-    )
-    asked = select(connection, [cases.c.input_id, cases.c.id], cases.c.input_id, parents)
-    alive |= _upwards({row.input_id for row in asked if row.id not in found.cases}, parents)
-    found.messages = parents.keys() - alive
+    unneeded = select(connection, roles, messages.c.id, parents.keys() - needed)
+    of_subject = {row.id for row in unneeded if row.role not in INSTRUCTIONS}
+    of_agent = cases.c.agent_id == agent_id
+    doomed.cases = _ids(select(connection, [cases.c.id], cases.c.input_id, of_subject, of_agent))
+
+    # Messages that no other case needs either.
+    case_columns = [cases.c.input_id, cases.c.id]
+    case_rows = select(connection, case_columns, cases.c.input_id, parents)
+    inputs_of_cases = {row.input_id for row in case_rows if row.id not in doomed.cases}
+    needed |= _with_ancestors(inputs_of_cases, parents)
+    doomed.messages = parents.keys() - needed
 
 
-def _threads(connection: sa.Connection, inputs: set[str]) -> dict[str, str | None]:
-    """Message -> the one before it, for everything that leads to `inputs` or goes on from them."""
-    columns, found, wanted = [messages.c.id, messages.c.parent_id], dict[str, str | None](), inputs
+def _parents(connection: sa.Connection, inputs: set[str]) -> dict[str, str | None]:
+    """Message -> the one before it, for all ancestors and descendants of `inputs`."""
+    columns = [messages.c.id, messages.c.parent_id]
+    parents: dict[str, str | None] = {}
+    wanted = inputs
     while wanted:
-        found |= {
-            row.id: row.parent_id for row in select(connection, columns, messages.c.id, wanted)
-        }
-        wanted = {parent for parent in found.values() if parent is not None} - found.keys()
-    below = inputs
-    while below:
-        level = {
-            row.id: row.parent_id
-            for row in select(connection, columns, messages.c.parent_id, below)
-            if row.id not in found
-        }
-        found, below = found | level, set(level)
-    return found
+        for row in select(connection, columns, messages.c.id, wanted):
+            parents[row.id] = row.parent_id
+        wanted = {parent for parent in parents.values() if parent is not None} - parents.keys()
+    level = inputs
+    while level:
+        next_level = set()
+        for row in select(connection, columns, messages.c.parent_id, level):
+            if row.id not in parents:
+                next_level.add(row.id)
+                parents[row.id] = row.parent_id
+        level = next_level
+    return parents
 
 
-def _upwards(some: Iterable[str], parents: Mapping[str, str | None]) -> set[str]:
-    """`some` and everything that leads to them."""
-    found: set[str] = set()
-    for one_ in some:
-        at: str | None = one_
-        while at is not None and at not in found:
-            found.add(at)
-            at = parents.get(at)
-    return found
+def _with_ancestors(message_ids: Iterable[str], parents: Mapping[str, str | None]) -> set[str]:
+    """The messages and all their ancestors."""
+    ancestors: set[str] = set()
+    for message_id in message_ids:
+        ancestor: str | None = message_id
+        while ancestor is not None and ancestor not in ancestors:
+            ancestors.add(ancestor)
+            ancestor = parents.get(ancestor)
+    return ancestors
 
 
 def forget_replies(connection: sa.Connection, agent_id: str) -> None:
-    """Delete what models answered in evaluations of the agent; whatever is asked again is computed
-    again."""
+    """Delete the stored replies of models in evaluations of the agent."""
     connection.execute(answers.delete().where(answers.c.agent_id == agent_id))
 
 
 def delete(connection: sa.Connection, doomed: SubjectRows) -> None:
-    """Delete the rows of `doomed` and what hangs on them."""
+    """Delete the rows of `doomed` and what refers to them."""
     connection.exec_driver_sql("PRAGMA secure_delete=ON")
     connection.exec_driver_sql("PRAGMA defer_foreign_keys=ON")
-    _change(connection, cases, cases.c.reviewer_id, doomed.raters, {"reviewer_id": None})
-    _change(connection, traces, traces.c.parent_id, doomed.traces, {"parent_id": None})
+    _set_null(connection, cases, cases.c.reviewer_id, doomed.raters)
+    _set_null(connection, traces, traces.c.parent_id, doomed.traces)
     for table, key, wanted in (
         (suggestions, suggestions.c.trace_id, doomed.traces),
         (suggestions, suggestions.c.feedback_id, doomed.feedback),
@@ -564,28 +555,33 @@ def delete(connection: sa.Connection, doomed: SubjectRows) -> None:
         (subjects, subjects.c.id, doomed.subjects),
         (raters, raters.c.id, doomed.raters),
     ):
-        _change(connection, table, key, wanted, None)
+        _delete(connection, table, key, wanted)
 
 
-def _change(
-    connection: sa.Connection,
-    table: sa.Table,
-    key: Any,
-    wanted: Iterable[str],
-    values: Mapping[str, Any] | None,
+def _delete(
+    connection: sa.Connection, table: sa.Table, column: sa.Column[Any], values: Iterable[str]
 ) -> None:
-    """Give the rows whose `key` is among `wanted` these values; None deletes them."""
-    some = sorted(wanted)
-    for start in range(0, len(some), MOST):
-        where = key.in_(some[start : start + MOST])
-        connection.execute(
-            table.delete().where(where)
-            if values is None
-            else table.update().where(where).values(**values)
-        )
+    for batch in _batches(values):
+        connection.execute(table.delete().where(column.in_(batch)))
 
 
-def _plain(row: sa.RowMapping) -> dict[str, Any]:
+def _set_null(
+    connection: sa.Connection, table: sa.Table, column: sa.Column[Any], values: Iterable[str]
+) -> None:
+    for batch in _batches(values):
+        where = column.in_(batch)
+        connection.execute(table.update().where(where).values({column.name: None}))
+
+
+def _batches(values: Iterable[str]) -> Iterator[list[str]]:
+    """Sorted values in batches that fit into one IN (...)."""
+    ordered = sorted(values)
+    for start in range(0, len(ordered), VARIABLES):
+        yield ordered[start : start + VARIABLES]
+
+
+def _record(row: sa.RowMapping) -> dict[str, Any]:
+    """The row as a JSON value."""
     return {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in row.items()

@@ -1,16 +1,17 @@
 """What descends from data: datasets that hold it, and everything that was made with these, however
 many steps away.
 
-A dataset of the ledger's rewards descends from the classifier that had a part in them. A run
-descends from its dataset, from the reward model or the classifier that judged it, from the version
-that it started from and from the export that it took for its base; a version and a reward model
-from their run. Nothing is changed here.
+A dataset of rewards descends from the classifier that had a part in them. A run descends from its
+dataset, from the reward model or the classifier that judged it, from the version that it started
+from, and from the export that was its base. Versions and reward models descend from their run.
+This module changes nothing.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +37,23 @@ def datasets_holding(
 
     Raises StorageError for a file that cannot be read; with `lost` such a file may hold them.
     """
-    found = {one.id: affected_rows(ws, one, wanted) for one in datasets(ws, agent)}
-    if not lost and (
-        unread := [(name, split) for name, rows in found.items() for split in rows.lost]
-    ):
-        name, split = unread[0]
-        raise StorageError(
-            f"dataset {name!r}",
-            f"its file of {split} is missing or damaged",
-            "Restore it from a backup, or build it anew",
-        )
-    return {dataset_id: rows for dataset_id, rows in found.items() if rows.counts}
+    holding = {}
+    for dataset in datasets(ws, agent):
+        rows = affected_rows(ws, dataset, wanted)
+        if rows.lost and not lost:
+            raise StorageError(
+                f"dataset {dataset.id!r}",
+                f"its file of {next(iter(rows.lost))} is missing or damaged",
+                "Restore it from a backup, or build it anew",
+            )
+        if rows.counts:
+            holding[dataset.id] = rows
+    return holding
 
 
 def reward_datasets(ws: Workspace, agent: str) -> set[str]:
-    """Datasets of the ledger's rewards: what judges for the ledger has a part in them."""
-    return {one.id for one in datasets(ws, agent) if "reward" in one.manifest}
+    """Datasets whose rows carry rewards of the ledger."""
+    return {dataset.id for dataset in datasets(ws, agent) if "reward" in dataset.manifest}
 
 
 def descendants(
@@ -63,105 +65,148 @@ def descendants(
     classifier: bool = False,
     modelled: Collection[str] = (),
 ) -> Tainted:
-    """Everything that was made with the datasets `of` of the agent, or judged by a `classifier` of
-    it in training; `modelled` are datasets of rewards in which its reward models had a part.
-    Evaluations also where they show one of `cases`. Other agents may have trained over an export of
-    this one."""
-    found, rows = Tainted(datasets=set(of)), store.rows_of_agent(connection, runs, None)
-    made = {
-        table: store.rows_of_agent(connection, table, None)
-        for table in (model_versions, reward_models, exports, evaluations)
+    """Everything that descends from the datasets `of` of the agent.
+
+    `classifier`: also runs that its classifier judged. `modelled`: datasets of rewards in which its
+    reward models had a part. `cases`: also evaluations that show one of these. Other agents are
+    included, since they may have trained over an export of this one.
+    """
+    tainted = Tainted(datasets=set(of))
+    family = _Family.read(ws, connection)
+    own_reward_models = {
+        model["id"] for model in family.reward_models if model["agent_id"] == agent_id
     }
-    judges = {row["id"]: judge_of(ws, row, made[reward_models]) for row in rows}
-    folders = [(str(Path(one["path"]).resolve()), one) for one in made[exports]]
-    own = {row["id"] for row in made[reward_models] if row["agent_id"] == agent_id}
-    over = {row["id"]: _export_below(row, folders) for row in [*rows, *made[model_versions]]}
-    before = -1
-    while found.size() > before:
-        before = found.size()
-        names = {
-            (row["agent_id"], f"v{row['number']}")
-            for row in made[model_versions]
-            if row["id"] in found.versions
-        }
-        if found.reward_models & own:
-            found.datasets |= set(modelled)
-        found.runs |= {
-            row["id"]
-            for row in rows
-            if row["dataset_id"] in found.datasets
-            or judges[row["id"]] in found.reward_models
-            or (classifier and row["agent_id"] == agent_id and LEARNED in _functions(row))
-            or (row["agent_id"], row["config"].get("continue_from")) in names
-            or over[row["id"]] in found.exports
-        }
-        found.reward_models |= {
-            row["id"] for row in made[reward_models] if row["run_id"] in found.runs
-        }
-        found.versions |= {
-            row["id"]
-            for row in made[model_versions]
-            if row["run_id"] in found.runs or over[row["id"]] in found.exports
-        }
-        found.exports |= {row["id"] for row in made[exports] if row["version_id"] in found.versions}
-    looked = [row for row in made[evaluations] if _looked(row, found.versions, cases)]
-    found.evaluations = {row["id"] for row in looked}
-    found.shown = {row["candidate_id"] for row in looked} - found.versions
-    return found
+    size = -1
+    while tainted.size() > size:  # until nothing is added
+        size = tainted.size()
+        if tainted.reward_models & own_reward_models:
+            tainted.datasets |= set(modelled)
+        if classifier:
+            tainted.runs |= {
+                run["id"]
+                for run in family.runs
+                if run["agent_id"] == agent_id and _uses_classifier(run)
+            }
+        _add_children(tainted, family)
+
+    for evaluation in family.evaluations:
+        compared = {evaluation["candidate_id"], evaluation["against_id"]}
+        if compared & tainted.versions or not _shown_cases(evaluation).isdisjoint(cases):
+            tainted.evaluations.add(evaluation["id"])
+            tainted.shown.add(evaluation["candidate_id"])
+    tainted.shown -= tainted.versions
+    return tainted
 
 
-def _export_below(row: Record, folders: Collection[tuple[str, Record]]) -> str | None:
-    """The id of the export that a run or a version took for its base: the newest one of that folder
-    then."""
-    there = [
-        one
-        for folder, one in folders
-        if folder == row["base"] and one["recorded_at"] <= row["recorded_at"]
-    ]
-    return str(there[-1]["id"]) if there else None
-
-
-def _functions(run: Record) -> set[str]:
-    return {str(one).split("=")[0] for one in run["config"].get("reward_functions") or ()}
-
-
-def _looked(row: Record, versions: Collection[str], cases: Collection[str]) -> bool:
-    details = [
-        side
-        for one in row["results"].get("suites", ())
-        for side in one["details"].values()
-        if isinstance(side, dict)
-    ]
-    errors = [example for side in details for example in side.get("error_examples", ())]
-    shown = {example.get("case") for example in [*row["results"].get("examples", ()), *errors]}
-    return (
-        row["candidate_id"] in versions
-        or row["against_id"] in versions
-        or not shown.isdisjoint(cases)
-    )
-
-
-def judge_of(ws: Workspace, run: Record, known: Collection[Record]) -> str | None:
-    """The id of the reward model among `known` against which a run trained; None without one, or
-    for a folder of somebody else."""
-    named = run["config"].get("reward_model")
-    if named is None:
-        return None
-    told = Path(
-        str(_spec(ws, run["id"]).get("reward_model") or "")
-    ).name  # the folder of its checkout has its id
-    for one in reversed(list(known)):
-        if one["id"] == told or (
-            one["agent_id"] == run["agent_id"]
-            and named in (one["id"], f"rm{one['number']}", str(one["number"]))
+def _add_children(tainted: Tainted, family: _Family) -> None:
+    """Add what was made with something that is tainted."""
+    tainted_names = {
+        (version["agent_id"], f"v{version['number']}")
+        for version in family.versions
+        if version["id"] in tainted.versions
+    }
+    for run in family.runs:
+        if (
+            run["dataset_id"] in tainted.datasets
+            or family.judge_of_run[run["id"]] in tainted.reward_models
+            or (run["agent_id"], run["config"].get("continue_from")) in tainted_names
+            or family.base_export_of[run["id"]] in tainted.exports
         ):
-            return str(one["id"])
+            tainted.runs.add(run["id"])
+    for model in family.reward_models:
+        if model["run_id"] in tainted.runs:
+            tainted.reward_models.add(model["id"])
+    for version in family.versions:
+        over_export = family.base_export_of[version["id"]] in tainted.exports
+        if version["run_id"] in tainted.runs or over_export:
+            tainted.versions.add(version["id"])
+    for export in family.exports:
+        if export["version_id"] in tainted.versions:
+            tainted.exports.add(export["id"])
+
+
+@dataclass(frozen=True)
+class _Family:
+    """The rows of the home that may descend from one another."""
+
+    runs: list[Record]
+    versions: list[Record]
+    reward_models: list[Record]
+    exports: list[Record]
+    evaluations: list[Record]
+    judge_of_run: dict[str, str | None]
+    """Run -> the reward model that judged it."""
+    base_export_of: dict[str, str | None]
+    """Run or version -> the export that was its base."""
+
+    @classmethod
+    def read(cls, ws: Workspace, connection: sa.Connection) -> _Family:
+        all_runs = store.rows_of_agent(connection, runs, None)
+        all_versions = store.rows_of_agent(connection, model_versions, None)
+        all_reward_models = store.rows_of_agent(connection, reward_models, None)
+        all_exports = store.rows_of_agent(connection, exports, None)
+        return cls(
+            all_runs,
+            all_versions,
+            all_reward_models,
+            all_exports,
+            store.rows_of_agent(connection, evaluations, None),
+            {run["id"]: judge_of(ws, run, all_reward_models) for run in all_runs},
+            _base_exports([*all_runs, *all_versions], all_exports),
+        )
+
+
+def _base_exports(
+    rows: Collection[Record], all_exports: Collection[Record]
+) -> dict[str, str | None]:
+    """Run or version -> the export that is its base: the newest one in that folder at the time."""
+    by_folder: dict[str, list[Record]] = {}
+    for export in all_exports:
+        by_folder.setdefault(str(Path(export["path"]).resolve()), []).append(export)
+    base_exports: dict[str, str | None] = {}
+    for row in rows:
+        base_exports[row["id"]] = None
+        for export in by_folder.get(row["base"], ()):
+            if export["recorded_at"] <= row["recorded_at"]:
+                base_exports[row["id"]] = str(export["id"])
+    return base_exports
+
+
+def _uses_classifier(run: Record) -> bool:
+    functions = run["config"].get("reward_functions") or ()
+    return any(str(function).split("=")[0] == LEARNED for function in functions)
+
+
+def _shown_cases(evaluation: Record) -> set[str | None]:
+    """The cases of which an evaluation shows answers."""
+    results = evaluation["results"]
+    examples = list(results.get("examples", ()))
+    for suite in results.get("suites", ()):
+        for details in suite["details"].values():
+            if isinstance(details, dict):
+                examples += details.get("error_examples", ())
+    return {example.get("case") for example in examples}
+
+
+def judge_of(ws: Workspace, run: Record, models: Collection[Record]) -> str | None:
+    """The id of the reward model among `models` against which a run trained; None without one, or
+    for a folder of somebody else."""
+    name = run["config"].get("reward_model")
+    if name is None:
+        return None
+    # The run read a checkout of the reward model, whose folder has the model's id as its name.
+    checkout = Path(str(_run_spec(ws, run["id"]).get("reward_model") or "")).name
+    for model in reversed(list(models)):
+        names = (model["id"], f"rm{model['number']}", str(model["number"]))
+        named = model["agent_id"] == run["agent_id"] and name in names
+        if model["id"] == checkout or named:
+            return str(model["id"])
     return None
 
 
-def _spec(ws: Workspace, run_id: str) -> Mapping[str, Any]:
+def _run_spec(ws: Workspace, run_id: str) -> Mapping[str, Any]:
     try:
-        found = json.loads((ws.home.runs / run_id / "spec.json").read_text(encoding="utf-8"))
+        spec = json.loads((ws.home.runs / run_id / "spec.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return spec if isinstance(spec, dict) else {}

@@ -1,5 +1,5 @@
-"""Nouns of this stage: where a version comes from, what something went into, what an erasure takes
-away and taints."""
+"""Types of this stage: the lineage of a version, the uses of a source, what an erasure deletes and
+taints."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sources:
-    """What the rows of a dataset were made from: distinct ids per split (train, dev, gate)."""
+    """Where the rows of a dataset come from: distinct ids per split (train, dev, gate)."""
 
     rows: dict[str, int]
     feedback: dict[str, list[str]]
     traces: dict[str, list[str]]
     subjects: dict[str, list[str]]
     origins: dict[str, int]
-    """Rows by what made them: correction, upvote, preference, ..."""
+    """Kind of feedback (correction, upvote, preference, ...) -> rows."""
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """A version back to the feedback, and what was decided about it since. Absent links are None: a
-    plain base has no run."""
+    """A version back to its feedback, and what was decided about it since. Absent links are None: a
+    base has no run."""
 
     version: Record
     parent: Record | None
@@ -38,9 +38,9 @@ class Lineage:
     decisions: list[Record]
     exports: list[Record]
     children: list[str]
-    """Versions that were trained on from this one."""
+    """Versions that continue this one."""
     reward_model: Record | None = None
-    """What the run was trained against, where that is a reward model of the agent."""
+    """The reward model of the agent against which the run was trained."""
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON value."""
@@ -49,7 +49,7 @@ class Lineage:
 
 @dataclass(frozen=True)
 class SourceUse:
-    """One version whose dataset holds the given feedback, trace or subject."""
+    """A version whose dataset holds a piece of feedback, a trace or a subject."""
 
     version: str
     version_id: str
@@ -58,8 +58,8 @@ class SourceUse:
     rows: dict[str, int]
     """Split -> rows."""
     through: str | None = None
-    """The reward model (rm1) that learned from it, where the version only was trained against that
-    one."""
+    """The reward model (rm1) that learned from it, where the version was only trained against
+    that."""
 
     @property
     def role(self) -> Literal["learned", "selected", "judged", "rewarded"]:
@@ -75,7 +75,7 @@ class SourceUse:
 
 @dataclass
 class SubjectRows:
-    """What is stored about a subject, by table: our row ids."""
+    """What is stored about a subject: row ids by table."""
 
     subjects: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
@@ -84,31 +84,29 @@ class SubjectRows:
     feedback: set[str] = field(default_factory=set)
     raters: set[str] = field(default_factory=set)
     """Raters that have said nothing else."""
-    own_raters: set[str] = field(default_factory=set)
-    """Those of them that go by the subject's name."""
+    named_raters: set[str] = field(default_factory=set)
+    """Those of them that have the subject's name."""
     cases: set[str] = field(default_factory=set)
     messages: set[str] = field(default_factory=set)
     """Messages that only these traces and cases use."""
     mates: set[str] = field(default_factory=set)
     """Traces of others with the same prompt."""
     judged: set[str] = field(default_factory=set)
-    """These, and traces of others that the subject judged: their rewards may speak of what is
+    """`mates`, and traces of others that the subject judged: their rewards may rest on what is
     erased, and are computed anew."""
     names: dict[str, set[str]] = field(default_factory=dict)
-    """Kind (subject, session, trace, feedback, case, rater) -> what the sources call them."""
+    """Kind (subject, session, trace, feedback, case, rater) -> their ids in the sources."""
 
     @property
     def ids(self) -> frozenset[str]:
-        """The ids by which rows of datasets name these things."""
+        """The ids by which rows of datasets refer to these."""
         return frozenset(self.subjects | self.sessions | self.traces | self.feedback | self.cases)
 
     @property
     def counts(self) -> dict[str, int]:
         """Table -> rows."""
-        hidden = ("names", "mates", "judged", "own_raters")
-        return {
-            one.name: len(getattr(self, one.name)) for one in fields(self) if one.name not in hidden
-        }
+        tables = ("subjects", "sessions", "traces", "feedback", "raters", "cases", "messages")
+        return {table: len(getattr(self, table)) for table in tables}
 
 
 @dataclass
@@ -122,15 +120,16 @@ class Tainted:
     evaluations: set[str] = field(default_factory=set)
     exports: set[str] = field(default_factory=set)
     shown: set[str] = field(default_factory=set)
-    """Versions that are not tainted themselves and whose evaluations showed erased text."""
+    """Versions that are not tainted but whose evaluations showed erased text."""
     classifiers: set[str] = field(default_factory=set)
-    """Documents by hash, which are deleted, as are the next."""
+    """Hashes of classifiers, which are deleted."""
     judge_agreements: set[str] = field(default_factory=set)
+    """Hashes of judges' statements of agreement, which are deleted."""
 
     def size(self) -> int:
-        """How much there is."""
-        return sum(len(getattr(self, one.name)) for one in fields(self))
+        """The number of ids."""
+        return sum(len(ids) for ids in self.to_json().values())
 
     def to_json(self) -> dict[str, list[str]]:
         """As a JSON value."""
-        return {one.name: sorted(getattr(self, one.name)) for one in fields(self)}
+        return {field.name: sorted(getattr(self, field.name)) for field in fields(self)}

@@ -88,7 +88,7 @@ class TrainingPipeline:
         from thumbwheel.datasets.choose_shape import AUTO, choose
         from thumbwheel.deploy.types import public_name
         from thumbwheel.evaluation.policy import Verdict
-        from thumbwheel.loop.cycle import CANARY, release
+        from thumbwheel.loop.cycle import CANARY, release_candidate
         from thumbwheel.loop.cycle_checks import OLLAMA, check_ready
         from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
         from thumbwheel.training.train import train
@@ -126,7 +126,7 @@ class TrainingPipeline:
                 why = str(trained.reason)
             raise Conflict(f"run {trained.run_id!r}", why, "Nothing was exported")
         cycle = CycleReport(self.agent_name, version=trained.version)
-        release(ws, cycle, config, {"name": served_as})
+        release_candidate(ws, cycle, config, {"name": served_as})
         if cycle.verdict is Verdict.REJECTED:
             what = f"version {trained.version!r} of agent {self.agent_name!r}"
             raise Conflict(

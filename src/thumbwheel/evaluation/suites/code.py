@@ -1,5 +1,5 @@
-"""`code`: programs are drawn for tasks with tests and run in the sandbox; the measure is pass@k, the
-chance that one of k programs passes.
+"""`code`: programs are drawn for tasks with tests and run in the sandbox. The measure is pass@k:
+the chance that one of k programs passes.
 
 From n programs a task, of which c passed, pass@k is estimated as 1 - C(n - c, k) / C(n, k), which
 has no bias (Chen et al. 2021). Where it is not safe to run code, nothing is measured.

@@ -1,5 +1,5 @@
-"""`regression`: the guard against forgetting. What the model could do before it has to be able to do
-still, on a frozen set of anchors.
+"""`regression`: the guard against forgetting. On a frozen set of anchors, the model has to be able
+to do what it could do before.
 
 Anchors are general texts, of which the likelihood a token is measured, and short tasks with a
 reference. There is a built-in set; `anchors` names a file with another one. The content of the set
