@@ -50,11 +50,11 @@ def test_what_is_written_is_the_trained_model(
 ) -> None:
     form = FORMATS.get(form_name)
     form.write(trained, tmp_path)
-    found = parity.check(form, tmp_path, trained, parity.PROBES)
-    assert found.failures == []
-    assert found.max_abs_diff < 1e-3
-    assert found.effect_kl is not None
-    assert found.effect_kl > 0.01, "the adapter must matter, or the comparison proves nothing"
+    result = parity.check(form, tmp_path, trained, parity.PROBES)
+    assert result.failures == []
+    assert result.max_abs_diff < 1e-3
+    assert result.effect_kl is not None
+    assert result.effect_kl > 0.01, "the adapter must matter, or the comparison proves nothing"
 
 
 def test_only_safe_files_and_no_path_of_the_adapter(
@@ -124,7 +124,7 @@ def test_a_base_in_half_precision_keeps_it(dtype: str, tmp_path: Path) -> None:
     assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {
         getattr(torch, dtype)
     }
-    found = parity.check(FORMATS.get("merged"), out, source, parity.PROBES)
-    assert found.dtype == dtype
-    assert found.mean_kl > 1e-9, "rounding must be visible"
-    assert not found.failures
+    result = parity.check(FORMATS.get("merged"), out, source, parity.PROBES)
+    assert result.dtype == dtype
+    assert result.mean_kl > 1e-9, "rounding must be visible"
+    assert not result.failures

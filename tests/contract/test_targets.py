@@ -27,5 +27,5 @@ def test_what_was_never_there_is_dead_and_nothing_is_raised(name: str, tmp_path:
         "folder": str(tmp_path),
         "key_variable": "NO_SUCH_KEY",
     }
-    found = TARGETS.get(name).health(Endpoint("http://127.0.0.1:9/v1", "support-v1", details))
-    assert not found.alive and found.why
+    health = TARGETS.get(name).health(Endpoint("http://127.0.0.1:9/v1", "support-v1", details))
+    assert not health.alive and health.why

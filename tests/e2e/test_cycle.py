@@ -109,7 +109,7 @@ def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(
         formats = Counter(row["format"] for row in rows_of(home, schema.exports))
         assert formats == {"merged": 1, "adapter": 1}  # the target has one of its own
         with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
-            behind_live = switch.behind(ws, "animals", "live")[1]
+            behind_live = switch.route(ws, "animals", "live").deployment
         assert behind_live is not None
         assert behind_live.version == cycle["version"]
         assert not (home / "cycles" / "animals" / "cycle.json").exists()

@@ -54,7 +54,7 @@ def package(
         base=base,
         base_fingerprint=None,
         tokenizer=made["base"],
-        place=place,
+        state_folder=place,
         stops=("<|im_end|>",),
         system=system,
     )

@@ -14,7 +14,7 @@ from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.deploy.serve import application
-from thumbwheel.deploy.switch import Deployed
+from thumbwheel.deploy.switch import DeployResult
 from thumbwheel.models import versions
 from thumbwheel.models.types import Basis, ModelVersion
 
@@ -39,8 +39,8 @@ class World:
     def version(
         self, adapter: int, basis: Basis | None = Basis.GOLD, base: Path | None = None
     ) -> ModelVersion:
-        one = tuned_version(self.ws, base or self.base, self.adapters[adapter], self.agent)
-        return approve(self.ws, one, basis) if basis else one
+        version = tuned_version(self.ws, base or self.base, self.adapters[adapter], self.agent)
+        return approve(self.ws, version, basis) if basis else version
 
     def deploy(
         self,
@@ -48,7 +48,7 @@ class World:
         alias: str | None = "live",
         target: str = "embedded",
         **more: Any,
-    ) -> Deployed:
+    ) -> DeployResult:
         settings = (
             {"threads": 1}
             if target == "embedded"
@@ -71,12 +71,14 @@ class World:
 
     def live(self) -> str | None:
         """The version behind the alias live."""
-        at = versions.aliases_of(self.ws, self.agent).get("live")
-        return None if at is None else versions.by_id(self.ws, at).name
+        version_id = versions.aliases_of(self.ws, self.agent).get("live")
+        return None if version_id is None else versions.by_id(self.ws, version_id).name
 
-    def taint(self, one: ModelVersion) -> None:
+    def taint(self, version: ModelVersion) -> None:
         self.ws.db.write(
             lambda c: c.execute(
-                model_versions.update().where(model_versions.c.id == one.id).values(tainted=True)
+                model_versions.update()
+                .where(model_versions.c.id == version.id)
+                .values(tainted=True)
             )
         )

@@ -1,1 +1,1 @@
-"""Composition root: settings, and the open home that every command is given."""
+"""Composition root: all settings, and the home that commands open."""

@@ -1,4 +1,4 @@
-"""Opens a home for a command: settings checked, database migrated, the sdk's inbox drained."""
+"""Opens a home for a command: checks settings, migrates the database, drains the sdk's inbox."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class Opener:
-    """What a command is given: called, it opens the home; a command that needs no home asks for the
-    settings alone."""
+    """The object that a command gets. Calling it opens the home; a command that needs no home uses
+    `settings` alone."""
 
     home: Path | None
     config: Path | None
@@ -32,10 +32,8 @@ class Opener:
         ws = Workspace.open(Home.at(self.home), self.settings(), refusal)
         log.say(f"home: {ws.home.path}")
         if killed := sweep(ws.home):
-            log.say(
-                f"note: took away what {killed} killed {'exports' if killed > 1 else 'export'} "
-                "had left half written"
-            )
+            exports = "export" if killed == 1 else "exports"
+            log.say(f"note: removed what {killed} killed {exports} had left half written")
         for line in (*drain_inbox(ws), *settle_killed(ws)):
             log.say(line)
         return ws
@@ -46,15 +44,14 @@ class Opener:
         return Home.at(self.home).path
 
     def settings(self) -> Sources:
-        """File and environment; raises ConfigError for what nothing reads."""
+        """Settings of file and environment; raises ConfigError for those that nothing reads."""
         sources = Sources.read(self.config)
         check_sections(sources, sections())
         return sources
 
 
 def opener(home: Path | None, config: Path | None, log_level: str) -> Opener:
-    """The opener of `home` with the settings of `config`; sends the log to standard error at
-    `log_level`."""
+    """The opener of `home` with the settings of `config`; configures the log at `log_level`."""
     if log_level.lower() not in LEVELS:
         raise ConfigError(
             f"--log-level {log_level!r}", "there is no such level", f"Known: {', '.join(LEVELS)}"

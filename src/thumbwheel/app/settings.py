@@ -1,4 +1,4 @@
-"""Which class reads which section of the configuration; what nothing reads is refused."""
+"""The class that reads each section of the configuration."""
 
 from __future__ import annotations
 

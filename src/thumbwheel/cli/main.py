@@ -1,8 +1,8 @@
-"""The `thumbwheel` command. A stage's `commands.py` is imported only when its command is the one
-that was typed.
+"""The `thumbwheel` command line. A stage's `commands.py` is imported only when one of its commands
+is typed.
 
-To add a command: write it in the stage's `commands.py` and list it in COMMANDS. A command module
-has `app`, a Typer group, or `command`, a function; it is given the opener of the home as `ctx.obj`.
+To add a command: write it in the stage's `commands.py` and list it in COMMANDS. A command is a
+function or a Typer group; its `ctx.obj` is the opener of the home.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ COMMANDS = {
     ),
     "deploy": (
         "thumbwheel.deploy.commands:deploy",
-        "Let a version answer on a target, prove that it is the one, and switch.",
+        "Serve a version on a target, check that it is the one, and switch.",
     ),
     "deployments": (
         "thumbwheel.deploy.commands:deployments",
-        "What is deployed, how it is, and which alias points at it.",
+        "What is deployed, whether it answers, and which alias points at it.",
     ),
     "promote": (
         "thumbwheel.deploy.commands:promote",
-        "Point an alias at a version that is deployed and proven.",
+        "Point an alias at a version that is deployed and passed its canary.",
     ),
     "rollback": (
         "thumbwheel.deploy.commands:rollback",
@@ -96,7 +96,7 @@ COMMANDS = {
         "thumbwheel.deploy.modelfile_commands:modelfile",
         "Write the Modelfile of a version, for Ollama.",
     ),
-    "undeploy": ("thumbwheel.deploy.commands:undeploy", "Take a version away from its targets."),
+    "undeploy": ("thumbwheel.deploy.commands:undeploy", "Take a version off its targets."),
     "serve": (
         "thumbwheel.deploy.commands:serve",
         "The front door of an agent: OpenAI's API, the model is the agent's name.",
@@ -128,28 +128,28 @@ WITHIN = {
     "dataset": {"why": "thumbwheel.loop.erase_commands:why"},
     "feedback": {"used-in": "thumbwheel.loop.erase_commands:used_in"},
 }
-"""Commands of a group whose verbs belong to a higher stage than the group."""
+"""Commands of a group that are implemented in a higher stage than the group."""
 
 ENDLESS = frozenset({"serve"})
-"""Commands that are no work to come to an end, so that there is no progress to tell of."""
+"""Commands that run until they are stopped, and so have no progress to report."""
 
 INTRO = """Turn the feedback that people give your LLM app into a better model, on your own machine.
 
-Start with `thumbwheel plan FILE`: it says what your feedback could teach, in a minute, storing nothing.
-Then: import -> dataset build -> train -> evaluate -> export -> deploy -> report. `thumbwheel demo` does it all on an embedded model.
+Start with `thumbwheel plan FILE`: it says what your feedback could teach, in a minute, storing
+nothing. Then: import -> dataset build -> train -> evaluate -> export -> deploy -> report.
+`thumbwheel demo` does it all on an embedded model.
 """
 
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
-"""What typer raises for every command line that it does not understand; it exports only this child
-of it."""
+"""The error that typer raises for an invalid command line; it exports only a subclass of it."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""What a disk may answer wherever something is written, standard output included."""
+"""Errors of a disk wherever something is written, standard output included."""
 
 
 @contextmanager
 def _visible_usage_errors() -> Iterator[None]:
-    """What was typed may be the name of somebody's file; typer prints its complaints by itself."""
+    """Escape control characters in typer's own error messages, which quote what was typed."""
     try:
         yield
     except UsageError as error:
@@ -158,7 +158,7 @@ def _visible_usage_errors() -> Iterator[None]:
 
 
 class Group(TyperGroup):
-    """The top of the command line: says that Ctrl-C was heard and what becomes of the work."""
+    """The top of the command line. On Ctrl-C it says what becomes of the work."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Parse the global options."""
@@ -179,7 +179,7 @@ class Group(TyperGroup):
 
 
 def main() -> None:
-    """Run the command line; a ThumbwheelError becomes its message and its exit code."""
+    """Run the command line; a ThumbwheelError becomes a message and an exit code."""
     from thumbwheel.core.errors import StorageError, ThumbwheelError
     from thumbwheel.core.private import close_to_others
 
@@ -202,23 +202,22 @@ def main() -> None:
             f"error: {error.filename or 'the output'}: it cannot be written: {error.strerror}. "
             "Free space, then try again"
         )
-        os._exit(
-            StorageError.exit_code
-        )  # the interpreter would try to write the rest again, and complain
+        # Not sys.exit: the interpreter would try to write buffered output again, and fail.
+        os._exit(StorageError.exit_code)
     except KeyboardInterrupt:
         log.complain("interrupted")
         sys.exit(130)
 
 
 def _terminated(*_: Any) -> None:
-    """A service that is stopped cleans up as after Ctrl-C; `timeout` and others ask twice, which is
-    no second Ctrl-C."""
+    """Treat SIGTERM like Ctrl-C. Programs such as `timeout` send it twice, and the second signal is
+    ignored."""
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt
 
 
 def _take_any_agent_name(command: Any) -> None:
-    """Every command takes an agent's name as people write it, and says the slug that it is here."""
+    """Let every command take any spelling of an agent's name, and log the slug that it becomes."""
     for subcommand in getattr(command, "commands", {}).values():
         _take_any_agent_name(subcommand)
     for parameter in command.params:
@@ -236,8 +235,8 @@ def _agent_slug(ctx: Any, parameter: Any, value: Any) -> Any:
 
 
 def build(arguments: list[str]) -> typer.Typer:
-    """The application for these arguments: the typed command in full, the others as one line of
-    help."""
+    """The application for these arguments: the typed command, and the others as one line of help
+    each."""
     app = typer.Typer(
         name="thumbwheel",
         help=INTRO,
@@ -250,21 +249,23 @@ def build(arguments: list[str]) -> typer.Typer:
     app.callback()(root)
     typed = COMMANDS.keys() & set(arguments)
     for name, (location, line) in COMMANDS.items():
-        found = _load(location) if name in typed else None
-        if found is not None:
-            _extend(found, WITHIN.get(name, {}))
-        _attach(app, name, found, line)
+        command = _load(location) if name in typed else None
+        if command is not None:
+            _extend(command, WITHIN.get(name, {}))
+        _attach(app, name, command, line)
     return app
 
 
 def _extend(group: typer.Typer, commands: dict[str, str]) -> None:
-    there = {one.name for one in group.registered_commands} if commands else set()
-    for name in commands.keys() - there:
+    if not commands:
+        return
+    existing = {command.name for command in group.registered_commands}
+    for name in commands.keys() - existing:
         group.command(name)(_load(commands[name]))
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         log.write(f"thumbwheel {__version__}\n")
         raise typer.Exit
 
@@ -289,7 +290,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """Global options; they stand before the command."""
+    """Global options, before the command."""
     if ctx.invoked_subcommand:
         from thumbwheel.app.open import opener
         from thumbwheel.core import log
@@ -304,12 +305,12 @@ def _load(location: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _attach(app: typer.Typer, name: str, found: Any, line: str) -> None:
-    if isinstance(found, typer.Typer):
-        app.add_typer(found, name=name, help=line, no_args_is_help=True)
+def _attach(app: typer.Typer, name: str, command: Any, line: str) -> None:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, help=line, no_args_is_help=True)
     else:
-        app.command(name, help=None if found else line)(found or _stub)
+        app.command(name, help=None if command else line)(command or _stub)
 
 
 def _stub() -> None:
-    """Stands in the list of commands for one that was not typed."""
+    """A placeholder in the list of commands for one that was not typed."""

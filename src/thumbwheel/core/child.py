@@ -1,8 +1,7 @@
-"""Processes of our own code: started with this interpreter and this package, with a bound of memory
-that they set for themselves.
+"""Child processes that run our own code with this interpreter, and limit their own memory.
 
-For work on what strangers made, where a library could take all memory or never end. Not here: what
-they are asked (the stage that has them), code of strangers (`sandbox`).
+They are for files from strangers, on which a library could take all memory or never end. Code from
+strangers runs in `sandbox`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
 def start(module: str, *arguments: str, stdin: int | IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start `python -m module` with pipes for its output; it ends when nobody reads what it writes."""
+    """Start `python -m module` with a pipe for its output; it ends when nobody reads its output."""
     search_path = [PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(search_path)}
     command = [sys.executable, "-P", "-m", module, *arguments]
@@ -34,20 +33,18 @@ def end(process: subprocess.Popen[bytes]) -> None:
         if stream is not None:
             try:
                 stream.close()
-            except OSError:  # what was buffered for a process that has ended
+            except OSError:  # there was output buffered for a process that has ended
                 continue
 
 
 def limit_memory(size: int) -> None:
-    """Let this process hold at most `size` bytes of data; beyond it an allocation fails. Systems
-    without the limit go without."""
+    """Limit the data of this process to `size` bytes; beyond it an allocation fails. Does nothing
+    on systems without such a limit."""
     try:
         import resource
 
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(
-            resource.RLIMIT_DATA,
-            (size if hard == resource.RLIM_INFINITY else min(size, hard), hard),
-        )
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
     except (ImportError, ValueError, OSError):
         return

@@ -1,9 +1,9 @@
-"""Configuration: one pydantic class per thing, read from YAML, `THUMBWHEEL_*` variables and
-command-line options alike.
+"""Configuration: pydantic classes whose settings come from YAML, `THUMBWHEEL_*` variables and
+command-line options.
 
-Order of precedence: option > environment > file > default; the default is the recommended setting.
-Here live the base class, the loader, the generated options and the paths of a home; the classes
-themselves live in the stages that they configure.
+Precedence: option > environment > file > default; the default is the recommended setting. This
+module has the base class, the loader, the generated options and the paths of a home. The classes
+themselves are in the stages that they configure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILE_NAME = "thumbwheel.yaml"
 
 
 class Config(BaseModel):
-    """Base of every configuration class: frozen, documented under its fields, unknown keys refused."""
+    """Base of every configuration class: frozen, unknown keys refused, fields with docstrings."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
@@ -48,8 +48,7 @@ C = TypeVar("C", bound=Config)
 
 
 def build(cls: type[C], values: Mapping[str, Any], where: str) -> C:
-    """`cls(**values)`, with every problem said as a ConfigError that names the key, `where` it
-    stood and the nearest key."""
+    """`cls(**values)`; raises ConfigError with the key, `where` it was set, and the nearest key."""
     try:
         return cls.model_validate(values)
     except ValidationError as error:
@@ -57,27 +56,21 @@ def build(cls: type[C], values: Mapping[str, Any], where: str) -> C:
 
 
 def _explain(cls: type[Config], error: ValidationError, where: str) -> tuple[str, str, str]:
+    """What, why and fix of the first validation error."""
     first = error.errors()[0]
     path = ".".join(str(part) for part in first["loc"])
-    if first["type"] != "extra_forbidden":
-        given = "" if first["type"] == "missing" else f" = {first['input']!r}"
-        if not path:
-            return (
-                f"settings{given} in {where}",
-                first["msg"][:1].lower() + first["msg"][1:],
-                "Change one of them",
-            )
+    if first["type"] == "extra_forbidden":
+        names = _fields_at(cls, first["loc"][:-1])
         return (
-            f"setting {path!r}{given} in {where}",
-            first["msg"][:1].lower() + first["msg"][1:],
-            "Change or remove it",
+            f"setting {path!r} in {where}",
+            "there is no such setting",
+            f"Known here: {', '.join(names)}.{nearest(str(first['loc'][-1]), names)}",
         )
-    known = _fields_at(cls, first["loc"][:-1])
-    return (
-        f"setting {path!r} in {where}",
-        "there is no such setting",
-        f"Known here: {', '.join(known)}.{nearest(str(first['loc'][-1]), known)}",
-    )
+    value = "" if first["type"] == "missing" else f" = {first['input']!r}"
+    why = first["msg"][:1].lower() + first["msg"][1:]
+    if not path:
+        return f"settings{value} in {where}", why, "Change one of them"
+    return f"setting {path!r}{value} in {where}", why, "Change or remove it"
 
 
 def _fields_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
@@ -92,7 +85,7 @@ def _fields_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where settings come from: the parsed file (with its path, for messages) and the environment."""
+    """The sources of settings: the parsed file (with its path for messages) and environment."""
 
     file: Mapping[str, Any]
     path: str
@@ -104,39 +97,38 @@ class Sources:
     ) -> Sources:
         """Read `path`, or ./thumbwheel.yaml where that exists; raises ConfigError for a file that
         is no YAML mapping."""
-        chosen = path or (Path(FILE_NAME) if Path(FILE_NAME).is_file() else None)
-        return cls(
-            _yaml(chosen) if chosen else {},
-            str(chosen or FILE_NAME),
-            os.environ if environment is None else environment,
-        )
+        if environment is None:
+            environment = os.environ
+        if path is None and Path(FILE_NAME).is_file():
+            path = Path(FILE_NAME)
+        if path is None:
+            return cls({}, FILE_NAME, environment)
+        return cls(_yaml(path), str(path), environment)
 
     def load(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
         """The settings of `section` ("train.dpo"): file, then environment
         (`THUMBWHEEL_TRAIN__DPO__BETA`), then `options`."""
-        return build(
-            cls,
-            _merge(self._section(section), self._environment(section) | dict(options or {})),
-            f"{section} ({self.path}, environment, options)",
-        )
+        overrides = self._environment(section) | dict(options or {})
+        values = _merge(self._section(section), overrides)
+        return build(cls, values, f"{section} ({self.path}, environment, options)")
 
     def _section(self, section: str) -> dict[str, Any]:
-        found: Any = self.file
+        content: Any = self.file
         for part in section.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        if found is not None and not isinstance(found, Mapping):
+            content = content.get(part) if isinstance(content, Mapping) else None
+        if content is not None and not isinstance(content, Mapping):
             raise ConfigError(
                 f"section {section!r} in {self.path}",
-                f"it is {found!r}, not a mapping of settings",
+                f"it is {content!r}, not a mapping of settings",
                 "Indent its settings",
             )
-        return dict(found or {})
+        return dict(content or {})
 
     def _environment(self, section: str) -> dict[str, Any]:
         import yaml
 
         start = PREFIX + section.upper().replace(".", "__") + "__"
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, text in self.environment.items():
             if name.startswith(start):
                 try:
@@ -149,56 +141,56 @@ class Sources:
                     ) from None
                 for part in reversed(name[len(start) :].lower().split("__")):
                     value = {part: value}
-                found = _merge(found, value)
-        return found
+                values = _merge(values, value)
+        return values
 
 
 def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
-    both = {
-        key for key in high if isinstance(high[key], Mapping) and isinstance(low.get(key), Mapping)
-    }
-    return {**low, **high, **{key: _merge(low[key], high[key]) for key in both}}
+    """Both mappings together, nested ones too; `high` wins."""
+    merged = {**low, **high}
+    for key, value in high.items():
+        if isinstance(value, Mapping) and isinstance(low.get(key), Mapping):
+            merged[key] = _merge(low[key], value)
+    return merged
 
 
 def _yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"configuration file {str(path)!r}",
             _where(error),
             "Correct the file or name another with --config",
         ) from None
-    if found is not None and not isinstance(found, dict):
+    if content is not None and not isinstance(content, dict):
         raise ConfigError(
             f"configuration file {str(path)!r}",
             "its top level is no mapping",
             "Write sections such as 'train:' at the top level",
         )
-    return found or {}
+    return content or {}
 
 
 def _where(error: Exception) -> str:
-    """What is wrong with a file, in one line, with the place where YAML gives one."""
-    at, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    if at is not None:
-        return f"line {at.line + 1}, column {at.column + 1}: {problem}"
+    """What is wrong with a file, in one line; with line and column, where YAML reports them."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is not None:
+        return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
     return getattr(error, "strerror", None) or str(error).split("\n")[0]
 
 
-def check_sections(sources: Sources, known: Mapping[str, type[Config]]) -> None:
+def check_sections(sources: Sources, classes: Mapping[str, type[Config]]) -> None:
     """Refuse a section or key of file or environment that no class in `known` ("train.dpo" ->
     class) reads; nothing is ignored."""
-    _check_level(sources, known, dict(sources.file), "")
-    starts = {PREFIX + section.upper().replace(".", "__") + "__" for section in known}
+    _check_level(sources, classes, dict(sources.file), "")
+    starts = {PREFIX + section.upper().replace(".", "__") + "__" for section in classes}
     for name in sources.environment:
-        if (
-            name.startswith(PREFIX)
-            and "__" in name
-            and not any(name.startswith(start) for start in starts)
-        ):
+        is_setting = name.startswith(PREFIX) and "__" in name
+        if is_setting and not name.startswith(tuple(starts)):
             raise ConfigError(
                 f"variable {name}",
                 "nothing reads it",
@@ -207,30 +199,30 @@ def check_sections(sources: Sources, known: Mapping[str, type[Config]]) -> None:
 
 
 def _check_level(
-    sources: Sources, known: Mapping[str, type[Config]], found: Mapping[str, Any], prefix: str
+    sources: Sources, classes: Mapping[str, type[Config]], level: Mapping[str, Any], prefix: str
 ) -> None:
-    for key, value in found.items():
+    for key, value in level.items():
         section = prefix + str(key)
-        if section in known:
-            sources.load(known[section], section)
+        if section in classes:
+            sources.load(classes[section], section)
         elif isinstance(value, Mapping | None) and any(
-            name.startswith(section + ".") for name in known
+            name.startswith(section + ".") for name in classes
         ):
-            _check_level(sources, known, value or {}, section + ".")
+            _check_level(sources, classes, value or {}, section + ".")
         else:
             raise ConfigError(
                 f"section {section!r} in {sources.path}",
                 "nothing reads it",
-                f"Known: {', '.join(known)}.{nearest(section, known)}",
+                f"Known: {', '.join(classes)}.{nearest(section, classes)}",
             )
 
 
 def options(*classes: type[Config]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command one option per plain field of `classes`; it gets those that were given as
-    `options`. A tuple repeats its option.
+    """A decorator that gives a command one option per plain field of `classes`. The command gets
+    the options that the user set as `options`. The option of a tuple may be repeated.
 
-    The field's docstring is the help and its default is shown, so the class is the one place where
-    a setting is described.
+    The help text is the field's docstring with the default, so a setting is described in its class
+    only.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -242,16 +234,18 @@ def options(*classes: type[Config]) -> Callable[[Callable[..., Any]], Callable[.
 
         @wraps(command)
         def run(**arguments: Any) -> Any:
-            given = {name: _raw(arguments.pop(name)) for name in extra}
+            values = {name: _raw(arguments.pop(name)) for name in extra}
             return command(
                 **arguments,
-                options={name: value for name, value in given.items() if value not in (None, [])},
+                options={name: value for name, value in values.items() if value not in (None, [])},
             )
 
-        kept = [parameter for name, parameter in signature.parameters.items() if name != "options"]
-        run.__signature__ = signature.replace(parameters=[*kept, *extra.values()])  # type: ignore[attr-defined]
+        parameters = [
+            parameter for name, parameter in signature.parameters.items() if name != "options"
+        ]
+        run.__signature__ = signature.replace(parameters=[*parameters, *extra.values()])  # type: ignore[attr-defined]
         run.__annotations__ = {
-            parameter.name: parameter.annotation for parameter in [*kept, *extra.values()]
+            parameter.name: parameter.annotation for parameter in [*parameters, *extra.values()]
         }
         return run
 
@@ -271,12 +265,9 @@ def _parameter(name: str, field: Any) -> inspect.Parameter:
     kind: Any = _option_type(field.annotation)
     default = field.get_default(call_default_factory=True)
     help_text = " ".join((field.description or "").split())
-    shown = (
-        f"{help_text} (default: {_raw(default)})"
-        if not field.is_required() and default is not None
-        else help_text
-    )
-    annotation = Annotated[kind | None, typer.Option(help=shown, show_default=False)]
+    if not field.is_required() and default is not None:
+        help_text = f"{help_text} (default: {_raw(default)})"
+    annotation = Annotated[kind | None, typer.Option(help=help_text, show_default=False)]
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )
@@ -305,37 +296,36 @@ def _plain(annotation: Any) -> bool:
 
 
 ENTRIES = (
-    *(
-        "thumbwheel.db",
-        "thumbwheel.db-wal",
-        "thumbwheel.db-shm",
-        "jobs.db",
-        "writer.lock",
-        "erased.key",
-        "signing.key",
-        "reports.jsonl",
-    ),
-    *(
-        "blobs",
-        "runs",
-        "cycles",
-        "reports",
-        "inbox",
-        "cache",
-        "deployments",
-        "exports",
-        "unfinished",
-    ),
-    *("world", "model", "gguf", "report.html", "report.json"),
+    "thumbwheel.db",
+    "thumbwheel.db-wal",
+    "thumbwheel.db-shm",
+    "jobs.db",
+    "writer.lock",
+    "erased.key",
+    "signing.key",
+    "reports.jsonl",
+    "blobs",
+    "runs",
+    "cycles",
+    "reports",
+    "inbox",
+    "cache",
+    "deployments",
+    "exports",
+    "unfinished",
+    "world",
+    "model",
+    "gguf",
+    "report.html",
+    "report.json",
 )
-"""What a home may hold; the folder may have been somebody's for other things before, and those stay
-as they are."""
+"""The files and folders of a home. Others in the folder belong to somebody else, and are left
+alone."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """The folder that holds everything of one installation; nothing here creates it except
-    `prepare`."""
+    """The folder with all data of one installation; only `prepare` creates it."""
 
     path: Path
 
@@ -345,7 +335,7 @@ class Home:
         return cls(Path(path).expanduser().resolve() if path else sdk.home())
 
     def prepare(self) -> Home:
-        """Create the folders, for their owner only; raises ConfigError where that cannot be done."""
+        """Create the folders, for their owner only; raises ConfigError where that is impossible."""
         try:
             for folder in (self.path, self.blobs, self.runs, self.inbox):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -359,23 +349,22 @@ class Home:
         return self
 
     def _close(self) -> None:
-        """Take a home that others may read, as earlier ones were made, from them; said once."""
+        """Close a home that others may read, and log that."""
         if not is_open(self.path):
             return
         others = {entry.name for entry in self.path.iterdir()} - set(ENTRIES)
-        if (
-            others and self.path.stat().st_mode & stat.S_ISVTX
-        ):  # an empty one is a file system of the owner's, made just now
+        # An empty folder with the sticky bit is a new file system of the owner's.
+        if others and self.path.stat().st_mode & stat.S_ISVTX:
             why = "it is a folder for everybody (sticky), and a home is closed to all but its owner"
             raise ConfigError(
                 f"home {str(self.path)!r}",
                 why,
                 "Name a folder of your own with --home or THUMBWHEEL_HOME",
             )
-        there = [self.path / name for name in ENTRIES if (self.path / name).exists()]
-        old = self.database.exists()
-        tighten(self.path, there)
-        if old:
+        existing = [self.path / name for name in ENTRIES if (self.path / name).exists()]
+        is_old = self.database.exists()
+        tighten(self.path, existing)
+        if is_old:
             log.say(
                 f"note: home {self.path} was open to others on this machine; it is its owner's "
                 "alone now"
@@ -388,17 +377,17 @@ class Home:
 
     @property
     def lock(self) -> Path:
-        """Held by whoever writes the database."""
+        """Locked by the process that writes the database."""
         return self.path / "writer.lock"
 
     @property
     def secret(self) -> Path:
-        """The secret with which tombstones are keyed; made at the first erasure."""
+        """The key of tombstones; created at the first erasure."""
         return self.path / "erased.key"
 
     @property
     def signing(self) -> Path:
-        """The secret with which decisions are signed and prompts of held-out rows keyed; made when
+        """The key with which decisions are signed and prompts of held-out rows hashed; created when
         first needed."""
         return self.path / "signing.key"
 
@@ -409,12 +398,12 @@ class Home:
 
     @property
     def runs(self) -> Path:
-        """One folder a training run."""
+        """One folder per training run."""
         return self.path / "runs"
 
     @property
     def cycles(self) -> Path:
-        """One folder an agent, with what its unfinished cycle has done."""
+        """One folder per agent, with the state of its unfinished cycle."""
         return self.path / "cycles"
 
     @property
@@ -424,10 +413,10 @@ class Home:
 
     @property
     def inbox(self) -> Path:
-        """Where the sdk spools what no server took."""
+        """The spool of the sdk, for events that no server took."""
         return self.path / "inbox"
 
     @property
     def cache(self) -> Path:
-        """What can be made again: reference log-probs, downloaded or trained bases."""
+        """Data that can be computed or downloaded again: reference log-probs, bases."""
         return self.path / "cache"

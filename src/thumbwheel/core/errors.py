@@ -1,4 +1,4 @@
-"""Every error that a user can meet, designed once.
+"""Every error that a user can meet.
 
     ThumbwheelError            base; `exit_code` is what the command line returns
     ├── ConfigError            a setting is unknown or has an impossible value            2
@@ -12,8 +12,7 @@
     └── StorageError           disk full, database locked, a blob that is not its hash     7
 
 An error says what was given, why it cannot work and what to do next. A failed item (one line of an
-import, one generation) is data and never raised; a failed invariant is a crash and never one of
-these.
+import, one generation) is data and never raised. A failed invariant is a crash and none of these.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Identifiers: time-ordered for what happens here, derived for what comes from elsewhere, slugs for
-names.
+"""Identifiers: time-ordered ones for what happens here, derived ones for what comes from elsewhere,
+and slugs for names.
 
 A derived id is a hash of (source, external id), so importing the same thing twice meets the same
 row. No user string ever becomes part of a path; a slug is the only name that may be typed and is
@@ -15,6 +15,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Sequence
+from itertools import product
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ _CANONICAL = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 )
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
-_TRIPLES = [one + two + three for one in _DIGITS for two in _DIGITS for three in _DIGITS]
-"""base64.b32hexencode takes several times as long, and imports and builds do it a lot."""
+_TRIPLES = ["".join(digits) for digits in product(_DIGITS, repeat=3)]
+"""A table, because base64.b32hexencode takes several times as long, and imports and builds make
+many ids."""
 
 ABBREVIATED = re.compile(r"[a-z]+_[0-9a-v]{4,}")
-"""What may stand for a longer id: its kind and at least four of the characters after it."""
+"""An abbreviated id: its prefix and at least four of the characters after it."""
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]|\.(?!\.)){0,62}")
 
@@ -50,13 +52,13 @@ def derived(prefix: str, *parts: str) -> str:
     >>> derived("trc", "support", "jsonl", "7") == derived("trc", "support", "jsonl", "7")
     True
     """
-    # as json.dumps has it, in a third of the time
+    # the text of json.dumps, in a third of the time
     named = f"[{', '.join(map(encode_basestring_ascii, parts))}]"
     return f"{prefix}_{_base32hex(hashlib.sha256(named.encode()).digest()[:15])}"
 
 
 def stands_for(typed: str, row_id: str) -> bool:
-    """Whether `typed` is this id or, as in git, a beginning of it.
+    """Whether `typed` is this id or a beginning of it, as in git.
 
     >>> stands_for("run_0f3k2", "run_0f3k2m8v1"), stands_for("run_", "run_0f3k2m8v1")
     (True, False)
@@ -87,7 +89,7 @@ def fingerprint(value: Any) -> str:
 
 
 def file_hash(path: Path) -> str:
-    """sha256 (hex) of what a file holds; raises OSError."""
+    """sha256 (hex) of a file's content; raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -102,7 +104,7 @@ def canonical(value: Any) -> str:
 
 
 def slug(value: str, what: str = "agent") -> str:
-    """`value` when it may name an `what`; raises InputError otherwise.
+    """`value`, if it is a valid name of a `what`; raises InputError otherwise.
 
     >>> slug("support-bot")
     'support-bot'
@@ -118,8 +120,8 @@ def slug(value: str, what: str = "agent") -> str:
 
 
 def slug_of(name: str, what: str = "agent") -> str:
-    """The slug that a name leads to; raises InputError for what looks like a path, and where
-    nothing of it can stand in a slug.
+    """The slug that is derived from a name; raises InputError for a path, and for a name without
+    any character that a slug may have.
 
     >>> [slug_of(name) for name in ("Support Bot", "support-bot", "Grüße 2.0!", "__A  b__")]
     ['support-bot', 'support-bot', 'grusse-2.0', 'a-b__']
@@ -136,11 +138,14 @@ def slug_of(name: str, what: str = "agent") -> str:
 
 
 def _base32hex(raw: bytes) -> str:
-    """Of 14 or 15 bytes."""
-    all_ = int.from_bytes(raw, "big") << 8 * (15 - len(raw))
-    high, low, three = all_ >> 60, all_ & (1 << 60) - 1, _TRIPLES
+    """The base32hex text of 14 or 15 bytes."""
+    number = int.from_bytes(raw, "big") << 8 * (15 - len(raw))
+    high, low, three = number >> 60, number & (1 << 60) - 1, _TRIPLES
+    # unrolled, because this is called for every row of an import
     text = (
-        f"{three[high >> 45]}{three[high >> 30 & 32767]}{three[high >> 15 & 32767]}{three[high & 32767]}"
-        f"{three[low >> 45]}{three[low >> 30 & 32767]}{three[low >> 15 & 32767]}{three[low & 32767]}"
+        f"{three[high >> 45]}{three[high >> 30 & 32767]}"
+        f"{three[high >> 15 & 32767]}{three[high & 32767]}"
+        f"{three[low >> 45]}{three[low >> 30 & 32767]}"
+        f"{three[low >> 15 & 32767]}{three[low & 32767]}"
     )
     return text[: -(-len(raw) * 8 // 5)]

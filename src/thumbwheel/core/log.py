@@ -1,10 +1,8 @@
-"""What is said while work goes on: the log and progress (standard error), tables and JSON (standard
-output).
+"""All output of commands: log and progress on standard error, tables and JSON on standard output.
 
-Standard output carries the answer and nothing else, so that `--json` can be piped; everything that
-is said on the way, progress included, goes to standard error. Everything that reaches a terminal
-goes through here, because what was imported may hold control characters: a text can clear the
-screen, change its own colours or hide what stands before it. They are shown, as \\x1b.
+Standard output carries the answer and nothing else, so that `--json` can be piped. Everything that
+reaches a terminal goes through here, because imported texts may hold control characters, which can
+clear the screen, change colours or hide other text. They are shown as escapes, such as \\x1b.
 """
 
 from __future__ import annotations
@@ -30,12 +28,11 @@ logger = logging.getLogger("thumbwheel")
 CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Characters that a terminal obeys instead of showing, marks that turn the direction of writing,
-and halves of characters."""
+"""Control characters, marks that change the direction of writing, and surrogates."""
 ROW_ID = re.compile(r"\b[a-z]{3}_[0-9a-v]{22,24}\b")
-"""An id of ours, as core/ids.py makes them."""
+"""An id made by core/ids.py."""
 SHORT_ID = 8
-"""Characters of an abbreviated id after its kind, at least."""
+"""At least so many characters of an abbreviated id follow its prefix."""
 
 
 def visible(text: str) -> str:
@@ -44,7 +41,7 @@ def visible(text: str) -> str:
     >>> visible("\x1b[2Jgone")
     '\\x1b[2Jgone'
     """
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class _Formatter(logging.Formatter):
@@ -55,7 +52,7 @@ class _Formatter(logging.Formatter):
 
 
 EVERY = 10.0
-"""Seconds after which long work says how far it is, where standard error is no terminal."""
+"""Seconds between two lines of progress, where standard error is no terminal."""
 
 
 def configure(level: str = "info") -> None:
@@ -79,8 +76,8 @@ def console(stderr: bool = True) -> Console:
     from rich.segment import Segment
 
     class Terminal(Console):
-        """Shows the control characters of what is printed; rich's own (colours, moving the cursor)
-        pass."""
+        """Shows the control characters of printed texts; those of rich itself (colours, cursor
+        movement) pass."""
 
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -104,13 +101,14 @@ def show(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """A line on standard error as it is, for the end of a command and for processes without a
+    """A plain line on standard error, for the end of a command and for processes without a
     terminal."""
     sys.stderr.write(visible(text) + "\n")
 
 
 def write(text: str) -> None:
-    """A text that is the answer itself, such as a file: exact where standard output is no terminal."""
+    """Write a text that is the answer itself, such as a file; unchanged where standard output is no
+    terminal."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
@@ -118,12 +116,12 @@ def write(text: str) -> None:
 def answer(value: Any, *, indent: int | None = 2) -> None:
     """`value` as JSON on standard output; without `indent` on one line, at once."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
-    sys.stdout.write(
-        CONTROL.sub(
-            lambda found: found[0] if found[0] in "\r\n" else f"\\u{ord(found[0]):04x}", text
-        )
-        + "\n"
-    )
+
+    def escape(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character in "\r\n" else f"\\u{ord(character):04x}"
+
+    sys.stdout.write(CONTROL.sub(escape, text) + "\n")
     if indent is None:
         sys.stdout.flush()
 
@@ -154,15 +152,23 @@ def _drawn(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -
 
 def _with_short_ids(cells: Sequence[Sequence[str]]) -> list[list[str]]:
     """The same cells with abbreviated ids."""
-    short = short_ids(row_id for row in cells for cell in row for row_id in ROW_ID.findall(cell))
-    return [[ROW_ID.sub(lambda match: short[match.group()], cell) for cell in row] for row in cells]
+    row_ids: set[str] = set()
+    for row in cells:
+        for cell in row:
+            row_ids.update(ROW_ID.findall(cell))
+    short = short_ids(row_ids)
+
+    def abbreviate(cell: str) -> str:
+        return ROW_ID.sub(lambda match: short[match.group()], cell)
+
+    return [[abbreviate(cell) for cell in row] for row in cells]
 
 
 def short_ids(row_ids: Iterable[str]) -> dict[str, str]:
-    """Each id of ours with its shortest beginning that no other of them shares."""
-    known = sorted(set(row_ids))
+    """Each id with its shortest beginning that no other of them shares."""
+    ordered = sorted(set(row_ids))
     short: dict[str, str] = {}
-    for before, row_id, after in zip(["", *known], known, [*known[1:], ""], strict=False):
+    for before, row_id, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
         shared = max(_shared_length(row_id, before), _shared_length(row_id, after))
         kind = row_id.index("_") + 1
         short[row_id] = row_id[: max(kind + SHORT_ID, shared + 1)]
@@ -175,8 +181,8 @@ def _shared_length(first: str, second: str) -> int:
 
 
 class Advance(Protocol):
-    """Moves a progress bar by `steps` and shows `note` beside it; `total` where it became known
-    only now."""
+    """Moves a progress bar by `steps` and shows `note` beside it; `total` sets or changes the
+    total."""
 
     def __call__(self, steps: float = 1, note: str = "", total: float | None = None) -> None:
         """Advance."""
@@ -184,8 +190,8 @@ class Advance(Protocol):
 
 @contextmanager
 def progress(what: str, total: float | None, unit: str = "") -> Iterator[Advance]:
-    """How far the work inside is, on standard error: a bar on a terminal, elsewhere a line every
-    ten seconds."""
+    """Show the progress of the work inside on standard error: a bar on a terminal, elsewhere a line
+    every ten seconds."""
     if sys.stderr.isatty():
         with _bar(what, total, unit) as advance:
             yield advance
@@ -197,7 +203,7 @@ def progress(what: str, total: float | None, unit: str = "") -> Iterator[Advance
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Says what begins, and at the end how long it took."""
+    """Log the beginning of a step, and at its end how long it took."""
     say(f"> {what}")
     started = time.monotonic()
     yield
@@ -206,7 +212,7 @@ def step(what: str) -> Iterator[None]:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Where standard error is no terminal, a line every ten seconds in which nothing else was said."""
+    """Where standard error is no terminal, a line for every ten seconds without other output."""
     if sys.stderr.isatty():
         yield
         return
@@ -249,7 +255,7 @@ def _bar(what: str, total: float | None, unit: str) -> Iterator[Advance]:
 
 @dataclass
 class _Work:
-    """Something under way, and how far it is."""
+    """Work in progress."""
 
     what: str
     total: float | None
@@ -259,13 +265,13 @@ class _Work:
     began: float = field(default_factory=time.monotonic)
 
     def advance(self, steps: float = 1, note: str = "", total: float | None = None) -> None:
-        """See Advance."""
+        """Advance, as the protocol says."""
         self.done += steps
         self.note = note or self.note
         self.total = self.total if total is None else total
 
     def line(self) -> str:
-        """As `training: 12 of 100 steps, 1:05 passed, about 7:56 left; loss 0.52`."""
+        """Such as `training: 12 of 100 steps, 1:05 passed, about 7:56 left; loss 0.52`."""
         passed = time.monotonic() - self.began
         parts = []
         if self.total:
@@ -285,8 +291,8 @@ def _clock(seconds: float) -> str:
 
 
 class _Ticker:
-    """Says how far the innermost work is, whenever nothing was said for EVERY seconds; a thread
-    while there is any work."""
+    """Logs the progress of the innermost work whenever there was no output for EVERY seconds. Its
+    thread runs while there is any work."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -296,7 +302,7 @@ class _Ticker:
 
     @contextmanager
     def watching(self, work: _Work) -> Iterator[None]:
-        """Until the end of the block."""
+        """Report on `work` until the end of the block."""
         with self._lock:
             self._works.append(work)
             if len(self._works) == 1:
@@ -322,11 +328,8 @@ class _Ticker:
             if innermost is not None:
                 try:
                     say(innermost.line())
-                except (
-                    OSError,
-                    ValueError,
-                ):  # nobody reads any more; the work is not to end for that
-                    return
+                except (OSError, ValueError):
+                    return  # nobody reads any more, but the work goes on
 
 
 _TICKER = _Ticker()

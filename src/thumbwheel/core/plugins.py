@@ -1,4 +1,4 @@
-"""Tables of variants: the built-in ones by name, the plugins' by an entry-point group.
+"""Tables of variants: built-in ones, and those of third parties through entry points.
 
 A table maps a name to "module:attribute", so that listing names imports none of them. An installed
 package brings variants by entry points. The plugins in our own source tree bring them by IN_TREE:
@@ -21,14 +21,14 @@ IN_TREE = "thumbwheel.compat.variants"
 """The module whose VARIANTS are entry points: group -> name -> "module:attribute"."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`" Did you mean 'x'?"`, or nothing when no known word is near.
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"`, or an empty text where no candidate is near.
 
     >>> nearest("prefrence", ["preference", "jsonl"])
     " Did you mean 'preference'?"
     """
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
 class Table(Generic[T]):
@@ -39,11 +39,10 @@ class Table(Generic[T]):
 
     @cached_property
     def locations(self) -> dict[str, str]:
-        """name -> "module:attribute", built-in first; a plugin cannot replace a name of ours."""
-        in_tree: Mapping[str, str] = import_module(IN_TREE).VARIANTS.get(self.group, {})
-        ours = {**self._built_in, **in_tree}
-        installed = {point.name: point.value for point in entry_points(group=self.group)}
-        return ours | {name: location for name, location in installed.items() if name not in ours}
+        """name -> "module:attribute", built-in ones first; third parties cannot replace those."""
+        third_party = {point.name: point.value for point in entry_points(group=self.group)}
+        # built-in names keep both their position and their location
+        return self._built_in | third_party | self._built_in
 
     def names(self) -> list[str]:
         """All known names, built-in first."""
@@ -58,5 +57,5 @@ class Table(Generic[T]):
                 f"Known: {', '.join(self.locations)}.{nearest(name, self.locations)}",
             )
         module, _, attribute = self.locations[name].partition(":")
-        found = getattr(import_module(module), attribute)
-        return cast("T", found)
+        variant = getattr(import_module(module), attribute)
+        return cast("T", variant)

@@ -1,8 +1,5 @@
-"""Who else on the machine may read what we write: nobody. Folders 0700, files 0600, and children
-that write the same way.
-
-Lives here: the mask of a process, and tightening a home from before. Not here: the home's paths
-(config.py), its secrets (seal.py).
+"""Permissions of what we write: nobody else on the machine may read it. Folders are 0700, files
+0600, for child processes too.
 """
 
 from __future__ import annotations
@@ -14,25 +11,25 @@ from contextlib import suppress
 from pathlib import Path
 
 UMASK = 0o077
-"""Of the command line and of every child that writes: training, servers, exports."""
+"""Of the command line and of every child process that writes: training, servers, exports."""
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def close_to_others() -> None:
-    """Let everything that this process writes from now on be its owner's alone."""
+    """Make everything that this process writes from now on accessible to its owner only."""
     os.umask(UMASK)
 
 
 def is_open(folder: Path) -> bool:
-    """Whether anybody but its owner may do anything with `folder`."""
+    """Whether anybody but its owner has any permission on `folder`."""
     return bool(folder.stat().st_mode & OTHERS)
 
 
 def tighten(folder: Path, entries: Iterable[Path]) -> None:
-    """Take `folder` and everything below `entries` from everybody but the owner; raises OSError for
-    the folder only.
+    """Remove all permissions but the owner's from `folder` and everything below `entries`; raises
+    OSError for the folder only.
 
-    The folder comes last, so that one that was interrupted is begun again. Links are not followed:
+    The folder comes last, so that an interrupted call is repeated. Links are not followed, because
     what they point at is not ours.
     """
     for entry in entries:
@@ -44,9 +41,8 @@ def tighten(folder: Path, entries: Iterable[Path]) -> None:
 
 
 def _tighten(path: Path) -> None:
-    with suppress(
-        OSError
-    ):  # gone by now, or somebody else's; the closed folder above keeps others out
+    # It may be gone by now, or somebody else's; the closed folder above keeps others out.
+    with suppress(OSError):
         mode = path.lstat().st_mode
         if not stat.S_ISLNK(mode) and mode & OTHERS:
             path.chmod(stat.S_IMODE(mode) & ~OTHERS)

@@ -1,5 +1,5 @@
-"""The home's own secret, and keyed hashes made with it: what was erased can be recognised here, and
-nowhere else.
+"""The home's secret, and keyed hashes made with it, by which erased names are recognised in this
+home only.
 
 A plain hash of an order number or a mail address can be guessed; a keyed one cannot without the
 key, which never leaves the home.
@@ -27,15 +27,13 @@ class Seal:
     secret: bytes
 
     def of(self, kind: str, name: str) -> str:
-        """HMAC-SHA-256 (hex) of a name of some kind."""
-        return hmac.new(
-            self.secret, f"{kind}\0{name}".encode("utf-8", "surrogatepass"), hashlib.sha256
-        ).hexdigest()
+        """HMAC-SHA-256 (hex) of a name and its kind."""
+        message = f"{kind}\0{name}".encode("utf-8", "surrogatepass")
+        return hmac.new(self.secret, message, hashlib.sha256).hexdigest()
 
 
 def read_seal(path: Path) -> Seal | None:
-    """The seal in `path`; None where nothing was ever sealed. Raises StorageError for a damaged
-    file."""
+    """The seal in `path`; None where there is none. Raises StorageError for a damaged file."""
     try:
         secret = path.read_bytes()
     except FileNotFoundError:
@@ -50,11 +48,11 @@ def read_seal(path: Path) -> Seal | None:
 
 
 def make_seal(path: Path) -> Seal:
-    """The seal in `path`, which is made where there is none: whole, on disk, readable by its owner
+    """The seal in `path`, created where there is none: complete, synced, readable by its owner
     only."""
-    found = read_seal(path)
-    if found is not None:
-        return found
+    seal = read_seal(path)
+    if seal is not None:
+        return seal
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

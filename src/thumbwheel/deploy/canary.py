@@ -1,30 +1,32 @@
-"""The canary: proof that what answers is the version that was promoted, and neither its base nor
-the version before it.
+"""The canary: a statistical test that an endpoint serves the promoted version, and neither its base
+nor the previous version.
 
-**Prompts.** Of the agent's own prompts and the built-in probes those are kept on which the trained
-model's greedy answer differs from the base's and from the previous version's, all three computed
-here from the weights themselves.
+**Prompts.** From the agent's own prompts and the built-in probes we keep those on which the greedy
+answer of the trained model differs from the base's and from the previous version's. All three are
+computed here from the weights.
 
-**Votes.** On each of them the served answer votes for the reference with which it shares the longer
-beginning. Two greedy answers are equal up to the token where the models part, and after it anything
-may follow; so whose side the served one takes at that token is all that it can tell, and a rounding
-to four bits, which makes long answers drift apart, seldom changes it. Where it had drifted away
-from both before, the log-probabilities decide, if the endpoint gives them: the reference whose sum
-over the served answer is nearer. Else there is no vote.
+**Votes.** On each prompt the served answer votes for the reference with which it shares the longer
+beginning. Two greedy answers are equal up to the token where the models diverge; after it anything
+may follow. So all that a served answer can tell is whose side it takes at that token, and rounding
+to four bits seldom changes that, although it makes long answers drift apart. Where the served
+answer left both references before that token, log-probabilities decide, if the endpoint gives
+them: the vote goes to the reference whose sum over the served answer is nearer. Else there is no
+vote.
 
-**Test.** Were the served model the other one in any precision, a vote for the trained model would
-come in at most half of the prompts, for rounding noise has no side. So the number of votes for the
-trained model among all prompts, those without a vote counted against it, is compared with the
-binomial distribution of n and 1/2: it passes where as many would come by chance with less than
-`ALPHA`. That is exact, holds for any n, and asks more of a coarsely quantised model without any
-threshold to set. It is done against the base and against the previous version.
+**Test.** If the served model were the other one in any precision, a vote for the trained model
+would come on at most half of the prompts, because rounding noise favours neither side. So the
+number of votes for the trained model, among all prompts, is compared with the binomial distribution
+of n and 1/2; prompts without a vote count against it. The test passes where as many votes would
+come by chance with probability below `ALPHA`. This is exact, holds for any n, and asks more of a
+coarsely quantised model without a threshold to set. It is done against the base and against the
+previous version.
 
-**Control.** The other model is put to the same test itself, as it would answer if it were served by
-mistake: loaded once more in another precision, so that its answers are not the ones which it is
-compared with. It has to fail.
+**Control.** The other model takes the same test itself, as if it were served by mistake: loaded
+once more in another precision, so that its answers are not the very ones that it is compared with.
+It has to fail.
 
-**Inconclusive** is fewer than `ENOUGH` telling prompts: even if all of them voted for the trained
-model, chance could have done it. So is a control that passes: these prompts cannot tell the two
+**Inconclusive** is a test with fewer than `ENOUGH` prompts: even if all of them voted for the
+trained model, that could be chance. So is a control that passes: these prompts cannot tell the two
 models apart.
 """
 
@@ -52,21 +54,20 @@ from thumbwheel.models.versions import require_agent
 
 ALPHA = 0.05
 ENOUGH = 5
-"""The least n with 2^-n below ALPHA."""
+"""The smallest n with 2^-n below ALPHA."""
 ASKED = 24
-"""Most prompts that the served model is asked."""
+"""At most so many prompts are sent to the served model."""
 CONTROL_DTYPES = {"float32": "bfloat16", "bfloat16": "float16", "float16": "bfloat16"}
-"""Precision of the references -> that of the controls, which rounds otherwise and takes no more
+"""Precision of the references -> that of the controls, which rounds differently and takes no more
 memory."""
 TOKENS = 24
-"""Of each answer; models that differ part early."""
+"""Tokens of each answer; models that differ diverge early."""
 END = "\0"
-"""Stands for the end of an answer, so that one which goes on differs from one which does not."""
+"""Marks the end of an answer, so that a complete one differs from one that was cut off."""
 
 
 class Verdict(StrEnum):
-    """`unopposed`: there is nothing else that could be served, for it is the base and nothing was
-    live."""
+    """`unopposed`: nothing else could be served, for it is the base and nothing was live."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -76,8 +77,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Duel:
-    """The trained model against another; the votes for the trained model that the served one got,
-    and that the control got."""
+    """The trained model against another one: how many votes for the trained model the served model
+    got, and how many the control got."""
 
     other: str
     prompts: int
@@ -97,123 +98,157 @@ class Duel:
 
 @dataclass(frozen=True)
 class Canary:
-    """What was found. No text is kept: prompts are people's data."""
+    """The result. It holds no text: prompts are people's data."""
 
     verdict: Verdict
     duels: tuple[Duel, ...]
     same: int
-    """Served answers that are the trained model's to the letter, of `asked`."""
+    """How many of the `asked` served answers are the trained model's to the letter."""
     asked: int
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For the record."""
+        """For the deployment's record."""
         return asdict(self)
 
-    def says(self) -> str:
-        """In words."""
-        duels = [
-            f"{one.votes} of {one.prompts} answers are the promoted model's and not those of "
-            f"{one.other}"
-            for one in self.duels
+    def summary(self) -> str:
+        """The result in words."""
+        parts = [
+            f"{duel.votes} of {duel.prompts} answers are the promoted model's and not those of "
+            f"{duel.other}"
+            for duel in self.duels
         ]
-        return "; ".join([*duels, f"{self.same} of {self.asked} to the letter", *self.notes])
+        parts.append(f"{self.same} of {self.asked} to the letter")
+        return "; ".join([*parts, *self.notes])
 
 
 @dataclass(frozen=True)
 class _Reference:
-    """Greedy answers of a model in this process, and how likely it finds others."""
+    """A model in this process: its greedy answers, and how likely it finds others' answers."""
 
     name: str
-    side: LocalResponder
+    responder: LocalResponder
     control: LocalResponder | None = None
-    """The same model in another precision; None for the trained model, which needs none."""
+    """The same model in another precision; None for the trained model, which needs no control."""
     answers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Of one prompt: the request, and the greedy answers of the trained model and of another."""
+
+    request: Ask
+    trained: str
+    other: str
+
+
+@dataclass(frozen=True)
+class _ServedAnswer:
+    """`logps` of its tokens; None where the endpoint gives none."""
+
+    text: str
+    logps: list[float] | None
 
 
 def check(
     ws: Workspace,
-    one: ModelVersion,
+    model_version: ModelVersion,
     previous: ModelVersion | None,
     endpoint: Endpoint,
     secret: str | None,
 ) -> Canary:
-    """Ask the model at `endpoint`, which should be `one`, and compare; raises ModelError where it
-    gives no answers."""
-    trained, others = _references(ws, one, previous)
-    agent_id = require_agent(ws, one.agent)
-    own = prompts(ws, one)
-    system = common_system(own)  # what a target may put before prompts without instructions
-    lead = [{"role": "system", "content": system}] if system else []
-    probes = [probe if probe[0]["role"] == "system" else [*lead, *probe] for probe in PROBES]
-    asks = [Ask(prompt, TOKENS) for prompt in [*own, *probes]]
+    """Ask the model at `endpoint`, which should be `model_version`, and compare; raises ModelError
+    where it does not answer."""
+    # Greedy answers of all references to all prompts.
+    trained, others = _references(ws, model_version, previous)
+    agent_id = require_agent(ws, model_version.agent)
+    requests = [Ask(prompt, TOKENS) for prompt in _prompts(ws, model_version)]
     for reference in (trained, *others):
-        reference.answers.extend(
-            map(_comparable, ask(ws, agent_id, reference.side, asks, "canary answers"))
-        )
-    telling = [
-        at
-        for at, text in enumerate(trained.answers)
-        if text and all(text != other.answers[at] for other in others)
-    ][:ASKED]
-    served = _served(endpoint, secret, [asks[at] for at in telling])
-    same = sum(text == trained.answers[at] for at, (text, _) in zip(telling, served, strict=True))
+        answers = ask(ws, agent_id, reference.responder, requests, "canary answers")
+        reference.answers.extend(_comparable(answer) for answer in answers)
+
+    # Those on which the trained model differs from every other one go to the endpoint.
+    telling = _telling(trained, others)[:ASKED]
+    served = _served_answers(endpoint, secret, [requests[index] for index in telling])
+    same = 0
+    for index, answer in zip(telling, served, strict=True):
+        same += answer.text == trained.answers[index]
     if not others or len(telling) < ENOUGH:
         return _undecided(others, len(telling), same)
-    asked = [asks[at] for at in telling]
-    votes = {
-        other.name: _votes(ws, agent_id, trained, other, asked, telling, served) for other in others
-    }
+
+    # Votes, and then those of the controls, which need the memory of the references.
+    comparisons: dict[str, list[_Comparison]] = {}
+    votes: dict[str, int] = {}
+    for other in others:
+        comparisons[other.name] = [
+            _Comparison(requests[index], trained.answers[index], other.answers[index])
+            for index in telling
+        ]
+        votes[other.name] = _votes(ws, agent_id, trained, other, comparisons[other.name], served)
     for reference in (trained, *others):
-        reference.side.close()  # its memory is the control's
-    duels = tuple(
-        Duel(
-            other.name,
-            len(telling),
-            votes[other.name],
-            _control_votes(ws, agent_id, trained, other, asked, telling),
-        )
-        for other in others
-    )
-    undetectable = tuple(duel.other for duel in duels if duel.control_passed)
+        reference.responder.close()
+    duels = []
+    for other in others:
+        control_votes = _control_votes(ws, agent_id, other, comparisons[other.name])
+        duels.append(Duel(other.name, len(telling), votes[other.name], control_votes))
+
     if not all(duel.passed for duel in duels):
-        return Canary(Verdict.FAILED, duels, same, len(telling))
+        return Canary(Verdict.FAILED, tuple(duels), same, len(telling))
+    undetectable = [duel.other for duel in duels if duel.control_passed]
     if undetectable:
         note = (
             f"{' and '.join(undetectable)} in another precision would pass as well, so these "
             "prompts cannot tell"
         )
-        return Canary(Verdict.INCONCLUSIVE, duels, same, len(telling), (note,))
-    return Canary(Verdict.PASSED, duels, same, len(telling))
+        return Canary(Verdict.INCONCLUSIVE, tuple(duels), same, len(telling), (note,))
+    return Canary(Verdict.PASSED, tuple(duels), same, len(telling))
+
+
+def _telling(trained: _Reference, others: Sequence[_Reference]) -> list[int]:
+    """The indices of the prompts that the trained model answers as no other model does."""
+    telling = []
+    for index, text in enumerate(trained.answers):
+        if text and all(text != other.answers[index] for other in others):
+            telling.append(index)
+    return telling
+
+
+def _prompts(ws: Workspace, model_version: ModelVersion) -> list[list[dict[str, Any]]]:
+    """The agent's own prompts, and the built-in probes behind the agent's system message."""
+    agent_prompts = prompts(ws, model_version)
+    system = common_system(agent_prompts)  # a target may put it before prompts that have none
+    system_messages = [{"role": "system", "content": system}] if system else []
+    probes = []
+    for probe in PROBES:
+        has_system = probe[0]["role"] == "system"
+        probes.append(probe if has_system else [*system_messages, *probe])
+    return [*agent_prompts, *probes]
 
 
 def _references(
-    ws: Workspace, one: ModelVersion, previous: ModelVersion | None
+    ws: Workspace, model_version: ModelVersion, previous: ModelVersion | None
 ) -> tuple[_Reference, list[_Reference]]:
-    config, base = EvaluationConfig(max_new_tokens=TOKENS), base_of(ws, one)
-    shared = LocalModel(ws, base, [one], config)
-    trained, others = _Reference(one.name, shared.responder(one)), []
-    if one.adapter is not None:
-        others.append(
-            _Reference(
-                f"the base {base.name}", shared.responder(base), _control(ws, base, base, config)
-            )
-        )
-    if (
-        previous is None or previous.endpoint is not None
-    ):  # what others serve cannot be served here by mistake
-        return trained, others
-    is_other_adapter = previous.adapter is not None and previous.id != one.id
-    is_other_base = previous.adapter is None and previous.base_fingerprint != one.base_fingerprint
-    if is_other_adapter or is_other_base:
-        # loaded by itself: PEFT holds adapters of one kind only
-        previous_base = base_of(ws, previous) if is_other_adapter else previous
-        side = LocalModel(ws, previous_base, [previous], config).responder(previous)
-        others.append(
-            _Reference(
-                f"the previous {previous.name}", side, _control(ws, previous_base, previous, config)
-            )
-        )
+    """The trained model, and the models that might be served in its place."""
+    config = EvaluationConfig(max_new_tokens=TOKENS)
+    base = base_of(ws, model_version)
+    shared = LocalModel(ws, base, [model_version], config)
+    trained = _Reference(model_version.name, shared.side(model_version))
+    others = []
+    if model_version.adapter is not None:
+        control = _control(ws, base, base, config)
+        others.append(_Reference(f"the base {base.name}", shared.side(base), control))
+    if previous is None or previous.endpoint is not None:
+        return trained, others  # what others serve cannot be served here by mistake
+    if previous.adapter is not None:
+        differs = previous.id != model_version.id
+    else:
+        differs = previous.base_fingerprint != model_version.base_fingerprint
+    if differs:
+        # Loaded by itself, because PEFT holds adapters of one kind only.
+        previous_base = base_of(ws, previous) if previous.adapter is not None else previous
+        responder = LocalModel(ws, previous_base, [previous], config).side(previous)
+        control = _control(ws, previous_base, previous, config)
+        others.append(_Reference(f"the previous {previous.name}", responder, control))
     return trained, others
 
 
@@ -228,17 +263,10 @@ def _control(
 
 def _undecided(others: Sequence[_Reference], telling: int, same: int) -> Canary:
     if not others:
-        return Canary(
-            Verdict.UNOPPOSED,
-            (),
-            same,
-            telling,
-            ("nothing else could be served: it is the base, and nothing was before it",),
-        )
-    note = (
-        f"only {telling} prompts tell it from {' and '.join(one.name for one in others)}, and "
-        f"{ENOUGH} are needed"
-    )
+        note = "nothing else could be served: it is the base, and nothing was before it"
+        return Canary(Verdict.UNOPPOSED, (), same, telling, (note,))
+    names = " and ".join(other.name for other in others)
+    note = f"only {telling} prompts tell it from {names}, and {ENOUGH} are needed"
     return Canary(Verdict.INCONCLUSIVE, (), same, telling, (note,))
 
 
@@ -247,59 +275,57 @@ def _votes(
     agent_id: str,
     trained: _Reference,
     other: _Reference,
-    asks: list[Ask],
-    telling: list[int],
-    served: list[tuple[str, Any]],
+    comparisons: Sequence[_Comparison],
+    served: Sequence[_ServedAnswer],
 ) -> int:
-    """How many of the served answers vote for the trained model; where the text does not tell, by
-    log-probabilities."""
-    votes = [
-        vote(text, trained.answers[at], other.answers[at])
-        for at, (text, _) in zip(telling, served, strict=True)
-    ]
-    open_ = [at for at, found in enumerate(votes) if found == 0 and served[at][1]]
-    if open_:
-        known = [
-            AskLikelihood(asks[at].prompt, (served[at][0].removesuffix(END),), finish=("length",))
-            for at in open_
-        ]
-        sums = [
-            ask(ws, agent_id, side, known, "log-probabilities")
-            for side in (trained.side, other.side)
-        ]
-        for at, mine, theirs in zip(open_, *sums, strict=True):
-            votes[at] = _nearer(served[at][1], mine, theirs)
-    return votes.count(1)
+    """How many of the served answers vote for the trained model: by their text, or where that does
+    not tell by their log-probabilities."""
+    votes = 0
+    open_requests: list[Known] = []
+    open_logps: list[list[float]] = []
+    for comparison, answer in zip(comparisons, served, strict=True):
+        text_vote = vote(answer.text, comparison.trained, comparison.other)
+        votes += text_vote == 1
+        if text_vote == 0 and answer.logps:
+            text = answer.text.removesuffix(END)
+            open_requests.append(Known(comparison.request.prompt, (text,), finish=("length",)))
+            open_logps.append(answer.logps)
+    if not open_requests:
+        return votes
+    purpose = "log-probabilities"
+    trained_sums = ask(ws, agent_id, trained.responder, open_requests, purpose)
+    other_sums = ask(ws, agent_id, other.responder, open_requests, purpose)
+    for logps, trained_sum, other_sum in zip(open_logps, trained_sums, other_sums, strict=True):
+        votes += _logp_vote(logps, trained_sum, other_sum) == 1
+    return votes
 
 
 def _control_votes(
-    ws: Workspace,
-    agent_id: str,
-    trained: _Reference,
-    other: _Reference,
-    asks: list[Ask],
-    telling: list[int],
+    ws: Workspace, agent_id: str, other: _Reference, comparisons: Sequence[_Comparison]
 ) -> int:
     """How many votes for the trained model the other one gets, answering in another precision."""
     assert other.control is not None  # noqa: S101 - narrows the type: only the trained model has none
-    answers = ask(ws, agent_id, other.control, asks, "canary answers of the control")
+    requests = [comparison.request for comparison in comparisons]
+    answers = ask(ws, agent_id, other.control, requests, "canary answers of the control")
     other.control.close()
-    votes = [
-        vote(_comparable(answer), trained.answers[at], other.answers[at])
-        for at, answer in zip(telling, answers, strict=True)
-    ]
-    return votes.count(1)
+    votes = 0
+    for comparison, answer in zip(comparisons, answers, strict=True):
+        votes += vote(_comparable(answer), comparison.trained, comparison.other) == 1
+    return votes
 
 
 def vote(served: str, trained: str, other: str) -> int:
-    """1 for the trained model, -1 for the other, 0 where `served` parted from both at the same
-    place.
+    """1 for the trained model, -1 for the other, 0 where `served` shares as much with the one as
+    with the other.
 
-    >>> vote("a cat sat", "a cat ran", "a dog ran"), vote("a dog", "a cat", "a dog ran"), vote("no",
-    "a cat", "a dog") (1, -1, 0)
+    >>> vote("a cat sat", "a cat ran", "a dog ran"), vote("a dog", "a cat", "a dog ran")
+    (1, -1)
+    >>> vote("no", "a cat", "a dog")
+    0
     """
-    mine, theirs = _shared(served, trained), _shared(served, other)
-    return (mine > theirs) - (mine < theirs)
+    with_trained = _shared_length(served, trained)
+    with_other = _shared_length(served, other)
+    return (with_trained > with_other) - (with_trained < with_other)
 
 
 def chance(votes: int, n: int) -> float:
@@ -311,73 +337,84 @@ def chance(votes: int, n: int) -> float:
     return float(sum(comb(n, k) for k in range(votes, n + 1)) / 2**n)
 
 
-def _shared(one: str, two: str) -> int:
-    return next(
-        (at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
-        min(len(one), len(two)),
-    )
+def _shared_length(first: str, second: str) -> int:
+    """Characters of the beginning that both have."""
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return min(len(first), len(second))
 
 
-def _nearer(
-    logps: Sequence[float], mine: Sequence[tuple[float, int]], theirs: Sequence[tuple[float, int]]
+def _logp_vote(
+    logps: Sequence[float],
+    trained: Sequence[tuple[float, int]],
+    other: Sequence[tuple[float, int]],
 ) -> int:
-    """The vote by log-probabilities; none where the endpoint cut the answer into other tokens, its
-    end token left aside."""
-    if not mine or not theirs or len(logps) - mine[0][1] not in (0, 1):
+    """The vote by log-probabilities: `logps` of the served answer's tokens, and of each reference
+    (sum, number of tokens). 0 where the endpoint cut the answer into other tokens; its end token
+    does not count."""
+    if not trained or not other:
         return 0
-    total = sum(logps[: mine[0][1]])
-    one, two = abs(total - mine[0][0]), abs(total - theirs[0][0])
-    return (one < two) - (one > two)
+    trained_sum, tokens = trained[0]
+    other_sum, _ = other[0]
+    if len(logps) - tokens not in (0, 1):
+        return 0
+    served_sum = sum(logps[:tokens])
+    to_trained = abs(served_sum - trained_sum)
+    to_other = abs(served_sum - other_sum)
+    return (to_trained < to_other) - (to_trained > to_other)
 
 
 def _comparable(answers: tuple[Answer, ...]) -> str:
-    """An answer as both sides can have it: bytes that are no whole character are shown by some and
-    dropped by others."""
+    """An answer in the form in which answers are compared; empty where there is none."""
     return "" if not answers else _marked(answers[0].text, answers[0].finish)
 
 
 def _marked(text: str, finish: str) -> str:
+    """`text` with its end marked. Bytes that are no whole character go: some servers show them,
+    others drop them."""
     return text.replace("\ufffd", "") + (END if finish == "stop" else "")
 
 
-def _served(
-    endpoint: Endpoint, secret: str | None, asks: Sequence[Ask]
-) -> list[tuple[str, list[float] | None]]:
-    """(answer, log-probabilities of its tokens where the endpoint gives them) to each."""
-    client, found = Client(endpoint.url, endpoint.model, api_key=secret), []
+def _served_answers(
+    endpoint: Endpoint, secret: str | None, requests: Sequence[Ask]
+) -> list[_ServedAnswer]:
+    """The endpoint's answer to each request."""
+    client = Client(endpoint.url, endpoint.model, api_key=secret)
+    answers = []
     try:
-        with log.progress("canary", len(asks), "prompts") as advance:
-            for one in asks:
+        with log.progress("canary", len(requests), "prompts") as advance:
+            for request in requests:
                 body = {
-                    "messages": one.prompt,
-                    "max_tokens": one.max_new_tokens,
+                    "messages": request.prompt,
+                    "max_tokens": request.max_new_tokens,
                     "temperature": 0,
                     "seed": 0,
                     "logprobs": True,
                     **endpoint.body,
                 }
-                found.append(_answer(client.post("chat/completions", body), endpoint))
+                answers.append(_parse(client.post("chat/completions", body), endpoint))
                 advance()
     finally:
         client.close()
-    return found
+    return answers
 
 
-def _answer(reply: dict[str, Any], endpoint: Endpoint) -> tuple[str, list[float] | None]:
+def _parse(reply: dict[str, Any], endpoint: Endpoint) -> _ServedAnswer:
     try:
         choice = reply["choices"][0]
+        text = _marked(str(choice["message"]["content"] or ""), str(choice["finish_reason"]))
         tokens = (choice.get("logprobs") or {}).get("content")
-        logps = [float(one["logprob"]) for one in tokens] if tokens else None
-        return _marked(str(choice["message"]["content"] or ""), str(choice["finish_reason"])), logps
+        logps = [float(token["logprob"]) for token in tokens] if tokens else None
     except (KeyError, IndexError, TypeError, ValueError):
-        what = f"model {endpoint.model!r} at {endpoint.url}"
         raise ModelError(
-            what,
+            f"model {endpoint.model!r} at {endpoint.url}",
             f"its reply is none of OpenAI's form: {str(reply)[:200]}",
             "Check what listens at that address",
         ) from None
+    return _ServedAnswer(text, logps)
 
 
-def accepted(found: Canary, by: str) -> Canary:
-    """An inconclusive one that somebody takes as it is."""
-    return replace(found, notes=(*found.notes, f"accepted by {by}"))
+def accepted(result: Canary, reason: str) -> Canary:
+    """An inconclusive result that somebody accepted."""
+    return replace(result, notes=(*result.notes, f"accepted by {reason}"))

@@ -1,10 +1,9 @@
-"""The tokenizer's Jinja chat template as a Go template, for servers that render in Go: derived by
-asking it, then proved.
+"""Translates the tokenizer's Jinja chat template into a Go template, for servers that render in Go.
 
-Conversations of marked messages show what the template writes between two turns. Where that depends
-on the two roles alone, a Go loop over the messages can say the same; both are then rendered on real
-conversations and must be equal. Does not live here: when a server wants one (targets/ollama.py),
-the rendering of Go templates (go_template.py).
+The template is rendered on conversations of marked messages, which shows what it writes between two
+turns. Where that depends on the two roles alone, a Go loop over the messages can write the same.
+Both are then rendered on real conversations, and must be equal. When a server needs one is decided
+in targets/ollama.py; Go templates are rendered in go_template.py.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from thumbwheel.deploy.types import Package
 from thumbwheel.engine.prompt import PromptBuilder
 
 START, ANSWER = "", "answer"
-"""What comes before the first message, and where the model goes on."""
+"""The start before the first message, and the answer that the model is to write."""
 ROLES = {"s": "system", "u": "user", "a": "assistant"}
 SHAPES = ("u", "su", "uau", "suau", "uauau", "suauau", "ua", "sua", "uauauau")
 """Conversations by the first letters of their roles."""
@@ -34,7 +33,7 @@ TEXTS = (
 
 REMEMBER = "{{ $before = .Role }}"
 REFUSAL = 'if eq .Role "system" }}{{ template "this model takes no system message" . }}'
-"""Go has no `raise`; calling a template that is not there stops the rendering, and the server's
+"""Go has no `raise`; calling a template that does not exist stops the rendering, and the server's
 error shows the name."""
 
 Pieces = dict[tuple[str, str], str]
@@ -42,31 +41,31 @@ Pieces = dict[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class GoTemplate:
-    """`text` renders as the model's own template does on every conversation tried; `notes` say what
-    it cannot follow."""
+    """`text` renders the same as the model's own template on every conversation tried; `notes` list
+    what it cannot do."""
 
     text: str
     notes: tuple[str, ...]
 
 
 def go_text(package: Package) -> str:
-    """The chat template of a package in Go; what it cannot follow is said."""
+    """The chat template of a package in Go; its limitations are logged."""
     from thumbwheel.engine.load import load_tokenizer
 
-    found = derive(PromptBuilder(load_tokenizer(str(package.tokenizer))))
-    if package.system and any("system" in note for note in found.notes):
+    template = derive(PromptBuilder(load_tokenizer(str(package.tokenizer))))
+    if package.system and any("system" in note for note in template.notes):
         raise InputError(
             f"system text of {package.name!r}",
             "the model's chat template shows none",
             "Train it with a template that does",
         )
-    for note in found.notes:
+    for note in template.notes:
         log.say(f"note: the chat template of {package.name} in Go: {note}")
-    return found.text
+    return template.text
 
 
 def derive(builder: PromptBuilder) -> GoTemplate:
-    """The template of `builder` in Go; ModelError says why it cannot be written so."""
+    """The template of `builder` in Go; raises ModelError where it cannot be written so."""
     pieces, ignored = _pieces(builder)
     text = _write(pieces, refused=not _takes(builder, "su"))
     _verify(builder, text)
@@ -74,20 +73,21 @@ def derive(builder: PromptBuilder) -> GoTemplate:
 
 
 def expected(builder: PromptBuilder, messages: Sequence[Mapping[str, str]]) -> str:
-    """What the model's own template makes of `messages`, without the BOS that a server puts before
-    every text by itself."""
-    text, bos = builder.render(messages), builder.tokenizer.bos_token
-    adds = bos is not None and builder.tokenizer("a")["input_ids"][:1] == [
-        builder.tokenizer.bos_token_id
-    ]
-    return text.removeprefix(bos) if adds else text
+    """What the model's own template renders, without the BOS that a server puts before every text
+    by itself."""
+    tokenizer = builder.tokenizer
+    text = builder.render(messages)
+    if tokenizer.bos_token is None:
+        return text
+    adds_bos = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return text.removeprefix(tokenizer.bos_token) if adds_bos else text
 
 
 def conversation(shape: str, texts: Sequence[str] = TEXTS) -> list[dict[str, str]]:
     """Messages of the roles in `shape` ("suau"), each with a text of its own."""
     return [
-        {"role": ROLES[letter], "content": f"{texts[at % len(texts)]}{at}"}
-        for at, letter in enumerate(shape)
+        {"role": ROLES[letter], "content": f"{texts[index % len(texts)]}{index}"}
+        for index, letter in enumerate(shape)
     ]
 
 
@@ -107,25 +107,30 @@ def _takes(builder: PromptBuilder, shape: str) -> bool:
     return True
 
 
+def _accepted_shapes(builder: PromptBuilder) -> list[str]:
+    return [shape for shape in SHAPES if _takes(builder, shape)]
+
+
 def _pieces(builder: PromptBuilder) -> tuple[Pieces, bool]:
-    """(what stands between two roles, whether the template leaves system messages out)."""
+    """(the text between two roles, whether the template leaves system messages out)."""
     if not _takes(builder, "u"):
         raise _cannot("it refuses a plain user message")
-    found: Pieces = {}
+    pieces: Pieces = {}
     ignored = False
-    for shape in filter(lambda one: _takes(builder, one), SHAPES):
+    for shape in _accepted_shapes(builder):
         marked = conversation(shape, ("Qx7mark",))
         text = expected(builder, marked)
         if marked[0]["role"] == "system" and marked[0]["content"] not in text:
             marked, ignored = marked[1:], True
         roles = [START, *(message["role"] for message in marked), ANSWER]
         for pair, piece in zip(pairwise(roles), _cut(text, marked), strict=True):
-            if found.setdefault(pair, piece) != piece:
+            if pieces.setdefault(pair, piece) != piece:
+                before, after = pair
                 raise _cannot(
-                    f"what it writes between {pair[0] or 'the start'} and {pair[1]} depends on "
+                    f"what it writes between {before or 'the start'} and {after} depends on "
                     "more than these two"
                 )
-    return found, ignored
+    return pieces, ignored
 
 
 def _cut(text: str, marked: Sequence[Mapping[str, str]]) -> list[str]:
@@ -139,25 +144,30 @@ def _cut(text: str, marked: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _write(pieces: Pieces, refused: bool) -> str:
-    """A role's end is what stands after it and before the beginning that user turns share; the rest
-    is the next role's beginning."""
-    opening = _common_end([piece for (_, role), piece in pieces.items() if role == "user"])
-    ends = {
-        role: pieces[role, "user"].removesuffix(opening)
-        for role in ROLES.values()
-        if (role, "user") in pieces
-    }
+    """The Go template from the pieces between two roles.
+
+    Each piece is cut into the end of one turn and the beginning of the next: what all pieces before
+    a user turn end with is the beginning of a user turn, the rest the end of the turn before.
+    """
+    user_start = _common_end([piece for (_, role), piece in pieces.items() if role == "user"])
+    ends = {}
+    for role in ROLES.values():
+        if (role, "user") in pieces:
+            ends[role] = pieces[role, "user"].removesuffix(user_start)
     ends["user"] = ends.get("assistant", "")
     for (before, _), piece in pieces.items():
         if not piece.startswith(ends.get(before, "")):
             ends[before] = ""
-    starts = {pair: piece.removeprefix(ends.get(pair[0], "")) for pair, piece in pieces.items()}
-    turns = [
-        _turn(role, _choose(role, starts), ends[role])
-        for role in ROLES.values()
-        if any(role == after for _, after in starts)
-    ]
-    loop = "{{ else ".join([*([REFUSAL] if refused else []), *turns])
+    starts = {}
+    for (before, after), piece in pieces.items():
+        starts[before, after] = piece.removeprefix(ends.get(before, ""))
+
+    # One branch for each role that occurs.
+    following = {after for _, after in starts}
+    roles = [role for role in ROLES.values() if role in following]
+    branches = [REFUSAL] if refused else []
+    branches += [_turn(role, _choose(role, starts), ends[role]) for role in roles]
+    loop = "{{ else ".join(branches)
     whole = "{{ range .Messages }}{{ " + loop + "{{ end }}{{ end }}" + _choose(ANSWER, starts)
     if "eq $before" in whole:
         return '{{ $before := "" }}' + whole
@@ -169,8 +179,8 @@ def _turn(role: str, start: str, end: str) -> str:
 
 
 def _choose(role: str, starts: Pieces) -> str:
-    """The beginning of `role`, by what came before where that matters; the most frequent one is the
-    rule for all else."""
+    """The beginning of a turn of `role`, by the role before it where that matters. The most
+    frequent beginning is used for all other roles."""
     options = {before: piece for (before, after), piece in starts.items() if after == role}
     if not options:
         return ""
@@ -180,11 +190,9 @@ def _choose(role: str, starts: Pieces) -> str:
         for before, piece in options.items()
         if piece != usual
     ]
-    return (
-        "{{ " + "{{ else ".join(special) + "{{ else }}" + literal(usual) + "{{ end }}"
-        if special
-        else literal(usual)
-    )
+    if not special:
+        return literal(usual)
+    return "{{ " + "{{ else ".join(special) + "{{ else }}" + literal(usual) + "{{ end }}"
 
 
 def _common_end(texts: Sequence[str]) -> str:
@@ -195,13 +203,11 @@ def _common_end(texts: Sequence[str]) -> str:
 
 
 def _verify(builder: PromptBuilder, text: str) -> None:
-    for shape in filter(lambda one: _takes(builder, one), SHAPES):
+    for shape in _accepted_shapes(builder):
         messages = conversation(shape)
         if render(text, messages) != expected(builder, messages):
-            raise _cannot(
-                f"on a conversation of {', '.join(message['role'] for message in messages)} the "
-                "two differ"
-            )
+            roles = ", ".join(message["role"] for message in messages)
+            raise _cannot(f"on a conversation of {roles} the two differ")
 
 
 def _notes(builder: PromptBuilder, text: str, ignored: bool) -> tuple[str, ...]:
@@ -211,24 +217,18 @@ def _notes(builder: PromptBuilder, text: str, ignored: bool) -> tuple[str, ...]:
         messages = conversation(longest, texts)
         return render(text, messages) == expected(builder, messages)
 
-    tool = {
-        "type": "function",
-        "function": {
-            "name": "f",
-            "description": "d",
-            "parameters": {"type": "object", "properties": {}},
-        },
-    }
-    found = {
+    thinking = "<think>why</think>\n\nBecause."
+    parameters = {"type": "object", "properties": {}}
+    function = {"name": "f", "description": "d", "parameters": parameters}
+    tool = {"type": "function", "function": function}
+    limitations = {
         "it takes no system message": not _takes(builder, "su"),
         "it leaves system messages out": ignored,
         "it trims messages, which Go cannot": not follows(" ", "\n"),
-        "it rewrites earlier thinking, which Go cannot": not follows(
-            "<think>why</think>\n\nBecause."
-        ),
+        "it rewrites earlier thinking, which Go cannot": not follows(thinking),
         "it shows tools, which are left out": _shows(builder, tool),
     }
-    return tuple(note for note, holds in found.items() if holds)
+    return tuple(note for note, holds in limitations.items() if holds)
 
 
 def _shows(builder: PromptBuilder, tool: Mapping[str, object]) -> bool:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from thumbwheel.deploy.types import Deployment
+    from thumbwheel.deploy.prepare import Plan
+    from thumbwheel.deploy.types import Deployment, Health
+    from thumbwheel.models.types import Switch
 
-Agent = Annotated[str, typer.Option(help="The agent whose versions are meant.")]
+Agent = Annotated[str, typer.Option(help="The agent.")]
 Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
-Alias = Annotated[str, typer.Option(help="The alias that is meant; live is what everybody gets.")]
+Alias = Annotated[str, typer.Option(help="The alias; everybody gets live.")]
 
 
 def deploy(
@@ -24,7 +27,7 @@ def deploy(
     alias: Annotated[
         str,
         typer.Option(
-            help="The alias that shall point at it once it is proven; 'none' only keeps it warm."
+            help="The alias to point at it once its canary passed; 'none' only keeps it warm."
         ),
     ] = "live",
     quant: Annotated[
@@ -44,83 +47,86 @@ def deploy(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Let a version answer on a target, prove that it is the one, and switch.
+    """Serve a version on a target, check that it is the one, and switch the alias.
 
-    What the target needs is exported, or an export that is there is used again. A canary then asks
-    it prompts on which it differs from its base and from the version before; only where the answers
-    are its own is the alias moved. Whatever fails, the old version still serves.
+    What the target needs is exported, unless there is an export already. A canary then asks prompts
+    on which the version differs from its base and from the version before. Only if the answers are
+    those of the version does the alias move. Whatever fails, the old version still serves.
 
     Example: thumbwheel deploy v3 --agent support --target llamacpp --quant Q4_K_M
     """
     from thumbwheel.core import log
     from thumbwheel.deploy import switch
 
-    to = None if alias == "none" else alias
+    alias_name = None if alias == "none" else alias
     with ctx.obj() as ws:
         if dry_run:
-            _show_plan(switch.plan(ws, agent, version, target, to, quant), to, json)
+            deploy_plan = switch.plan(ws, agent, version, target, alias_name, quant)
+            _show_plan(deploy_plan, alias_name, json)
             return
-        done = switch.deploy(
+        result = switch.deploy(
             ws,
             agent,
             version,
             target,
-            to,
+            alias_name,
             quant=quant,
             settings=_settings(set_ or []),
             accept=accept,
         )
+    deployment = result.deployment
     if json:
-        log.answer(asdict(done.deployment) | {"switch": done.switch and asdict(done.switch)})
+        alias_switch = result.switch and asdict(result.switch)
+        log.answer(asdict(deployment) | {"switch": alias_switch})
         return
     rows = [
-        ("answers at", done.deployment.endpoint and done.deployment.endpoint.url),
-        ("as", done.deployment.name),
+        ("answers at", deployment.endpoint and deployment.endpoint.url),
+        ("as", deployment.name),
+        ("canary", f"{result.canary.verdict}: {result.canary.summary()}"),
+        ("alias", f"{alias_name} -> {deployment.version}" if alias_name else "none: warm"),
     ]
-    rows += [
-        ("canary", f"{done.canary.verdict}: {done.canary.says()}"),
-        ("alias", f"{to} -> {done.deployment.version}" if to else "none: warm"),
-    ]
-    log.table(f"{agent} {done.deployment.version} on {target}", ("", ""), rows)
+    log.table(f"{agent} {deployment.version} on {target}", ("", ""), rows)
 
 
-def _settings(given: list[str]) -> dict[str, Any]:
+def _settings(options: list[str]) -> dict[str, Any]:
     import yaml
 
     from thumbwheel.core.errors import InputError
 
-    found = {}
-    for one in given:
-        name, equals, text = one.partition("=")
+    settings = {}
+    for option in options:
+        name, equals, text = option.partition("=")
         if not equals:
             raise InputError(
-                f"--set {one!r}", "it is no setting with a value", "Write it as threads=2"
+                f"--set {option!r}", "it is no setting with a value", "Write it as threads=2"
             )
-        found[name.strip()] = yaml.safe_load(text)
-    return found
+        settings[name.strip()] = yaml.safe_load(text)
+    return settings
 
 
-def _show_plan(planned: Any, alias: str | None, json: bool) -> None:
+def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
     from thumbwheel.core import log
 
+    export = deploy_plan.export
     if json:
-        log.answer(
-            {**asdict(planned), "export": planned.export and planned.export.id, "alias": alias}
-        )
+        log.answer({**asdict(deploy_plan), "export": export and export.id, "alias": alias})
         return
-    files = (
-        f"{planned.folder} "
-        f"({'used again' if planned.export else 'as it is' if planned.folder.exists() else 'exported'})"
-    )
+    if export:
+        origin = "used again"
+    elif deploy_plan.folder.exists():
+        origin = "as it is"
+    else:
+        origin = "exported"
+    form = deploy_plan.kind.value
+    if deploy_plan.quant:
+        form = f"{form} {deploy_plan.quant}"
     rows = [
-        ("form", planned.kind.value + (f" {planned.quant}" if planned.quant else "")),
-        ("files", files),
-    ]
-    rows += [
+        ("form", form),
+        ("files", f"{deploy_plan.folder} ({origin})"),
         ("canary", "asked before the switch"),
-        ("alias", f"{alias} -> {planned.version}" if alias else "none: kept warm"),
+        ("alias", f"{alias} -> {deploy_plan.version}" if alias else "none: kept warm"),
     ]
-    log.table(f"would deploy {planned.version} on {planned.target}", ("", ""), rows)
+    log.table(f"would deploy {deploy_plan.version} on {deploy_plan.target}", ("", ""), rows)
 
 
 def deployments(
@@ -133,16 +139,16 @@ def deployments(
         bool,
         typer.Option(
             "--stop",
-            help="Take the agent's models from all targets (in Ollama they are deleted); --restart "
+            help="Stop the agent's models on all targets (in Ollama they are deleted); --restart "
             "brings them back.",
         ),
     ] = False,
     history: Annotated[
-        bool, typer.Option("--history", help="Also the switches of all aliases.")
+        bool, typer.Option("--history", help="Show the switches of all aliases too.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """What is deployed, how it is, and which alias points at it.
+    """What is deployed, whether it answers, and which alias points at it.
 
     Example: thumbwheel deployments --agent support --history
     """
@@ -157,70 +163,56 @@ def deployments(
         if restart:
             switch.restart(ws, agent)
             rows = switch.deployments(ws, agent)
-        health = {one.id: switch.health(one) for one in rows}
-        pointing = {
-            alias: switch.behind(ws, agent, alias)[1] for alias in versions.aliases_of(ws, agent)
-        }
-        names = {one.id: one.name for one in versions.versions(ws, agent)}
-        moves = (
-            [move for alias in pointing for move in versions.switches(ws, agent, alias)]
-            if history
-            else []
-        )
-    aliases = {
-        one.id: sorted(alias for alias, at in pointing.items() if at and at.id == one.id)
-        for one in rows
-    }
+        health = {row.id: switch.health(row) for row in rows}
+        alias_names = versions.aliases_of(ws, agent)
+        aliases: dict[str, list[str]] = {row.id: [] for row in rows}
+        for alias in sorted(alias_names):
+            serving = switch.route(ws, agent, alias).deployment
+            if serving is not None and serving.id in aliases:
+                aliases[serving.id].append(alias)
+        version_names = {version.id: version.name for version in versions.versions(ws, agent)}
+        switches = [versions.switches(ws, agent, alias) for alias in alias_names if history]
+    moves = list(chain.from_iterable(switches))
     if json:
-        found = [
-            asdict(one)
-            | {"aliases": aliases[one.id], "alive": health[one.id].alive, "why": health[one.id].why}
-            for one in rows
-        ]
-        log.answer(
-            {"deployments": found, "switches": [asdict(move) for move in moves]}
-            if history
-            else found
-        )
+        objects = []
+        for row in rows:
+            status = {"alive": health[row.id].alive, "why": health[row.id].why}
+            objects.append({**asdict(row), "aliases": aliases[row.id], **status})
+        if history:
+            log.answer({"deployments": objects, "switches": [asdict(move) for move in moves]})
+        else:
+            log.answer(objects)
         return
     columns = ("version", "target", "aliases", "state", "canary", "answers at", "since")
-    log.table(
-        f"deployments of {agent}",
-        columns,
-        [_line(one, ", ".join(aliases[one.id]), health[one.id]) for one in rows],
-    )
+    cells = [_cells(row, aliases[row.id], health[row.id]) for row in rows]
+    log.table(f"deployments of {agent}", columns, cells)
     if history:
-        shown = [
-            (
-                f"{m.recorded_at:%Y-%m-%d %H:%M:%S}",
-                m.alias,
-                names.get(m.from_id or "", ""),
-                names.get(m.to_id),
-                m.reason,
-            )
-            for m in moves
-        ]
-        log.table("switches", ("when", "alias", "from", "to", "why"), shown)
+        switch_cells = [_switch_cells(move, version_names) for move in moves]
+        log.table("switches", ("when", "alias", "from", "to", "why"), switch_cells)
 
 
-def _line(one: Deployment, aliases: str, health: Any) -> tuple[object, ...]:
-    state = (
-        "answers"
-        if health.alive
-        else f"{one.state}, does not answer: {health.why}"
-        if one.state == "warm"
-        else one.state
-    )
-    state = f"TAINTED, not served any more; {state}" if one.tainted else state
-    verdict = (one.canary or {}).get("verdict")
+def _switch_cells(move: Switch, version_names: dict[str, str]) -> tuple[object, ...]:
+    when = f"{move.recorded_at:%Y-%m-%d %H:%M:%S}"
+    before = version_names.get(move.from_id or "", "")
+    return when, move.alias, before, version_names.get(move.to_id), move.reason
+
+
+def _cells(deployment: Deployment, aliases: list[str], health: Health) -> tuple[object, ...]:
+    state: str = deployment.state
+    if health.alive:
+        state = "answers"
+    elif deployment.state == "warm":
+        state = f"{deployment.state}, does not answer: {health.why}"
+    if deployment.tainted:
+        state = f"TAINTED, not served any more; {state}"
     return (
-        one.version,
-        one.target,
-        aliases,
+        deployment.version,
+        deployment.target,
+        ", ".join(aliases),
         state,
-        verdict,
-        one.endpoint and one.endpoint.url,
-        f"{one.recorded_at:%Y-%m-%d %H:%M}",
+        (deployment.canary or {}).get("verdict"),
+        deployment.endpoint and deployment.endpoint.url,
+        f"{deployment.recorded_at:%Y-%m-%d %H:%M}",
     )
 
 
@@ -234,21 +226,19 @@ def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJs
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        done = switch.rollback(ws, agent, alias)
-        names = {one.id: one.name for one in versions.versions(ws, agent)}
+        alias_switch = switch.rollback(ws, agent, alias)
+        names = {version.id: version.name for version in versions.versions(ws, agent)}
     if json:
-        log.answer(asdict(done))
-    else:
-        log.say(
-            f"{alias} is {names[done.to_id]} again"
-            + (f"; it was {names[done.from_id]}" if done.from_id else "")
-        )
+        log.answer(asdict(alias_switch))
+        return
+    before = f"; it was {names[alias_switch.from_id]}" if alias_switch.from_id else ""
+    log.say(f"{alias} is {names[alias_switch.to_id]} again{before}")
 
 
 def promote(
     ctx: typer.Context, version: Version, agent: Agent, alias: Alias = "live", json: AsJson = False
 ) -> None:
-    """Point an alias at a version that is deployed and proven, in one step.
+    """Point an alias at a version that is deployed and passed its canary, in one step.
 
     Example: thumbwheel promote v3 --agent support
     """
@@ -256,9 +246,9 @@ def promote(
     from thumbwheel.deploy import switch
 
     with ctx.obj() as ws:
-        done = switch.promote(ws, agent, version, alias)
+        alias_switch = switch.promote(ws, agent, version, alias)
     if json:
-        log.answer(asdict(done))
+        log.answer(asdict(alias_switch))
     else:
         log.say(f"{alias} is now {version}")
 
@@ -271,12 +261,13 @@ def undeploy(
     forget: Annotated[
         bool,
         typer.Option(
-            "--forget", help="Also where the target is gone for good: only our record goes."
+            "--forget",
+            help="Remove the record also where the target does not answer, because it is gone.",
         ),
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Take a version away from its targets; refused while an alias needs it.
+    """Take a version off its targets; refused while an alias needs it.
 
     Example: thumbwheel undeploy v2 --agent support
     """
@@ -284,11 +275,11 @@ def undeploy(
     from thumbwheel.deploy import switch
 
     with ctx.obj() as ws:
-        found = switch.undeploy(ws, agent, version, target, forget=forget)
+        removed = switch.undeploy(ws, agent, version, target, forget=forget)
     if json:
-        log.answer([asdict(one) for one in found])
+        log.answer([asdict(row) for row in removed])
     else:
-        log.say(", ".join(f"{one.name} is gone from {one.target}" for one in found))
+        log.say(", ".join(f"{row.name} is gone from {row.target}" for row in removed))
 
 
 def serve(

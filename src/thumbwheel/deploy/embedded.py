@@ -1,9 +1,9 @@
 """The process of the embedded target: an OpenAI-compatible server over one base, on loopback,
-behind a token.
+protected by a token.
 
-`python -m thumbwheel.deploy.embedded FOLDER PORT`, the token in the environment. Models come and go
-while it runs, by the calls that vLLM has for it; `models.json` in its folder remembers them, so
-that a server that was killed comes back with all of them.
+`python -m thumbwheel.deploy.embedded FOLDER PORT`, with the token in the environment. Models are
+loaded and unloaded while it runs, with the same calls as vLLM's. `models.json` in its folder lists
+them, so that a server that was killed comes back with all of them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,27 @@ from pydantic import BaseModel, ConfigDict, Field
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import DataError, InputError, NotFound, ThumbwheelError
 from thumbwheel.deploy.processes import write
-from thumbwheel.deploy.streaming_generator import Piece, Speech, StreamingGenerator, finite
+from thumbwheel.deploy.streaming_generator import (
+    Piece,
+    StreamingGenerator,
+    TokenStream,
+    sampling_of,
+)
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
 from thumbwheel.llm.port import HOST
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-BODY = 16 << 20
-"""Bytes of a request; a context of 128 k tokens of text has about half a megabyte."""
-TOO_LARGE = f"the body is larger than {BODY} bytes, which no context of this model can hold"
-MOST_TOPS = 20
-"""Of the most likely tokens, shown beside each that was drawn; as OpenAI has it."""
-LOOK = 0.2
-"""Seconds between two looks whether the client is still there."""
-GONE = 499
-"""Status, as other servers log it, of a request whose client left; nobody reads it."""
+MAX_BODY = 16 << 20
+"""Bytes of a request; 128 k tokens of text are about half a megabyte."""
+TOO_LARGE = f"the body is larger than {MAX_BODY} bytes, which no context of this model can hold"
+MAX_TOP_LOGPROBS = 20
+"""Most likely tokens that are returned with each sampled one; OpenAI's limit."""
+POLL = 0.2
+"""Seconds between two checks whether the client is still connected."""
+CLIENT_LEFT = 499
+"""Status of a request whose client left, as other servers log it; nobody reads it."""
 REFUSED = (
     "logit_bias",
     "frequency_penalty",
@@ -51,13 +56,13 @@ REFUSED = (
     "suffix",
     "echo",
 )
-"""Parameters of OpenAI's that would change the answer and are not supported: a request with one is
-refused, never half obeyed."""
+"""Parameters of OpenAI's API that would change the answer and are not supported. A request with one
+is refused."""
 
 
-class Ask(BaseModel):
-    """A request to either endpoint; what is not known here and changes nothing (user, metadata) is
-    left alone."""
+class CompletionRequest(BaseModel):
+    """A request to either endpoint. Unknown fields that change nothing (user, metadata) are
+    ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -74,121 +79,138 @@ class Ask(BaseModel):
     stop: str | list[str] | None = None
     stream: bool = False
     stream_options: dict[str, Any] | None = None
-    logprobs: bool | Annotated[int, Field(ge=0, le=MOST_TOPS)] | None = None
-    """Of a chat: whether. Of a plain completion: how many of the most likely tokens besides."""
-    top_logprobs: int = Field(default=0, ge=0, le=MOST_TOPS)
+    logprobs: bool | Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    """For a chat whether to return them; for a plain completion, for how many of the most likely
+    tokens."""
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
     n: int = 1
 
     def check(self) -> None:
-        """Raise InputError for what would have to be ignored."""
+        """Raise InputError for a parameter that is not supported."""
         extra = self.model_extra or {}
-        given = [
+        unsupported = [
             name
             for name in REFUSED
             if extra.get(name) not in (None, False, 0, {}, {"type": "text"})
         ]
-        if given or self.n != 1:
-            named = ", ".join([*given, *(["n"] if self.n != 1 else [])])
-            raise InputError(f"parameter {named}", "it is not supported here", "Leave it out")
+        if self.n != 1:
+            unsupported.append("n")
+        if unsupported:
+            names = ", ".join(unsupported)
+            raise InputError(f"parameter {names}", "it is not supported here", "Leave it out")
 
 
-class Loading(BaseModel):
-    """As vLLM has it; without a path the name means the base."""
+class LoadRequest(BaseModel):
+    """The request of vLLM's API to load or unload; without a path the name means the base."""
 
     lora_name: str
     lora_path: str | None = None
 
 
 class Server:
-    """The models of one process, as they are remembered in its folder."""
+    """The models of this process, which are listed in its folder."""
 
-    def __init__(self, place: Path) -> None:
-        spec = json.loads((place / SPEC).read_text(encoding="utf-8"))
-        self._file = place / MODELS
-        self.speaker = StreamingGenerator(spec["base"], spec["dtype"], spec["device"])
-        self._paths: dict[str, str | None] = (
-            json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
-        )
+    def __init__(self, folder: Path) -> None:
+        spec = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+        self._file = folder / MODELS
+        self.generator = StreamingGenerator(spec["base"], spec["dtype"], spec["device"])
+        self._paths: dict[str, str | None] = {}
+        if self._file.exists():
+            self._paths = json.loads(self._file.read_text(encoding="utf-8"))
         for name, path in list(self._paths.items()):
             try:
-                self.speaker.load(name, Path(path) if path else None)
-            except ThumbwheelError as error:  # one damaged adapter takes no other model down
+                self.generator.load(name, Path(path) if path else None)
+            except ThumbwheelError as error:  # the other models are served all the same
                 log.complain(f"{name} is not served: {error}")
                 del self._paths[name]
 
-    def load(self, asked: Loading) -> None:
-        """Serve it from now on, after a restart as well."""
-        if self._paths.get(asked.lora_name, "") != asked.lora_path:
-            self.speaker.load(asked.lora_name, Path(asked.lora_path) if asked.lora_path else None)
-            self._keep(self._paths | {asked.lora_name: asked.lora_path})
+    def load(self, request: LoadRequest) -> None:
+        """Serve a model from now on, after a restart as well."""
+        name, path = request.lora_name, request.lora_path
+        if self._paths.get(name, "") != path:
+            self.generator.load(name, Path(path) if path else None)
+            self._store(self._paths | {name: path})
 
     def unload(self, name: str) -> None:
-        """Serve it no more."""
-        self.speaker.unload(name)
-        self._keep({known: path for known, path in self._paths.items() if known != name})
+        """Stop serving a model."""
+        self.generator.unload(name)
+        self._store({other: path for other, path in self._paths.items() if other != name})
 
-    def _keep(self, paths: dict[str, str | None]) -> None:
+    def _store(self, paths: dict[str, str | None]) -> None:
         write(self._file, json.dumps(paths, indent=1))
         self._paths = paths
 
-    def begin(self, ask: Ask, chat: bool) -> Reply:
-        """The reply, which is computed from now on."""
-        ask.check()
-        self.speaker.check(ask.model)
-        prompt = self._prompt(ask, chat)
-        tops = ask.top_logprobs if chat else int(ask.logprobs or 0)
-        stop = (ask.stop,) if isinstance(ask.stop, str) else tuple(ask.stop or ())
-        limit = (
-            ask.max_completion_tokens or ask.max_tokens or max(1, self.speaker.room - len(prompt))
+    def begin(self, completion: CompletionRequest, chat: bool) -> Reply:
+        """Start computing an answer."""
+        completion.check()
+        self.generator.check(completion.model)
+        prompt = self._prompt(completion, chat)
+        top_count = completion.top_logprobs if chat else int(completion.logprobs or 0)
+        if isinstance(completion.stop, str):
+            stop: tuple[str, ...] = (completion.stop,)
+        else:
+            stop = tuple(completion.stop or ())
+        remaining = max(1, self.generator.context - len(prompt))
+        limit = completion.max_completion_tokens or completion.max_tokens or remaining
+        seed = completion.seed
+        if seed is None:
+            seed = int.from_bytes(os.urandom(4), "big")
+        sampling = sampling_of(
+            {
+                "temperature": completion.temperature,
+                "top_p": completion.top_p,
+                "top_k": completion.top_k,
+                "stop": stop,
+                "seed": seed,
+                "max_new_tokens": min(limit, 1 << 16),
+                "stop_ids": self.generator.builder.stop_ids,
+            }
         )
-        seed = int.from_bytes(os.urandom(4), "big") if ask.seed is None else ask.seed
-        drawn = {
-            "temperature": ask.temperature,
-            "top_p": ask.top_p,
-            "top_k": ask.top_k,
-            "stop": stop,
-            "seed": seed,
-        }
-        sampling = finite(
-            drawn
-            | {"max_new_tokens": min(limit, 1 << 16), "stop_ids": self.speaker.builder.stop_ids}
-        )
-        pieces = self.speaker.speak(ask.model, prompt, sampling, tops)
-        return Reply(ask, chat, len(prompt), self.speaker.tokenizer, pieces)
+        pieces = self.generator.generate(completion.model, prompt, sampling, top_count)
+        return Reply(completion, chat, len(prompt), self.generator.tokenizer, pieces)
 
-    def _prompt(self, ask: Ask, chat: bool) -> list[int]:
-        self.speaker.check_length(ask.messages, ask.tools, ask.prompt)
+    def _prompt(self, completion: CompletionRequest, chat: bool) -> list[int]:
+        self.generator.check_length(completion.messages, completion.tools, completion.prompt)
         if chat:
-            if not ask.messages:
+            if not completion.messages:
                 raise DataError("the request", "it has no messages", "Give it at least one")
-            return self.speaker.builder.prompt(ask.messages, ask.tools)
-        if isinstance(ask.prompt, str):
-            return list(self.speaker.tokenizer(ask.prompt)["input_ids"])
-        if not all(0 <= id < self.speaker.vocabulary for id in ask.prompt):
+            return self.generator.builder.prompt(completion.messages, completion.tools)
+        if isinstance(completion.prompt, str):
+            return list(self.generator.tokenizer(completion.prompt)["input_ids"])
+        if not all(0 <= id < self.generator.vocabulary for id in completion.prompt):
             raise DataError(
                 "the prompt",
-                f"a token id is not below {self.speaker.vocabulary}",
+                f"a token id is not below {self.generator.vocabulary}",
                 "Send ids of this model's tokenizer",
             )
-        return ask.prompt
+        return completion.prompt
 
 
 class Reply:
-    """The `pieces` of an answer in OpenAI's words."""
+    """An answer in the form of OpenAI's API, made from the `pieces` of the generator."""
 
-    def __init__(self, ask: Ask, chat: bool, prompt: int, tokenizer: Any, pieces: Speech) -> None:
-        self._ask, self._chat, self._prompt, self._tokenizer = ask, chat, prompt, tokenizer
+    def __init__(
+        self,
+        completion: CompletionRequest,
+        chat: bool,
+        prompt: int,
+        tokenizer: Any,
+        pieces: TokenStream,
+    ) -> None:
+        self._completion = completion
+        self._chat = chat
+        self._prompt_tokens = prompt
+        self._tokenizer = tokenizer
         self.pieces = pieces
-        kind = "chat.completion" if chat else "text_completion"
         self._head = {
             "id": ids.new("cmpl"),
-            "object": kind,
+            "object": "chat.completion" if chat else "text_completion",
             "created": int(time.time()),
-            "model": ask.model,
+            "model": completion.model,
         }
 
     def whole(self) -> dict[str, Any]:
-        """Once it has ended."""
+        """The whole answer, once it has ended."""
         pieces = list(self.pieces)
         text = "".join(piece.text for piece in pieces)
         body = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
@@ -199,7 +221,7 @@ class Reply:
         }
 
     def events(self) -> Iterator[str]:
-        """As it comes; a reader that leaves ends it."""
+        """Server-sent events as the answer comes; a reader that leaves stops its computation."""
         try:
             yield from self._events()
         finally:
@@ -209,50 +231,45 @@ class Reply:
         head = self._head | ({"object": "chat.completion.chunk"} if self._chat else {})
         count = 0
         if self._chat:
-            yield _event(
-                {
-                    **head,
-                    "choices": [
-                        self._choice({"delta": {"role": "assistant", "content": ""}}, [], None)
-                    ],
-                }
-            )
+            role = {"delta": {"role": "assistant", "content": ""}}
+            yield _event({**head, "choices": [self._choice(role, [], None)]})
         for piece in self.pieces:
             count += 1
             body = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
             yield _event({**head, "choices": [self._choice(body, [piece], piece.finish)]})
-        if (self._ask.stream_options or {}).get("include_usage"):
+        if (self._completion.stream_options or {}).get("include_usage"):
             yield _event({**head, "choices": [], "usage": self._usage(count)})
         yield "data: [DONE]\n\n"
 
     def _choice(
         self, body: dict[str, Any], pieces: list[Piece], finish: str | None
     ) -> dict[str, Any]:
-        asked = (
-            self._ask.logprobs is not None and self._ask.logprobs is not False and pieces
-        )  # 0 asks for no others
+        requested = self._completion.logprobs
+        # 0 requests them too, without other likely tokens
+        wants_logprobs = requested is not None and requested is not False
         return {
             "index": 0,
             **body,
-            "logprobs": self._logprobs(pieces) if asked else None,
+            "logprobs": self._logprobs(pieces) if wants_logprobs and pieces else None,
             "finish_reason": finish,
         }
 
     def _logprobs(self, pieces: list[Piece]) -> dict[str, Any]:
         if self._chat:
-            return {
-                "content": [
-                    self._token(one.id, one.logp)
-                    | {"top_logprobs": [self._token(*top) for top in one.top]}
-                    for one in pieces
-                ]
-            }
+            content = []
+            for piece in pieces:
+                top = [self._token(id, logp) for id, logp in piece.top]
+                content.append(self._token(piece.id, piece.logp) | {"top_logprobs": top})
+            return {"content": content}
         return {
-            "tokens": [self._text(one.id) for one in pieces],
-            "token_ids": [one.id for one in pieces],
-            "token_logprobs": [one.logp for one in pieces],
-            "top_logprobs": [{self._text(id): logp for id, logp in one.top} for one in pieces],
+            "tokens": [self._text(piece.id) for piece in pieces],
+            "token_ids": [piece.id for piece in pieces],
+            "token_logprobs": [piece.logp for piece in pieces],
+            "top_logprobs": [self._top(piece) for piece in pieces],
         }
+
+    def _top(self, piece: Piece) -> dict[str, float]:
+        return {self._text(id): logp for id, logp in piece.top}
 
     def _token(self, id: int, logp: float) -> dict[str, Any]:
         return {
@@ -267,9 +284,9 @@ class Reply:
 
     def _usage(self, count: int) -> dict[str, int]:
         return {
-            "prompt_tokens": self._prompt,
+            "prompt_tokens": self._prompt_tokens,
             "completion_tokens": count,
-            "total_tokens": self._prompt + count,
+            "total_tokens": self._prompt_tokens + count,
         }
 
 
@@ -291,63 +308,63 @@ def application(server: Server, token: str) -> FastAPI:
         )
 
     @app.get("/v1/models")
-    async def models() -> Any:  # needs no thread, all of which may be busy with answers
+    async def models() -> Any:  # not in a thread: all of them may be busy with answers
+        names = server.generator.names
         return {
             "object": "list",
-            "data": [
-                {"id": name, "object": "model", "owned_by": "thumbwheel"}
-                for name in server.speaker.names
-            ],
+            "data": [{"id": name, "object": "model", "owned_by": "thumbwheel"} for name in names],
         }
 
     @app.post("/v1/load_lora_adapter")
-    def load(asked: Loading) -> Any:
-        server.load(asked)
+    def load(request: LoadRequest) -> Any:
+        server.load(request)
         return {"ok": True}
 
     @app.post("/v1/unload_lora_adapter")
-    def unload(asked: Loading) -> Any:
-        server.unload(asked.lora_name)
-        return {"ok": True, "left": len(server.speaker.names)}
+    def unload(request: LoadRequest) -> Any:
+        server.unload(request.lora_name)
+        return {"ok": True, "left": len(server.generator.names)}
 
     @app.post("/v1/chat/completions")
-    async def chat(ask: Ask, request: Request) -> Any:
-        return await _answered(server, ask, request, chat=True)
+    async def chat(completion: CompletionRequest, request: Request) -> Any:
+        return await _reply(server, completion, request, chat=True)
 
     @app.post("/v1/completions")
-    async def completions(ask: Ask, request: Request) -> Any:
-        return await _answered(server, ask, request, chat=False)
+    async def completions(completion: CompletionRequest, request: Request) -> Any:
+        return await _reply(server, completion, request, chat=False)
 
     return app
 
 
-async def _answered(server: Server, ask: Ask, request: Request, chat: bool) -> Any:
-    """The reply, whole or streamed; a client that is gone ends the computing of either."""
-    reply = await run_in_threadpool(server.begin, ask, chat)
-    if ask.stream:
-        return Streamed(reply)
+async def _reply(
+    server: Server, completion: CompletionRequest, request: Request, chat: bool
+) -> Any:
+    """The reply, whole or streamed. A client that leaves stops the computation of either."""
+    reply = await run_in_threadpool(server.begin, completion, chat)
+    if completion.stream:
+        return EventStream(reply)
     whole = asyncio.create_task(run_in_threadpool(reply.whole))
     try:
-        while not (await asyncio.wait({whole}, timeout=LOOK))[0]:
+        while not (await asyncio.wait({whole}, timeout=POLL))[0]:
             if await request.is_disconnected():
                 reply.pieces.close()
                 await asyncio.wait({whole})
-                return Response(status_code=GONE)
+                return Response(status_code=CLIENT_LEFT)
         return whole.result()
     finally:
         reply.pieces.close()
 
 
-class Streamed(StreamingResponse):
-    """A reply as server-sent events; its computing ends with the response, however that ends, and
-    not when a collector finds the reply."""
+class EventStream(StreamingResponse):
+    """A reply as server-sent events. However the response ends, it stops the computation at once,
+    and not when the garbage collector finds the reply."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.events(), media_type="text/event-stream")
         self._reply = reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Send the response (ASGI)."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -355,26 +372,26 @@ class Streamed(StreamingResponse):
 
 
 class Guard:
-    """Every request needs the token, and none may be larger than `BODY`; as ASGI, so that a body is
-    counted while it comes."""
+    """Middleware: every request needs the token, and none may be larger than `MAX_BODY`. It works
+    on ASGI messages, so that a body is measured while it arrives."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._expected = app, f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Check a request, and pass it on (ASGI)."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Request(scope).headers
         if not hmac.compare_digest(headers.get("authorization", "").encode(), self._expected):
-            await _refusal("the bearer token is missing or wrong", "authentication_error", 401)(
-                scope, receive, send
-            )
+            message = "the bearer token is missing or wrong"
+            response = _error_response(message, "authentication_error", 401)
+            await response(scope, receive, send)
             return
         stated = headers.get("content-length", "0")
-        if not stated.isdecimal() or int(stated) > BODY:
-            await _refusal(TOO_LARGE, "invalid_request_error", 413)(scope, receive, send)
+        if not stated.isdecimal() or int(stated) > MAX_BODY:
+            await _error_response(TOO_LARGE, "invalid_request_error", 413)(scope, receive, send)
             return
         received = 0
 
@@ -382,25 +399,25 @@ class Guard:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > BODY:
+            if received > MAX_BODY:
                 raise HTTPException(413, TOO_LARGE)
             return message
 
         await self._app(scope, counted, send)
 
 
-def _refusal(message: str, kind: str, status: int) -> JSONResponse:
+def _error_response(message: str, kind: str, status: int) -> JSONResponse:
     return JSONResponse(
         {"error": {"message": message, "type": kind}}, status, headers={"connection": "close"}
     )
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until ended."""
+    """Serve until stopped."""
     import uvicorn
 
-    place, port = Path(arguments[0]), int(arguments[1])
-    app = application(Server(place), os.environ.pop(TOKEN))
+    folder, port = Path(arguments[0]), int(arguments[1])
+    app = application(Server(folder), os.environ.pop(TOKEN))
     uvicorn.run(app, host=HOST, port=port, log_level="warning")
 
 

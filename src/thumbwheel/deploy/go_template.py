@@ -1,7 +1,7 @@
-"""The part of Go's text/template that a chat loop needs: text, `.Content`, `eq` on `.Role` and a
-variable, if/else, range over `.Messages`.
+"""Renders the part of Go's text/template that a chat loop needs: text, `.Content`, `eq` on `.Role`
+and a variable, if/else, and range over `.Messages`.
 
-Enough to check a template before a server gets it; anything else in one is refused.
+That is enough to check a template before a server gets it. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ Node = tuple[str, Any]
 
 
 def literal(text: str) -> str:
-    """`text` as a Go template that writes it: no brace of it can open an action."""
+    """A Go template that writes `text`: its braces are escaped."""
     return text.replace("{", '{{ "{" }}')
 
 
 def render(template: str, messages: Sequence[Mapping[str, str]]) -> str:
-    """What Go makes of `template` with these as `.Messages`; InputError for what is outside the
-    part known here."""
+    """What Go renders from `template` with `messages` as `.Messages`; raises InputError for
+    anything that is not supported here."""
     parts = ACTION.split(template)
-    tokens = iter([(at % 2 == 1, part) for at, part in enumerate(parts)])
+    # texts and actions alternate
+    tokens = iter([(index % 2 == 1, part) for index, part in enumerate(parts)])
     nodes, _ = _parse(tokens)
     out: list[str] = []
     _run(nodes, messages, {}, {}, out)
@@ -53,12 +54,12 @@ def _parse(tokens: Iterator[tuple[bool, str]]) -> tuple[list[Node], str]:
 
 
 def _branches(test: str, tokens: Iterator[tuple[bool, str]]) -> list[tuple[str, list[Node]]]:
-    found = []
+    branches = []
     while True:
         body, ended = _parse(tokens)
-        found.append((test, body))
+        branches.append((test, body))
         if not ended.startswith("else"):
-            return found
+            return branches
         test = ended.removeprefix("else").strip()
 
 
@@ -85,9 +86,9 @@ def _run(
 def _holds(test: str, names: Mapping[str, str], dot: Mapping[str, str]) -> bool:
     if not test:
         return True
-    if not (found := TEST.fullmatch(test)):
+    if not (match := TEST.fullmatch(test)):
         raise _unknown(test)
-    name, value = found.groups()
+    name, value = match.groups()
     return (dot["role"] if name == ".Role" else names[name]) == value
 
 
@@ -96,8 +97,8 @@ def _do(action: str, names: dict[str, str], dot: Mapping[str, str]) -> str:
         return dot["content"]
     if action == '"{"':
         return "{"
-    if found := SET.fullmatch(action):
-        names[found[1]] = dot["role"] if found[2] is None else found[2]
+    if match := SET.fullmatch(action):
+        names[match[1]] = dot["role"] if match[2] is None else match[2]
         return ""
     raise _unknown(action)
 

@@ -2,8 +2,8 @@
 and as a Modelfile for `ollama create -f`.
 
 A Modelfile has no escapes: a value in triple quotes ends at the first line end after three quotes,
-and characters that cannot be printed are dropped by its reader. What cannot be said so is refused;
-the API, which takes JSON, has no such limits.
+and its reader drops characters that cannot be printed. Texts that a Modelfile cannot hold are
+refused; the API, which takes JSON, has no such limits.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Value = str | int | float | tuple[str, ...]
 
 
 class ModelConfig(Config):
-    """How Ollama hosts a model, as far as the model says it; what is not set follows from the
-    profile."""
+    """How Ollama hosts a model, as far as the model itself sets it; the hosting profile decides
+    what is not set."""
 
     profile: Choice = "auto"
     """How this machine hosts models: auto finds the one that suits it"""
@@ -53,18 +53,18 @@ class ModelConfig(Config):
         return choose(self.profile, machine())
 
     def parameters(self) -> dict[str, int | float]:
-        """PARAMETER lines but the stops."""
+        """All PARAMETER lines but the stops."""
         set_here = {
             "num_ctx": self.context,
             "num_thread": self.threads,
             "num_gpu": self.gpu_layers,
             "temperature": self.temperature,
         }
-        given = {name: value for name, value in set_here.items() if value is not None}
+        explicit = {name: value for name, value in set_here.items() if value is not None}
         return {
             **self.hosting().ollama_parameters(),
             "repeat_penalty": self.repeat_penalty,
-            **given,
+            **explicit,
         }
 
 
@@ -80,62 +80,55 @@ class Modelfile:
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
-        """What /api/create is told besides the files."""
-        known = {
+        """The fields of /api/create besides the files."""
+        fields = {
             "template": self.template,
             "system": self.system,
             "parameters": dict(self.parameters),
         }
-        return {name: value for name, value in known.items() if value}
+        return {name: value for name, value in fields.items() if value}
 
     def text(self) -> str:
-        """The Modelfile; InputError for what none can hold."""
+        """The text of the Modelfile; raises InputError for a value that none can hold."""
         lines = [f"FROM {quoted('FROM', self.base)}"]
-        for name, value in (
-            ("ADAPTER", self.adapter),
-            ("TEMPLATE", self.template),
-            ("SYSTEM", self.system),
-        ):
-            lines += [f"{name} {quoted(name, value)}"] if value else []
-        for name, given in self.parameters.items():
+        texts = {"ADAPTER": self.adapter, "TEMPLATE": self.template, "SYSTEM": self.system}
+        for name, text in texts.items():
+            if text:
+                lines.append(f"{name} {quoted(name, text)}")
+        for name, setting in self.parameters.items():
             if not PARAMETER.fullmatch(name):
                 raise InputError(
                     f"parameter {name!r}",
                     "a name has letters, digits and underscores",
                     "Correct it",
                 )
-            lines += [
-                f"PARAMETER {name} {quoted(name, str(value))}"
-                for value in (given if isinstance(given, tuple) else (given,))
-            ]
+            values = setting if isinstance(setting, tuple) else (setting,)
+            lines += [f"PARAMETER {name} {quoted(name, str(value))}" for value in values]
         return "\n".join(lines) + "\n"
 
 
 def of(package: Package, settings: ModelConfig, template: str | None = None) -> Modelfile:
-    """The model over the files of `package`; `template` is for an Ollama that needs a Go template."""
-    parameters = {**settings.parameters(), **({"stop": package.stops} if package.stops else {})}
-    base, adapter = (
-        (package.base, str(package.model))
-        if package.kind is Kind.LORA_GGUF
-        else (package.model, None)
-    )
+    """The model over the files of `package`; `template` is for Ollamas that need a Go template."""
+    parameters: dict[str, Value] = dict(settings.parameters())
+    if package.stops:
+        parameters["stop"] = package.stops
+    if package.kind is Kind.LORA_GGUF:
+        base, adapter = package.base, str(package.model)
+    else:
+        base, adapter = package.model, None
     return Modelfile(str(base), adapter, template, package.system, parameters)
 
 
 def quoted(what: str, text: str) -> str:
-    """`text` as the value of the command `what`, in quotes where it needs them; InputError where no
-    quoting keeps it whole."""
-    lost = sorted(
-        {
-            character
-            for character in text
-            if not character.isprintable() and character not in "\t\r\n"
-        }
-    )
+    """`text` as the value of the command `what`, in quotes where it needs them; raises InputError
+    where no quoting preserves it."""
+    unprintable = {character for character in text if not character.isprintable()}
+    lost = sorted(unprintable - set("\t\r\n"))
     if lost:
+        codes = ", ".join(f"U+{ord(character):04X}" for character in lost)
         raise InputError(
             f"{what} {text[:60]!r}",
-            f"readers of a Modelfile drop {', '.join(f'U+{ord(one):04X}' for one in lost)}",
+            f"readers of a Modelfile drop {codes}",
             "Deploy it with --target ollama, which sends it whole, or take these characters out",
         )
     if PLAIN.fullmatch(text):
@@ -151,12 +144,14 @@ def quoted(what: str, text: str) -> str:
 
 
 def _breaks_out(text: str, quote: str) -> bool:
-    """Whether the reader, which looks at every line end, takes an earlier one for the end of
-    `text`; `"` also must not look like three."""
+    """Whether the reader, which looks at every line end, takes an earlier line end for the end of
+    `text`. Also whether a text in single quotes would look like one in triple quotes."""
     if quote == '"' and f'"{text}"'.startswith(QUOTES):
         return True
-    starts = (at for at, character in enumerate(text) if character in "\r\n")
-    return any(
-        len(part := f"{quote}{text[:at]}".strip()) >= 2 * len(quote) and part.endswith(quote)
-        for at in starts
-    )
+    for index, character in enumerate(text):
+        if character not in "\r\n":
+            continue
+        beginning = f"{quote}{text[:index]}".strip()
+        if len(beginning) >= 2 * len(quote) and beginning.endswith(quote):
+            return True
+    return False

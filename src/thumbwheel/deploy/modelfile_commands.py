@@ -34,11 +34,11 @@ def modelfile(
     as_json: Annotated[bool, typer.Option("--json", help="Print the parts as JSON.")] = False,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Write the Modelfile of a version, for `ollama create NAME -f FILE`; its GGUF file is exported
+    """Write the Modelfile of a version, for `ollama create NAME -f FILE`. Its GGUF file is exported
     where there is none.
 
-    `thumbwheel deploy --target ollama` needs no such file and proves what answers; this is for an
-    Ollama that it cannot reach.
+    `thumbwheel deploy --target ollama` needs no such file and checks what answers; this command is
+    for an Ollama that it cannot reach.
 
     Example: thumbwheel modelfile v3 --agent support --quant Q4_K_M --to Modelfile
     """
@@ -53,22 +53,20 @@ def modelfile(
 
     settings = build(ModelConfig, options or {}, "options")
     with ctx.obj() as ws:
-        planned = switch.plan(ws, agent, version, "ollama", None, quant)
-        parcel = prepare.package(ws, versions.version(ws, agent, version), planned)
+        deploy_plan = switch.plan(ws, agent, version, "ollama", None, quant)
+        package = prepare.package(ws, versions.version(ws, agent, version), deploy_plan)
     if system is not None:
-        parcel = replace(parcel, system=system)
-    made = files.of(parcel, settings, go_text(parcel) if template else None)
+        package = replace(package, system=system)
+    model = files.of(package, settings, go_text(package) if template else None)
     environment = settings.hosting().ollama_environment()
     if as_json:
-        log.answer({**asdict(made), "environment": environment})
+        log.answer({**asdict(model), "environment": environment})
         return
-    text = made.text()
+    text = model.text()
     if to is None:
         log.write(text)
     else:
         to.write_text(text, encoding="utf-8")
-        log.say(f"written: {to}; next: ollama create {parcel.name} -f {to}")
-    log.say(
-        f"profile {settings.hosting().name}: start the server as "
-        f"{' '.join(f'{k}={v}' for k, v in environment.items())} ollama serve"
-    )
+        log.say(f"written: {to}; next: ollama create {package.name} -f {to}")
+    variables = " ".join(f"{name}={value}" for name, value in environment.items())
+    log.say(f"profile {settings.hosting().name}: start the server as {variables} ollama serve")

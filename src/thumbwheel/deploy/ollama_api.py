@@ -1,9 +1,8 @@
-"""Ollama's HTTP API, as far as a deployment needs it: blobs, create, list, show, copy, delete,
-loading and unloading.
+"""The part of Ollama's HTTP API that a deployment needs: blobs, create, list, show, copy, delete,
+load and unload.
 
-Success of a stream is its last line `success` and nothing else: errors come inside a stream that
-began with status 200. Does not live here: what a model is made of (modelfile.py,
-targets/ollama.py).
+A stream succeeded only if its last line is `success`: errors come inside a stream that began with
+status 200. What a model consists of is in modelfile.py and targets/ollama.py.
 """
 
 from __future__ import annotations
@@ -31,20 +30,25 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}(?::[A-Za-z0-9_][A-Za-z0-9_.
 Version = tuple[int, ...]
 
 
-def address(given: str | None) -> str:
-    """The server's URL by `given`, else by OLLAMA_HOST, read as Ollama reads it; a server that
-    listens everywhere is asked on loopback."""
-    text = (given or os.environ.get("OLLAMA_HOST") or "").strip("\"' ").rstrip("/")
+def address(host_setting: str | None) -> str:
+    """The server's URL from `host_setting`, else from OLLAMA_HOST, parsed as Ollama parses it. A
+    server that listens on all addresses is asked on loopback."""
+    text = (host_setting or os.environ.get("OLLAMA_HOST") or "").strip("\"' ").rstrip("/")
     scheme, mark, host = text.rpartition("://")
+    scheme_port = 443 if scheme == "https" else 80
+    default_port = scheme_port if mark else PORT
     try:
         url = urlsplit(f"{scheme or 'http'}://{host or '127.0.0.1'}")
-        port = url.port or ((443 if scheme == "https" else 80) if mark else PORT)
+        port = url.port or default_port
     except ValueError as error:
         raise ConfigError(
             f"Ollama's address {text!r}", str(error), "Give host:port or a URL, as 127.0.0.1:11434"
         ) from None
     name = url.hostname or ""
-    name = "127.0.0.1" if name in ("0.0.0.0", "::", "") else f"[{name}]" if ":" in name else name
+    if name in ("0.0.0.0", "::", ""):
+        name = "127.0.0.1"
+    elif ":" in name:
+        name = f"[{name}]"
     return f"{url.scheme}://{name}:{port}"
 
 
@@ -66,22 +70,21 @@ class OllamaServer:
     def version(self) -> Version:
         """(0, 33, 0); a build without a version counts as the newest."""
         text = str(self._json("GET", "/api/version").get("version"))
-        found = tuple(int(part) for part in re.findall(r"\d+", text.split("-")[0])[:3])
-        return found if any(found) else (1 << 30,)
+        numbers = tuple(int(part) for part in re.findall(r"\d+", text.split("-")[0])[:3])
+        return numbers if any(numbers) else (1 << 30,)
 
     def digests(self) -> dict[str, str]:
         """name:tag -> digest of every model there."""
-        return {
-            one["name"]: one["digest"] for one in self._json("GET", "/api/tags").get("models") or []
-        }
+        models = self._json("GET", "/api/tags").get("models") or []
+        return {model["name"]: model["digest"] for model in models}
 
     def show(self, name: str) -> dict[str, Any]:
-        """What the server knows about a model: template, parameters, system, details."""
+        """The template, parameters, system text and details of a model."""
         return self._json("POST", "/api/show", {"model": name})
 
     def put(self, path: Path, digest: str) -> None:
-        """Have the server keep the file as a blob; one that it has is not sent again, and a broken
-        transfer leaves nothing in use."""
+        """Upload the file as a blob, unless the server has it. A broken transfer leaves nothing in
+        use."""
         blob = f"/api/blobs/sha256:{digest}"
         if self._request("HEAD", blob, missing=True).status_code == 200:
             return
@@ -92,20 +95,20 @@ class OllamaServer:
             )
 
     def create(self, name: str, fields: Mapping[str, Any]) -> list[str]:
-        """Make or replace the model `name`; returns what the server said on the way."""
-        said: list[str] = []
+        """Create or replace the model `name`; returns the statuses that the server sent."""
+        statuses: list[str] = []
         with log.progress(f"creating {name}", None) as advance:
             for line in self._lines("/api/create", {"model": name, "stream": True, **fields}):
                 if "error" in line:
                     raise self._failed(f"model {name!r}", str(line["error"]))
-                said.append(str(line.get("status")))
-                advance(0, said[-1])
-        if said[-1:] != ["success"]:
+                statuses.append(str(line.get("status")))
+                advance(0, statuses[-1])
+        last_status = statuses[-1] if statuses else "nothing"
+        if last_status != "success":
             raise self._failed(
-                f"model {name!r}",
-                f"the server stopped before it was made, after {said[-1] if said else 'nothing'!r}",
+                f"model {name!r}", f"the server stopped before it was made, after {last_status!r}"
             )
-        return said
+        return statuses
 
     def copy(self, source: str, destination: str) -> None:
         """Let `destination` name what `source` names, in one step."""
@@ -129,15 +132,15 @@ class OllamaServer:
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         try:
-            found = self._request(method, path, body=body).json()
+            reply = self._request(method, path, body=body).json()
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            reply = None
+        if not isinstance(reply, dict):
             raise self._failed(
                 f"{method} {path}",
                 "the reply is no JSON object: something other than Ollama answers there",
             )
-        return found
+        return reply
 
     def _lines(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         try:

@@ -1,5 +1,5 @@
-"""A version in the form that a target takes: an export that is there already and still whole, or a
-new one."""
+"""Prepares a version for a target: reuses an export that is there and undamaged, or writes a new
+one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from thumbwheel.models.base import locate, require_training
 from thumbwheel.models.types import ModelVersion
 
 PROMPTS = 48
-"""Prompts of the agent that are looked at; most targets take a form that was compared on many more
-positions already."""
+"""Prompts of the agent that the canary looks at."""
 
 
 @dataclass(frozen=True)
@@ -38,137 +37,154 @@ class Plan:
     kind: Kind
     quant: str | None
     export: Export | None
-    """The one that is used again; None: `folder` is written."""
+    """The export that is reused; None where `folder` will be written."""
     folder: Path
 
 
 def plan(
-    ws: Workspace, one: ModelVersion, target: str, kinds: Sequence[Kind], quant: str | None
+    ws: Workspace,
+    model_version: ModelVersion,
+    target: str,
+    kinds: Sequence[Kind],
+    quant: str | None,
 ) -> Plan:
-    """Choose the form of `one` for a target that takes `kinds`, the first of which it is unless the
-    version has no such form."""
+    """Choose the form in which `model_version` is deployed: the first of `kinds`, which the target
+    takes, that the version can have."""
+    # Which form?
     if quant is not None:
         kinds = [kind for kind in kinds if kind in (Kind.GGUF, Kind.LORA_GGUF)]
-    lora = _is_lora(ws, one)
-    chosen = next(
-        (kind for kind in kinds if lora or kind not in (Kind.ADAPTER, Kind.LORA_GGUF)), None
-    )
-    if chosen is None:
-        why = "it takes no quantised files" if quant else "it takes LoRA adapters only"
+    if not _is_lora(ws, model_version):
+        kinds = [kind for kind in kinds if kind not in (Kind.ADAPTER, Kind.LORA_GGUF)]
+    if not kinds:
         raise Conflict(
-            f"version {one.name} on target {target!r}",
-            why,
+            f"version {model_version.name} on target {target!r}",
+            "it takes no quantised files" if quant else "it takes LoRA adapters only",
             "Choose another target, or leave --quant out",
         )
-    if one.adapter is None and chosen is Kind.MERGED:
-        return Plan(one.name, target, chosen, None, None, locate(one.base)[1])
-    quant = precision(chosen.value, quant)
-    known = [
-        found
-        for found in exports(ws, one.id)
-        if (found.format, found.quant) == (chosen.value, quant) and found.path.is_dir()
-    ]
-    usable = next((found for found in reversed(known) if found.deployable and found.files), None)
-    name = "-".join(part for part in (one.agent, one.name, chosen.value, quant) if part)
-    return Plan(
-        one.name,
-        target,
-        chosen,
-        quant,
-        usable,
-        usable.path if usable else ws.home.path / "exports" / name,
-    )
+    kind = kinds[0]
+    if _is_plain_base(model_version, kind):
+        base_folder = locate(model_version.base)[1]
+        return Plan(model_version.name, target, kind, None, None, base_folder)
+
+    # Is there an export of it already?
+    quant = precision(kind.value, quant)
+    usable = None
+    for export_ in exports(ws, model_version.id):
+        same_form = (export_.format, export_.quant) == (kind.value, quant)
+        if same_form and export_.path.is_dir() and export_.deployable and export_.files:
+            usable = export_
+    if usable is not None:
+        return Plan(model_version.name, target, kind, quant, usable, usable.path)
+    parts = [model_version.agent, model_version.name, kind.value, quant]
+    folder = ws.home.path / "exports" / "-".join(part for part in parts if part)
+    return Plan(model_version.name, target, kind, quant, None, folder)
 
 
-def package(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None = None) -> Package:
-    """The files of `planned`, verified; what is not there is exported. Raises ModelError for a base
-    that has changed or an export that is not the trained model and that nobody accepted,
-    StorageError for damaged files and a full disk."""
+def package(
+    ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None = None
+) -> Package:
+    """The verified files of `deploy_plan`, exported where they do not exist yet.
+
+    Raises ModelError for a base that has changed, and for an export that is not the trained model
+    and that nobody accepted; StorageError for damaged files and a full disk.
+    """
     require_training()
-    _, base = locate_unchanged(one, ws.home.cache)
-    whole = one.adapter is None and planned.kind is Kind.MERGED
-    done = None if whole else planned.export or _exported(ws, one, planned, accept)
-    if done is not None:
-        _verify(done)
-    folder = base if done is None else done.path
-    hf = planned.kind in (Kind.ADAPTER, Kind.MERGED)
-    return Package(
-        agent=one.agent,
-        version=one.name,
-        name=f"{one.agent}-{one.name}",
-        kind=planned.kind,
-        folder=folder,
-        files={}
-        if done is None
-        else {name: str(file["sha256"]) for name, file in done.files.items()},
-        base=_base_file(ws, one, planned, accept)
-        if planned.kind is Kind.LORA_GGUF
-        else base
-        if planned.kind is Kind.ADAPTER
-        else folder,
-        base_fingerprint=one.base_fingerprint if whole or planned.kind is Kind.ADAPTER else None,
-        tokenizer=folder if hf else base,
-        place=ws.home.path / FOLDER / planned.target,
-        export_id=None if done is None else done.id,
-        stops=() if done is None else done.stops,
-        system=common_system(prompts(ws, one)),
-    )
-
-
-def _exported(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None) -> Export:
-    return export(
-        ws, one.agent, one.name, planned.kind.value, planned.folder, planned.quant, accept
-    )
-
-
-def _base_file(ws: Workspace, one: ModelVersion, planned: Plan, accept: str | None) -> Path:
-    """The GGUF file of the version's base."""
-    base = base_of(ws, one)
-    found = package(ws, base, plan(ws, base, planned.target, [Kind.GGUF], planned.quant), accept)
-    return found.model
-
-
-def _is_lora(ws: Workspace, one: ModelVersion) -> bool:
-    folder = versions.adapter_folder(ws, one)
-    return (
-        folder is not None
-        and json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get(
-            "peft_type"
+    _, base = pristine(model_version)
+    kind = deploy_plan.kind
+    plain_base = _is_plain_base(model_version, kind)
+    if plain_base:
+        folder = base
+        files: dict[str, str] = {}
+        export_id: str | None = None
+        stops: tuple[str, ...] = ()
+    else:
+        finished = deploy_plan.export or export(
+            ws,
+            model_version.agent,
+            model_version.name,
+            kind.value,
+            deploy_plan.folder,
+            deploy_plan.quant,
+            accept,
         )
-        == "LORA"
+        _verify(finished)
+        folder, export_id, stops = finished.path, finished.id, finished.stops
+        files = {name: str(file["sha256"]) for name, file in finished.files.items()}
+    if kind is Kind.LORA_GGUF:
+        package_base = _base_file(ws, model_version, deploy_plan, accept)
+    elif kind is Kind.ADAPTER:
+        package_base = base
+    else:
+        package_base = folder
+    served_on_base = plain_base or kind is Kind.ADAPTER
+    return Package(
+        agent=model_version.agent,
+        version=model_version.name,
+        name=f"{model_version.agent}-{model_version.name}",
+        kind=kind,
+        folder=folder,
+        files=files,
+        base=package_base,
+        base_fingerprint=model_version.base_fingerprint if served_on_base else None,
+        tokenizer=folder if kind in (Kind.ADAPTER, Kind.MERGED) else base,
+        state_folder=ws.home.path / FOLDER / deploy_plan.target,
+        export_id=export_id,
+        stops=stops,
+        system=common_system(prompts(ws, model_version)),
     )
 
 
-def _verify(done: Export) -> None:
-    for name, file in done.files.items():
-        path = done.path / name
+def _is_plain_base(model_version: ModelVersion, kind: Kind) -> bool:
+    """Whether the folder of the base is deployed as it is, without any export."""
+    return model_version.adapter is None and kind is Kind.MERGED
+
+
+def _base_file(
+    ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None
+) -> Path:
+    """The GGUF file of the version's base."""
+    base = base_of(ws, model_version)
+    base_plan = plan(ws, base, deploy_plan.target, [Kind.GGUF], deploy_plan.quant)
+    return package(ws, base, base_plan, accept).model
+
+
+def _is_lora(ws: Workspace, model_version: ModelVersion) -> bool:
+    folder = versions.adapter_folder(ws, model_version)
+    if folder is None:
+        return False
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    return bool(config.get("peft_type") == "LORA")
+
+
+def _verify(finished: Export) -> None:
+    """Raise StorageError where a file is not the one that was exported."""
+    for name, file in finished.files.items():
+        path = finished.path / name
         try:
-            found = ids.file_hash(path)
+            actual = ids.file_hash(path)
         except OSError as error:
-            found = error.strerror or str(error)
-        if found != file["sha256"]:
-            what = f"file {str(path)!r} of the {done.format} export of {done.version}"
-            why = f"it is not the one that was exported ({found[:40]})"
+            actual = error.strerror or str(error)
+        if actual != file["sha256"]:
             raise StorageError(
-                what,
-                why,
-                f"Remove the folder {str(done.path)!r}: the version is then exported anew",
+                f"file {str(path)!r} of the {finished.format} export of {finished.version}",
+                f"it is not the one that was exported ({actual[:40]})",
+                f"Remove the folder {str(finished.path)!r}: the version is then exported anew",
             )
 
 
-def prompts(ws: Workspace, one: ModelVersion) -> list[list[dict[str, Any]]]:
-    """Of the agent's own prompts, each once."""
+def prompts(ws: Workspace, model_version: ModelVersion) -> list[list[dict[str, Any]]]:
+    """Up to `PROMPTS` different prompts of the agent."""
     unique = {
         json.dumps(prompt, sort_keys=True): prompt
-        for prompt in islice(training_prompts(ws, one), 4 * PROMPTS)
+        for prompt in islice(own_prompts(ws, model_version), 4 * PROMPTS)
     }
     return list(unique.values())[:PROMPTS]
 
 
-def common_system(found: Sequence[list[dict[str, Any]]]) -> str | None:
-    """The instructions that all prompts begin with, where they are the same ones."""
-    texts = {
-        str(prompt[0].get("content")) if prompt and prompt[0].get("role") == "system" else None
-        for prompt in found
-    }
+def common_system(conversations: Sequence[list[dict[str, Any]]]) -> str | None:
+    """The system message with which all conversations begin; None where they differ."""
+    texts: set[str | None] = set()
+    for messages in conversations:
+        has_system = bool(messages) and messages[0].get("role") == "system"
+        texts.add(str(messages[0].get("content")) if has_system else None)
     return texts.pop() if len(texts) == 1 else None

@@ -1,10 +1,10 @@
-"""Servers that outlive the command that started them: one in a folder, found again by pid, start
+"""Servers that outlive the command that started them: one per folder, found again by pid, start
 time and token.
 
-The folder holds `process.json` (readable by its owner only, for the token is in it), `server.log`
-and whatever the server itself keeps. A number of a process is used again by the system, so a record
-counts only while the process with that number began when it says. It counts for the folder that it
-was written for only: a copied home neither asks nor ends the servers of the original.
+The folder holds `process.json` (readable by its owner only, because it has the token), `server.log`
+and whatever the server itself stores. The system reuses pids, so a record counts only while the
+process with that pid has the recorded start time. It counts only for the folder that it was written
+for: a copied home neither asks nor stops the servers of the original.
 """
 
 from __future__ import annotations
@@ -31,24 +31,23 @@ from thumbwheel.llm.port import HOST, free_port
 
 RECORD, LOG, LOCK = "process.json", "server.log", "lock"
 NO_TLS = False
-"""Loopback has no certificates, and reading those of the system takes longer than a rollback may."""
+"""Loopback has no certificates, and reading the system's takes longer than a rollback may."""
 POLL = 0.05
-"""Seconds between two looks at a server that starts or ends."""
+"""Seconds between two checks of a server that starts or ends."""
 GRACE = 5.0
 """Seconds that a server has to end by itself before it is killed."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server as it was started; whether it still runs is `find`'s business."""
+    """The record of a server that was started; `find` tells whether it still runs."""
 
     pid: int
     started: str
     port: int
     token: str
     place: str
-    """The folder that the record was written for: a copy of a home has no part in the servers of
-    the original."""
+    """The folder that the record was written for; in a copied home it is another one."""
 
     @property
     def url(self) -> str:
@@ -58,7 +57,7 @@ class Running:
     def ask(
         self, method: str, path: str, body: Any = None, timeout: float = 10.0
     ) -> httpx.Response:
-        """What it answers, asked with its token; raises httpx.HTTPError where it does not."""
+        """The response to a request with the server's token; raises httpx.HTTPError."""
         headers = {"Authorization": f"Bearer {self.token}"}
         return httpx.request(
             method,
@@ -71,7 +70,7 @@ class Running:
         )
 
     def answers(self, path: str) -> bool:
-        """Whether it has something at `path`."""
+        """Whether a GET of `path` succeeds."""
         try:
             return self.ask("GET", path, timeout=2.0).status_code == 200
         except httpx.HTTPError:
@@ -79,21 +78,21 @@ class Running:
 
 
 Command = Callable[[int, str], tuple[Sequence[str], Mapping[str, str]]]
-"""(port, token) -> what is started, and what its environment has besides ours."""
+"""(port, token) -> the command line, and additions to the environment."""
 Ready = Callable[[Running], bool]
-"""Whether a server answers that was just started."""
+"""Whether a server that was just started answers."""
 
 
 @contextmanager
-def held(place: Path) -> Iterator[None]:
-    """Inside, no other process starts, ends or changes the server of `place`, which is made where
-    it is new."""
+def locked(folder: Path) -> Iterator[None]:
+    """Inside, no other process starts, stops or changes the server of `folder`, which is created if
+    needed."""
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise StorageError(
-            f"folder {str(place)!r}",
+            f"folder {str(folder)!r}",
             error.strerror or str(error),
             "Free space or make the home writable",
         ) from error
@@ -104,22 +103,23 @@ def held(place: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def find(place: Path) -> Running | None:
-    """The server of `place` while it runs."""
-    record = _recorded(place)
-    return record if record and record.started and _started(record.pid) == record.started else None
+def find(folder: Path) -> Running | None:
+    """The running server of `folder`; None where none runs."""
+    record = _recorded(folder)
+    if record and record.started and _started(record.pid) == record.started:
+        return record
+    return None
 
 
-def token(place: Path, url: str, what: str) -> str:
-    """The token of the server of `place`; raises ModelError unless it is the one at `url`, where
-    anybody else may listen by now."""
-    running = find(place)
+def token(folder: Path, url: str, what: str) -> str:
+    """The token of the server of `folder`; raises ModelError unless that server is the one at
+    `url`, where another program may listen by now."""
+    running = find(folder)
     if running is None or f"{running.url}/v1" != url:
-        why = (
-            f"its server was started again and answers at {running.url} now"
-            if running
-            else why_dead(place)
-        )
+        if running:
+            why = f"its server was started again and answers at {running.url} now"
+        else:
+            why = failure_reason(folder)
         raise ModelError(
             what, why, "Start it again: thumbwheel deployments --agent AGENT --restart"
         )
@@ -127,26 +127,27 @@ def token(place: Path, url: str, what: str) -> str:
 
 
 def start(
-    place: Path, command: Command, ready: Ready, *, what: str, wait: float, port: int = 0
+    folder: Path, command: Command, ready: Ready, *, what: str, wait: float, port: int = 0
 ) -> Running:
-    """Start a server in `place`, whose lock the caller holds, and return once it is `ready`; port 0
-    takes the last one again or any.
+    """Start a server in `folder`, whose lock the caller holds, and return once it is `ready`. Port
+    0 takes the last port again, or any free one.
 
     Raises Conflict for a port that is taken, and ModelError with the end of its log for a server
     that ends or takes longer than `wait` seconds; nothing of it runs on then.
     """
-    last = _recorded(place)
-    stop(place)
-    chosen, token = _port(port, last.port if last else 0, what), secrets.token_urlsafe(24)
-    arguments, env = command(chosen, token)
+    last = _recorded(folder)
+    stop(folder)
+    chosen_port = _port(port, last.port if last else 0, what)
+    new_token = secrets.token_urlsafe(24)
+    arguments, environment = command(chosen_port, new_token)
     try:
-        with (place / LOG).open("wb") as out:
-            child = subprocess.Popen(
+        with (folder / LOG).open("wb") as log_file:
+            process = subprocess.Popen(
                 arguments,
                 stdin=subprocess.DEVNULL,
-                stdout=out,
+                stdout=log_file,
                 stderr=subprocess.STDOUT,
-                env=os.environ | env,
+                env=os.environ | environment,
                 umask=UMASK,
                 # Ctrl-C and the end of the terminal are the starter's business
                 start_new_session=True,
@@ -158,43 +159,41 @@ def start(
             "Free space, or install the program again",
         ) from error
     try:
-        one = Running(child.pid, _started(child.pid) or "", chosen, token, str(place.resolve()))
-        write(place / RECORD, json.dumps(asdict(one)))
-        _await(one, place, ready, what, wait)
+        started = _started(process.pid) or ""
+        server = Running(process.pid, started, chosen_port, new_token, str(folder.resolve()))
+        write(folder / RECORD, json.dumps(asdict(server)))
+        _await(server, folder, ready, what, wait)
     except BaseException:
-        _end_group(child.pid)
-        (place / RECORD).unlink(missing_ok=True)
+        _end_group(process.pid)
+        (folder / RECORD).unlink(missing_ok=True)
         raise
-    return one
+    return server
 
 
-def stop(place: Path) -> None:
-    """End the server of `place` and what it has started; nothing to do where none runs."""
-    record = _recorded(place)
-    if record is not None and (find(place) is not None or _orphans(record)):
+def stop(folder: Path) -> None:
+    """Stop the server of `folder` and the processes that it started, where one runs."""
+    record = _recorded(folder)
+    if record is not None and (find(folder) is not None or _orphans(record)):
         _end_group(record.pid)
-    (place / RECORD).unlink(missing_ok=True)
+    (folder / RECORD).unlink(missing_ok=True)
 
 
-def tail(place: Path, lines: int = 8) -> str:
+def tail(folder: Path, lines: int = 8) -> str:
     """The end of the server's log, in one line."""
-    with suppress(OSError), (place / LOG).open("rb") as stream:
+    with suppress(OSError), (folder / LOG).open("rb") as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8192))
-        return " | ".join(
-            line.strip()
-            for line in stream.read().decode("utf-8", "replace").splitlines()[-lines:]
-            if line.strip()
-        )
+        last_lines = stream.read().decode("utf-8", "replace").splitlines()[-lines:]
+        return " | ".join(line.strip() for line in last_lines if line.strip())
     return ""
 
 
-def why_dead(place: Path) -> str:
-    """What is known about a server that does not answer. `stop` takes the record away, so one
-    without a record did not end by itself."""
-    if _recorded(place) is None:
+def failure_reason(folder: Path) -> str:
+    """Why the server of `folder` does not answer. `stop` removes the record, so one without a
+    record did not end by itself."""
+    if _recorded(folder) is None:
         return "it was stopped, or never started in this home"
-    ended = "its process runs but does not answer" if find(place) else "its process has ended"
-    return f"{ended}; its log ends with: {tail(place) or '(nothing)'}"
+    state = "its process runs but does not answer" if find(folder) else "its process has ended"
+    return f"{state}; its log ends with: {tail(folder) or '(nothing)'}"
 
 
 def write(path: Path, text: str) -> None:
@@ -216,40 +215,40 @@ def write(path: Path, text: str) -> None:
         ) from error
 
 
-def _recorded(place: Path) -> Running | None:
+def _recorded(folder: Path) -> Running | None:
     try:
-        record = Running(**json.loads((place / RECORD).read_text(encoding="utf-8")))
+        record = Running(**json.loads((folder / RECORD).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return record if record.place == str(place.resolve()) else None
+    return record if record.place == str(folder.resolve()) else None
 
 
-def _port(asked: int, last: int, what: str) -> int:
-    found = free_port(asked) if asked else free_port(last) or free_port()
-    if found is None:
+def _port(requested: int, last: int, what: str) -> int:
+    port = free_port(requested) if requested else free_port(last) or free_port()
+    if port is None:
         raise Conflict(
             what,
-            f"port {asked} is taken by another program",
+            f"port {requested} is taken by another program",
             "Choose another port, or 0 for any that is free",
         )
-    return found
+    return port
 
 
-def _await(one: Running, place: Path, ready: Ready, what: str, wait: float) -> None:
-    deadline = time.monotonic() + wait
+def _await(server: Running, folder: Path, ready: Ready, what: str, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
     with log.progress(f"starting {what}", None) as advance:
-        while not ready(one):
+        while not ready(server):
             advance(0)
-            if not one.started or _started(one.pid) != one.started:
+            if not server.started or _started(server.pid) != server.started:
                 raise ModelError(
                     what,
-                    f"it ended while it started: {tail(place)}",
-                    f"Its whole log is {place / LOG}",
+                    f"it ended while it started: {tail(folder)}",
+                    f"Its whole log is {folder / LOG}",
                 )
             if time.monotonic() > deadline:
                 raise ModelError(
                     what,
-                    f"it did not answer within {wait:g} s: {tail(place)}",
+                    f"it did not answer within {timeout:g} s: {tail(folder)}",
                     "Give it longer with the setting wait",
                 )
             time.sleep(POLL)

@@ -1,5 +1,5 @@
-"""How to host a model on this machine: parallel answers, context, threads, GPU layers, and where
-each is said so that it works.
+"""How to host a model on this machine: parallel answers, context, threads and GPU layers, and where
+each has to be set to take effect.
 
 Ollama takes parallel answers and flash attention from the environment of its server (`ollama
 serve`), the rest from the model's parameters; OLLAMA_NUM_THREAD does not exist. llama-server takes
@@ -22,7 +22,7 @@ LONG_CONTEXT_GB = 16
 
 @dataclass(frozen=True)
 class Profile:
-    """None leaves a choice to the server, which knows the model's size; `gpu_layers` 0 keeps the
+    """None leaves the choice to the server, which knows the model's size; `gpu_layers` 0 keeps the
     model on the CPU."""
 
     name: Name
@@ -34,14 +34,13 @@ class Profile:
     flash_attention: bool = False
 
     def ollama_parameters(self) -> dict[str, int]:
-        """PARAMETER lines of the model; Ollama's own default context cuts longer prompts without a
-        word."""
-        known = {"num_ctx": self.context, "num_thread": self.threads, "num_gpu": self.gpu_layers}
-        return {name: value for name, value in known.items() if value is not None}
+        """PARAMETER lines of the model. Ollama's default context silently cuts longer prompts."""
+        settings = {"num_ctx": self.context, "num_thread": self.threads, "num_gpu": self.gpu_layers}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def ollama_environment(self) -> dict[str, str]:
-        """What only the environment of `ollama serve` decides; two models stay loaded, so that a
-        rollback finds its own."""
+        """Settings that only the environment of `ollama serve` can make. Two models stay loaded, so
+        that a rollback need not load one."""
         flash = {"OLLAMA_FLASH_ATTENTION": "1"} if self.flash_attention else {}
         return {"OLLAMA_NUM_PARALLEL": str(self.parallel), "OLLAMA_MAX_LOADED_MODELS": "2", **flash}
 
@@ -51,16 +50,14 @@ def choose(choice: Choice, machine: Machine) -> Profile:
     name = detect(machine) if choice == "auto" else choice
     cores = machine.cores or machine.threads
     if name in ("gpu_auto", "apple_silicon"):
-        return Profile(
-            name, parallel=4 if name == "gpu_auto" else 2, context=8192, flash_attention=True
-        )
-    long = name == "ryzen_optimized" or (machine.ram_gb or 0) >= LONG_CONTEXT_GB
-    threads = max(1, min(cores - 2, machine.threads))
+        parallel = 4 if name == "gpu_auto" else 2
+        return Profile(name, parallel, context=8192, flash_attention=True)
+    long_context = name == "ryzen_optimized" or (machine.ram_gb or 0) >= LONG_CONTEXT_GB
     return Profile(
         name,
         parallel=max(1, min(4, cores // 4)),
-        context=4096 if long else 2048,
-        threads=threads,
+        context=4096 if long_context else 2048,
+        threads=max(1, min(cores - 2, machine.threads)),
         gpu_layers=0,
     )
 

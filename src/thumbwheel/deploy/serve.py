@@ -1,9 +1,8 @@
-"""The front door of an agent: clients name the agent as the model, and get what its alias points
-at, request by request.
+"""The front door of an agent: clients name the agent as the model, and each request goes to the
+deployment that its alias points at.
 
-A switch of the alias is therefore one for every client and every target in the same instant; a
-request that runs already ends where it began. Does not live here: recording what goes through,
-accounts, pages.
+So a switch of the alias applies to every client and every target at once; a request that runs
+already ends where it began. Traffic is not recorded, and there are no accounts.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from thumbwheel.core.errors import InputError, ModelError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy.switch import endpoint_of, health, resolve
+from thumbwheel.deploy.switch import health, require_endpoint, resolve
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.models import versions
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
-"""Names under which a page in a browser may not pretend to be us."""
+"""Host names that are always allowed; others are refused, so that no web page can reach the door
+under a name of its own."""
 
 STATUS = {NotFound: 404, InputError: 400, ModelError: 502}
 
 
 def application(ws: Workspace, agent: str, host: str = HOSTS[0]) -> FastAPI:
-    """The app that answers for `agent` and its aliases, to whom reaches it as `host`; to any name
-    where it listens everywhere."""
-    app, upstream = (
-        FastAPI(openapi_url=None),
-        httpx.Client(timeout=httpx.Timeout(600.0, connect=5.0), trust_env=False),
-    )
-    app.add_middleware(
-        TrustedHostMiddleware, allowed_hosts=["*"] if host in ("0.0.0.0", "::") else [*HOSTS, host]
-    )
+    """The app that answers for `agent` and its aliases. It accepts requests to the name `host`; to
+    any name where it listens on all addresses."""
+    app = FastAPI(openapi_url=None)
+    upstream = httpx.Client(timeout=httpx.Timeout(600.0, connect=5.0), trust_env=False)
+    everywhere = host in ("0.0.0.0", "::")
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["*"] if everywhere else [*HOSTS, host])
 
     @app.exception_handler(ThumbwheelError)
     def refuse(request: Request, error: ThumbwheelError) -> JSONResponse:
-        status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 503)
+        status = next(
+            (code for error_type, code in STATUS.items() if isinstance(error, error_type)), 503
+        )
         return JSONResponse(
             {"error": {"message": str(error), "type": type(error).__name__}}, status
         )
@@ -74,65 +73,66 @@ def application(ws: Workspace, agent: str, host: str = HOSTS[0]) -> FastAPI:
 
 def _forward(ws: Workspace, agent: str, upstream: httpx.Client, path: str, raw: bytes) -> Any:
     body = _body(raw)
-    asked = str(body.get("model") or agent)
-    if asked.partition(":")[0] != agent:
+    model = str(body.get("model") or agent)
+    if model.partition(":")[0] != agent:
         raise NotFound(
-            f"model {asked!r}",
+            f"model {model!r}",
             f"this door is that of {agent!r}",
             f"Ask for {agent!r}, or {agent}:ALIAS",
         )
-    found = resolve(ws, asked)
-    endpoint = endpoint_of(found)
-    secret = TARGETS.get(found.target).secret(endpoint)
+    deployment = resolve(ws, model)
+    endpoint = require_endpoint(deployment)
+    secret = TARGETS.get(deployment.target).secret(endpoint)
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    url = f"{endpoint.url}/{path}"
+    upstream_body = body | {"model": endpoint.model, **endpoint.body}
     stack = ExitStack()
     try:
-        url = f"{endpoint.url}/{path}"
         reply = stack.enter_context(
-            upstream.stream(
-                "POST", url, json=body | {"model": endpoint.model, **endpoint.body}, headers=headers
-            )
+            upstream.stream("POST", url, json=upstream_body, headers=headers)
         )
     except httpx.HTTPError as error:
-        why = health(found).why or f"{type(error).__name__}: {error}"
+        why = health(deployment).why or f"{type(error).__name__}: {error}"
         fix = f"Roll back, or start it again: thumbwheel deployments --agent {agent} --restart"
         raise ModelError(
-            f"{found.name} on {found.target}", f"it does not answer: {why}", fix
+            f"{deployment.name} on {deployment.target}", f"it does not answer: {why}", fix
         ) from None
-    shown = {"x-thumbwheel-version": found.version, "x-thumbwheel-deployment": found.id}
+    shown = {"x-thumbwheel-version": deployment.version, "x-thumbwheel-deployment": deployment.id}
     kind = reply.headers.get("content-type", "application/json")
     return StreamingResponse(_through(reply, stack), reply.status_code, shown, kind)
 
 
 def _through(reply: httpx.Response, stack: ExitStack) -> Iterator[bytes]:
-    """What the endpoint sends, as it comes; a client that leaves ends the endpoint's work."""
+    """The endpoint's bytes as they come. A client that leaves ends the request to the endpoint."""
     with stack:
         yield from reply.iter_bytes()
 
 
 async def _raw(request: Request) -> bytes:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # a page in a browser may send other kinds to us without asking
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":  # browsers let any page send other types without asking
         raise InputError(
-            "the request", f"its content type is {kind or 'missing'}", "Send it as application/json"
+            "the request",
+            f"its content type is {content_type or 'missing'}",
+            "Send it as application/json",
         )
     return await request.body()
 
 
 def _body(raw: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(raw)
+        body = json.loads(raw)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        body = None
+    if not isinstance(body, dict):
         raise InputError(
             "the request", "its body is no JSON object", "Send what OpenAI's API takes"
         )
-    return found
+    return body
 
 
 def serve(ws: Workspace, agent: str, host: str, port: int) -> None:
-    """Answer until ended; raises NotFound for an agent that does not exist."""
+    """Serve until stopped; raises NotFound for an agent that does not exist."""
     import uvicorn
 
     versions.require_agent(ws, agent)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.db.schema import agents, aliases, deployments, model_versions, switches
-from thumbwheel.deploy.types import Deployment, DeploymentState, Endpoint
+from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState, Endpoint
 
 FOLDER = "deployments"
 """Of the home: what targets need to find their servers again."""
@@ -25,7 +25,7 @@ _JOINED = (
 _NEWEST = (deployments.c.recorded_at.desc(), deployments.c.id.desc())
 
 
-def begin(
+def insert(
     connection: sa.Connection,
     agent_id: str,
     version_id: str,
@@ -34,58 +34,63 @@ def begin(
     name: str,
     settings: Mapping[str, Any],
 ) -> str:
-    """Insert a deployment that is being applied and return its id; an earlier one that never got
-    further has ended."""
+    """Insert a deployment that is being applied and return its id. An earlier one of the version on
+    the target that never got further is ended."""
     same = (deployments.c.version_id == version_id) & (deployments.c.target == target)
     end(connection, same & (deployments.c.state == DeploymentState.APPLYING))
-    made = ids.new("dep")
-    values = {
-        "id": made,
+    deployment_id = ids.new("dep")
+    row = {
+        "id": deployment_id,
         "agent_id": agent_id,
         "version_id": version_id,
         "export_id": export_id,
         "target": target,
         "name": name,
-    }
-    row = values | {
         "settings": dict(settings),
         "endpoint": {},
         "state": DeploymentState.APPLYING,
         "recorded_at": datetime.now(UTC),
     }
     connection.execute(deployments.insert().values(**row))
-    return made
+    return deployment_id
 
 
-def settle(
+def set_state(
     connection: sa.Connection,
-    one: Deployment,
-    to: DeploymentState,
+    deployment: Deployment,
+    state: DeploymentState,
     endpoint: Endpoint | None,
     canary: Any,
 ) -> None:
-    """Move a deployment on."""
-    one.check_move(to)
-    values = {"state": to, "canary": canary} | ({"endpoint": asdict(endpoint)} if endpoint else {})
-    connection.execute(deployments.update().where(deployments.c.id == one.id).values(**values))
+    """Move a deployment to `state`; raises Conflict for a move that is not legal."""
+    deployment.check_move(state)
+    values = {"state": state, "canary": canary}
+    if endpoint:
+        values["endpoint"] = asdict(endpoint)
+    connection.execute(
+        deployments.update().where(deployments.c.id == deployment.id).values(**values)
+    )
 
 
 def move_endpoint(
-    connection: sa.Connection, home: Path, one: Deployment, endpoint: Endpoint
+    connection: sa.Connection, home: Path, deployment: Deployment, endpoint: Endpoint
 ) -> None:
-    """The server was started again and may answer elsewhere, with all others that it serves."""
-    before, warm = (
-        one.endpoint,
-        (deployments.c.target == one.target) & (deployments.c.state == DeploymentState.WARM),
+    """Record the new endpoint of a server that was started again, also for the other deployments
+    that it serves."""
+    old_endpoint = deployment.endpoint
+    warm = (deployments.c.target == deployment.target) & (
+        deployments.c.state == DeploymentState.WARM
     )
     for row in find(connection, home, warm):
-        if row.id == one.id:
-            now = endpoint
-        elif before and row.endpoint and _server(row.endpoint) == _server(before):
-            now = replace(row.endpoint, url=endpoint.url)
+        if row.id == deployment.id:
+            new_endpoint = endpoint
+        elif old_endpoint and row.endpoint and _server(row.endpoint) == _server(old_endpoint):
+            new_endpoint = replace(row.endpoint, url=endpoint.url)
         else:
             continue
-        connection.execute(deployments.update().where(by_id(row.id)).values(endpoint=asdict(now)))
+        connection.execute(
+            deployments.update().where(by_id(row.id)).values(endpoint=asdict(new_endpoint))
+        )
 
 
 def _server(endpoint: Endpoint) -> tuple[str, Any]:
@@ -93,7 +98,7 @@ def _server(endpoint: Endpoint) -> tuple[str, Any]:
 
 
 def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> None:
-    """These are no more."""
+    """Mark the matching deployments as ended."""
     values = {"state": DeploymentState.ENDED, "ended_at": datetime.now(UTC)}
     connection.execute(
         deployments.update()
@@ -103,17 +108,17 @@ def end(connection: sa.Connection, where: sa.ColumnElement[bool]) -> None:
 
 
 def by_id(deployment_id: str) -> sa.ColumnElement[bool]:
-    """Condition: this one."""
+    """The condition that selects one deployment."""
     return deployments.c.id == deployment_id
 
 
 def of_agent(agent_id: str) -> sa.ColumnElement[bool]:
-    """Condition: the agent's."""
+    """The condition that selects those of an agent."""
     return deployments.c.agent_id == agent_id
 
 
 def of_version(version_id: str) -> sa.ColumnElement[bool]:
-    """Condition: those of a version that have not ended."""
+    """The condition that selects those of a version that have not ended."""
     return (deployments.c.version_id == version_id) & (deployments.c.state != DeploymentState.ENDED)
 
 
@@ -125,15 +130,14 @@ def find(connection: sa.Connection, home: Path, *where: sa.ColumnElement[bool]) 
     ]
 
 
-def behind(
-    connection: sa.Connection, home: Path, agent_id: str, alias: str
-) -> tuple[bool, Deployment | None]:
-    """(whether the alias points anywhere, the warm deployment that answers for it: the one that it
-    was switched to)."""
-    moves = (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
-    newest = sa.select(switches.c.evidence["deployment"].as_string()).where(moves)
-    switched = (
-        newest.order_by(switches.c.recorded_at.desc(), switches.c.id.desc())
+def route(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> AliasRoute:
+    """Where requests for an alias go: to the warm deployment of its version that the alias was
+    switched to, else to the newest warm one."""
+    alias_switches = (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
+    switched_to = (
+        sa.select(switches.c.evidence["deployment"].as_string())
+        .where(alias_switches)
+        .order_by(switches.c.recorded_at.desc(), switches.c.id.desc())
         .limit(1)
         .scalar_subquery()
     )
@@ -147,18 +151,20 @@ def behind(
         .join(agents, agents.c.id == aliases.c.agent_id)
         .outerjoin(deployments, warm & (deployments.c.agent_id == aliases.c.agent_id))
         .where((aliases.c.agent_id == agent_id) & (aliases.c.name == alias))
+        .order_by((deployments.c.id == switched_to).desc(), *_NEWEST)
+        .limit(1)
     )
-    row = (
-        connection.execute(query.order_by((deployments.c.id == switched).desc(), *_NEWEST).limit(1))
-        .mappings()
-        .first()
-    )
-    return row is not None, None if row is None or row["id"] is None else _deployment(home, row)
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        return AliasRoute(exists=False, deployment=None)
+    if row["id"] is None:
+        return AliasRoute(exists=True, deployment=None)
+    return AliasRoute(exists=True, deployment=_deployment(home, row))
 
 
 def _endpoint(home: Path, stored: Mapping[str, Any]) -> Endpoint:
-    """Where it answers, with the target's folder in this home: a copy keeps no path into the home
-    that it was copied from."""
+    """The stored endpoint. The folder of the target's server is looked for in this home, so that a
+    copied home does not refer to the one that it was copied from."""
     details = dict(stored["details"])
     if "place" in details:
         parts = Path(details["place"]).parts

@@ -1,9 +1,8 @@
-"""A base with several models over it, each of them an adapter or the base itself, that speaks token
-by token.
+"""Generates answers token by token with the models over one base; each is an adapter or the base
+itself.
 
-The parts are those that trained and evaluated: the prompt builder, the decoder, the draw of tokens,
-the ending; so what is served is what was judged. One answer at a time is computed. Does not live
-here: HTTP (embedded.py), processes (processes.py).
+Prompt builder, decoder, sampling and end of an answer are those of training and evaluation, so what
+is served is what was evaluated. One answer at a time is computed. HTTP is in embedded.py.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.engine.rollout import Sampling, StopCondition
 from thumbwheel.engine.sample_token import TokenSampler
 
-BROKEN = "\ufffd"
-"""Stands at the end of a text whose last character has not all of its bytes yet."""
+REPLACEMENT = "\ufffd"
+"""The decoded end of a text whose last character does not have all of its bytes yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of an answer; `text` is what it adds to what can be shown, `top` the most likely
-    tokens with their log-probabilities."""
+    """One token of an answer. `text` is what it adds to the text that can be shown, `top` the most
+    likely tokens with their log-probabilities."""
 
     id: int
     logp: float
@@ -48,8 +47,8 @@ class StreamingGenerator:
         self._model: Any = model.to(device)
         self.builder = PromptBuilder(self.tokenizer)
         self.vocabulary = int(self._model.get_input_embeddings().num_embeddings)
-        self.room = decode.context_of(self._model)
-        self._longest = max((len(token) for token in self.tokenizer.get_vocab()), default=1)
+        self.context = decode.context_of(self._model)
+        self._longest_token = max((len(token) for token in self.tokenizer.get_vocab()), default=1)
         self._start, _ = decode.choose(self._model)
         self._adapters: dict[str, str | None] = {}
         self._loaded = 0
@@ -57,135 +56,131 @@ class StreamingGenerator:
 
     @property
     def names(self) -> list[str]:
-        """Of the models."""
+        """The names of the models."""
         return list(self._adapters)
 
     def load(self, name: str, adapter: Path | None) -> None:
-        """Let `name` be the base with `adapter`, or the base; raises ModelError for one that does
-        not fit."""
+        """Serve the base with `adapter`, or the base itself, as `name`; raises ModelError for an
+        adapter that does not fit."""
         with self._busy:
-            inner = None if adapter is None else self._attach(adapter)
+            adapter_id = None if adapter is None else self._attach(adapter)
             self._drop(self._adapters.get(name))
-            self._adapters[name] = inner
+            self._adapters[name] = adapter_id
 
     def unload(self, name: str) -> None:
-        """Forget `name`; nothing to do where it is not known."""
+        """Remove the model `name`, if it is there."""
         with self._busy:
             self._drop(self._adapters.pop(name, None))
 
     def check(self, name: str) -> None:
         """Raise NotFound for a model that is not here."""
         if name not in self._adapters:
-            known = ", ".join(self._adapters) or "none"
+            names = ", ".join(self._adapters) or "none"
             raise NotFound(
                 f"model {name!r}",
                 "it is not served here",
-                f"Known: {known}.{nearest(name, self._adapters)}",
+                f"Known: {names}.{nearest(name, self._adapters)}",
             )
 
     def check_length(self, *texts: Any) -> None:
         """Raise DataError for texts (any JSON) that cannot fit into the context, before a tokenizer
         spends time and memory on them."""
-        most = self.room * self._longest
+        max_length = self.context * self._longest_token
         length = 0
-        waiting: list[Any] = list(texts)
-        while waiting:
-            value = waiting.pop()
+        pending: list[Any] = list(texts)
+        while pending:
+            value = pending.pop()
             if isinstance(value, dict):
-                waiting += [*value, *value.values()]
+                pending += [*value, *value.values()]
             elif isinstance(value, list):
-                waiting += value
+                pending += value
             length += len(value) if isinstance(value, str) else 1
-            if length > most:
+            if length > max_length:
                 why = (
-                    f"it has more than {most} characters, which are more than the model's context "
-                    f"of {self.room} tokens"
+                    f"it has more than {max_length} characters, which are more than the model's "
+                    f"context of {self.context} tokens"
                 )
                 raise DataError("the prompt", why, "Shorten it")
 
-    def speak(self, name: str, prompt: Sequence[int], sampling: Sampling, tops: int = 0) -> Speech:
-        """The tokens of one answer as they come. It goes on being computed while nobody reads, and
-        ends when the reader leaves."""
+    def generate(
+        self, name: str, prompt: Sequence[int], sampling: Sampling, top_count: int = 0
+    ) -> TokenStream:
+        """The tokens of one answer as they come. The computation goes on while nobody reads, and
+        stops when the reader closes the stream."""
         self.check(name)
-        if not prompt or len(prompt) >= self.room:
-            why = f"it has {len(prompt)} tokens and the model's context {self.room}"
+        if not prompt or len(prompt) >= self.context:
+            why = f"it has {len(prompt)} tokens and the model's context {self.context}"
             raise DataError("the prompt", why, "Shorten it" if prompt else "Give it a message")
         sampling = replace(
-            sampling, max_new_tokens=min(sampling.max_new_tokens, self.room - len(prompt))
+            sampling, max_new_tokens=min(sampling.max_new_tokens, self.context - len(prompt))
         )
         pieces: queue.SimpleQueue[Piece | Exception | None] = queue.SimpleQueue()
-        left = threading.Event()
+        cancelled = threading.Event()
         worker = threading.Thread(
-            target=self._work, args=(name, tuple(prompt), sampling, tops, pieces, left), daemon=True
+            target=self._work,
+            args=(name, tuple(prompt), sampling, top_count, pieces, cancelled),
+            daemon=True,
         )
         worker.start()
-        return Speech(pieces, left)
+        return TokenStream(pieces, cancelled)
 
     def _work(
         self,
         name: str,
         prompt: tuple[int, ...],
         sampling: Sampling,
-        tops: int,
+        top_count: int,
         pieces: Any,
-        left: threading.Event,
+        cancelled: threading.Event,
     ) -> None:
         try:
             with self._busy:
-                if left.is_set():
+                if cancelled.is_set():
                     return
-                for piece in self._pieces(name, prompt, sampling, tops):
-                    if left.is_set():
+                for piece in self._pieces(name, prompt, sampling, top_count):
+                    if cancelled.is_set():
                         break
                     pieces.put(piece)
-        except Exception as error:  # noqa: BLE001 - the reader hears it
+        except Exception as error:  # noqa: BLE001 - raised where the stream is read
             pieces.put(error)
         pieces.put(None)
 
     def _pieces(
-        self, name: str, prompt: tuple[int, ...], sampling: Sampling, tops: int
+        self, name: str, prompt: tuple[int, ...], sampling: Sampling, top_count: int
     ) -> Iterator[Piece]:
         import torch
 
-        with torch.inference_mode(), self._as(name):
+        with torch.inference_mode(), self._activated(name):
             state = self._start(self._model, [prompt])
-            draw, ending, shown = (
-                TokenSampler.of(sampling, [(prompt, 0)], state.logits.device),
-                StopCondition(sampling, self.tokenizer),
-                _Shown(sampling),
-            )
+            draw = Draw.of(sampling, [(prompt, 0)], state.logits.device)
+            ending = Ending(sampling, self.tokenizer)
+            visible = _VisibleText(sampling)
             ids: list[int] = []
             while True:
                 tokens, _ = draw.tokens(state.logits, len(ids))
                 logps = state.logits[0].float().log_softmax(-1)
                 ids.append(int(tokens[0]))
                 ended = ending.reached(ids)
-                finish = (
-                    "stop" if ended else "length" if len(ids) == sampling.max_new_tokens else None
-                )
-                best = (
-                    zip(
-                        *(one.tolist() for one in reversed(logps.topk(min(tops, len(logps))))),
-                        strict=True,
-                    )
-                    if tops
-                    else ()
-                )
-                yield Piece(
-                    ids[-1],
-                    float(logps[ids[-1]]),
-                    tuple(best),
-                    shown.new(ending.text(ids, ended), finish is not None),
-                    finish,
-                )
+                finish = None
+                if ended:
+                    finish = "stop"
+                elif len(ids) == sampling.max_new_tokens:
+                    finish = "length"
+                top: tuple[tuple[int, float], ...] = ()
+                if top_count:
+                    top_logps, top_ids = logps.topk(min(top_count, len(logps)))
+                    top = tuple(zip(top_ids.tolist(), top_logps.tolist(), strict=True))
+                text = visible.new(ending.text(ids, ended), finish is not None)
+                yield Piece(ids[-1], float(logps[ids[-1]]), top, text, finish)
                 if finish:
                     return
                 state.advance(tokens)
 
-    def _as(self, name: str) -> Any:
-        inner = self._adapters[name]
-        if inner is not None:
-            self._model.set_adapter(inner)
+    def _activated(self, name: str) -> Any:
+        """The context in which the model computes as `name`."""
+        adapter_id = self._adapters[name]
+        if adapter_id is not None:
+            self._model.set_adapter(adapter_id)
             return nullcontext()
         return (
             self._model.disable_adapter() if hasattr(self._model, "peft_config") else nullcontext()
@@ -195,35 +190,37 @@ class StreamingGenerator:
         from peft import PeftModel
 
         self._loaded += 1
-        inner = f"a{self._loaded}"  # a name of ours: PEFT takes none with a dot
+        adapter_id = f"a{self._loaded}"  # a name of ours: PEFT takes none with a dot
         try:
             with quiet_transformers():
                 if hasattr(self._model, "peft_config"):
-                    self._model.load_adapter(str(adapter), adapter_name=inner, is_trainable=False)
+                    self._model.load_adapter(
+                        str(adapter), adapter_name=adapter_id, is_trainable=False
+                    )
                 else:
                     self._model = PeftModel.from_pretrained(
-                        self._model, str(adapter), adapter_name=inner
+                        self._model, str(adapter), adapter_name=adapter_id
                     )
         except (ValueError, RuntimeError, KeyError, TypeError, OSError) as error:
-            self._drop(inner)
+            self._drop(adapter_id)
             why = " ".join(str(error).split())[:300]
             raise ModelError(
                 f"adapter {str(adapter)!r}", why, "Serve it over the base that it was trained on"
             ) from None
         self._model.eval()
-        return inner
+        return adapter_id
 
-    def _drop(self, inner: str | None) -> None:
-        if inner is not None:
+    def _drop(self, adapter_id: str | None) -> None:
+        if adapter_id is not None:
             with suppress(ValueError, AttributeError):
-                self._model.delete_adapter(inner)
+                self._model.delete_adapter(adapter_id)
                 # PEFT goes on naming the last one as active, and then finds nothing under that name
                 if not self._model.peft_config:
                     self._model = self._model.unload()
 
 
-class _Shown:
-    """What of a growing text has been shown: never half a character, never what may be the
+class _VisibleText:
+    """How much of a growing text may be shown: never half a character, never what may be the
     beginning of a stop text."""
 
     def __init__(self, sampling: Sampling) -> None:
@@ -231,19 +228,20 @@ class _Shown:
         self._done = 0
 
     def new(self, text: str, last: bool) -> str:
-        """What may be shown besides; of the `last` text all of it."""
-        whole = text if last else text.rstrip(BROKEN)[: max(0, len(text) - self._held)]
+        """The part that may be shown now and was not before; the rest where `last`."""
+        whole = text if last else text.rstrip(REPLACEMENT)[: max(0, len(text) - self._held)]
         part, self._done = whole[self._done :], max(self._done, len(whole))
         return part
 
 
-class Speech(Iterator[Piece]):
-    """The pieces of an answer while it is computed; `close`, from any thread, ends the computing."""
+class TokenStream(Iterator[Piece]):
+    """The pieces of an answer while it is computed; `close`, from any thread, stops the
+    computation."""
 
     def __init__(
-        self, pieces: queue.SimpleQueue[Piece | Exception | None], left: threading.Event
+        self, pieces: queue.SimpleQueue[Piece | Exception | None], cancelled: threading.Event
     ) -> None:
-        self._pieces, self._left = pieces, left
+        self._pieces, self._cancelled = pieces, cancelled
 
     def __next__(self) -> Piece:
         piece = self._pieces.get()
@@ -255,15 +253,15 @@ class Speech(Iterator[Piece]):
         return piece
 
     def close(self) -> None:
-        """The reader is gone."""
-        self._left.set()
+        """Stop the computation."""
+        self._cancelled.set()
 
     def __del__(self) -> None:
         self.close()
 
 
-def finite(sampling: dict[str, Any]) -> Sampling:
-    """The settings of a request as the engine has them; raises Conflict for impossible ones."""
+def sampling_of(sampling: dict[str, Any]) -> Sampling:
+    """The engine's settings from those of a request; raises Conflict for impossible ones."""
     try:
         return Sampling(**sampling)
     except (ValueError, TypeError) as error:

@@ -1,10 +1,10 @@
-"""Bringing a version to people and back: deploy, promote, roll back, take away. Every switch of an
-alias is one row and one transaction.
+"""Deploy, promote, roll back and undeploy versions. Every switch of an alias is one row in one
+transaction.
 
-A deployment exports what its target needs, lets it answer, proves by the canary that it is the
-version, and only then moves the alias; so whatever fails on the way, the alias points where it did
-and the old deployment goes on serving. Not here: how a target does it (targets/), what clients are
-answered (serve.py).
+A deployment exports what its target needs, starts it there, checks with a canary that the endpoint
+serves this version, and only then moves the alias. Whatever fails on the way, the alias stays where
+it was and the old deployment goes on serving. How a target works is in targets/, the front door for
+clients in serve.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from thumbwheel.deploy.canary import Canary, Verdict
 from thumbwheel.deploy.prepare import Plan
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import (
+    AliasRoute,
     Deployment,
     DeploymentState,
     Endpoint,
@@ -35,11 +36,11 @@ from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, ModelVersion, State, Switch
 
 UNDOES = "undoes"
-"""Key of a switch's evidence: the ids of the switches that it takes back."""
+"""Key in a switch's evidence: the ids of the switches that it takes back."""
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeployResult:
     """`switch` is None where no alias was asked for."""
 
     deployment: Deployment
@@ -56,9 +57,9 @@ def plan(
     quant: str | None = None,
 ) -> Plan:
     """What `deploy` would do; raises what it would raise before it touches anything."""
-    one = versions.version(ws, agent, version)
-    _check(ws, one, alias)
-    return prepare.plan(ws, one, target, TARGETS.get(target).kinds, quant)
+    model_version = versions.version(ws, agent, version)
+    _require_servable(ws, model_version, alias)
+    return prepare.plan(ws, model_version, target, TARGETS.get(target).kinds, quant)
 
 
 def deploy(
@@ -71,168 +72,195 @@ def deploy(
     quant: str | None = None,
     settings: Mapping[str, Any] | None = None,
     accept: str | None = None,
-) -> Deployed:
-    """Let `version` answer on `target`, prove that it does, and point `alias` at it; without an
-    alias it is kept warm.
+) -> DeployResult:
+    """Serve `version` on `target`, check it with the canary, and point `alias` at it. Without an
+    alias it is only kept warm.
 
-    Raises Conflict for a version that may not be served, ModelError for one that cannot be or is
-    not what it should be, DataError where the canary cannot tell (it is warm then, and `accept`,
-    "name: reason", takes it as it is), StorageError for a full disk.
+    Raises Conflict for a version that may not be served, ModelError for one that cannot be served
+    or is not the expected model, DataError where the canary cannot tell (the version then stays
+    warm, and `accept`, "name: reason", overrides the doubt), StorageError for a full disk.
     """
-    planned = plan(ws, agent, version, target, alias, quant)
-    one, at, agent_id = (
-        versions.version(ws, agent, version),
-        TARGETS.get(target),
-        versions.require_agent(ws, agent),
+    # Everything that can be refused is refused before anything is exported.
+    deploy_plan = plan(ws, agent, version, target, alias, quant)
+    model_version = versions.version(ws, agent, version)
+    agent_id = versions.require_agent(ws, agent)
+    driver = TARGETS.get(target)
+    target_config = ws.settings(driver.Config, f"deploy.{target}", settings)
+    driver.check(target_config)
+    acceptance = Acceptance.read(accept) if accept else None
+    aliases = versions.aliases_of(ws, agent)
+    previous_id = aliases.get(alias or LIVE) or aliases.get(LIVE)
+    previous = versions.by_id(ws, previous_id) if previous_id else None
+
+    # Export, and record the deployment.
+    stored_settings = target_config.model_dump(mode="json") | {"quant": quant}
+    package = prepare.package(ws, model_version, deploy_plan, accept)
+    package = _with_free_name(ws, package, model_version, target, stored_settings)
+    deployment_id = ws.db.write(
+        lambda connection: store.insert(
+            connection,
+            agent_id,
+            model_version.id,
+            package.export_id,
+            target,
+            package.name,
+            stored_settings,
+        )
     )
-    chosen = ws.settings(at.Config, f"deploy.{target}", settings)
-    at.check(chosen)
-    taken = Acceptance.read(accept) if accept else None
-    pointing = versions.aliases_of(ws, agent)
-    before = pointing.get(alias or LIVE) or pointing.get(LIVE)
-    kept = chosen.model_dump(mode="json") | {"quant": quant}
-    parcel = _named(ws, prepare.package(ws, one, planned, accept), one, target, kept)
-    made = ws.db.write(
-        lambda c: store.begin(c, agent_id, one.id, parcel.export_id, target, parcel.name, kept)
-    )
-    row = by_id(ws, made)
+    deployment = by_id(ws, deployment_id)
+
+    # Start it, and ask it.
     endpoint: Endpoint | None = None
     try:
-        endpoint = at.apply(parcel, chosen)
-        found = canary.check(
-            ws, one, versions.by_id(ws, before) if before else None, endpoint, at.secret(endpoint)
-        )
+        endpoint = driver.apply(package, target_config)
+        result = canary.check(ws, model_version, previous, endpoint, driver.secret(endpoint))
     except BaseException:
-        _give_up(ws, row, endpoint, None)
+        _mark_failed(ws, deployment, endpoint, None)
         raise
-    if found.verdict is Verdict.FAILED:
-        _give_up(ws, row, endpoint, found)
-        fix = "The alias was not moved. Export the version anew, or in a finer precision"
+    if result.verdict is Verdict.FAILED:
+        _mark_failed(ws, deployment, endpoint, result)
         raise ModelError(
-            f"{row.name} on {target}",
-            f"what answers is not the promoted version: {found.says()}",
-            fix,
+            f"{deployment.name} on {target}",
+            f"what answers is not the promoted version: {result.summary()}",
+            "The alias was not moved. Export the version anew, or in a finer precision",
         )
-    if found.verdict is Verdict.INCONCLUSIVE and taken:
-        found = canary.accepted(found, f"{taken.name}: {taken.reason}")
-    done = _settle(ws, row, DeploymentState.WARM, endpoint, found)
-    if alias is not None and not _proven(done):
+    if result.verdict is Verdict.INCONCLUSIVE and acceptance:
+        result = canary.accepted(result, f"{acceptance.name}: {acceptance.reason}")
+    deployment = _set_state(ws, deployment, DeploymentState.WARM, endpoint, result)
+    if alias is not None and not _canary_accepted(deployment):
         fix = (
             f'It is warm, and {alias!r} is where it was. To switch all the same: --accept "your '
             'name: why"'
         )
-        raise DataError(f"the canary of {one.name} on {target}", found.says(), fix)
-    switch = (
-        promote(ws, agent, one.name, alias, reason=f"deployed on {target}", deployment=done.id)
-        if alias is not None
-        else None
-    )
-    _supersede(ws, done)
-    return Deployed(done, found, switch)
+        raise DataError(f"the canary of {model_version.name} on {target}", result.summary(), fix)
+
+    # Move the alias, and end what this deployment replaces.
+    switch = None
+    if alias is not None:
+        switch = promote(
+            ws,
+            agent,
+            model_version.name,
+            alias,
+            reason=f"deployed on {target}",
+            deployment=deployment.id,
+        )
+    _end_superseded(ws, deployment)
+    return DeployResult(deployment, result, switch)
 
 
-def _named(
-    ws: Workspace, parcel: Package, one: ModelVersion, target: str, settings: Mapping[str, Any]
+def _with_free_name(
+    ws: Workspace,
+    package: Package,
+    model_version: ModelVersion,
+    target: str,
+    settings: Mapping[str, Any],
 ) -> Package:
-    """The package under the name of the like one that answers, or under a new one beside others,
-    which it must not overwrite."""
-    warm = [row for row in _warm(ws, one) if row.target == target]
-    like = [
-        row.name for row in warm if (row.export_id, row.settings) == (parcel.export_id, settings)
-    ]
-    if like:
-        return replace(parcel, name=like[0])
-    return replace(parcel, name=f"{parcel.name}-{ids.new('dep')[-6:].lower()}") if warm else parcel
+    """The package under the name of a warm deployment of the same export and settings; else under a
+    name that no warm deployment of the version has, so that none is overwritten."""
+    warm = [deployment for deployment in _warm(ws, model_version) if deployment.target == target]
+    for deployment in warm:
+        if deployment.export_id == package.export_id and deployment.settings == settings:
+            return replace(package, name=deployment.name)
+    if warm:
+        return replace(package, name=f"{package.name}-{ids.new('dep')[-6:].lower()}")
+    return package
 
 
-def _supersede(ws: Workspace, new: Deployment) -> None:
-    """End earlier deployments of the version on the target: not what an alias is answered by, nor
-    what is proven where `new` is not."""
-    needed = {
-        row.id
-        for alias in versions.aliases_of(ws, new.agent)
-        if (row := behind(ws, new.agent, alias)[1])
-    }
-    same = [
-        row
-        for row in deployments(ws, new.agent)
-        if (row.version_id, row.target) == (new.version_id, new.target)
-    ]
-    for row in same:
-        if row.id not in {*needed, new.id} and (_proven(new) or not _proven(row)):
-            ws.db.write(lambda connection, row=row: store.end(connection, store.by_id(row.id)))  # type: ignore[misc]
-            _clear(ws, row, row.endpoint)
+def _end_superseded(ws: Workspace, new: Deployment) -> None:
+    """End earlier deployments of the version on the same target. One that answers for an alias
+    stays, and so does one whose canary passed where that of `new` did not."""
+    in_use = {new.id}
+    for alias in versions.aliases_of(ws, new.agent):
+        serving = route(ws, new.agent, alias).deployment
+        if serving is not None:
+            in_use.add(serving.id)
+    for deployment in deployments(ws, new.agent):
+        if (deployment.version_id, deployment.target) != (new.version_id, new.target):
+            continue
+        if deployment.id in in_use:
+            continue
+        if _canary_accepted(deployment) and not _canary_accepted(new):
+            continue
+        _mark_ended(ws, deployment)
+        _remove_endpoint(ws, deployment, deployment.endpoint)
 
 
-def _proven(one: Deployment) -> bool:
-    """Whether its canary passed, or somebody took it as it is."""
-    seen = one.canary or {}
-    return seen.get("verdict") != Verdict.INCONCLUSIVE or any(
-        "accepted by" in note for note in seen["notes"]
-    )
+def _canary_accepted(deployment: Deployment) -> bool:
+    """Whether its canary passed, or somebody accepted an inconclusive one."""
+    result = deployment.canary or {}
+    if result.get("verdict") != Verdict.INCONCLUSIVE:
+        return True
+    return any("accepted by" in note for note in result["notes"])
 
 
-def _check(ws: Workspace, one: ModelVersion, alias: str | None) -> None:
+def _require_servable(ws: Workspace, model_version: ModelVersion, alias: str | None) -> None:
+    """Raise Conflict for a version that may not be served, under `alias` or at all."""
+    what = f"version {model_version.name!r} of agent {model_version.agent!r}"
     if alias is not None:
         versions.check_alias_name(alias)
-    if one.endpoint is not None:
-        why = f"it is served elsewhere ({one.endpoint['url']}), and its weights are not here"
+    if model_version.endpoint is not None:
+        url = model_version.endpoint["url"]
         raise Conflict(
-            f"version {one.name!r} of agent {one.agent!r}",
-            why,
+            what,
+            f"it is served elsewhere ({url}), and its weights are not here",
             "Deploy a version that was trained here",
         )
     if alias is not None:
-        require_approval(ws, one, alias)
-    elif one.tainted or one.state in (State.REJECTED, State.RETIRED):
-        why = (
-            "it is tainted: data that it was trained on was erased"
-            if one.tainted
-            else f"it is {one.state}"
-        )
+        require_approval(ws, model_version, alias)
+    elif model_version.tainted:
         raise Conflict(
-            f"version {one.name!r} of agent {one.agent!r}", why, "Deploy another version"
+            what,
+            "it is tainted: data that it was trained on was erased",
+            "Deploy another version",
         )
+    elif model_version.state in (State.REJECTED, State.RETIRED):
+        raise Conflict(what, f"it is {model_version.state}", "Deploy another version")
 
 
-def _settle(
+def _set_state(
     ws: Workspace,
-    row: Deployment,
-    to: DeploymentState,
+    deployment: Deployment,
+    state: DeploymentState,
     endpoint: Endpoint | None = None,
-    found: Canary | None = None,
+    result: Canary | None = None,
 ) -> Deployment:
-    kept = found.to_json() if found else None
-    ws.db.write(lambda connection: store.settle(connection, row, to, endpoint, kept))
-    return by_id(ws, row.id)
+    canary_record = result.to_json() if result else None
+    ws.db.write(
+        lambda connection: store.set_state(connection, deployment, state, endpoint, canary_record)
+    )
+    return by_id(ws, deployment.id)
 
 
-def _give_up(
-    ws: Workspace, row: Deployment, endpoint: Endpoint | None, found: Canary | None
+def _mark_failed(
+    ws: Workspace, deployment: Deployment, endpoint: Endpoint | None, result: Canary | None
 ) -> None:
-    _settle(ws, row, DeploymentState.FAILED, endpoint, found)
-    _clear(ws, row, endpoint)
+    _set_state(ws, deployment, DeploymentState.FAILED, endpoint, result)
+    _remove_endpoint(ws, deployment, endpoint)
 
 
-def _clear(ws: Workspace, row: Deployment, endpoint: Endpoint | None) -> None:
-    """Take away what answers, unless it is also that of a warm deployment: a server that was
-    started again has another address."""
-    warm = [
-        one
-        for one in deployments(ws, row.agent)
-        if one.state is DeploymentState.WARM and one.endpoint and one.target == row.target
-    ]
-    if endpoint is None or _served(endpoint) in {_served(endpoint_of(one)) for one in warm}:
+def _mark_ended(ws: Workspace, deployment: Deployment) -> None:
+    ws.db.write(lambda connection: store.end(connection, store.by_id(deployment.id)))
+
+
+def _remove_endpoint(ws: Workspace, deployment: Deployment, endpoint: Endpoint | None) -> None:
+    """Remove what answers at `endpoint`, unless a warm deployment needs it too. A server that was
+    started again has another address, so addresses alone do not tell."""
+    if endpoint is None:
         return
+    for other in deployments(ws, deployment.agent):
+        if other.state is not DeploymentState.WARM or other.target != deployment.target:
+            continue
+        if other.endpoint and _served_model(other.endpoint) == _served_model(endpoint):
+            return
     try:
-        TARGETS.get(row.target).remove(endpoint)
+        TARGETS.get(deployment.target).remove(endpoint)
     except ThumbwheelError as error:
-        log.say(f"note: {row.name} stays on {row.target}: {error}")
+        log.say(f"note: {deployment.name} stays on {deployment.target}: {error}")
 
 
-def _served(endpoint: Endpoint) -> tuple[str, str]:
-    """What taking `endpoint` away takes away: a model of a server, which is known by its place
-    where it is ours."""
+def _served_model(endpoint: Endpoint) -> tuple[str, str]:
+    """(server, model): a server of ours is known by its folder, another one by its address."""
     return str(endpoint.details.get("place") or endpoint.url), endpoint.model
 
 
@@ -245,47 +273,43 @@ def promote(
     reason: str = "promoted",
     deployment: str | None = None,
 ) -> Switch:
-    """Point `alias` at a version that is deployed and proven, in one step; the version before it
-    stays warm. `deployment`: rather this one.
+    """Point `alias` at a version that is deployed and passed its canary, in one step; the version
+    before it stays warm. `deployment` prefers the deployment with this id.
 
-    Raises Conflict where it is deployed nowhere or unproven, ModelError where it does not answer;
-    the alias then is where it was.
+    Raises Conflict where it is deployed nowhere or its canary was inconclusive, ModelError where it
+    does not answer; the alias then is where it was.
     """
-    one = versions.version(ws, agent, version)
-    with _switching(ws, agent, alias):
-        return _switch(ws, one, alias, reason, {}, deployment)
+    model_version = versions.version(ws, agent, version)
+    with _switch_lock(ws, agent, alias):
+        return _switch(ws, model_version, alias, reason, {}, deployment)
 
 
 def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
     """Point `alias` back at the version before, in one step; a second time, at the one before that.
 
-    Versions that may not be served any more are passed over, and that is said. Raises Conflict
+    Versions that may not be served any more are skipped, and the log says so. Raises Conflict
     where there is nothing to go back to.
     """
-    with _switching(ws, agent, alias):
-        undone, now = [], versions.aliases_of(ws, agent).get(alias)
-        history = standing(versions.switches(ws, agent, alias))
-        for place, last in reversed(list(enumerate(history))):
-            undone.append(last.id)
-            if last.from_id is None:
+    with _switch_lock(ws, agent, alias):
+        undone = []
+        current_id = versions.aliases_of(ws, agent).get(alias)
+        history = effective_switches(versions.switches(ws, agent, alias))
+        while history:
+            latest = history.pop()
+            undone.append(latest.id)
+            if latest.from_id is None:
                 break
-            if last.from_id == now:  # it moved to another deployment of the version, or back to it
-                continue
-            one = versions.by_id(ws, last.from_id)
+            if latest.from_id == current_id:
+                continue  # it moved to another deployment of the same version, or back to it
+            model_version = versions.by_id(ws, latest.from_id)
             try:
-                require_approval(ws, one, alias)
+                require_approval(ws, model_version, alias)
             except Conflict as error:
-                log.say(f"passed over {one.name}: {error.why}")
+                log.say(f"passed over {model_version.name}: {error.why}")
                 continue
-            earlier = next(
-                (
-                    move.evidence.get("deployment")
-                    for move in reversed(history[:place])
-                    if move.to_id == one.id
-                ),
-                None,
-            )
-            return _switch(ws, one, alias, "rolled back", {UNDOES: undone}, earlier)
+            deployment_id = _last_deployment(history, model_version)
+            evidence = {UNDOES: undone}
+            return _switch(ws, model_version, alias, "rolled back", evidence, deployment_id)
     raise Conflict(
         f"alias {alias!r} of agent {agent!r}",
         "there is no earlier version to go back to",
@@ -293,9 +317,19 @@ def rollback(ws: Workspace, agent: str, alias: str = LIVE) -> Switch:
     )
 
 
-def standing(history: list[Switch]) -> list[Switch]:
-    """The switches that were not taken back, oldest first; what took them back is left out too."""
-    undone = {one for switch in history for one in switch.evidence.get(UNDOES, ())}
+def _last_deployment(history: Sequence[Switch], model_version: ModelVersion) -> str | None:
+    """The deployment at which the alias pointed when it last moved to this version."""
+    for switch in reversed(history):
+        if switch.to_id == model_version.id:
+            return switch.evidence.get("deployment")
+    return None
+
+
+def effective_switches(history: Sequence[Switch]) -> list[Switch]:
+    """The switches that no rollback took back, oldest first; rollbacks themselves are left out."""
+    undone: set[str] = set()
+    for switch in history:
+        undone.update(switch.evidence.get(UNDOES, ()))
     return [
         switch for switch in history if switch.id not in undone and UNDOES not in switch.evidence
     ]
@@ -303,225 +337,250 @@ def standing(history: list[Switch]) -> list[Switch]:
 
 def _switch(
     ws: Workspace,
-    one: ModelVersion,
+    model_version: ModelVersion,
     alias: str,
     reason: str,
     evidence: Mapping[str, Any],
-    earlier: str | None,
+    deployment_id: str | None,
 ) -> Switch:
-    """`earlier`: rather the deployment with this id. Going back starts again what does not answer
-    any more."""
-    require_approval(ws, one, alias)
-    found = _choose(ws, one, earlier)
-    state = health(found)
-    if not state.alive and UNDOES in evidence:
-        log.say(f"{one.name} is not warm any more; it is started again")
-        found = revive(ws, found)
-        state = health(found)
-    if not state.alive or found.endpoint is None:
+    """Move `alias`, preferring the deployment `deployment_id`. A rollback starts it again where it
+    does not answer any more."""
+    agent = model_version.agent
+    require_approval(ws, model_version, alias)
+    deployment = _choose_deployment(ws, model_version, deployment_id)
+    status = health(deployment)
+    if not status.alive and UNDOES in evidence:
+        log.say(f"{model_version.name} is not warm any more; it is started again")
+        deployment = ensure_running(ws, deployment)
+        status = health(deployment)
+    if not status.alive or deployment.endpoint is None:
         raise ModelError(
-            f"{found.name} on {found.target}",
-            f"it does not answer: {state.why}",
-            f"Start it: thumbwheel deployments --agent {one.agent} --restart",
+            f"{deployment.name} on {deployment.target}",
+            f"it does not answer: {status.why}",
+            f"Start it: thumbwheel deployments --agent {agent} --restart",
         )
-    last = versions.switches(ws, one.agent, alias)[-1:]
-    if (
-        last
-        and versions.aliases_of(ws, one.agent).get(alias) == one.id
-        and last[0].evidence.get("deployment") == found.id
-    ):
-        TARGETS.get(found.target).point(public_name(one.agent, alias), endpoint_of(found))
-        return last[0]
-    before, name = behind(ws, one.agent, alias)[1], public_name(one.agent, alias)
-    switch = versions.point(ws, one.agent, alias, one, reason, {"deployment": found.id, **evidence})
+    driver = TARGETS.get(deployment.target)
+    name = public_name(agent, alias)
+    endpoint = require_endpoint(deployment)
+
+    # Nothing to record where the alias is there already.
+    history = versions.switches(ws, agent, alias)
+    is_current = versions.aliases_of(ws, agent).get(alias) == model_version.id
+    if history and is_current and history[-1].evidence.get("deployment") == deployment.id:
+        driver.point(name, endpoint)
+        return history[-1]
+
+    # First the database, then the target, so that a target that fails can be undone.
+    previous = route(ws, agent, alias).deployment
+    switch_evidence = {"deployment": deployment.id, **evidence}
+    switch = versions.point(ws, agent, alias, model_version, reason, switch_evidence)
     try:
-        TARGETS.get(found.target).point(name, endpoint_of(found))
+        driver.point(name, endpoint)
     except BaseException:
-        versions.take_back(ws, one.agent, switch)
+        versions.take_back(ws, agent, switch)
         raise
-    if before is not None and _goes_on(before, found.target):
+    if previous is not None and _keeps_alias(previous, deployment.target):
         log.say(
-            f"{before.target} itself goes on answering for {name!r} with {before.version}; ask "
+            f"{previous.target} itself goes on answering for {name!r} with {previous.version}; ask "
             "`thumbwheel serve`, or undeploy that"
         )
     return switch
 
 
-def _goes_on(before: Deployment, target: str) -> bool:
-    """Whether clients of another target than `target` go on being answered there by what was behind
-    the alias."""
-    return (
-        before.target != target
-        and before.target in TARGETS.names()
-        and TARGETS.get(before.target).named
-    )
+def _keeps_alias(previous: Deployment, target: str) -> bool:
+    """Whether the target of the previous deployment, another than `target`, goes on answering its
+    own clients under the alias."""
+    if previous.target == target or previous.target not in TARGETS.names():
+        return False
+    return TARGETS.get(previous.target).named
 
 
-def _warm(ws: Workspace, one: ModelVersion) -> list[Deployment]:
+def _warm(ws: Workspace, model_version: ModelVersion) -> list[Deployment]:
     with ws.db.read() as connection:
-        return [
-            row
-            for row in store.find(connection, ws.home.path, store.of_version(one.id))
-            if row.state is DeploymentState.WARM
-        ]
+        open_deployments = store.find(connection, ws.home.path, store.of_version(model_version.id))
+    return [
+        deployment for deployment in open_deployments if deployment.state is DeploymentState.WARM
+    ]
 
 
-def _choose(ws: Workspace, one: ModelVersion, earlier: str | None = None) -> Deployment:
-    """The proven deployment of a version that answers, first that with the id `earlier`, then the
-    newest; where none does, the first."""
-    found = _warm(ws, one)
-    fix = f"Run: thumbwheel deploy {one.name} --agent {one.agent} --target TARGET"
-    if not found:
+def _choose_deployment(
+    ws: Workspace, model_version: ModelVersion, preferred_id: str | None = None
+) -> Deployment:
+    """Of the deployments whose canary was accepted one that answers: `preferred_id` before the
+    newest. Where none answers, the first of them."""
+    warm = _warm(ws, model_version)
+    fix = (
+        f"Run: thumbwheel deploy {model_version.name} --agent {model_version.agent} --target TARGET"
+    )
+    if not warm:
         raise Conflict(
-            f"version {one.name!r} of agent {one.agent!r}", "it is deployed nowhere", fix
+            f"version {model_version.name!r} of agent {model_version.agent!r}",
+            "it is deployed nowhere",
+            fix,
         )
-    proven = [row for row in found if _proven(row)]
-    if not proven:
+    candidates = [deployment for deployment in warm if _canary_accepted(deployment)]
+    if not candidates:
         raise Conflict(
-            f"{found[0].name} on {found[0].target}",
+            f"{warm[0].name} on {warm[0].target}",
             "its canary was inconclusive",
             f'{fix} --accept "your name: why"',
         )
-    proven.sort(key=lambda row: row.id != earlier)
-    return next((row for row in proven if health(row).alive), proven[0])
+    candidates.sort(key=lambda deployment: deployment.id != preferred_id)
+    for deployment in candidates:
+        if health(deployment).alive:
+            return deployment
+    return candidates[0]
 
 
 @contextmanager
-def _switching(ws: Workspace, agent: str, alias: str) -> Iterator[None]:
+def _switch_lock(ws: Workspace, agent: str, alias: str) -> Iterator[None]:
     """One switch of an alias at a time over all processes, so that database and target end with the
-    same one."""
+    same version."""
     versions.require_agent(ws, agent)
     versions.check_alias_name(alias)
-    with processes.held(ws.home.path / store.FOLDER / "switching" / f"{agent}.{alias}"):
+    with processes.locked(ws.home.path / store.FOLDER / "switching" / f"{agent}.{alias}"):
         yield
 
 
-def health(one: Deployment) -> Health:
+def health(deployment: Deployment) -> Health:
     """Whether a deployment answers now."""
-    if one.state is not DeploymentState.WARM or one.endpoint is None:
-        return Health(False, f"it is {one.state}")
-    return TARGETS.get(one.target).health(one.endpoint)
+    if deployment.state is not DeploymentState.WARM or deployment.endpoint is None:
+        return Health(False, f"it is {deployment.state}")
+    return TARGETS.get(deployment.target).health(deployment.endpoint)
 
 
-def revive(ws: Workspace, one: Deployment) -> Deployment:
-    """Start a deployment again that does not answer; nothing to do for one that does. Its canary
-    stands: the same files are verified."""
-    if not health(one).alive:
-        one = _restart(ws, one)
-    for alias in versions.aliases_of(ws, one.agent):
-        answering = behind(ws, one.agent, alias)[1]
-        if (
-            answering is not None and answering.id == one.id
-        ):  # a target that was started again may have lost its own aliases
-            require_approval(ws, versions.by_id(ws, one.version_id), alias)
-            TARGETS.get(one.target).point(public_name(one.agent, alias), endpoint_of(one))
-    return one
+def ensure_running(ws: Workspace, deployment: Deployment) -> Deployment:
+    """Start a deployment that does not answer. The canary is not repeated: the files are verified
+    to be the same."""
+    if not health(deployment).alive:
+        deployment = _apply_again(ws, deployment)
+    for alias in versions.aliases_of(ws, deployment.agent):
+        serving = route(ws, deployment.agent, alias).deployment
+        if serving is None or serving.id != deployment.id:
+            continue
+        # A target that was started again may have lost its own aliases.
+        require_approval(ws, versions.by_id(ws, deployment.version_id), alias)
+        driver = TARGETS.get(deployment.target)
+        driver.point(public_name(deployment.agent, alias), require_endpoint(deployment))
+    return deployment
 
 
-def _restart(ws: Workspace, one: Deployment) -> Deployment:
-    version, at = versions.version(ws, one.agent, one.version), TARGETS.get(one.target)
-    _check(ws, version, None)
-    settings = dict(one.settings)
-    planned = prepare.plan(ws, version, one.target, at.kinds, settings.pop("quant", None))
-    parcel = replace(prepare.package(ws, version, planned), name=one.name)
-    endpoint = at.apply(parcel, ws.settings(at.Config, f"deploy.{one.target}", settings))
-    ws.db.write(lambda connection: store.move_endpoint(connection, ws.home.path, one, endpoint))
-    return by_id(ws, one.id)
+def _apply_again(ws: Workspace, deployment: Deployment) -> Deployment:
+    model_version = versions.version(ws, deployment.agent, deployment.version)
+    driver = TARGETS.get(deployment.target)
+    _require_servable(ws, model_version, None)
+    settings = dict(deployment.settings)
+    quant = settings.pop("quant", None)
+    target_config = ws.settings(driver.Config, f"deploy.{deployment.target}", settings)
+    deploy_plan = prepare.plan(ws, model_version, deployment.target, driver.kinds, quant)
+    package = prepare.package(ws, model_version, deploy_plan)
+    endpoint = driver.apply(replace(package, name=deployment.name), target_config)
+    ws.db.write(
+        lambda connection: store.move_endpoint(connection, ws.home.path, deployment, endpoint)
+    )
+    return by_id(ws, deployment.id)
 
 
 def stop(ws: Workspace, agent: str) -> list[Deployment]:
-    """Let what serves the agent end, and leave aliases and records as they are, so that `restart`
-    brings it back."""
-    found = [one for one in deployments(ws, agent) if one.state is DeploymentState.WARM]
-    _each(found, lambda one: TARGETS.get(one.target).remove(endpoint_of(one)))
-    return found
+    """Stop what serves the agent. Aliases and records stay, so that `restart` brings it back."""
+    warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
+
+    def remove(deployment: Deployment) -> None:
+        TARGETS.get(deployment.target).remove(require_endpoint(deployment))
+
+    _for_each(warm, remove)
+    return warm
 
 
 def restart(ws: Workspace, agent: str) -> None:
-    """Start every deployment again that does not answer and may."""
-    _each(
-        [
-            one
-            for one in deployments(ws, agent)
-            if one.state is DeploymentState.WARM and not one.tainted
-        ],
-        lambda one: revive(ws, one),
-    )
+    """Start every warm deployment that does not answer, except those of tainted versions."""
+    warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
+    startable = [row for row in warm if not row.tainted]
+    _for_each(startable, lambda deployment: ensure_running(ws, deployment))
 
 
-def _each(rows: Sequence[Deployment], work: Callable[[Deployment], Any]) -> None:
-    """Do `work` on all of them, whatever becomes of the others; raises ModelError that names those
-    on which it failed."""
-    failed: list[tuple[Deployment, ThumbwheelError]] = []
-    for one in rows:
+def _for_each(rows: Sequence[Deployment], work: Callable[[Deployment], Any]) -> None:
+    """Do `work` on all of them, also after one failed; raises ModelError that names those on which
+    it failed."""
+    failures: list[tuple[Deployment, ThumbwheelError]] = []
+    for deployment in rows:
         try:
-            work(one)
+            work(deployment)
         except ThumbwheelError as error:
-            failed.append((one, error))
-    if failed:
-        what = ", ".join(f"{one.name} on {one.target}" for one, _ in failed)
-        why = "; ".join(dict.fromkeys(f"{error.what}: {error.why}" for _, error in failed))
-        raise ModelError(
-            what, why, f"{len(rows) - len(failed)} of {len(rows)} are done. {failed[0][1].fix}"
-        )
+            failures.append((deployment, error))
+    if failures:
+        what = ", ".join(f"{row.name} on {row.target}" for row, _ in failures)
+        why = "; ".join(dict.fromkeys(f"{error.what}: {error.why}" for _, error in failures))
+        _, first_error = failures[0]
+        succeeded = len(rows) - len(failures)
+        raise ModelError(what, why, f"{succeeded} of {len(rows)} are done. {first_error.fix}")
 
 
-def secret(one: Deployment) -> str | None:
-    """The bearer token with which a deployment is asked; None where it needs none."""
-    return TARGETS.get(one.target).secret(one.endpoint) if one.endpoint else None
+def secret(deployment: Deployment) -> str | None:
+    """The bearer token of a deployment's endpoint; None where it needs none."""
+    if deployment.endpoint is None:
+        return None
+    return TARGETS.get(deployment.target).secret(deployment.endpoint)
 
 
 def undeploy(
     ws: Workspace, agent: str, version: str, target: str | None = None, *, forget: bool = False
 ) -> list[Deployment]:
-    """Take a version away from `target`, or from all; raises Conflict while an alias needs it,
-    unless it is tainted.
+    """Take a version away from `target`, or from all targets; raises Conflict while an alias needs
+    it, unless it is tainted.
 
-    A target that does not answer keeps it, and the deployment stays known; with `forget` our record
-    goes all the same.
+    A target that does not answer keeps the model, and the deployment stays recorded; with `forget`
+    the record ends all the same.
     """
-    one = versions.version(ws, agent, version)
+    model_version = versions.version(ws, agent, version)
     with ws.db.read() as connection:
-        found = [
-            row
-            for row in store.find(connection, ws.home.path, store.of_version(one.id))
-            if target in (None, row.target)
+        matching = [
+            deployment
+            for deployment in store.find(
+                connection, ws.home.path, store.of_version(model_version.id)
+            )
+            if target in (None, deployment.target)
         ]
-    if not found:
+    if not matching:
         raise NotFound(
-            f"a deployment of {one.name!r} of agent {agent!r}",
+            f"a deployment of {model_version.name!r} of agent {agent!r}",
             "there is none",
             "See: thumbwheel deployments --agent AGENT",
         )
-    served = [name for name, at in versions.aliases_of(ws, agent).items() if at == one.id]
-    left = [row for row in _warm(ws, one) if row not in found and _proven(row)]
-    if served and not left and not one.tainted:
+    aliases = versions.aliases_of(ws, agent).items()
+    pointing = [alias for alias, version_id in aliases if version_id == model_version.id]
+    remaining = [
+        deployment
+        for deployment in _warm(ws, model_version)
+        if deployment not in matching and _canary_accepted(deployment)
+    ]
+    if pointing and not remaining and not model_version.tainted:
         raise Conflict(
-            f"version {one.name!r}",
-            f"{', '.join(served)} points at it",
+            f"version {model_version.name!r}",
+            f"{', '.join(pointing)} points at it",
             "Promote another version first, or roll back",
         )
 
-    def take(row: Deployment) -> None:
+    def remove(deployment: Deployment) -> None:
         try:
-            if row.endpoint is not None:
-                TARGETS.get(row.target).remove(row.endpoint)
+            if deployment.endpoint is not None:
+                TARGETS.get(deployment.target).remove(deployment.endpoint)
         except ThumbwheelError as error:
             if not forget:
                 raise
-            log.say(f"note: {row.name} may still be on {row.target}: {error}")
-        ws.db.write(lambda connection: store.end(connection, store.by_id(row.id)))
+            log.say(f"note: {deployment.name} may still be on {deployment.target}: {error}")
+        _mark_ended(ws, deployment)
 
-    _each(found, take)
-    return [by_id(ws, row.id) for row in found]
+    _for_each(matching, remove)
+    return [by_id(ws, deployment.id) for deployment in matching]
 
 
 def deployments(ws: Workspace, agent: str, ended: bool = False) -> list[Deployment]:
-    """The agent's, newest first; with `ended` those too that are no more."""
+    """The agent's deployments, newest first; ended ones only with `ended`."""
     agent_id = versions.require_agent(ws, agent)
     with ws.db.read() as connection:
-        found = store.find(connection, ws.home.path, store.of_agent(agent_id))
-    return [one for one in found if ended or one.state is not DeploymentState.ENDED]
+        rows = store.find(connection, ws.home.path, store.of_agent(agent_id))
+    return [row for row in rows if ended or row.state is not DeploymentState.ENDED]
 
 
 def by_id(ws: Workspace, deployment_id: str) -> Deployment:
@@ -531,46 +590,47 @@ def by_id(ws: Workspace, deployment_id: str) -> Deployment:
 
 
 def resolve(ws: Workspace, name: str) -> Deployment:
-    """What answers for `support`, or `support:canary`; raises NotFound, and Conflict where nothing
-    may or can answer."""
+    """The deployment that answers for `support`, or `support:canary`; raises NotFound for a name
+    without a version, and Conflict where its version may not or cannot answer."""
     agent, _, alias = name.partition(":")
-    known, found = behind(ws, agent, alias or LIVE)
     what = f"model {name!r}"
-    if not known:
+    alias_route = route(ws, agent, alias or LIVE)
+    deployment = alias_route.deployment
+    if not alias_route.exists:
         raise NotFound(
             what,
             "no version is behind that name",
             f"Deploy one: thumbwheel deploy VERSION --agent {agent} --target TARGET",
         )
-    if found is None:
+    if deployment is None:
         raise Conflict(
             what,
             "its version is deployed nowhere",
             "Deploy it, or roll back: thumbwheel rollback --agent AGENT",
         )
-    if found.tainted:
+    if deployment.tainted:
         raise Conflict(
             what,
-            f"{found.version} is tainted: data that it was trained on was erased",
+            f"{deployment.version} is tainted: data that it was trained on was erased",
             "Roll back, or deploy another version",
         )
-    require_approval(ws, versions.by_id(ws, found.version_id), alias or LIVE)
-    return found
+    require_approval(ws, versions.by_id(ws, deployment.version_id), alias or LIVE)
+    return deployment
 
 
-def behind(ws: Workspace, agent: str, alias: str) -> tuple[bool, Deployment | None]:
-    """(whether the alias points anywhere, the deployment that answers for it)."""
+def route(ws: Workspace, agent: str, alias: str) -> AliasRoute:
+    """Where requests for an alias go."""
     agent_id = ids.derived("agt", ids.slug(agent))
     with ws.db.read() as connection:
-        return store.behind(connection, ws.home.path, agent_id, alias)
+        return store.route(connection, ws.home.path, agent_id, alias)
 
 
-def endpoint_of(one: Deployment) -> Endpoint:
+def require_endpoint(deployment: Deployment) -> Endpoint:
     """Where it answers; raises Conflict for one that never did."""
-    if one.endpoint is None:
+    if deployment.endpoint is None:
         raise Conflict(
-            f"{one.name} on {one.target}",
-            f"it is {one.state} and answers nowhere",
+            f"{deployment.name} on {deployment.target}",
+            f"it is {deployment.state} and answers nowhere",
             "Deploy it again",
         )
-    return one.endpoint
+    return deployment.endpoint

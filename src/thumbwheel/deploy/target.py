@@ -1,9 +1,8 @@
 """The contract of a target. To add one: a file in targets/ and a line in its table; the contract
 tests then run over it.
 
-Every verb may be called again at any time with the same arguments and then changes nothing more. A
-failed `apply` leaves neither a process nor a half-written model behind, and what the target served
-before goes on answering.
+Every method is idempotent. A failed `apply` leaves neither a process nor a half-written model
+behind, and what the target served before goes on answering.
 """
 
 from __future__ import annotations
@@ -14,43 +13,43 @@ from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfi
 
 
 class Target(Protocol):
-    """Brings packages to answer. It sees files and processes; versions, aliases and the database
+    """Serves packages. A target knows files and processes; versions, aliases and the database
     belong to switch.py."""
 
     Config: ClassVar[type[TargetConfig]]
     """The settings of section `deploy.<name>`."""
     kinds: ClassVar[tuple[Kind, ...]]
-    """The forms that it takes, the one that is exported for it first."""
+    """The forms that it takes, the preferred one first."""
     named: ClassVar[bool]
-    """Whether clients of its own find versions by the names that `point` gives, and go on doing so
-    when an alias moves elsewhere."""
+    """Whether it has clients of its own, which find versions by the names that `point` gives, and
+    go on doing so when an alias moves to another target."""
 
     def check(self, settings: Any) -> None:
-        """Raise ModelError where what should answer is not there, before anything is converted for
-        it; a server of our own is started."""
+        """Raise ModelError where the target's server does not run, before anything is converted for
+        it. A server of our own needs no check: `apply` starts it."""
 
     def apply(self, package: Package, settings: Any) -> Endpoint:
-        """Make `package` answer under `package.name` and return where, once it does; where a server
-        has died it is started again.
+        """Serve `package` under `package.name` and return the endpoint once it answers. A server of
+        our own that died is started again.
 
         Raises ModelError where the target cannot run it, Conflict for a taken port or name,
         StorageError for a full disk.
         """
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether it answers now; raises nothing."""
+        """Whether it answers now; never raises."""
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Take the model away, and its server where nothing else uses it; the base stays for other
+        """Remove the model, and its server where nothing else uses that; the base stays for other
         versions."""
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
         """Let the target's own clients find the version as `alias` (`support`, or
         `support-canary`), in one step.
 
-        A target that is only reached through our front door, which resolves aliases itself, has
-        nothing to do.
+        A target that is reached only through our front door, which resolves aliases itself, does
+        nothing.
         """
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """The bearer token with which the endpoint is asked; None where it needs none."""
+        """The bearer token of the endpoint; None where it needs none."""

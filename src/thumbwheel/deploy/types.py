@@ -1,5 +1,5 @@
-"""Nouns of this stage: what is deployed, where it answers, how it is, and the states of a
-deployment with their legal moves."""
+"""The types of this stage: packages, endpoints, health, and deployments with their states and the
+legal moves between them."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Package:
-    """A version in a form that a target takes. `files`: relative name in `folder` -> sha256; all of
-    them are there and verified."""
+    """A version in a form that a target takes. `files`: relative name in `folder` -> sha256; all
+    exist and are verified."""
 
     agent: str
     version: str
     name: str
-    """What the target shall call it: `support-v3`."""
+    """The model's name on the target: `support-v3`."""
     kind: Kind
     folder: Path
     files: Mapping[str, str]
     base: Path
-    """What an adapter is over, see Kind; of a whole model its own folder or file."""
+    """The base of an adapter, see Kind; of a whole model its own folder or file."""
     base_fingerprint: str | None
     """Of an adapter's base, and of a base that is served as it is; None for a model that was
     merged."""
     tokenizer: Path
     """Folder with the tokenizer and the chat template that training used."""
-    place: Path
-    """Folder of the home where the target keeps what it needs to find its processes again: records,
-    logs, generated files."""
+    state_folder: Path
+    """Folder in the home where the target keeps records, logs and generated files, by which it
+    finds its processes again."""
     export_id: str | None = None
     stops: tuple[str, ...] = ()
     """Texts of the tokens that end an answer."""
@@ -68,9 +68,9 @@ class Endpoint:
     url: str
     model: str
     details: Mapping[str, Any] = field(default_factory=dict)
-    """JSON, and the target's own; no secrets."""
+    """JSON that only the target reads; no secrets."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """What every request has to have besides, whatever the client says."""
+    """Fields that every request must have, whatever the client sends."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ MOVES: dict[DeploymentState, frozenset[DeploymentState]] = {
 
 @dataclass(frozen=True)
 class Deployment:
-    """A version on a target. What is live follows from aliases."""
+    """A version on a target. Which one is live follows from the aliases."""
 
     id: str
     agent: str
@@ -118,26 +118,34 @@ class Deployment:
     canary: Mapping[str, Any] | None
     recorded_at: datetime
 
-    def check_move(self, to: DeploymentState) -> None:
-        """Raise Conflict where there is no move from this state to `to`."""
-        if to not in MOVES[self.state]:
-            what = f"deployment {self.name!r} on {self.target}"
+    def check_move(self, state: DeploymentState) -> None:
+        """Raise Conflict where there is no move from the present state to `state`."""
+        if state not in MOVES[self.state]:
             raise Conflict(
-                what,
-                f"it is {self.state}, which cannot become {to}",
+                f"deployment {self.name!r} on {self.target}",
+                f"it is {self.state}, which cannot become {state}",
                 "See: thumbwheel deployments --agent AGENT",
             )
 
 
+@dataclass(frozen=True)
+class AliasRoute:
+    """Where requests for an alias go. `exists`: whether the alias points at a version at all;
+    `deployment` is None where that version is deployed nowhere."""
+
+    exists: bool
+    deployment: Deployment | None
+
+
 class TargetConfig(Config):
-    """What every target can be told."""
+    """Settings that every target has."""
 
     wait: float = 120.0
     """Seconds that a model may take to load before the deployment is given up"""
 
 
 def public_name(agent: str, alias: str) -> str:
-    """What clients of a target call the alias.
+    """The name under which clients of a target ask for the alias.
 
     >>> public_name("support", "live"), public_name("support", "canary")
     ('support', 'support-canary')

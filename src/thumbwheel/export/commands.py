@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from thumbwheel.export.types import Export
+    from thumbwheel.export.types import Export, TaskScore
 
 MERGED = "merged"
 OTHER_NAMES = {"lora": "adapter"}
-"""What others call a format -> what it is called here."""
+"""Other names of formats -> ours."""
 
 
 def export(
     ctx: typer.Context,
     version: Annotated[str, typer.Argument(help="v3, an alias, or latest.")],
-    agent: Annotated[str, typer.Option(help="The agent whose version it is.")],
+    agent: Annotated[str, typer.Option(help="The agent.")],
     format: Annotated[
         str,
         typer.Option(
@@ -47,27 +47,28 @@ def export(
         bool,
         typer.Option(
             "--tree",
-            help="Write AGENT/VERSION/policy below --to [./models], beside it the reward model and "
-            "training_results.json.",
+            help="Write AGENT/VERSION/policy below --to [./models], and beside it the reward model "
+            "and training_results.json.",
         ),
     ] = False,
     accept: Annotated[
         str | None,
-        typer.Option(help='Keep it though parity fails: "your name: the reason"; it is recorded.'),
+        typer.Option(help='Keep it although parity fails: "your name: the reason"; recorded.'),
     ] = None,
     cases: Annotated[
         int,
         typer.Option(
-            min=0, help="Held-out cases that a smaller precision answers, beside the trained model."
+            min=0,
+            help="Held-out cases on which a smaller precision is compared with the trained model.",
         ),
     ] = 24,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Write a version as an adapter, merged, GGUF or ONNX model, checked for parity.
 
-    The files are loaded again with the programs that they are for, and tokens, ends of answers and
-    logits are compared with the trained model's; where they differ by more than the precision
-    explains, nothing is kept, unless somebody takes it by name.
+    The files are loaded again with the programs that they are for. Tokens, ends of answers and
+    logits are compared with the trained model's. Where they differ by more than the precision
+    explains, nothing is kept, unless somebody accepts it by name.
 
     Example: thumbwheel export latest --agent support --format gguf --ladder q8_0,q4_k_m --to ladder
     """
@@ -75,8 +76,7 @@ def export(
 
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
-    from thumbwheel.export import package
-    from thumbwheel.export import version_tree as by_version
+    from thumbwheel.export import package, version_tree
     from thumbwheel.export.formats import FORMATS
 
     if ladder is not None and (quant or accept or tree):
@@ -93,18 +93,17 @@ def export(
     format = OTHER_NAMES.get(format, format)
     with ctx.obj() as ws:
         if ladder is None:
-            write = by_version.export if tree else package.export
-            done = [write(ws, agent, version, format, to, quant, accept, cases)]
+            export_version = version_tree.export if tree else package.export
+            finished = [export_version(ws, agent, version, format, to, quant, accept, cases)]
         else:
-            quants = (
-                FORMATS.get(format).quants
-                if ladder.lower() == "all"
-                else [one.strip() for one in ladder.split(",")]
-            )
-            done = list(package.ladder(ws, agent, version, format, quants, to, cases))
+            if ladder.lower() == "all":
+                quants = FORMATS.get(format).quants
+            else:
+                quants = tuple(name.strip() for name in ladder.split(","))
+            finished = list(package.ladder(ws, agent, version, format, quants, to, cases))
     if json:
-        answers = [asdict(one) | {"deployable": one.deployable} for one in done]
-        log.answer(answers if ladder else answers[0])
+        objects = [asdict(row) | {"deployable": row.deployable} for row in finished]
+        log.answer(objects if ladder else objects[0])
     elif ladder:
         columns = (
             "precision",
@@ -115,62 +114,62 @@ def export(
             "score of cases",
             "folder",
         )
-        log.table(f"{agent} {done[0].version} as {format}", columns, map(_rung, done))
+        title = f"{agent} {finished[0].version} as {format}"
+        log.table(title, columns, [_ladder_row(row) for row in finished])
     else:
-        _show(done[0])
+        _show_export(finished[0])
 
 
-def _rung(done: Export) -> tuple[object, ...]:
-    found, task = done.parity, done.parity.task
-    speed = f"{found.tokens_per_second:.0f}" if found.tokens_per_second else ""
-    score = (
-        f"{task.score:.3f} ({task.score - task.trained:+.3f}, {task.low:+.3f} to {task.high:+.3f})"
-        if task
-        else ""
-    )
-    place = str(done.path) if done.files else f"not kept: {'; '.join(found.failures)}"
+def _ladder_row(finished: Export) -> tuple[object, ...]:
+    parity, task = finished.parity, finished.parity.task
+    speed = f"{parity.tokens_per_second:.0f}" if parity.tokens_per_second else ""
+    score = f"{task.score:.3f} ({_task_gap(task, '{:+.3f}, {:+.3f} to {:+.3f}')})" if task else ""
+    folder = str(finished.path)
+    if not finished.files:
+        folder = f"not kept: {'; '.join(parity.failures)}"
     return (
-        found.dtype,
-        f"{found.size / 1e6:.1f}",
+        parity.dtype,
+        f"{parity.size / 1e6:.1f}",
         speed,
-        f"{found.mean_kl:.2g}",
-        f"{100 * found.top1:.1f} %",
+        f"{parity.mean_kl:.2g}",
+        f"{100 * parity.top1:.1f} %",
         score,
-        place,
+        folder,
     )
 
 
-def _show(done: Export) -> None:
+def _show_export(finished: Export) -> None:
     from thumbwheel.core import log
 
-    found, task = done.parity, done.parity.task
-    rows = [
-        ("folder", done.path),
-        (
-            "files",
-            f"{len(done.files)}, {sum(one['size'] for one in done.files.values()) / 1e6:.1f} MB "
-            f"({found.dtype})",
-        ),
-        ("compared on", f"{found.prompts} prompts, {found.tokens} tokens"),
-        ("largest logit difference", f"{found.max_abs_diff:.2g}"),
-        (
-            "mean KL",
-            f"{found.mean_kl:.2g} nats"
-            + (
-                f" (training moved it {found.effect_kl:.2g})" if found.effect_kl is not None else ""
-            ),
-        ),
-        ("same most likely token", f"{100 * found.top1:.2f} %"),
+    parity, task = finished.parity, finished.parity.task
+    megabytes = sum(file["size"] for file in finished.files.values()) / 1e6
+    mean_kl = f"{parity.mean_kl:.2g} nats"
+    if parity.effect_kl is not None:
+        mean_kl = f"{mean_kl} (training moved it {parity.effect_kl:.2g})"
+    rows: list[tuple[str, object]] = [
+        ("folder", finished.path),
+        ("files", f"{len(finished.files)}, {megabytes:.1f} MB ({parity.dtype})"),
+        ("compared on", f"{parity.prompts} prompts, {parity.tokens} tokens"),
+        ("largest logit difference", f"{parity.max_abs_diff:.2g}"),
+        ("mean KL", mean_kl),
+        ("same most likely token", f"{100 * parity.top1:.2f} %"),
     ]
-    if found.tokens_per_second:
-        rows.append(("speed", f"{found.tokens_per_second:.0f} tokens/s"))
+    if parity.tokens_per_second:
+        rows.append(("speed", f"{parity.tokens_per_second:.0f} tokens/s"))
     if task:
-        gap = f"{task.score - task.trained:+.3f} [{task.low:+.3f}, {task.high:+.3f}]"
+        gap = _task_gap(task, "{:+.3f} [{:+.3f}, {:+.3f}]")
         rows.append(
             ("score of cases", f"{task.score:.3f} on {task.cases}, {gap} against the trained model")
         )
-    rows += [("answers end at", " ".join(done.stops))] if len(done.stops) > 1 else []
-    rows += [("note", note) for note in found.notes]
-    if done.accepted:
-        rows.append(("accepted", f"{done.accepted} (failed: {'; '.join(found.failures)})"))
-    log.table(f"{done.agent} {done.version} as {done.format}", ("", ""), rows)
+    if len(finished.stops) > 1:
+        rows.append(("answers end at", " ".join(finished.stops)))
+    rows += [("note", note) for note in parity.notes]
+    if finished.accepted:
+        failures = "; ".join(parity.failures)
+        rows.append(("accepted", f"{finished.accepted} (failed: {failures})"))
+    log.table(f"{finished.agent} {finished.version} as {finished.format}", ("", ""), rows)
+
+
+def _task_gap(task: TaskScore, layout: str) -> str:
+    """The difference to the trained model's score, with its interval."""
+    return layout.format(task.score - task.trained, task.low, task.high)

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     import torch
 
 POSITIONS = 48
-"""Most positions of a row that are compared, counted from its end; bounds memory for large
-vocabularies."""
+"""At most so many positions of a row are compared, counted from its end; this bounds memory for
+large vocabularies."""
 
 
 class Opened(Protocol):
-    """An exported folder, opened the way that those it is for open it, with none of our code in
+    """An exported folder, opened by the public program that it is for, with none of our code in
     between."""
 
     dtype: str
     """Precision of the weights that are really in the files: float32, bfloat16, Q4_K_M."""
     notes: tuple[str, ...]
-    """What a person should know about the files, such as tensors that could not take the precision."""
+    """Remarks about the files, such as tensors that could not take the precision."""
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """float32 logits [positions, vocabulary] at the last `POSITIONS` positions of each row."""
@@ -34,8 +34,8 @@ class Opened(Protocol):
         ends an answer."""
 
     def prompt_ids(self, messages: Messages) -> list[int]:
-        """What a plain user gets for `messages` up to where the model answers; empty where the
-        template refuses them."""
+        """The tokens that a plain user gets for `messages`, up to where the model answers; empty
+        where the template refuses them."""
 
     def text_ids(self, text: str) -> list[int]:
         """The tokens of plain text; special tokens in it are read as such, and none is added."""
@@ -48,24 +48,23 @@ class Opened(Protocol):
 
 
 class Format(Protocol):
-    """Writes a trained model as files that others read, and reads them back the way those others
-    do."""
+    """Writes a trained model as files for other programs, and opens them with these programs."""
 
     library: str
-    """What loads it, as model hubs call it."""
+    """The library that loads it, as model hubs call it."""
     quants: tuple[str, ...]
-    """Precisions that one may ask for, finest first; empty where the base's own is kept."""
+    """The precisions that it offers, finest first; empty where it keeps that of the base."""
 
     def default(self) -> str | None:
-        """The precision where none is asked for; None where the base's own is kept."""
+        """The precision where none is requested; None where it keeps that of the base."""
 
     def write(self, source: Source, folder: Path) -> None:
-        """Write every file below `folder`, which exists and is empty; raises ModelError where the
-        model cannot take this form."""
+        """Write all files below `folder`, which exists and is empty; raises ModelError where the
+        model cannot be written in this format."""
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The model in `folder`, computed in `dtype` where its format leaves a choice."""
+        """The model in `folder`, computed in `dtype` where the format leaves a choice."""
 
     def usage(self, folder: str) -> str:
-        """The few lines of Python (of a shell, where they begin with "$ ") that use `folder`; they
-        go into its README."""
+        """A few lines of Python (or shell, where they begin with "$ ") that use `folder`, for its
+        README."""

@@ -1,5 +1,5 @@
-"""GGUF files: which precisions there are, writing one from a folder of Hugging Face, and opening
-one through llama.cpp itself."""
+"""GGUF files: their precisions, writing one from a Hugging Face folder, and opening one with
+llama.cpp."""
 
 from __future__ import annotations
 
@@ -46,11 +46,10 @@ QUANTS = (
 )
 """Finest first."""
 WHOLE = {"torch.bfloat16": "BF16", "torch.float16": "F16"}
-"""Precision of the base -> that of the file from which smaller ones are made; F32 for any other, so
-that nothing is rounded twice."""
+"""Precision of the base -> that of the file from which smaller ones are quantised; F32 for any
+other base, so that nothing is rounded twice."""
 BY_MEMORY = ((32, "Q8_0"), (16, "Q6_K"), (8, "Q4_K_M"), (4, "Q3_K_M"), (0, "Q2_K"))
-"""Least memory in GB -> precision: what leaves room for a model of the size that such a machine
-runs."""
+"""(memory in GB, precision): what fits on a machine with at least that much memory."""
 SUFFIX = ".gguf"
 
 
@@ -67,11 +66,9 @@ def recommend(memory_gb: float | None) -> str:
             "no machine has less than nothing",
             "Give its memory in GB, or leave it out",
         )
-    return (
-        "Q4_K_M"
-        if memory_gb is None
-        else next(quant for least, quant in BY_MEMORY if memory_gb >= least)
-    )
+    if memory_gb is None:
+        return "Q4_K_M"
+    return next(quant for least, quant in BY_MEMORY if memory_gb >= least)
 
 
 def whole(base: str) -> str:
@@ -80,21 +77,20 @@ def whole(base: str) -> str:
 
 
 def family(base: str) -> str:
-    """`qwen2`, `llama`."""
+    """The model type of `base`: `qwen2`, `llama`."""
     return str(load_config(base).get_text_config().model_type)
 
 
 def write(merged: Path, base: str, quant: str, out: Path, scratch: Path) -> None:
-    """The model folder `merged`, whose base is `base`, as the GGUF file `out`; larger files on the
-    way stay in `scratch`.
+    """Write the model folder `merged`, whose base is `base`, as the GGUF file `out`. Larger
+    intermediate files stay in `scratch`.
 
-    Raises ModelError for what llama.cpp does not have, and where the file does not hold the
-    precision that was asked for.
+    Raises ModelError for an architecture that llama.cpp does not have, and where the file does not
+    have the requested precision.
     """
     ends = PromptBuilder(load_tokenizer(base)).stop_ids
-    direct = quant in convert.DIRECT and (
-        quant != "Q8_0" or not (tools.find("llama-quantize") or tools.find("library"))
-    )
+    has_quantiser = bool(tools.find("llama-quantize") or tools.find("library"))
+    direct = quant in convert.DIRECT and (quant != "Q8_0" or not has_quantiser)
     start = quant if direct else whole(base)
     first = scratch / f"{start}{SUFFIX}"
     if not first.is_file():
@@ -108,11 +104,11 @@ def write(merged: Path, base: str, quant: str, out: Path, scratch: Path) -> None
             shutil.copyfile(first, out)
     else:
         log.say(f"quantising to {quant} with {convert.requantise(first, out, quant)}")
-    found = describe(out)["precision"]
-    if found != quant:
+    precision = describe(out)["precision"]
+    if precision != quant:
         raise ModelError(
             f"the GGUF file in {quant}",
-            f"it says that it is {found}",
+            f"it says that it is {precision}",
             "Run: thumbwheel tools install, then try again",
         )
 
@@ -123,40 +119,43 @@ class GgufFile(Tokenized):
 
     def __init__(self, folder: Path, model: Path, adapter: Path | None = None) -> None:
         super().__init__(folder)
-        facts = describe(adapter or model)
-        self._template, self.dtype = (
-            describe(model)["template"] if adapter else facts["template"],
-            facts["precision"],
-        )
-        self.notes = tuple(_notes(self.dtype, facts["types"]))
-        with ExitStack() as held:
-            self._model = held.enter_context(Model(model, adapter))
-            self._server = (
-                held.enter_context(_server(model)) if tools.find("llama-server") else None
-            )
-            self._held = held.pop_all()
+        header = describe(model)
+        self._template = header["template"]
+        if adapter:
+            header = describe(adapter)
+        self.dtype = header["precision"]
+        self.notes = tuple(_notes(self.dtype, header["types"]))
+        with ExitStack() as stack:
+            self._model = stack.enter_context(Model(model, adapter))
+            self._server = None
+            if tools.find("llama-server"):
+                self._server = stack.enter_context(_server(model))
+            self._processes = stack.pop_all()
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """By the library."""
+        """Computed by the library of llama.cpp."""
         import torch
 
-        return [torch.from_numpy(one.copy()) for one in self._model.logits(rows, POSITIONS)]
+        return [
+            torch.from_numpy(row_logits.copy())
+            for row_logits in self._model.logits(rows, POSITIONS)
+        ]
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
-        """By the library."""
+        """Generated by the library of llama.cpp."""
         return self._model.greedy(row, most)
 
     def prompt_ids(self, messages: Messages) -> list[int]:
-        """As llama-server makes them of a chat; without one, the template of the file by jinja2 and
-        the tokens by the library."""
+        """The tokens that llama-server gives for a chat. Without a server, jinja2 renders the
+        file's template and the library tokenises."""
         if self._server is None:
             return self._rendered(messages)
         try:
             prompt = self._server.post("/apply-template", {"messages": messages})["prompt"]
         except ThumbwheelError:
             return []
-        asked = {"content": prompt, "add_special": True, "parse_special": True}
-        return [int(token) for token in self._server.post("/tokenize", asked)["tokens"]]
+        body = {"content": prompt, "add_special": True, "parse_special": True}
+        return [int(token) for token in self._server.post("/tokenize", body)["tokens"]]
 
     def _rendered(self, messages: Messages) -> list[int]:
         template = self._template or template_of(self.tokenizer)
@@ -167,24 +166,23 @@ class GgufFile(Tokenized):
         except DataError:
             return []
         bos = self.tokenizer.bos_token
-        twice = bool(
-            bos
-            and text.startswith(bos)
-            and self._model.tokens("a", special=True)[:1] == [self.tokenizer.bos_token_id]
-        )
-        return self._model.tokens(text[len(bos) :] if twice else text, special=True)
+        if bos and text.startswith(bos):
+            adds_bos = self._model.tokens("a", special=True)[:1] == [self.tokenizer.bos_token_id]
+            if adds_bos:
+                text = text[len(bos) :]
+        return self._model.tokens(text, special=True)
 
     def text_ids(self, text: str) -> list[int]:
-        """By llama.cpp's tokenizer."""
+        """Tokens of llama.cpp's tokenizer."""
         return self._model.tokens(text)
 
     def ends(self) -> frozenset[int]:
-        """What llama.cpp takes for an end of generation."""
+        """The tokens at which llama.cpp stops."""
         return self._model.ends
 
     def close(self) -> None:
-        """End the processes."""
-        self._held.close()
+        """Stop the processes."""
+        self._processes.close()
 
 
 def _server(model: Path) -> Any:
@@ -194,15 +192,14 @@ def _server(model: Path) -> Any:
 
 
 def _notes(precision: str, types: Mapping[str, int]) -> list[str]:
-    """What is not in the precision that the file is named after."""
-    usual = {precision, "F32", "Q6_K"} | (
-        {f"Q{bits}_K" for bits in (2, 3, 4, 5)} if "_K" in precision else set()
-    )
-    other = {
-        kind: count
-        for kind, count in types.items()
-        if kind not in (usual if precision.startswith("Q") else {precision, "F32"})
-    }
+    """A remark on tensors that are not in the file's precision. `types`: type of tensors -> how
+    many have it. Quantised files mix several types by design."""
+    expected = {precision, "F32"}
+    if precision.startswith("Q"):
+        expected.add("Q6_K")
+        if "_K" in precision:
+            expected |= {"Q2_K", "Q3_K", "Q4_K", "Q5_K"}
+    other = {kind: count for kind, count in types.items() if kind not in expected}
     if not other:
         return []
     kinds = ", ".join(f"{count} in {kind}" for kind, count in sorted(other.items()))

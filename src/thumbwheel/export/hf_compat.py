@@ -1,9 +1,9 @@
-"""Makes an exported folder load anywhere: transformers 4.x and 5.x, vLLM, converters.
+"""Writes the files beside the weights so that an exported folder loads everywhere: in transformers
+4.x and 5.x, vLLM and converters.
 
-transformers 5 writes `rope_parameters` alone, and 4.x then silently computes with a rope theta of
-10000; it names tokenizer classes that 4.x does not have; its list of extra special tokens stops
-4.x. So both spellings are written. Does not live here: what the weights are (merge.py), whether the
-result is right (parity.py).
+transformers 5 writes only `rope_parameters`, and 4.x then silently computes with a rope theta of
+10000. It names tokenizer classes that 4.x does not have, and its list of extra special tokens stops
+4.x. So both spellings are written.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ONLY_V5 = {
 
 
 LOADING = ("is_local", "backend", "local_files_only")
-"""Settings of the load that transformers 5 saves as if they were the tokenizer's."""
+"""Settings of loading that transformers 5 saves with those of the tokenizer."""
 
 
 def write_tokenizer(base: str, folder: Path) -> None:
-    """Tokenizer files with the template that training used, and the generation settings that end an
-    answer where training ended it."""
+    """Write the tokenizer with the chat template that training used, and generation settings that
+    end an answer where training ended it."""
     tokenizer = load_tokenizer(base)
     builder = PromptBuilder(tokenizer)
     stops, tokenizer.chat_template = builder.stop_ids, with_bos(builder)
@@ -49,38 +49,45 @@ def with_bos(builder: PromptBuilder) -> Any:
     """The chat template, beginning with BOS where training put one that the template does not
     write.
 
-    Whoever renders the template and tokenises without special tokens (transformers, vLLM) then sees
-    what training saw.
+    Programs that render the template and tokenise without special tokens (transformers, vLLM) then
+    get the tokens that training had.
     """
-    template, tokenizer = builder.tokenizer.chat_template, builder.tokenizer
+    tokenizer = builder.tokenizer
+    template = tokenizer.chat_template
     question = [{"role": "user", "content": "a"}]
-    missing = builder.prompt(question)[:1] == [tokenizer.bos_token_id] and not builder.render(
-        question
-    ).startswith(tokenizer.bos_token)
-    return "{{ bos_token }}" + template if missing and isinstance(template, str) else template
+    if builder.prompt(question)[:1] != [tokenizer.bos_token_id]:
+        return template
+    if builder.render(question).startswith(tokenizer.bos_token) or not isinstance(template, str):
+        return template
+    return "{{ bos_token }}" + template
 
 
 def tokenizer_settings(config: Mapping[str, Any], template: str) -> dict[str, Any]:
     """`config` of tokenizer_config.json in the spelling that 4.x and 5.x both read."""
-    known = {key: value for key, value in config.items() if key not in LOADING}
-    if known.get("tokenizer_class") in ONLY_V5:
-        known["tokenizer_class"] = ONLY_V5[known["tokenizer_class"]]
-    if isinstance(known.get("extra_special_tokens"), list):
-        known["additional_special_tokens"] = known.pop("extra_special_tokens")
-    return known | {"chat_template": template}
+    settings = {key: value for key, value in config.items() if key not in LOADING}
+    if settings.get("tokenizer_class") in ONLY_V5:
+        settings["tokenizer_class"] = ONLY_V5[settings["tokenizer_class"]]
+    if isinstance(settings.get("extra_special_tokens"), list):
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+    return settings | {"chat_template": template}
 
 
 def generation_settings(
     config: Mapping[str, Any], base: str, pad: int | None, stops: tuple[int, ...]
 ) -> dict[str, Any]:
-    """`config` (or the base's) with every id that ends an answer, those of the base first."""
-    known = dict(config) or _base_generation(base)
-    stated = known.get("eos_token_id")
-    first = [] if stated is None else [stated] if isinstance(stated, int) else list(stated)
-    ends = list(dict.fromkeys([*first, *stops]))
-    known["eos_token_id"] = ends[0] if len(ends) == 1 else ends
-    known.setdefault("pad_token_id", pad if pad is not None else ends[0])
-    return known
+    """`config` (or the base's) with all ids that end an answer, those of the base first."""
+    settings = dict(config) or _base_generation(base)
+    eos = settings.get("eos_token_id")
+    if eos is None:
+        base_ends = []
+    elif isinstance(eos, int):
+        base_ends = [eos]
+    else:
+        base_ends = list(eos)
+    ends = list(dict.fromkeys([*base_ends, *stops]))
+    settings["eos_token_id"] = ends[0] if len(ends) == 1 else ends
+    settings.setdefault("pad_token_id", pad if pad is not None else ends[0])
+    return settings
 
 
 def _base_generation(base: str) -> dict[str, Any]:
@@ -103,31 +110,34 @@ def complete_config(folder: Path) -> None:
 def both_spellings(config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with the keys of 4.x beside those of 5.x, in every nested part as well
     (text_config)."""
-    out = {
-        key: both_spellings(value) if key.endswith("_config") and isinstance(value, dict) else value
-        for key, value in config.items()
-    }
-    if "dtype" in out:
-        out["torch_dtype"] = out["dtype"]
-    ropes = out.get("rope_parameters")
-    return out | _old_ropes(ropes) if isinstance(ropes, dict) else out
+    spelled = dict(config)
+    for key, value in config.items():
+        if key.endswith("_config") and isinstance(value, dict):
+            spelled[key] = both_spellings(value)
+    if "dtype" in spelled:
+        spelled["torch_dtype"] = spelled["dtype"]
+    ropes = spelled.get("rope_parameters")
+    if isinstance(ropes, dict):
+        spelled |= _old_ropes(ropes)
+    return spelled
 
 
 def _old_ropes(ropes: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_theta` and `rope_scaling` as 4.x reads them; layer types with ropes of their own become
+    """`rope_theta` and `rope_scaling` as 4.x reads them. Separate ropes for layer types become
     theta and local base frequency."""
     if "full_attention" in ropes:
         local = ropes.get("sliding_attention") or {}
         frequency = {"rope_local_base_freq": local["rope_theta"]} if "rope_theta" in local else {}
         return _old_ropes(ropes["full_attention"] or {}) | frequency
-    kept = {key: ropes[key] for key in ("rope_theta", "partial_rotary_factor") if key in ropes}
+    settings = {key: ropes[key] for key in ("rope_theta", "partial_rotary_factor") if key in ropes}
     if ropes.get("rope_type", "default") == "default":
-        return kept
-    return kept | {"rope_scaling": {key: value for key, value in ropes.items() if key not in kept}}
+        return settings
+    scaling = {key: value for key, value in ropes.items() if key not in settings}
+    return settings | {"rope_scaling": scaling}
 
 
 def _change(path: Path, change: Any) -> None:
-    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     path.write_text(
-        json.dumps(change(found), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        json.dumps(change(config), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )

@@ -1,5 +1,5 @@
-"""What public libraries make of an exported folder: the tokenizer half, and the model half where
-that is transformers' or PEFT's."""
+"""Opens an exported folder with public libraries: the tokenizer with transformers, and the model
+where it is one of transformers or PEFT."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Tokenized:
-    """The tokenizer of `folder` as a plain user of transformers has it; a format that brings its
-    own model adds the rest of `Opened`."""
+    """The tokenizer of `folder` as a user of transformers loads it. A format that has its own model
+    adds the rest of `Opened`."""
 
     notes: tuple[str, ...] = ()
 
@@ -28,13 +28,13 @@ class Tokenized:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """Loaded when it is first asked for."""
+        """Loaded when first used."""
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(self.folder)
 
     def prompt_ids(self, messages: Messages) -> list[int]:
-        """By the saved chat template, as apply_chat_template makes them."""
+        """The same tokens as apply_chat_template gives with the saved template."""
         template, variables = template_of(self.tokenizer), self.tokenizer.special_tokens_map
         try:
             text = render_chat(template, messages, generation=True, variables=variables)
@@ -43,23 +43,23 @@ class Tokenized:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def text_ids(self, text: str) -> list[int]:
-        """Without BOS."""
+        """Tokens without BOS."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def ends(self) -> frozenset[int]:
-        """As the saved generation settings have it."""
+        """The eos tokens of the saved generation settings."""
         from transformers import GenerationConfig
 
-        found = GenerationConfig.from_pretrained(self.folder).eos_token_id
-        return frozenset([found] if isinstance(found, int) else found or [])
+        eos = GenerationConfig.from_pretrained(self.folder).eos_token_id
+        return frozenset([eos] if isinstance(eos, int) else eos or [])
 
     def close(self) -> None:
-        """Nothing but memory is held."""
+        """Free the memory."""
         self.__dict__.clear()
 
 
 class Loaded(Tokenized):
-    """With a model of transformers or PEFT."""
+    """An export with a model of transformers or PEFT."""
 
     def __init__(self, model: Any, folder: Path, dtype: str) -> None:
         super().__init__(folder)

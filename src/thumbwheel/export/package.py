@@ -1,7 +1,8 @@
-"""`export`: a version as a folder that others load; there whole and checked, or not at all.
+"""Exports a version as a folder that other programs load. The folder is complete and checked, or it
+does not exist.
 
-Written beside its place under another name, compared with the trained model, hashed, synced, then
-renamed.
+It is written beside its destination under another name, compared with the trained model, hashed,
+synced, and then renamed.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from thumbwheel.sdk.disk import sync
 MANIFEST = "thumbwheel.json"
 README = "README.md"
 CASES = 24
-"""Held-out cases that a model of smaller precision answers."""
-OWN = 8
+"""Held-out cases that an export of smaller precision answers."""
+AGENT_PROMPTS = 8
 """Prompts of the agent that parity is checked on besides the built-in ones."""
 
 
@@ -56,14 +57,15 @@ def export(
     """Write `version` of `agent` as `format` into the new folder `to` (default
     ./AGENT-VERSION-FORMAT, with the precision behind it).
 
-    Raises Conflict for a folder that holds something and for a tainted version, ModelError where
-    the base has changed or the result is not the trained model, StorageError for a full disk; none
-    of them leaves a folder. `accept` ("name: reason") keeps a result that is not the trained model,
+    Raises Conflict for a folder that is not empty and for a tainted version, ModelError where the
+    base has changed or the result is not the trained model, StorageError for a full disk; none of
+    them leaves a folder. `accept` ("name: reason") keeps a result that is not the trained model,
     and is recorded with it. A smaller precision also answers up to `cases` held-out cases of the
     agent.
     """
-    work = _begin(ws, agent, version, format, cases)
-    return _export(work, precision(format, quant), to, Acceptance.read(accept) if accept else None)
+    job = _begin(ws, agent, version, format, cases)
+    acceptance = Acceptance.read(accept) if accept else None
+    return _export(job, precision(format, quant), to, acceptance)
 
 
 def ladder(
@@ -75,8 +77,8 @@ def ladder(
     to: Path | None = None,
     cases: int = CASES,
 ) -> Iterator[Export]:
-    """One export a precision, below the folder `to`; what failed parity is recorded without files,
-    so that all can be compared.
+    """One export per precision, below the folder `to`. One that failed parity is recorded without
+    files, so that all can be compared.
 
     The model is merged and converted once, and the trained model computed once.
     """
@@ -86,166 +88,172 @@ def ladder(
             "it keeps the precision of the base, and has no other",
             "Leave --ladder out",
         )
-    named = dict.fromkeys(precision(format, one) for one in quants)
-    work, folder = _begin(ws, agent, version, format, cases), _parent(to)
-    places = {one: folder / _name(work, one) for one in named}
-    for place in places.values():
-        _check_target(place)
-    with scratch(ws.home, folder, "thumbwheel-ladder-") as shared:
-        for one, place in places.items():
-            yield _export(
-                replace(work, source=replace(work.source, scratch=shared)),
-                one,
-                place,
-                None,
-                keep_failed=True,
-            )
+    precisions = dict.fromkeys(precision(format, quant) for quant in quants)
+    job = _begin(ws, agent, version, format, cases)
+    parent = _make_parent(to)
+    destinations = {quant: parent / _default_name(job, quant) for quant in precisions}
+    for destination in destinations.values():
+        _require_free(destination)
+    with scratch(ws.home, parent, "thumbwheel-ladder-") as shared:
+        shared_job = replace(job, source=replace(job.source, scratch=shared))
+        for quant, destination in destinations.items():
+            yield _export(shared_job, quant, destination, None, keep_failed=True)
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Job:
+    """What to export. The trained model is computed when it is first needed."""
+
     ws: Workspace
     version: ModelVersion
-    format: str
-    form: Format
+    format_name: str
+    format: Format
     source: Source
     cases: int
-    known: list[parity.Reference] = field(default_factory=list)
+    computed: list[parity.Reference] = field(default_factory=list)
 
     def reference(self) -> parity.Reference:
-        if not self.known:
-            probes = [*parity.PROBES, *islice(training_prompts(self.ws, self.version), OWN)]
-            cases = score.cases_of(self.ws, self.version, self.cases if self.form.quants else 0)
-            checkers = resolve_paths(
-                self.ws, self.version.agent, ledger.settings(self.ws, self.version.agent).checkers
-            )
-            self.known.append(
-                replace(parity.reference(self.source, probes, cases), checkers=checkers)
-            )
-        return self.known[0]
+        if not self.computed:
+            agent_prompts = islice(own_prompts(self.ws, self.version), AGENT_PROMPTS)
+            probes = [*parity.PROBES, *agent_prompts]
+            # precisions are compared by the cases that they solve
+            most_cases = self.cases if self.format.quants else 0
+            cases = score.cases_of(self.ws, self.version, most_cases)
+            settings = ledger.settings(self.ws, self.version.agent).checkers
+            checkers = located(self.ws, self.version.agent, settings)
+            reference = parity.reference(self.source, probes, cases)
+            self.computed.append(replace(reference, checkers=checkers))
+        return self.computed[0]
 
 
-def _begin(ws: Workspace, agent: str, version: str, format: str, cases: int) -> _Work:
-    form = FORMATS.get(format)
-    one = versions.version(ws, agent, version)
-    _check(one)
-    return _Work(ws, one, format, form, _source(ws, one), cases)
+def _begin(ws: Workspace, agent: str, version: str, format: str, cases: int) -> _Job:
+    writer = FORMATS.get(format)
+    model_version = versions.version(ws, agent, version)
+    _require_exportable(model_version)
+    return _Job(ws, model_version, format, writer, _source(ws, model_version), cases)
 
 
-def precision(format: str, asked: str | None) -> str | None:
-    """`asked` as the format spells it, or its own choice; raises NotFound for one that it has not."""
-    form = FORMATS.get(format)
-    if asked is None:
-        return form.default()
-    if asked.upper() in form.quants:
-        return asked.upper()
-    why = (
-        "there is no such precision in it" if form.quants else "it keeps the precision of the base"
-    )
-    known = (
-        f"Known: {', '.join(form.quants)}.{nearest(asked.upper(), form.quants)}"
-        if form.quants
-        else "Leave --quant out"
-    )
-    raise NotFound(f"--quant {asked!r} of format {format!r}", why, known)
-
-
-def _name(work: _Work, quant: str | None) -> str:
-    return "-".join(
-        part for part in (work.version.agent, work.version.name, work.format, quant) if part
+def precision(format: str, requested: str | None) -> str | None:
+    """`requested` as the format spells it, or the format's own choice; raises NotFound for one that
+    the format does not have."""
+    writer = FORMATS.get(format)
+    if requested is None:
+        return writer.default()
+    quant = requested.upper()
+    if quant in writer.quants:
+        return quant
+    what = f"--quant {requested!r} of format {format!r}"
+    if not writer.quants:
+        raise NotFound(what, "it keeps the precision of the base", "Leave --quant out")
+    raise NotFound(
+        what,
+        "there is no such precision in it",
+        f"Known: {', '.join(writer.quants)}.{nearest(quant, writer.quants)}",
     )
 
 
-def _parent(to: Path | None) -> Path:
+def _default_name(job: _Job, quant: str | None) -> str:
+    parts = (job.version.agent, job.version.name, job.format_name, quant)
+    return "-".join(part for part in parts if part)
+
+
+def _make_parent(to: Path | None) -> Path:
     folder = (to or Path()).expanduser().resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unnameable(folder, error) from None
+        raise _unusable_folder(folder, error) from None
     return folder
 
 
 def _export(
-    work: _Work,
+    job: _Job,
     quant: str | None,
     to: Path | None,
-    accept: Acceptance | None,
+    acceptance: Acceptance | None,
     keep_failed: bool = False,
 ) -> Export:
-    target = (to or Path(_name(work, quant))).expanduser().resolve()
-    _check_target(target)
-    one, form, source = work.version, work.form, replace(work.source, quant=quant)
-    with _staging(work.ws.home, target) as folder:
-        with quiet_transformers():
-            form.write(source, folder)
-        log.say(f"comparing the {_what(work.format, quant)} export with the trained model")
-        known = work.reference()
-        found = parity.against(known, form, folder)
-        kept, why = not found.failures or accept is not None, None
-        if not (kept or keep_failed):
-            raise _not_the_model(one, _what(work.format, quant), found)
-        if found.failures and accept:
-            why = f"{accept.name}: {accept.reason}"
-        done = Export(
-            ids.new("exp"),
-            one.agent,
-            one.name,
-            work.format,
-            target,
-            {},
-            found,
-            quant,
-            why,
-            known.stops,
+    """Write, compare and record one export. One that failed parity and that nobody accepted raises
+    ModelError, or with `keep_failed` is recorded without files."""
+    destination = (to or Path(_default_name(job, quant))).expanduser().resolve()
+    _require_free(destination)
+    model_version, writer = job.version, job.format
+    source = replace(job.source, quant=quant)
+    title = _title(job.format_name, quant)
+    with _staging(job.ws.home, destination) as folder:
+        with quiet():
+            writer.write(source, folder)
+        log.say(f"comparing the {title} export with the trained model")
+        reference = job.reference()
+        result = parity.compare_folder(reference, writer, folder)
+        usable = not result.failures or acceptance is not None
+        if not (usable or keep_failed):
+            raise _parity_error(model_version, title, result)
+        accepted = None
+        if result.failures and acceptance:
+            accepted = f"{acceptance.name}: {acceptance.reason}"
+        finished = Export(
+            id=ids.new("exp"),
+            agent=model_version.agent,
+            version=model_version.name,
+            format=job.format_name,
+            path=destination,
+            files={},
+            parity=result,
+            quant=quant,
+            accepted=accepted,
+            stops=reference.stops,
         )
-        if kept:
-            (folder / README).write_text(_readme(one, done, form, source.name), encoding="utf-8")
-            done = replace(done, files=_files(folder))
-            (folder / MANIFEST).write_text(
-                json.dumps(_manifest(one, done, source.name), indent=2) + "\n", encoding="utf-8"
-            )
+        if usable:
+            # The manifest has the hashes of all other files, and the rename makes them visible.
+            readme = _readme(model_version, finished, writer, source.name)
+            (folder / README).write_text(readme, encoding="utf-8")
+            finished = replace(finished, files=_hashes(folder))
+            manifest = json.dumps(_manifest(model_version, finished, source.name), indent=2)
+            (folder / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
             for path in [*folder.rglob("*"), folder]:
                 sync(path)
-            folder.rename(target)
+            folder.rename(destination)
     try:
-        agent_id = versions.require_agent(work.ws, one.agent)
-        work.ws.db.write(lambda connection: store.add(connection, agent_id, one.id, done))
+        agent_id = versions.require_agent(job.ws, model_version.agent)
+        job.ws.db.write(
+            lambda connection: store.add(connection, agent_id, model_version.id, finished)
+        )
     except BaseException:
-        if kept:
-            shutil.rmtree(target, ignore_errors=True)
+        if usable:
+            shutil.rmtree(destination, ignore_errors=True)
         raise
-    return done
+    return finished
 
 
-def _what(format: str, quant: str | None) -> str:
+def _title(format: str, quant: str | None) -> str:
     return f"{format} {quant}" if quant else format
 
 
-def _source(ws: Workspace, one: ModelVersion) -> Source:
+def _source(ws: Workspace, model_version: ModelVersion) -> Source:
     require_training()
-    name, folder = locate_unchanged(one, ws.home.cache)
-    adapter = versions.adapter_folder(ws, one)
+    name, folder = pristine(model_version)
+    adapter = versions.adapter_folder(ws, model_version)
     if adapter is not None:
-        _check_base(adapter, one, folder)
+        _check_base(adapter, model_version, folder)
     return Source(str(folder), adapter, name)
 
 
-def _check_base(adapter: Path, one: ModelVersion, folder: Path) -> None:
-    """Raise ModelError for an adapter whose own metadata names another base; a folder that has
-    moved is told by its weights."""
-    said = adapter_base(adapter)
-    if said in ("", one.base, str(folder)):
+def _check_base(adapter: Path, model_version: ModelVersion, folder: Path) -> None:
+    """Raise ModelError for an adapter whose own metadata names another base. A folder that was
+    moved is recognised by its weights."""
+    named_base = adapter_base(adapter)
+    if named_base in ("", model_version.base, str(folder)):
         return
-    known = Path(said).expanduser()
-    other = (
-        base_fingerprint(known) != base_fingerprint(folder)
-        if known.is_dir()
-        else not known.is_absolute()
-    )
-    if other:
+    named_folder = Path(named_base).expanduser()
+    if named_folder.is_dir():
+        differs = base_fingerprint(named_folder) != base_fingerprint(folder)
+    else:
+        differs = not named_folder.is_absolute()
+    if differs:
         raise ModelError(
-            f"the adapter of version {one.name!r}",
-            f"its own metadata names the base {said!r}, the version {one.base!r}",
+            f"the adapter of version {model_version.name!r}",
+            f"its own metadata names the base {named_base!r}, the version {model_version.base!r}",
             "An adapter answers rightly on its own base only: train on that base, or export the "
             "version that belongs to it",
         )
@@ -257,151 +265,156 @@ def exports(ws: Workspace, version_id: str) -> list[Export]:
         return store.of_version(connection, version_id)
 
 
-def _check(one: ModelVersion) -> None:
-    if one.endpoint:
-        what = f"version {one.name!r} of agent {one.agent!r}"
+def _require_exportable(model_version: ModelVersion) -> None:
+    what = f"version {model_version.name!r} of agent {model_version.agent!r}"
+    if model_version.endpoint:
         raise ModelError(
             what,
             "somebody else serves it, and its weights are not here",
             "Export a version that was trained here",
         )
-    if one.tainted:
+    if model_version.tainted:
         raise Conflict(
-            f"version {one.name!r} of agent {one.agent!r}",
+            what,
             "it is tainted: data that it was trained on was erased",
             "Retrain without that data and export the new version",
         )
-    if one.state is not State.APPROVED:
+    if model_version.state is not State.APPROVED:
         log.say(
-            f"note: {one.name} is {one.state}; the gate has not approved it, and the export says so"
+            f"note: {model_version.name} is {model_version.state}; the gate has not approved it, "
+            "and the export says so"
         )
 
 
-def _check_target(target: Path) -> None:
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+def _require_free(destination: Path) -> None:
+    """Raise Conflict unless `destination` does not exist or is an empty folder."""
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise Conflict(
-            f"folder {str(target)!r}",
+            f"folder {str(destination)!r}",
             "something is there already",
             "Name a new folder with --to, or remove that one",
         )
 
 
 @contextmanager
-def _staging(home: Home, target: Path) -> Iterator[Path]:
-    """A folder beside `target` that is gone afterwards unless it was renamed."""
+def _staging(home: Home, destination: Path) -> Iterator[Path]:
+    """A folder beside `destination`, removed afterwards unless it was renamed."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(
-                scratch(home, target.parent, f".{target.name}-", ".unfinished")
+                scratch(home, destination.parent, f".{destination.name}-", ".unfinished")
             )
         except OSError as error:
-            raise _unnameable(target, error) from None
-        with _explained(target):
+            raise _unusable_folder(destination, error) from None
+        with _storage_errors(destination):
             yield folder
 
 
 @contextmanager
-def _explained(target: Path) -> Iterator[None]:
+def _storage_errors(destination: Path) -> Iterator[None]:
+    """Inside, what a full disk raises becomes a StorageError."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(target, error) from error
+        raise _unwritable(destination, error) from error
     except Exception as error:
-        if type(error).__module__.startswith(
-            "safetensors"
-        ):  # SafetensorError is how its writer says "disk full"
-            raise _unwritable(target, error) from error
+        # The writer of safetensors raises its SafetensorError for a full disk.
+        if type(error).__module__.startswith("safetensors"):
+            raise _unwritable(destination, error) from error
         raise
 
 
-def _unnameable(target: Path, error: OSError) -> InputError:
+def _unusable_folder(folder: Path, error: OSError) -> InputError:
     return InputError(
-        f"folder {str(target)!r}",
+        f"folder {str(folder)!r}",
         error.strerror or str(error),
         "Name a folder that can be written with --to",
     )
 
 
-def _unwritable(target: Path, error: Exception) -> StorageError:
+def _unwritable(destination: Path, error: Exception) -> StorageError:
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return StorageError(
-        f"export to {str(target)!r}",
+        f"export to {str(destination)!r}",
         f"it cannot be written: {why}",
         "Free some space, then run the same command again",
     )
 
 
-def _not_the_model(one: ModelVersion, format: str, found: Parity) -> ModelError:
+def _parity_error(model_version: ModelVersion, title: str, result: Parity) -> ModelError:
+    if title == "adapter":
+        advice = "Report it with the base's name"
+    else:
+        advice = "Export it with --format adapter, or in a finer precision,"
     return ModelError(
-        f"the {format} export of {one.name} of agent {one.agent!r}",
-        f"loaded again it is not the model that was trained: {'; '.join(found.failures)}",
-        "Nothing was kept. "
-        + (
-            "Report it with the base's name"
-            if format == "adapter"
-            else "Export it with --format adapter, or in a finer precision,"
-        )
-        + ' or take it by name: --accept "NAME: REASON"',
+        f"the {title} export of {model_version.name} of agent {model_version.agent!r}",
+        f"loaded again it is not the model that was trained: {'; '.join(result.failures)}",
+        f'Nothing was kept. {advice} or take it by name: --accept "NAME: REASON"',
     )
 
 
-def _files(folder: Path) -> dict[str, dict[str, Any]]:
-    found = {}
+def _hashes(folder: Path) -> dict[str, dict[str, Any]]:
+    files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        found[path.relative_to(folder).as_posix()] = {
-            "sha256": ids.file_hash(path),
-            "size": path.stat().st_size,
-        }
-    return found
+        name = path.relative_to(folder).as_posix()
+        files[name] = {"sha256": ids.file_hash(path), "size": path.stat().st_size}
+    return files
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """What thumbwheel.json of an exported folder says; empty where none can be read."""
+    """The content of thumbwheel.json in an exported folder; empty where it cannot be read."""
     try:
         return dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return {}
 
 
-def _manifest(one: ModelVersion, done: Export, base: str) -> dict[str, Any]:
-    """thumbwheel.json: what this folder is, and the hash of every other file in it."""
+def _manifest(model_version: ModelVersion, finished: Export, base: str) -> dict[str, Any]:
+    """thumbwheel.json: the lineage of this folder, and the hash of every other file in it."""
     return {
-        "export": done.id,
-        "agent": done.agent,
-        "version": done.version,
-        "version_id": one.id,
-        "state": one.state,
-        "basis": one.basis,
-        "format": done.format,
-        "quant": done.quant,
-        "stops": list(done.stops),
+        "export": finished.id,
+        "agent": finished.agent,
+        "version": finished.version,
+        "version_id": model_version.id,
+        "state": model_version.state,
+        "basis": model_version.basis,
+        "format": finished.format,
+        "quant": finished.quant,
+        "stops": list(finished.stops),
         "base": base,
-        "base_fingerprint": one.base_fingerprint,
-        "adapter": one.adapter,
-        "run_id": one.run_id,
-        "parity": asdict(done.parity),
-        "accepted": done.accepted,
-        "files": done.files,
+        "base_fingerprint": model_version.base_fingerprint,
+        "adapter": model_version.adapter,
+        "run_id": model_version.run_id,
+        "parity": asdict(finished.parity),
+        "accepted": finished.accepted,
+        "files": finished.files,
     }
 
 
-def _readme(one: ModelVersion, done: Export, form: Format, base: str) -> str:
-    found, usage = done.parity, form.usage(str(done.path))
-    fence = "sh" if usage.startswith("$ ") else "python"
-    accepted = (
-        f"\nIt is not the trained model within its limits ({'; '.join(found.failures)}). Taken by "
-        f"{done.accepted}.\n"
-    )
-    return (
-        f"---\nbase_model: {json.dumps(base)}\nlibrary_name: {form.library}\npipeline_tag: "
-        "text-generation\n---\n\n"
-        f"# {one.agent} {one.name} ({_what(done.format, done.quant)})\n\n"
-        f"State when exported: {one.state}{f' on {one.basis}' if one.basis else ''}. "
+def _readme(model_version: ModelVersion, finished: Export, writer: Format, base: str) -> str:
+    result = finished.parity
+    usage = writer.usage(str(finished.path))
+    language = "sh" if usage.startswith("$ ") else "python"
+    title = _title(finished.format, finished.quant)
+    basis = f" on {model_version.basis}" if model_version.basis else ""
+    text = (
+        "---\n"
+        f"base_model: {json.dumps(base)}\n"
+        f"library_name: {writer.library}\n"
+        "pipeline_tag: text-generation\n"
+        "---\n\n"
+        f"# {model_version.agent} {model_version.name} ({title})\n\n"
+        f"State when exported: {model_version.state}{basis}. "
         f"Written by Thumbwheel; `{MANIFEST}` has the lineage and the hash of every file.\n\n"
-        f"```{fence}\n{usage.replace('$ ', '')}```\n\n"
-        f"Parity with the trained model on {found.prompts} prompts, {found.tokens} tokens "
-        f"(float32 against {found.dtype}): largest logit "
-        f"difference {found.max_abs_diff:.2g}, mean KL {found.mean_kl:.2g} nats, same most likely "
-        f"token {100 * found.top1:.2f} %.\n"
-        f"{accepted if done.accepted else ''}"
+        f"```{language}\n{usage.replace('$ ', '')}```\n\n"
+        f"Parity with the trained model on {result.prompts} prompts, {result.tokens} tokens "
+        f"(float32 against {result.dtype}): largest logit "
+        f"difference {result.max_abs_diff:.2g}, mean KL {result.mean_kl:.2g} nats, same most "
+        f"likely token {100 * result.top1:.2f} %.\n"
     )
+    if finished.accepted:
+        text += (
+            f"\nIt is not the trained model within its limits ({'; '.join(result.failures)}). "
+            f"Taken by {finished.accepted}.\n"
+        )
+    return text

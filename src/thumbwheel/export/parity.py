@@ -1,8 +1,8 @@
-"""Is the export the model that was trained? Tokens, ends of answers and logits on probe prompts,
-the trained side in float32.
+"""Checks that an export is the model that was trained: tokens, ends of answers, and logits on probe
+prompts.
 
-The trained model is base + adapter through our own loader; the exported one is what public programs
-make of the folder.
+The trained model is base + adapter in float32, loaded by our own loader; the exported one is loaded
+from the folder by the public program that it is for.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ LIMITS = {
     "Q3": Limits(0.40, 0.60, None),
     "Q2": Limits(0.80, 0.45, None),
 }
-"""By the precision of the exported weights, or how its name begins; what rounding to it costs, with
-room."""
+"""By the precision of the exported weights, or the beginning of its name: what rounding to it
+costs, with a margin."""
 
 LONGEST = 1024
 """Tokens of a probe; longer ones are left out."""
 
 FAR = 1e9
-"""Stands for a distance without a number, which neither JSON nor a report can hold: other
-vocabularies, logits that are not finite."""
+"""A distance that is no finite number, which JSON cannot hold: vocabularies of other sizes, logits
+that are not finite."""
 
 ANSWER = 32
-"""Tokens of the trained model's own greedy answer that are put behind a probe: where an export
-answers is where it has to agree."""
+"""Tokens of the trained model's greedy answer that are appended to a probe: an export has to agree
+where it answers."""
 
 SPEED = 32
-"""Tokens that are generated to say how fast it is."""
+"""Tokens that are generated to measure speed."""
 
 PROBES: tuple[Messages, ...] = (
     [{"role": "user", "content": "Hello"}],
@@ -75,7 +75,7 @@ PROBES: tuple[Messages, ...] = (
         {"role": "user", "content": "Another one, please:\t\n  1)"},
     ],
 )
-"""What every export is tried on besides the agent's own prompts."""
+"""Prompts for every export, besides those of the agent."""
 
 TEXTS = (
     "Hello, world! I'm sure we'll've it; DON'T.",
@@ -86,8 +86,8 @@ TEXTS = (
     "🙂🇩🇪👩\u200d👩\u200d👧 \u00a0\u2009\u200b end",
     "def f(x):\n    return {'a': [x**2, ...]}  # <b>&amp;</b> https://a.b/?c=d%20e",
 )
-"""Plain text, composed, that splits tokenizers apart: accents, scripts, digits, spaces, code.
-Special tokens are tried besides."""
+"""Plain text on which tokenizers differ: composed accents, scripts, digits, spaces, code. Special
+tokens are tried too."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Reference:
     """Held-out cases of the agent."""
     answers: Sequence[Answers] = ()
     """The trained model's, one a case."""
-    room: int = LONGEST
+    context: int = LONGEST
     """Tokens of prompt and answer together."""
     checkers: OwnerSettings = field(default_factory=dict)
     """What the owner gives the functions that cases name as their checkers."""
@@ -119,7 +119,8 @@ class Reference:
     @property
     def stops(self) -> tuple[str, ...]:
         """Texts of the tokens that end an answer."""
-        return tuple(self.builder.tokenizer.decode([one]) for one in self.builder.stop_ids)
+        decode = self.builder.tokenizer.decode
+        return tuple(decode([token]) for token in self.builder.stop_ids)
 
 
 def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] = ()) -> Reference:
@@ -129,15 +130,14 @@ def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] 
 
     model, tokenizer = load_base(source.base, "float32")
     builder = PromptBuilder(tokenizer)
-    room = min(
-        getattr(model.config.get_text_config(), "max_position_embeddings", None) or LONGEST, LONGEST
-    )
-    rows = _prompts(builder, probes, room)
-    cases = [case for case in cases if len(builder.prompt(case.prompt)) < room]
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    context = min(positions or LONGEST, LONGEST)
+    rows = _prompts(builder, probes, context)
+    cases = [case for case in cases if len(builder.prompt(case.prompt)) < context]
     if source.adapter:
         model = load_adapter(model, source.adapter)
     prompts = [prompt for _, prompt in rows]
-    dialogues = _answered(model, builder, prompts, room)
+    dialogues = _answered(model, builder, prompts, context)
     trained = logits(model, dialogues)
     base = None
     if source.adapter:
@@ -146,72 +146,93 @@ def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] 
     answers = score.trained_answers(model, builder, cases)
     del model
     gc.collect()
-    return Reference(builder, rows, trained, base, dialogues, cases, answers, room)
+    return Reference(builder, rows, trained, base, dialogues, cases, answers, context)
 
 
 def _answered(
-    model: Any, builder: PromptBuilder, prompts: Sequence[Sequence[int]], room: int
+    model: Any, builder: PromptBuilder, prompts: Sequence[Sequence[int]], context: int
 ) -> list[list[int]]:
-    """Each prompt with the model's greedy answer behind it, in `room` tokens together. The token
+    """Each prompt followed by the model's greedy answer, in `context` tokens together. The token
     that ends an answer is left out."""
     ends = frozenset(builder.stop_ids)
     dialogues = []
     for prompt in prompts:
-        longest = min(ANSWER, room - len(prompt))
+        longest = min(ANSWER, context - len(prompt))
         answer = greedy(model, prompt, longest, ends) if longest > 0 else []
         dialogues.append([*prompt, *(token for token in answer if token not in ends)])
     return dialogues
 
 
 DECOMPOSED = "e\u0301le\u0300ve, u\u0308ber"
-"""Accents as characters of their own; some tokenizers compose them first, and llama.cpp never does."""
+"""Accents as separate characters; some tokenizers compose them first, and llama.cpp never does."""
 
 
 def check(form: Format, folder: Path, source: Source, probes: Sequence[Messages]) -> Parity:
-    """Compare `folder` with the trained model on `probes`; says what was found, whether it is
-    enough is `Parity.failures`."""
-    return against(reference(source, probes), form, folder)
+    """Compare `folder` with the trained model on `probes`; `Parity.failures` tells whether the
+    result is good enough."""
+    return compare_folder(reference(source, probes), form, folder)
 
 
-def against(known: Reference, form: Format, folder: Path) -> Parity:
-    """Compare `folder` with what is known of the trained model."""
+def compare_folder(trained: Reference, form: Format, folder: Path) -> Parity:
+    """Compare `folder` with the trained model."""
     import torch
 
-    with quiet_transformers(), closing(form.open(folder, torch.float32)) as opened:
-        found = opened.logits(known.dialogues)
-        gap, kl, top1 = compare(known.trained, found)
-        ends = zip(known.stops, known.builder.stop_ids, strict=True)
-        return Parity(
-            prompts=len(known.rows),
-            tokens=sum(len(one) for one in known.trained),
-            dtype=opened.dtype,
-            max_abs_diff=gap,
-            mean_kl=kl,
-            top1=top1,
-            effect_kl=compare(known.trained, known.base)[1] if known.base else None,
-            same_prompts=all(opened.prompt_ids(messages) == row for messages, row in known.rows),
-            limits=limits(opened.dtype),
-            base_kl=compare(known.base, found)[1] if known.base else None,
-            same_text=same_text(known.builder, opened),
-            ends=tuple(text for text, one in ends if one not in opened.ends()),
-            size=_size(folder),
-            tokens_per_second=speed(opened, known.prompts),
-            task=score.task(
-                opened, known.builder, known.cases, known.answers, known.room, known.checkers
+    with quiet(), closing(form.open(folder, torch.float32)) as exported:
+        exported_logits = exported.logits(trained.dialogues)
+        max_abs_diff, mean_kl, top1 = compare(trained.trained, exported_logits)
+        effect_kl = base_kl = None
+        if trained.base:
+            _, effect_kl, _ = compare(trained.trained, trained.base)
+            _, base_kl, _ = compare(trained.base, exported_logits)
+
+        # Ends of answers in training at which the export does not stop.
+        exported_ends = exported.ends()
+        missing_ends = []
+        for text, token in zip(trained.stops, trained.builder.stop_ids, strict=True):
+            if token not in exported_ends:
+                missing_ends.append(text)
+        same_prompts = all(
+            exported.prompt_ids(messages) == prompt for messages, prompt in trained.rows
+        )
+        is_same_text = same_text(trained.builder, exported)
+        tokens_per_second = speed(exported, trained.prompts)
+        task = None
+        if trained.cases:
+            task = score.task(
+                exported,
+                trained.builder,
+                trained.cases,
+                trained.answers,
+                trained.context,
+                trained.checkers,
             )
-            if known.cases
-            else None,
-            notes=(*opened.notes, *_differences(known.builder, opened)),
+        return Parity(
+            prompts=len(trained.rows),
+            tokens=sum(len(logits) for logits in trained.trained),
+            dtype=exported.dtype,
+            max_abs_diff=max_abs_diff,
+            mean_kl=mean_kl,
+            top1=top1,
+            effect_kl=effect_kl,
+            same_prompts=same_prompts,
+            limits=limits(exported.dtype),
+            base_kl=base_kl,
+            same_text=is_same_text,
+            ends=tuple(missing_ends),
+            size=_size(folder),
+            tokens_per_second=tokens_per_second,
+            task=task,
+            notes=(*exported.notes, *_notes(trained.builder, exported)),
         )
 
 
 def limits(dtype: str) -> Limits:
-    """Those of `dtype`, else of the longest name that it begins with; the strictest where none is
-    known."""
-    known = [
-        name for name in LIMITS if dtype == name or (dtype[:1] == "Q" and dtype.startswith(name))
-    ]
-    return LIMITS[max(known, key=len, default="float32")]
+    """The limits of `dtype`, else of the longest name that it begins with; the strictest for an
+    unknown one."""
+    names = [name for name in LIMITS if dtype == name]
+    if dtype.startswith("Q"):
+        names += [name for name in LIMITS if dtype.startswith(name)]
+    return LIMITS[max(names, key=len, default="float32")]
 
 
 def same_text(builder: PromptBuilder, opened: Opened) -> bool:
@@ -225,10 +246,9 @@ def same_text(builder: PromptBuilder, opened: Opened) -> bool:
     )
 
 
-def _differences(builder: PromptBuilder, opened: Opened) -> list[str]:
-    if opened.text_ids(DECOMPOSED) == list(
-        builder.tokenizer(DECOMPOSED, add_special_tokens=False)["input_ids"]
-    ):
+def _notes(builder: PromptBuilder, opened: Opened) -> list[str]:
+    trained_ids = builder.tokenizer(DECOMPOSED, add_special_tokens=False)["input_ids"]
+    if opened.text_ids(DECOMPOSED) == list(trained_ids):
         return []
     return [
         "accents that are characters of their own (e + U+0301) are split otherwise than in "
@@ -259,22 +279,23 @@ def _prompts(
 ) -> list[tuple[Messages, list[int]]]:
     """The probes that fit and that the chat template accepts (some refuse a system message), with
     their token ids in training."""
-    found = []
+    rows = []
     for messages in probes:
         with suppress(DataError):
-            found.append((messages, builder.prompt(messages)))
-    kept = [one for one in found if len(one[1]) <= context]
-    if not kept:
+            prompt = builder.prompt(messages)
+            if len(prompt) <= context:
+                rows.append((messages, prompt))
+    if not rows:
         raise ModelError(
             "the chat template",
             "it refuses every probe prompt",
             "Set a template that takes a plain user message",
         )
-    return kept
+    return rows
 
 
-def compare(trained: Logits, found: Logits) -> tuple[float, float, float]:
-    """(largest difference of centred logits, mean KL(trained || found) in nats, top-1 agreement)
+def compare(trained: Logits, exported: Logits) -> tuple[float, float, float]:
+    """(largest difference of centred logits, mean KL(trained || exported) in nats, top-1 agreement)
     over all positions.
 
     Vocabularies of different sizes agree nowhere, and logits that are not finite with none: (FAR,
@@ -282,23 +303,21 @@ def compare(trained: Logits, found: Logits) -> tuple[float, float, float]:
     """
     import torch
 
-    pairs = list(zip(trained, found, strict=True))
-    if any(
-        one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all())
-        for one, other in pairs
-    ):
-        return FAR, FAR, 0.0
+    for reference, other in zip(trained, exported, strict=True):
+        if reference.shape != other.shape:
+            return FAR, FAR, 0.0
+        if not (reference.isfinite().all() and other.isfinite().all()):
+            return FAR, FAR, 0.0
 
-    gaps, kls, agree = [], [], []
-    for one, other in pairs:
-        gaps.append(
-            float(
-                ((one - one.mean(-1, keepdim=True)) - (other - other.mean(-1, keepdim=True)))
-                .abs()
-                .max()
-            )
+    gaps, kls, agreements = [], [], []
+    for reference, other in zip(trained, exported, strict=True):
+        centred_gap = (reference - reference.mean(-1, keepdim=True)) - (
+            other - other.mean(-1, keepdim=True)
         )
-        left, right = torch.log_softmax(one.double(), -1), torch.log_softmax(other.double(), -1)
-        kls.append((left.exp() * (left - right)).sum(-1))
-        agree.append((one.argmax(-1) == other.argmax(-1)).double())
-    return max(gaps), float(torch.cat(kls).mean().clamp(min=0)), float(torch.cat(agree).mean())
+        gaps.append(float(centred_gap.abs().max()))
+        logp = torch.log_softmax(reference.double(), -1)
+        exported_logp = torch.log_softmax(other.double(), -1)
+        kls.append((logp.exp() * (logp - exported_logp)).sum(-1))
+        agreements.append((reference.argmax(-1) == other.argmax(-1)).double())
+    mean_kl = float(torch.cat(kls).mean().clamp(min=0))
+    return max(gaps), mean_kl, float(torch.cat(agreements).mean())

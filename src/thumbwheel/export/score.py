@@ -1,6 +1,9 @@
-"""How well an exported model does the agent's own tasks, beside the trained model: greedy answers
-to held-out cases, judged by their checkers. A sample, for comparing precisions; whether a version
-is better than another is the business of the evaluation stage."""
+"""Scores an exported model and the trained one on held-out cases of the agent: greedy answers,
+judged by the checkers of the cases.
+
+It is a sample for comparing precisions. Whether one version is better than another is decided by
+the evaluation stage.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +28,26 @@ BATCH = 8
 
 
 def cases_of(ws: Workspace, version: ModelVersion, most: int) -> list[Case]:
-    """The first `most` held-out cases of the version; none where the agent has none."""
+    """The first `most` held-out cases of the version; empty where the agent has none."""
     return gate_rows(ws, version, needed=False).cases[:most] if most else []
 
 
 def trained_answers(model: Any, builder: PromptBuilder, cases: Sequence[Case]) -> list[Answers]:
-    """Of the trained model."""
+    """The trained model's greedy answers."""
     from thumbwheel.engine.rollout import Sampling
     from thumbwheel.engine.sampler import GroupSampler
 
-    found: list[Answers] = []
+    answers: list[Answers] = []
     sampler = GroupSampler(model, builder.tokenizer, rows=BATCH)
     sampling = Sampling(max_new_tokens=MOST, temperature=0.0, stop_ids=builder.stop_ids)
     with log.progress("cases, by the trained model", len(cases), "cases") as advance:
         for start in range(0, len(cases), BATCH):
-            some = cases[start : start + BATCH]
-            groups = sampler.sample([builder.prompt(case.prompt) for case in some], 1, sampling)
-            found += [(Answer(one.text, one.finish, len(one.ids)),) for one, *_ in groups]
-            advance(len(some))
-    return found
+            batch = cases[start : start + BATCH]
+            prompts = [builder.prompt(case.prompt) for case in batch]
+            for sample, *_ in sampler.sample(prompts, 1, sampling):
+                answers.append((Answer(sample.text, sample.finish, len(sample.ids)),))
+            advance(len(batch))
+    return answers
 
 
 def task(
@@ -51,27 +55,34 @@ def task(
     builder: PromptBuilder,
     cases: Sequence[Case],
     trained: Sequence[Answers],
-    room: int,
+    context: int,
     owner: OwnerSettings,
 ) -> TaskScore | None:
-    """The score of the exported model beside that of the trained one, prompt and answer in `room`
-    tokens; None where no case could be judged."""
-    found = []
+    """The scores of the exported and of the trained model, prompt and answer in `context` tokens
+    together; None where no case could be judged."""
+    exported = []
     with log.progress("cases, by the export", len(cases), "cases") as advance:
         for case in cases:
-            found.append(_answer(opened, builder, case, room))
+            exported.append(_answer(opened, builder, case, context))
             advance()
-    values = list(paired(judge(cases, trained, owner), judge(cases, found, owner)))
-    if not values:
+    pairs = list(paired(judge(cases, trained, owner), judge(cases, exported, owner)))
+    if not pairs:
         return None
-    groups = [cases[value.index].group for value in values]
-    before = [value.before for value in values]
-    gain = compare(before, [value.after for value in values], groups)
-    return TaskScore(len(values), gain.after, gain.before, gain.interval.low, gain.interval.high)
+    groups = [cases[index].group for index, _, _ in pairs]
+    trained_scores = [score for _, score, _ in pairs]
+    exported_scores = [score for _, _, score in pairs]
+    comparison = compare(trained_scores, exported_scores, groups)
+    return TaskScore(
+        cases=len(pairs),
+        score=comparison.after,
+        trained=comparison.before,
+        low=comparison.interval.low,
+        high=comparison.interval.high,
+    )
 
 
-def _answer(opened: Opened, builder: PromptBuilder, case: Case, room: int) -> Answers:
+def _answer(opened: Opened, builder: PromptBuilder, case: Case, context: int) -> Answers:
     prompt = builder.prompt(case.prompt)
-    ids = opened.greedy(prompt, min(MOST, room - len(prompt)))
+    ids = opened.greedy(prompt, min(MOST, context - len(prompt)))
     finish = "stop" if ids and ids[-1] in opened.ends() else "length"
     return (Answer(builder.tokenizer.decode(ids, skip_special_tokens=True), finish, len(ids)),)

@@ -13,7 +13,7 @@ from thumbwheel.export.types import Export, Limits, Parity, TaskScore
 
 
 def add(connection: sa.Connection, agent_id: str, version_id: str, done: Export) -> None:
-    """Remember a finished export."""
+    """Insert a finished export."""
     connection.execute(
         exports.insert().values(
             id=done.id,
@@ -47,19 +47,20 @@ def of_version(connection: sa.Connection, version_id: str) -> list[Export]:
 def _export(row: sa.RowMapping) -> Export:
     stored = dict(row["parity"])
     stops = tuple(stored.pop("stops", ()))
-    task = stored.get("task") and TaskScore(**stored["task"])
-    texts = {name: tuple(stored.get(name, ())) for name in ("ends", "notes")}
-    parity = Parity(**stored | texts | {"limits": Limits(**stored["limits"]), "task": task})
-    version, place = f"v{row['number']}", Path(row["path"])
+    stored["limits"] = Limits(**stored["limits"])
+    if stored.get("task"):
+        stored["task"] = TaskScore(**stored["task"])
+    for name in ("ends", "notes"):
+        stored[name] = tuple(stored.get(name, ()))
     return Export(
-        row["id"],
-        row["slug"],
-        version,
-        row["format"],
-        place,
-        row["files"],
-        parity,
-        row["quant"],
-        row["accepted"],
-        stops,
+        id=row["id"],
+        agent=row["slug"],
+        version=f"v{row['number']}",
+        format=row["format"],
+        path=Path(row["path"]),
+        files=row["files"],
+        parity=Parity(**stored),
+        quant=row["quant"],
+        accepted=row["accepted"],
+        stops=stops,
     )

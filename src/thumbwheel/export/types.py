@@ -1,4 +1,5 @@
-"""Nouns of this stage: what is exported, how well it matched, where it lies."""
+"""The types of this stage: the source of an export, its parity with the trained model, and the
+finished export."""
 
 from __future__ import annotations
 
@@ -22,24 +23,24 @@ class Source:
     """Folder of the base."""
     adapter: Path | None
     name: str
-    """What others call the base: a hub id, or the folder's absolute path."""
+    """The base's public name: a hub id, or the folder's absolute path."""
     quant: str | None = None
-    """The precision that was asked for, in capitals (Q4_K_M); None for the format's own choice."""
+    """The requested precision, in capitals (Q4_K_M); None for the format's own choice."""
     scratch: Path | None = None
-    """Where intermediate files may stay for the next precision of the same model; None: they are
-    made anew."""
+    """Folder for intermediate files that the next precision of the same model reuses; None where
+    they are not shared."""
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Somebody who takes an export that failed parity, by name and with a reason."""
+    """A person who accepts a failed check, by name and with a reason."""
 
     name: str
     reason: str
 
     @classmethod
     def read(cls, text: str) -> Acceptance:
-        """Of "Ada Byron: only for the demo"; raises InputError where either is missing."""
+        """Parse "Ada Byron: only for the demo"; raises InputError where either part is missing."""
         name, _, reason = (part.strip() for part in text.partition(":"))
         if not (name and reason):
             raise InputError(
@@ -67,7 +68,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """How the exported model answers cases of the agent, beside the trained model on the same ones."""
+    """The scores of the exported and of the trained model on the same cases of the agent."""
 
     cases: int
     score: float
@@ -80,7 +81,7 @@ class TaskScore:
 
 @dataclass(frozen=True)
 class Parity:
-    """The exported folder, loaded without our code, against the trained model computed in float32."""
+    """The exported folder, loaded without our code, against the trained model in float32."""
 
     prompts: int
     tokens: int
@@ -112,45 +113,52 @@ class Parity:
 
     @property
     def failures(self) -> list[str]:
-        """What is beyond its limit, in words; empty when the export may be used."""
-        checks = {
-            "its tokenizer or chat template gives other prompt tokens than training saw": not self.same_prompts,
-            "its tokenizer splits plain text otherwise than the trained one": not self.same_text,
-            f"its answers do not end at {', '.join(self.ends)}": bool(self.ends),
-            f"mean KL {self.mean_kl:.2g} is above {self.limits.mean_kl:.2g}": not self.mean_kl
-            <= self.limits.mean_kl,
-            f"top-1 agreement {self.top1:.4f} is below {self.limits.top1}": not self.top1
-            >= self.limits.top1,
-            f"a logit differs by {self.max_abs_diff:.2g}, above {self.limits.logits}": self._apart,
-            f"mean KL {self.mean_kl:.2g} is not small beside what was trained "
-            f"({self._effect:.2g}): rounding loses it": self._drowned,
-            f"it is nearer to the base (KL {self.base_kl or 0:.2g}) than to the trained model "
-            f"({self.mean_kl:.2g})": self._lost,
-        }
-        return [text for text, failed in checks.items() if failed]
+        """What is beyond its limit, in words; empty if the export may be used."""
+        limits = self.limits
+        failures = []
+        if not self.same_prompts:
+            failures.append(
+                "its tokenizer or chat template gives other prompt tokens than training saw"
+            )
+        if not self.same_text:
+            failures.append("its tokenizer splits plain text otherwise than the trained one")
+        if self.ends:
+            failures.append(f"its answers do not end at {', '.join(self.ends)}")
+        # written so that a NaN fails
+        if not self.mean_kl <= limits.mean_kl:
+            failures.append(f"mean KL {self.mean_kl:.2g} is above {limits.mean_kl:.2g}")
+        if not self.top1 >= limits.top1:
+            failures.append(f"top-1 agreement {self.top1:.4f} is below {limits.top1}")
+        if limits.logits is not None and not self.max_abs_diff <= limits.logits:
+            failures.append(f"a logit differs by {self.max_abs_diff:.2g}, above {limits.logits}")
+        if self._rounded_away:
+            failures.append(
+                f"mean KL {self.mean_kl:.2g} is not small beside what was trained "
+                f"({self._effect:.2g}): rounding loses it"
+            )
+        if self._nearer_to_base:
+            failures.append(
+                f"it is nearer to the base (KL {self.base_kl or 0:.2g}) than to the trained model "
+                f"({self.mean_kl:.2g})"
+            )
+        return failures
 
     @property
     def _effect(self) -> float:
         return self.effect_kl or 0.0
 
     @property
-    def _apart(self) -> bool:
-        return self.limits.logits is not None and not self.max_abs_diff <= self.limits.logits
-
-    @property
-    def _drowned(self) -> bool:
+    def _rounded_away(self) -> bool:
         share = self.limits.of_effect
-        return (
-            share is not None
-            and self._effect > VISIBLE
-            and not self.mean_kl <= self._effect * share
-        )
+        if share is None or not self._effect > VISIBLE:
+            return False
+        return not self.mean_kl <= self._effect * share
 
     @property
-    def _lost(self) -> bool:
-        return (
-            self.base_kl is not None and self._effect > VISIBLE and not self.mean_kl < self.base_kl
-        )
+    def _nearer_to_base(self) -> bool:
+        if self.base_kl is None or not self._effect > VISIBLE:
+            return False
+        return not self.mean_kl < self.base_kl
 
 
 VISIBLE = 1e-8
@@ -171,7 +179,7 @@ class Export:
     parity: Parity
     quant: str | None = None
     accepted: str | None = None
-    """Who took it in spite of a failed parity, and why ("name: reason"); None where nothing failed."""
+    """Who accepted a failed parity, and why ("name: reason"); None where nothing failed."""
     stops: tuple[str, ...] = ()
     """Texts of the tokens that end an answer; what serves the files has to stop at each."""
 

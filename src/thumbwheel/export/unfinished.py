@@ -1,9 +1,9 @@
-"""Folders in which exports are being written: each has a note in the home, and the next command
-takes away what a kill left.
+"""Folders in which exports are being written. Each has a note in the home, by which the next
+command finds and removes what a killed export left.
 
 The note holds the folder's path and is locked by the process that writes there. A note that nobody
-holds is that of a process which has ended, so its folder goes; the folder of an export that runs is
-never touched. Not here: what is written (package.py).
+holds belongs to a process that has ended, so its folder is removed; the folder of a running export
+is never touched.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 from thumbwheel.core.config import Home
 
 NOTES = "unfinished"
-"""Of the home: one file for each folder that is being written."""
+"""Folder of the home with one file for each folder that is being written."""
 
 
 @contextmanager
 def scratch(home: Home, parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """A new folder below `parent`, gone afterwards unless it was renamed; raises OSError where it
-    cannot be made."""
+    """A new folder below `parent`, removed afterwards unless it was renamed; raises OSError where
+    it cannot be created."""
     sweep(home)
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f"{prefix}{secrets.token_hex(4)}{suffix}"
@@ -38,7 +38,7 @@ def scratch(home: Home, parent: Path, prefix: str, suffix: str = "") -> Iterator
 
 
 def sweep(home: Home) -> int:
-    """Take away the folders of exports that were killed; how many there were."""
+    """Remove the folders of exports that were killed, and return how many there were."""
     swept = 0
     for note in sorted((home.path / NOTES).glob("*")):
         try:
@@ -54,26 +54,25 @@ def sweep(home: Home) -> int:
 
 
 def _remove(note: Path) -> bool:
-    """Take away the folder of a note that nobody holds; False where it was gone already."""
+    """Remove the folder of a note that nobody holds; False where it was gone already."""
     folder = Path(os.fsdecode(note.read_bytes()))
-    there = folder.name == note.name and folder.is_dir()
-    if there:
+    exists = folder.name == note.name and folder.is_dir()
+    if exists:
         shutil.rmtree(folder, ignore_errors=True)
     note.unlink(missing_ok=True)
-    return there
+    return exists
 
 
 @contextmanager
 def _noted(home: Home, folder: Path) -> Iterator[None]:
-    """Inside, the note of `folder` is there and held by this process."""
+    """Inside, this process holds the note of `folder`."""
     note = home.path / NOTES / folder.name
     note.parent.mkdir(mode=0o700, exist_ok=True)
     while True:
         handle = os.open(note, os.O_RDWR | os.O_CREAT, 0o600)
         if _take(handle) and note.exists():
             break
-        # a sweep met it before it was held
-        os.close(handle)
+        os.close(handle)  # a sweep removed it before it was held
     try:
         os.write(handle, os.fsencode(folder))
         os.fsync(handle)

@@ -1,5 +1,5 @@
-"""Exports in a tree by agent and version: `AGENT/VERSION/policy`, beside it the reward model that
-judged the run, as `reward_model/`, and what the training came to, as training_results.json.
+"""Exports in a tree by agent and version: `AGENT/VERSION/policy`, and beside it the reward model
+that judged the run (`reward_model/`) and the results of the training (training_results.json).
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,12 @@ def export(
     version: str,
     format: str = "merged",
     root: Path | None = None,
-    *more: Any,
+    *arguments: Any,
 ) -> Export:
-    """As package.export, into `AGENT/VERSION/policy` below `root` (default ./models), with what
-    belongs to the run beside it.
+    """Like package.export, which gets `arguments`, into `AGENT/VERSION/policy` below `root`
+    (default ./models), with what belongs to the run beside it.
 
-    Raises Conflict where a reward model lies there already, or the one that judged the run is
+    Raises Conflict where there is a reward model already, or the one that judged the run is
     tainted.
     """
     exported = versions.version(ws, agent, version)
@@ -49,20 +48,21 @@ def export(
             "it is there already",
             "Move it away, or name another --to",
         )
-    done = package.export(ws, agent, exported.name, format, folder / "policy", *more)
-    beside = done.path.with_name(REWARD_MODEL) if judge else None
-    results = done.path.with_name(RESULTS)
+    finished = package.export(ws, agent, exported.name, format, folder / "policy", *arguments)
+    reward_model = finished.path.with_name(REWARD_MODEL) if judge else None
+    results = finished.path.with_name(RESULTS)
     try:
-        if judge is not None and beside is not None:
-            shutil.copytree(judge, beside)
-        figures = {
-            "model_path": str(done.path),
-            "reward_model_path": beside and str(beside),
-        } | results_of(ws, exported)
+        if judge is not None and reward_model is not None:
+            shutil.copytree(judge, reward_model)
+        paths = {
+            "model_path": str(finished.path),
+            "reward_model_path": reward_model and str(reward_model),
+        }
+        figures = paths | results_of(ws, exported)
         rundir.replace(results, json.dumps(figures, indent=2) + "\n")
     except OSError as error:
         raise rundir.unwritable(results, error) from error
-    return done
+    return finished
 
 
 def _judge(ws: Workspace, version: ModelVersion) -> Path | None:
@@ -70,20 +70,21 @@ def _judge(ws: Workspace, version: ModelVersion) -> Path | None:
     it is gone."""
     if version.run_id is None:
         return None
-    named = find_run(ws, version.run_id).config.get("reward_model")
-    if named is None:
+    name = find_run(ws, version.run_id).config.get("reward_model")
+    if name is None:
         return None
-    if Path(named).expanduser().is_dir():
-        return Path(named).expanduser()
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
     try:
-        return reward_models.folder(ws, reward_models.find(ws, version.agent, named))
+        return reward_models.folder(ws, reward_models.find(ws, version.agent, name))
     except NotFound:
         return None
 
 
 def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
-    """What is known of the run, up to the checkpoint that the version is: a figure that its method
-    does not have is null, a history empty.
+    """The figures of the run up to the version's checkpoint. A figure that the method does not have
+    is null, a history empty.
 
     The final reward is that of answers to held-out prompts where the run measured it, else that of
     the last batch.
@@ -116,12 +117,13 @@ def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
     }
 
 
-def _feedback(ws: Workspace, one: ModelVersion) -> int:
-    """Distinct feedback that the rows of the run came from."""
-    own = dataset_of(ws, one)
-    rows = (
-        chain.from_iterable(load_rows(ws, own.id, split) for split in ("train", "dev"))
-        if own
-        else ()
-    )
-    return len({known for row in rows for known in row.feedback_ids})
+def _feedback(ws: Workspace, model_version: ModelVersion) -> int:
+    """How many feedback items the rows of the run came from."""
+    dataset = dataset_of(ws, model_version)
+    if dataset is None:
+        return 0
+    feedback_ids: set[str] = set()
+    for split in ("train", "dev"):
+        for row in load_rows(ws, dataset.id, split):
+            feedback_ids.update(row.feedback_ids)
+    return len(feedback_ids)

@@ -1,8 +1,7 @@
-"""The safetensors of a base and of its copy: where each tensor lies, reading one, writing one in
-its place.
+"""Reads and overwrites single tensors in safetensors files.
 
-The library writes a file at once, which needs all of its tensors in memory; one tensor of known
-size and place does not.
+The library writes a file at once, which needs all of its tensors in memory; overwriting one tensor
+of known size and offset does not.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat1
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one tensor lies; `dtype` is None where it is not floating point."""
+class Slot:
+    """The bytes of one tensor in a file; `dtype` is None where it is not floating point."""
 
     file: str
     start: int
@@ -34,80 +33,77 @@ class Place:
     dtype: str | None
 
 
-def layout(folder: Path) -> tuple[list[str], dict[str, Place]]:
-    """(every file that the weights are in, the index among them; tensor name -> place).
+def layout(folder: Path) -> tuple[list[str], dict[str, Slot]]:
+    """(all files of the weights, with their index; tensor name -> slot).
 
     Raises ModelError where the index names anything but safetensors beside it.
     """
     if (folder / WEIGHTS).is_file():
         return [WEIGHTS], _header(folder, WEIGHTS)
-    shards = sorted(
-        set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-    )
-    if other := [
-        shard for shard in shards if Path(shard).name != shard or not shard.endswith(".safetensors")
-    ]:
-        raise ModelError(
-            f"{str(folder / INDEX)!r}",
-            f"it names {other[0]!r}, which is no safetensors file beside it",
-            "Get the base anew",
-        )
-    return [INDEX, *shards], {
-        name: place for shard in shards for name, place in _header(folder, shard).items()
-    }
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    shards = sorted(set(index["weight_map"].values()))
+    for shard in shards:
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise ModelError(
+                f"{str(folder / INDEX)!r}",
+                f"it names {shard!r}, which is no safetensors file beside it",
+                "Get the base anew",
+            )
+    slots: dict[str, Slot] = {}
+    for shard in shards:
+        slots |= _header(folder, shard)
+    return [INDEX, *shards], slots
 
 
-def _header(folder: Path, file: str) -> dict[str, Place]:
+def _header(folder: Path, file: str) -> dict[str, Slot]:
     with (folder / file).open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         entries: Mapping[str, dict[str, list[int]]] = json.loads(stream.read(length))
-    places = {}
+    slots = {}
     for name, entry in entries.items():
-        if name != "__metadata__":
-            start, end = entry["data_offsets"]
-            places[name] = Place(
-                file,
-                8 + length + start,
-                end - start,
-                tuple(entry["shape"]),
-                DTYPES.get(str(entry["dtype"])),
-            )
-    return places
+        if name == "__metadata__":
+            continue
+        start, end = entry["data_offsets"]
+        slots[name] = Slot(
+            file=file,
+            start=8 + length + start,
+            size=end - start,
+            shape=tuple(entry["shape"]),
+            dtype=DTYPES.get(str(entry["dtype"])),
+        )
+    return slots
 
 
-def read(folder: Path, place: Place) -> torch.Tensor:
-    """One tensor, in memory of its own: a mapped file would count as memory until it is closed."""
+def read(folder: Path, slot: Slot) -> torch.Tensor:
+    """One tensor, copied: a memory-mapped file would count as memory until it is closed."""
     import torch
 
-    with (folder / place.file).open("rb") as stream:
-        stream.seek(place.start)
-        data = bytearray(stream.read(place.size))
-    return torch.frombuffer(data, dtype=getattr(torch, str(place.dtype))).reshape(place.shape)
+    with (folder / slot.file).open("rb") as stream:
+        stream.seek(slot.start)
+        data = bytearray(stream.read(slot.size))
+    return torch.frombuffer(data, dtype=getattr(torch, str(slot.dtype))).reshape(slot.shape)
 
 
-def write(folder: Path, place: Place, tensor: torch.Tensor) -> None:
-    """Put `tensor`, cast to the precision of what is there, in the place of what is there."""
+def write(folder: Path, slot: Slot, tensor: torch.Tensor) -> None:
+    """Overwrite the tensor in `slot` with `tensor`, cast to its precision."""
     import torch
 
-    data = (
-        tensor.detach()
-        .to(getattr(torch, str(place.dtype)))
-        .contiguous()
-        .flatten()
-        .view(torch.uint8)
-        .numpy()
-    )
-    with (folder / place.file).open("r+b") as stream:
-        stream.seek(place.start)
+    stored = tensor.detach().to(getattr(torch, str(slot.dtype))).contiguous()
+    data = stored.flatten().view(torch.uint8).numpy()
+    with (folder / slot.file).open("r+b") as stream:
+        stream.seek(slot.start)
         stream.write(data.data)
 
 
 def stored_dtype(folder: str) -> torch.dtype:
-    """The precision that the configuration states; that of the first tensor where it states none."""
+    """The precision in the model's configuration, else that of the first tensor."""
     import torch
 
     stated = getattr(load_config(folder).get_text_config(), "dtype", None)
     if isinstance(stated, torch.dtype):
         return stated
-    kinds = [place.dtype for place in layout(Path(folder))[1].values() if place.dtype]
-    return getattr(torch, kinds[0]) if kinds else torch.float32  # type: ignore[no-any-return]
+    _, slots = layout(Path(folder))
+    for slot in slots.values():
+        if slot.dtype:
+            return getattr(torch, slot.dtype)  # type: ignore[no-any-return]
+    return torch.float32

@@ -233,9 +233,9 @@ def deploy_once(
 ) -> Deployment:
     """The deployment behind `alias`; the one that this cycle made before it was killed, if any."""
     version, target = str(cycle.version), str(config.deploy)
-    _, deployment = switch.behind(ws, cycle.agent, alias)
-    if deployment is not None and (deployment.version, deployment.target) == (version, target):
-        return switch.revive(ws, deployment)
+    current = switch.route(ws, cycle.agent, alias).deployment
+    if current is not None and (current.version, current.target) == (version, target):
+        return switch.ensure_running(ws, current)
     quant = None
     if Kind.GGUF in TARGETS.get(target).kinds:
         # The file that was just exported is deployed, not a second one.

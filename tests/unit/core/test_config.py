@@ -55,8 +55,13 @@ def test_options_win_over_environment_over_file_over_default() -> None:
         THUMBWHEEL_TRAIN__X__RATE="0.2",
         THUMBWHEEL_TRAIN__X__LIMIT="4",
     )
-    found = read.load(Sample, "train.x", {"rate": 0.3, "limit": None})
-    assert (found.rate, found.mode, found.limit, found.loud) == (0.3, "fast", None, False)
+    settings = read.load(Sample, "train.x", {"rate": 0.3, "limit": None})
+    assert (settings.rate, settings.mode, settings.limit, settings.loud) == (
+        0.3,
+        "fast",
+        None,
+        False,
+    )
     assert read.load(Sample, "train.x").limit == 4
 
 
@@ -79,12 +84,12 @@ def test_settings_that_contradict_each_other_are_said() -> None:
 
 
 def test_a_section_that_nothing_reads_is_refused() -> None:
-    known = {"train.x": Sample}
-    check_sections(sources({"train": {"x": {"rate": 1}}}), known)
+    classes = {"train.x": Sample}
+    check_sections(sources({"train": {"x": {"rate": 1}}}), classes)
     with pytest.raises(ConfigError, match=r"'train\.y'.*nothing reads it"):
-        check_sections(sources({"train": {"y": {}}}), known)
+        check_sections(sources({"train": {"y": {}}}), classes)
     with pytest.raises(ConfigError, match="no such setting"):
-        check_sections(sources({"train": {"x": {"speed": 1}}}), known)
+        check_sections(sources({"train": {"x": {"speed": 1}}}), classes)
 
 
 @pytest.mark.parametrize("text", ["- 1", "a: [", "\xff"])

@@ -47,9 +47,9 @@ def test_a_derived_id_is_base32_of_a_hash_of_the_parts_as_json(parts: list[str])
 
 
 def test_new_ids_are_unique_and_fit_the_column() -> None:
-    made = {ids.new("run") for _ in range(10_000)}
-    assert len(made) == 10_000
-    assert max(map(len, made)) <= 40 and len(ids.derived("trc", "a")) <= 40
+    new_ids = {ids.new("run") for _ in range(10_000)}
+    assert len(new_ids) == 10_000
+    assert max(map(len, new_ids)) <= 40 and len(ids.derived("trc", "a")) <= 40
 
 
 def test_an_unknown_variant_names_the_known_ones() -> None:

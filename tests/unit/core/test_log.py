@@ -100,7 +100,8 @@ def test_commands_show_hostile_data_as_it_is_and_do_not_obey_it(
 ) -> None:
     evil = tmp_path / f"a{EVIL.replace('/', '')}.csv"
     evil.write_text(
-        f"question,answer,thumb,user_id,note{EVIL[:5]}\nHi{EVIL.replace(chr(13), '')},Hello{EVIL[:5]},{EVIL[:7]},u,x\n"
+        f"question,answer,thumb,user_id,note{EVIL[:5]}\n"
+        f"Hi{EVIL.replace(chr(13), '')},Hello{EVIL[:5]},{EVIL[:7]},u,x\n"
     )
     good = tmp_path / "good.jsonl"
     lines = [

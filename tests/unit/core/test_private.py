@@ -73,8 +73,8 @@ def test_an_old_home_is_closed_with_one_word(tmp_path: Path) -> None:
     (home / "notes.txt").write_text("not ours")
     for path in (home, home / "runs", home / "runs" / "run_1", home / "thumbwheel.db"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    said = thumbwheel(home, "feedback", "stats", "--agent", "support").stderr
-    assert said.count("was open to others on this machine") == 1
+    output = thumbwheel(home, "feedback", "stats", "--agent", "support").stderr
+    assert output.count("was open to others on this machine") == 1
     assert readable(home) == [str(home / "notes.txt")]  # out of reach, for the folder is closed
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     assert stat.S_IMODE((home / "runs" / "tool").stat().st_mode) == 0o700

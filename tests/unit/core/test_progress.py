@@ -140,9 +140,11 @@ def test_the_base_of_the_demo_tells_how_far_its_training_is(tmp_path: Path) -> N
 from thumbwheel.demo.base import BaseConfig, ensure_base
 from thumbwheel.demo.run import base_progress
 from pathlib import Path
-config = BaseConfig(vocabulary=300, hidden=32, intermediate=32, layers=1, heads=2, kv_heads=1, mails=256, batch=4)
+config = BaseConfig(
+    vocabulary=300, hidden=32, intermediate=32, layers=1, heads=2, kv_heads=1, mails=256, batch=4
+)
 with base_progress() as progress:
     ensure_base(Path(sys.argv[1]), config, progress)
 """
-    told = [line for line in piped(code, str(tmp_path))[1] if line.startswith("base model: ")]
-    assert any(" of 64 steps, " in line and "left; loss " in line for line in told), told
+    lines = [line for line in piped(code, str(tmp_path))[1] if line.startswith("base model: ")]
+    assert any(" of 64 steps, " in line and "left; loss " in line for line in lines), lines

@@ -51,7 +51,7 @@ def world(
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def server_folder(tmp_path: Path) -> Iterator[Path]:
     """A folder for a server, which is ended with the test."""
     yield tmp_path / "place"
     processes.stop(tmp_path / "place")

@@ -32,27 +32,27 @@ def edit(world: World, table: sa.Table, row_id: str, **values: object) -> None:
 
 @pytest.mark.slow
 def test_a_state_that_was_written_by_hand_lets_nothing_go_live(world: World) -> None:
-    one = world.version(0, basis=None)
-    edit(world, schema.model_versions, one.id, state="approved", basis="gold")
-    forged = versions.by_id(world.ws, one.id)
+    version = world.version(0, basis=None)
+    edit(world, schema.model_versions, version.id, state="approved", basis="gold")
+    forged = versions.by_id(world.ws, version.id)
     assert (forged.state, forged.basis) == (State.APPROVED, Basis.GOLD)
     with pytest.raises(
         Conflict,
         match=r"no decision of the gate with a fitting signature.*thumbwheel evaluate v1 --agent",
     ):
-        world.deploy(one)
-    world.deploy(one, alias=None)  # kept warm, as any candidate may be
+        world.deploy(version)
+    world.deploy(version, alias=None)  # kept warm, as any candidate may be
     for alias in ("live", "canary"):
         with pytest.raises(Conflict, match="no decision of the gate"):
-            switch.promote(world.ws, world.agent, one.name, alias)
+            switch.promote(world.ws, world.agent, version.name, alias)
     assert world.live() is None
 
 
 def test_evaluating_again_decides_anew_about_a_forged_state(world: World) -> None:
-    one = world.version(0, basis=None)
-    edit(world, schema.model_versions, one.id, state="approved", basis="gold")
-    gate(world.ws, evaluation_of(world.ws, one, Basis.GOLD, gains=0), GatePolicy())
-    assert versions.by_id(world.ws, one.id).state is State.REJECTED
+    version = world.version(0, basis=None)
+    edit(world, schema.model_versions, version.id, state="approved", basis="gold")
+    gate(world.ws, evaluation_of(world.ws, version, Basis.GOLD, gains=0), GatePolicy())
+    assert versions.by_id(world.ws, version.id).state is State.REJECTED
     other = world.version(1, basis=None)
     edit(world, schema.model_versions, other.id, state="approved", basis="gold")
     assert approve(world.ws, other, Basis.FEEDBACK).basis is Basis.FEEDBACK
@@ -60,26 +60,26 @@ def test_evaluating_again_decides_anew_about_a_forged_state(world: World) -> Non
 
 @pytest.mark.slow
 def test_a_canary_is_not_made_live_by_its_row(world: World) -> None:
-    one = world.version(0, Basis.FEEDBACK)
-    world.deploy(one, "canary")
-    edit(world, schema.model_versions, one.id, basis="gold")
+    version = world.version(0, Basis.FEEDBACK)
+    world.deploy(version, "canary")
+    edit(world, schema.model_versions, version.id, basis="gold")
     with pytest.raises(Conflict, match="marked approved on gold, and no decision"):
-        switch.promote(world.ws, world.agent, one.name)
+        switch.promote(world.ws, world.agent, version.name)
 
 
 def test_an_edited_decision_lets_nothing_go_live(world: World) -> None:
-    one = world.version(0, Basis.FEEDBACK)
+    version = world.version(0, Basis.FEEDBACK)
     with world.ws.db.read() as connection:
-        (decision,) = store.find_decisions(connection, version_id=one.id)
+        (decision,) = store.find_decisions(connection, version_id=version.id)
     edit(world, schema.decisions, decision.id, decision="approved")
-    edit(world, schema.model_versions, one.id, basis="gold")
+    edit(world, schema.model_versions, version.id, basis="gold")
     with pytest.raises(Conflict, match="no decision of the gate with a fitting signature"):
-        world.deploy(one)
+        world.deploy(version)
     with pytest.raises(Conflict, match=r"its signature does not fit.*evaluate the version again"):
         replay(world.ws, decision.id)
     edit(world, schema.decisions, decision.id, inputs=["nonsense"])
     with pytest.raises(Conflict, match="no decision of the gate with a fitting signature"):
-        world.deploy(one)
+        world.deploy(version)
 
 
 def test_the_decision_of_another_version_or_of_other_weights_is_none(world: World) -> None:
@@ -123,8 +123,8 @@ def test_the_door_refuses_an_alias_that_was_bent_in_the_database(world: World) -
 
 
 def test_an_edited_evaluation_is_refused_and_not_signed_over(world: World) -> None:
-    one = world.version(0, basis=None)
-    evaluation = evaluation_of(world.ws, one, Basis.GOLD, gains=0)
+    version = world.version(0, basis=None)
+    evaluation = evaluation_of(world.ws, version, Basis.GOLD, gains=0)
     with world.ws.db.read() as connection:
         results = dict(
             connection.execute(
@@ -140,33 +140,35 @@ def test_an_edited_evaluation_is_refused_and_not_signed_over(world: World) -> No
         evaluation.id,
         results=json.loads(json.dumps(results | {"primary": primary})),
     )
-    (forged,) = evaluations(world.ws, world.agent, one.name)
+    (forged,) = evaluations(world.ws, world.agent, version.name)
     with pytest.raises(
         Conflict,
-        match=rf"its signature does not fit.*Evaluate again.*thumbwheel evaluate {one.name}",
+        match=rf"its signature does not fit.*Evaluate again.*thumbwheel evaluate {version.name}",
     ):
         gate(world.ws, forged)
-    assert versions.by_id(world.ws, one.id).state is State.CANDIDATE
+    assert versions.by_id(world.ws, version.id).state is State.CANDIDATE
     edit(world, schema.evaluations, evaluation.id, results=results | {"signature": None})
     with pytest.raises(Conflict, match="its signature does not fit"):
-        gate(world.ws, evaluations(world.ws, world.agent, one.name)[0])
+        gate(world.ws, evaluations(world.ws, world.agent, version.name)[0])
 
 
 def test_the_alias_command_asks_for_the_decision_too(
     world: World, command_line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    one = world.version(0, basis=None)
-    edit(world, schema.model_versions, one.id, state="approved", basis="gold")
+    version = world.version(0, basis=None)
+    edit(world, schema.model_versions, version.id, state="approved", basis="gold")
     monkeypatch.setenv("THUMBWHEEL_HOME", str(world.ws.home.path))
-    code, _, err = command_line("models", "alias", "live", one.name, "--agent", world.agent)
+    code, _, err = command_line("models", "alias", "live", version.name, "--agent", world.agent)
     assert code == 3 and "no decision of the gate" in err
     assert versions.aliases_of(world.ws, world.agent) == {}
     with pytest.raises(ThumbwheelError):
-        switch.plan(world.ws, world.agent, one.name, "embedded", "live")
+        switch.plan(world.ws, world.agent, version.name, "embedded", "live")
 
 
 def test_nothing_is_exported_for_a_target_that_is_not_there(world: World) -> None:
-    one = world.version(0)
+    version = world.version(0)
     with pytest.raises(ThumbwheelError, match="nothing answers there"):
-        switch.deploy(world.ws, world.agent, one.name, "ollama", settings={"host": "127.0.0.1:9"})
-    assert exports(world.ws, one.id) == [] == switch.deployments(world.ws, world.agent)
+        switch.deploy(
+            world.ws, world.agent, version.name, "ollama", settings={"host": "127.0.0.1:9"}
+        )
+    assert exports(world.ws, version.id) == [] == switch.deployments(world.ws, world.agent)

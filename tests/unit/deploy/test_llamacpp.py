@@ -43,33 +43,31 @@ def ask(endpoint: Endpoint, prompt: str = "Hello") -> str:
         client.close()
 
 
-def test_versions_come_and_go_and_never_mix(files, place):
+def test_versions_come_and_go_and_never_mix(files, server_folder):
     base = replace(
-        package(files, place, version="v0"),
+        package(files, server_folder, version="v0"),
         folder=files["base_gguf"],
         files={next(files["base_gguf"].glob("*.gguf")).name: ""},
     )
     merged, lora = (
-        package(files, place, version="v1"),
-        package(files, place, Kind.LORA_GGUF, version="v2"),
+        package(files, server_folder, version="v1"),
+        package(files, server_folder, Kind.LORA_GGUF, version="v2"),
     )
-    endpoints = [LLAMACPP.apply(one, SETTINGS) for one in (base, merged, lora)]
-    assert endpoints == [LLAMACPP.apply(one, SETTINGS) for one in (base, merged, lora)]
-    assert all(LLAMACPP.health(one).alive for one in endpoints)
-    for prompt in (
-        "Hello",
-        "What is 17 * 23?",
-        "Hello",
-    ):  # an adapter of its own process is that of the merged file, in any order
-        zero, one, two = (ask(endpoint, prompt) for endpoint in endpoints)
-        assert one == two != zero
+    packages = (base, merged, lora)
+    endpoints = [LLAMACPP.apply(deployed, SETTINGS) for deployed in packages]
+    assert endpoints == [LLAMACPP.apply(deployed, SETTINGS) for deployed in packages]
+    assert all(LLAMACPP.health(endpoint).alive for endpoint in endpoints)
+    # an adapter in a process of its own answers as the merged file does, in any order
+    for prompt in ("Hello", "What is 17 * 23?", "Hello"):
+        of_base, of_merged, of_lora = (ask(endpoint, prompt) for endpoint in endpoints)
+        assert of_merged == of_lora != of_base
     with pytest.raises(ModelError, match="401"):
         Client(endpoints[0].url, "support-v0", attempts=1).post(
             "chat/completions", {"messages": []}
         )
-    pid = processes.find(place).pid
+    pid = processes.find(server_folder).pid
     os.kill(pid, signal.SIGKILL)
-    while processes.find(place):
+    while processes.find(server_folder):
         time.sleep(0.05)
     assert "its process has ended" in LLAMACPP.health(endpoints[1]).why
     again = LLAMACPP.apply(merged, SETTINGS)
@@ -77,14 +75,14 @@ def test_versions_come_and_go_and_never_mix(files, place):
     for endpoint in endpoints:
         LLAMACPP.remove(endpoint)
         LLAMACPP.remove(endpoint)
-    assert processes.find(place) is None and not LLAMACPP.health(endpoints[0]).alive
+    assert processes.find(server_folder) is None and not LLAMACPP.health(endpoints[0]).alive
 
 
 @pytest.mark.parametrize("damage", ["half", "architecture"])
 def test_a_file_that_llama_cpp_cannot_read_leaves_the_others_answering(
-    files, place, tmp_path, damage
+    files, server_folder, tmp_path, damage
 ):
-    good = LLAMACPP.apply(package(files, place, version="v1"), SETTINGS)
+    good = LLAMACPP.apply(package(files, server_folder, version="v1"), SETTINGS)
     text = ask(good)
     file = next(files["gguf"].glob("*.gguf"))
     content = file.read_bytes()
@@ -98,15 +96,15 @@ def test_a_file_that_llama_cpp_cannot_read_leaves_the_others_answering(
         else "unknown model architecture: 'qwenX'",
     ):
         LLAMACPP.apply(
-            replace(package(files, place, version="v2"), folder=tmp_path / "bad"), SETTINGS
+            replace(package(files, server_folder, version="v2"), folder=tmp_path / "bad"), SETTINGS
         )
     assert LLAMACPP.health(good).alive and ask(good) == text
-    assert "support-v2" not in (place / "presets.ini").read_text()
+    assert "support-v2" not in (server_folder / "presets.ini").read_text()
 
 
-def test_a_first_file_that_fails_leaves_no_process(files, place, tmp_path):
+def test_a_first_file_that_fails_leaves_no_process(files, server_folder, tmp_path):
     shutil.copytree(files["gguf"], tmp_path / "bad")
     next((tmp_path / "bad").glob("*.gguf")).write_bytes(b"GGUF and nothing more")
     with pytest.raises(ModelError):
-        LLAMACPP.apply(replace(package(files, place), folder=tmp_path / "bad"), SETTINGS)
-    assert processes.find(place) is None
+        LLAMACPP.apply(replace(package(files, server_folder), folder=tmp_path / "bad"), SETTINGS)
+    assert processes.find(server_folder) is None

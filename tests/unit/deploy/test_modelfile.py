@@ -30,7 +30,7 @@ COMMANDS = {
 def read(text: str) -> list[tuple[str, str]]:
     """(command or parameter name, value) as Ollama's own parser reads them: a value ends at the
     first line end where it is whole."""
-    found, lines = [], text.splitlines(keepends=True)
+    commands, lines = [], text.splitlines(keepends=True)
     while lines:
         line = lines.pop(0)
         if not line.strip() or line.startswith("#"):
@@ -44,10 +44,10 @@ def read(text: str) -> list[tuple[str, str]]:
             if not lines:
                 raise ValueError("the file ends within a value")
             value += lines.pop(0)
-        found.append(
+        commands.append(
             (name.lower(), "".join(one for one in whole if one.isprintable() or one in "\t\r\n"))
         )
-    return found
+    return commands
 
 
 def unquoted(text: str) -> str | None:
@@ -62,7 +62,7 @@ def unquoted(text: str) -> str | None:
 
 
 def test_every_part_reads_back() -> None:
-    one = Modelfile(
+    modelfile = Modelfile(
         "/models/a b.gguf",
         adapter="/models/adapter.gguf",
         template='{{ range .Messages }}{{ if eq .Role "user" }}<|im_start|>\n{{ .Content }}{{ end '
@@ -71,16 +71,16 @@ def test_every_part_reads_back() -> None:
         system='You say """hello""" to "everyone".\nPARAMETER num_ctx 1',
         parameters={"num_ctx": 4096, "temperature": 0.7, "stop": ("<|im_end|>", "\n\nUser:", '"')},
     )
-    assert read(one.text()) == [
-        ("from", one.base),
-        ("adapter", one.adapter),
-        ("template", one.template),
-        ("system", one.system),
+    assert read(modelfile.text()) == [
+        ("from", modelfile.base),
+        ("adapter", modelfile.adapter),
+        ("template", modelfile.template),
+        ("system", modelfile.system),
         ("num_ctx", "4096"),
         ("temperature", "0.7"),
         *(("stop", text) for text in ("<|im_end|>", "\n\nUser:", '"')),
     ]
-    assert one.fields()["system"] == one.system
+    assert modelfile.fields()["system"] == modelfile.system
 
 
 @pytest.mark.parametrize(

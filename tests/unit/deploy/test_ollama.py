@@ -23,7 +23,7 @@ from thumbwheel.deploy.types import Endpoint, Kind, Package
 
 def gguf(path: Path, **metadata: str) -> str:
     """A GGUF file that has nothing but metadata; its sha256."""
-    text = lambda one: struct.pack("<Q", len(one)) + one.encode()  # noqa: E731
+    text = lambda part: struct.pack("<Q", len(part)) + part.encode()  # noqa: E731
     pairs = b"".join(
         text(name.replace("__", ".")) + struct.pack("<I", 8) + text(value)
         for name, value in metadata.items()
@@ -45,15 +45,15 @@ def package(tmp_path: Path) -> Package:
         base=tmp_path,
         base_fingerprint=None,
         tokenizer=tmp_path,
-        place=tmp_path / "place",
+        state_folder=tmp_path / "place",
         stops=("<|im_end|>",),
     )
 
 
 @pytest.fixture
 def ollama(tmp_path: Path) -> Iterator[OllamaEmulator]:
-    with OllamaEmulator(tmp_path / "ollama", "0.29.0") as one:
-        yield one
+    with OllamaEmulator(tmp_path / "ollama", "0.29.0") as emulator:
+        yield emulator
 
 
 def test_addresses_are_read_as_ollama_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,30 +244,30 @@ def test_the_modelfile_says_where_the_numbers_work(package: Package) -> None:
 
 
 def test_the_record_survives_and_is_json(tmp_path: Path) -> None:
-    from thumbwheel.deploy.targets.ollama import Record
+    from thumbwheel.deploy.targets.ollama import OwnedNames
 
-    record = Record(tmp_path, "http://127.0.0.1:11434")
+    record = OwnedNames(tmp_path, "http://127.0.0.1:11434")
     record.claim("a:latest", {})
-    record.made("a:latest", "x", "d")
+    record.set("a:latest", "x", "d")
     assert record.is_current("a:latest", "x", {"a:latest": "d"}) and not record.is_current(
         "a:latest", "x", {"a:latest": "e"}
     )
-    kept = json.loads((tmp_path / "http-127.0.0.1-11434.json").read_text())
-    assert kept == {
+    stored = json.loads((tmp_path / "http-127.0.0.1-11434.json").read_text())
+    assert stored == {
         "place": str(tmp_path.resolve()),
         "names": {"a:latest": {"from": "x", "digest": "d"}},
     }
 
 
 def test_a_copied_home_takes_no_name_of_the_original_for_its_own(tmp_path: Path) -> None:
-    from thumbwheel.deploy.targets.ollama import Record
+    from thumbwheel.deploy.targets.ollama import OwnedNames
 
     (tmp_path / "original").mkdir()
-    record = Record(tmp_path / "original", "http://127.0.0.1:11434")
+    record = OwnedNames(tmp_path / "original", "http://127.0.0.1:11434")
     record.claim("a:latest", {})
-    record.made("a:latest", "x", "d")
+    record.set("a:latest", "x", "d")
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
-    copy = Record(tmp_path / "copy", "http://127.0.0.1:11434")
+    copy = OwnedNames(tmp_path / "copy", "http://127.0.0.1:11434")
     assert record.of("a:latest") == ["a:latest"] and copy.of("a:latest") == []
     with pytest.raises(Conflict, match="it is there, and not ours"):
         copy.claim("a:latest", {"a:latest": "d"})

@@ -36,13 +36,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def ollama(tmp_path: Path) -> Iterator[OllamaEmulator]:
-    with OllamaEmulator(tmp_path / "ollama", NEW) as one:
-        yield one
+    with OllamaEmulator(tmp_path / "ollama", NEW) as emulator:
+        yield emulator
 
 
-def settings(one: OllamaEmulator, **given: object) -> OllamaConfig:
+def settings(emulator: OllamaEmulator, **values: object) -> OllamaConfig:
     return OllamaConfig.model_validate(
-        {"host": one.url, "profile": "cpu_auto", "context": 256, "threads": 1} | given
+        {"host": emulator.url, "profile": "cpu_auto", "context": 256, "threads": 1} | values
     )
 
 
@@ -76,16 +76,16 @@ def _answers(base: Path, adapter: Path | None) -> dict[str, str]:
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     if adapter:
         model = PeftModel.from_pretrained(model, adapter)
-    found = {}
+    answers = {}
     for question in QUESTIONS:
         ids = torch.tensor([builder.prompt([{"role": "user", "content": question}])])
         out = model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12
         )
-        found[question] = whole(
+        answers[question] = whole(
             builder.tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
         )
-    return found
+    return answers
 
 
 def whole(text: str) -> str:
@@ -116,16 +116,16 @@ def test_it_answers_as_the_trained_model(
     assert {question: whole(ask(endpoint, question)) for question in QUESTIONS} == trained
     assert trained != _answers(files["base"], None)
     client = official.Client(host=ollama.url)
-    said = client.chat(
+    reply = client.chat(
         "support-v3",
         [{"role": "user", "content": QUESTIONS[0]}],
         options={"temperature": 0, "num_predict": 12},
     )
-    assert whole(said.message.content or "") == trained[QUESTIONS[0]]
+    assert whole(reply.message.content or "") == trained[QUESTIONS[0]]
     shown = client.show("support-v3")
     assert (shown.template.startswith("{{ range .Messages }}")) == (version == OLD)
     assert "num_ctx 256" in (shown.parameters or "")
-    assert [one.model for one in client.ps().models] == ["support-v3-unfinished"]
+    assert [running.model for running in client.ps().models] == ["support-v3-unfinished"]
 
 
 def test_a_second_apply_sends_and_makes_nothing(
@@ -164,29 +164,33 @@ def test_system_text_template_and_the_built_in_one_that_is_only_like_it(
 def test_an_alias_moves_in_one_step_and_goes_with_its_version(
     files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path
 ) -> None:
-    one = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama, name="toolbox-support"))
-    two = OLLAMA.apply(
+    first = OLLAMA.apply(
+        package(files, tmp_path / "place"), settings(ollama, name="toolbox-support")
+    )
+    second = OLLAMA.apply(
         package(files, tmp_path / "place", version="v4", system="Be brief."), settings(ollama)
     )
-    OLLAMA.point("support", one)
-    OLLAMA.point("support-canary", two)
+    OLLAMA.point("support", first)
+    OLLAMA.point("support-canary", second)
     assert (
-        ask(one, QUESTIONS[0], "support")
-        == ask(one, QUESTIONS[0])
-        == ask(one, QUESTIONS[0], "toolbox-support")
+        ask(first, QUESTIONS[0], "support")
+        == ask(first, QUESTIONS[0])
+        == ask(first, QUESTIONS[0], "toolbox-support")
     )
-    OLLAMA.point("support", two)
-    OLLAMA.point("support", two)
-    assert ask(one, QUESTIONS[0], "support") == ask(two, QUESTIONS[0]) != ask(one, QUESTIONS[0])
-    OLLAMA.remove(two)
-    OLLAMA.remove(two)
+    OLLAMA.point("support", second)
+    OLLAMA.point("support", second)
+    assert (
+        ask(first, QUESTIONS[0], "support") == ask(second, QUESTIONS[0]) != ask(first, QUESTIONS[0])
+    )
+    OLLAMA.remove(second)
+    OLLAMA.remove(second)
     left = {model.model for model in official.Client(host=ollama.url).list().models}
     assert left == {"support-v3:latest", "toolbox-support:latest"}
-    assert OLLAMA.health(one).alive and not OLLAMA.health(two).alive
+    assert OLLAMA.health(first).alive and not OLLAMA.health(second).alive
     twin = OLLAMA.apply(package(files, tmp_path / "place", version="v5"), settings(ollama))
-    assert twin.details["digest"] == one.details["digest"]
+    assert twin.details["digest"] == first.details["digest"]
     OLLAMA.point("support", twin)
-    OLLAMA.remove(one)
+    OLLAMA.remove(first)
     assert {model.model for model in official.Client(host=ollama.url).list().models} == {
         "support-v5:latest",
         "support:latest",
@@ -198,13 +202,13 @@ def test_an_alias_moves_in_one_step_and_goes_with_its_version(
 def test_names_of_somebody_else_are_never_taken(
     files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path
 ) -> None:
-    one = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama))
+    endpoint = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama))
     official.Client(host=ollama.url).copy("support-v3", "support-v4")
     official.Client(host=ollama.url).copy("support-v3", "support")
     with pytest.raises(Conflict, match="not ours"):
         OLLAMA.apply(package(files, tmp_path / "place", version="v4"), settings(ollama))
     with pytest.raises(Conflict, match="not ours"):
-        OLLAMA.point("support", one)
+        OLLAMA.point("support", endpoint)
 
 
 @pytest.mark.parametrize(
@@ -213,9 +217,9 @@ def test_names_of_somebody_else_are_never_taken(
 def test_whatever_fails_the_model_before_still_answers(
     files: dict[str, Path], ollama: OllamaEmulator, tmp_path: Path, fault: str
 ) -> None:
-    one = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama))
-    OLLAMA.point("support", one)
-    before = ask(one, QUESTIONS[0], "support")
+    endpoint = OLLAMA.apply(package(files, tmp_path / "place"), settings(ollama))
+    OLLAMA.point("support", endpoint)
+    before = ask(endpoint, QUESTIONS[0], "support")
     ollama.fail = fault
     if fault in ("full disk", "broken upload"):
         ollama.blob(f"sha256:{package(files, tmp_path).files['model-F16.gguf']}").unlink(
@@ -230,7 +234,7 @@ def test_whatever_fails_the_model_before_still_answers(
         for name in ollama.manifests.iterdir()
         if "unfinished" in name.name or "v4" in name.name
     ] == []
-    assert ask(one, QUESTIONS[0], "support") == before
+    assert ask(endpoint, QUESTIONS[0], "support") == before
     two = OLLAMA.apply(
         package(files, tmp_path / "place", version="v4", system="New."), settings(ollama)
     )
@@ -260,10 +264,10 @@ def test_the_official_client_can_do_what_the_contract_says(
         )
     ]
     assert lines[-1] == "success"
-    said = client.generate(
+    reply = client.generate(
         "mine", "Name a colour.", options={"temperature": 0, "num_predict": 4}, stream=True
     )
-    assert [part.done for part in said] == [False, True]
+    assert [part.done for part in reply] == [False, True]
     assert (
         client.generate("mine", keep_alive=0).done_reason == "unload" and client.ps().models == []
     )
@@ -283,7 +287,7 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
     tmp_path: Path,
 ) -> None:
     world = World(home, files["base"], [files["adapter"]], "helper")
-    one = world.version(0)
+    version = world.version(0)
     hosting = {
         "host": ollama.url,
         "profile": "cpu_auto",
@@ -291,22 +295,22 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
         "threads": 1,
         "name": "toolbox-helper",
     }
-    done = switch.deploy(home, "helper", one.name, "ollama", quant="F16", settings=hosting)
-    assert (done.canary.verdict, world.live()) == ("passed", one.name)
+    done = switch.deploy(home, "helper", version.name, "ollama", quant="F16", settings=hosting)
+    assert (done.canary.verdict, world.live()) == ("passed", version.name)
     text = world.text()
     names = {model.model for model in official.Client(host=ollama.url).list().models}
-    assert names == {"helper:latest", f"helper-{one.name}:latest", "toolbox-helper:latest"}
+    assert names == {"helper:latest", f"helper-{version.name}:latest", "toolbox-helper:latest"}
     ollama.fail = "error in stream"
     with pytest.raises(ModelError, match="unsupported architecture"):
         switch.deploy(
-            home, "helper", one.name, "ollama", quant="F16", settings=hosting | {"context": 300}
+            home, "helper", version.name, "ollama", quant="F16", settings=hosting | {"context": 300}
         )
     assert world.text() == text != ""
     wanted = (
         "--home",
         str(home.home.path),
         "modelfile",
-        one.name,
+        version.name,
         "--agent",
         "helper",
         "--quant",
@@ -314,8 +318,8 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
         "--context",
         "256",
     )
-    code, _, said = command_line(*wanted, "--to", "Modelfile")
-    assert (code, "next: ollama create helper-" in said, "OLLAMA_NUM_PARALLEL=" in said) == (
+    code, _, output = command_line(*wanted, "--to", "Modelfile")
+    assert (code, "next: ollama create helper-" in output, "OLLAMA_NUM_PARALLEL=" in output) == (
         0,
         True,
         True,

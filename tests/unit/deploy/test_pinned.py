@@ -26,14 +26,14 @@ pytestmark = pytest.mark.slow  # each test starts servers
 @pytest.fixture
 def served(world: World) -> World:
     """v0 and then v1 went live; v2 is approved."""
-    one = world.version(0)
+    version = world.version(0)
     world.version(1)
     world.deploy("v0")
-    world.deploy(one)
+    world.deploy(version)
     return world
 
 
-def again(world: World, alias: str | None = "live", wait: float = 121.0) -> switch.Deployed:
+def again(world: World, alias: str | None = "live", wait: float = 121.0) -> switch.DeployResult:
     """Deploy v1 with another setting."""
     return switch.deploy(
         world.ws, world.agent, "v1", "embedded", alias, settings={"threads": 1, "wait": wait}
@@ -46,9 +46,9 @@ def live(world: World) -> Deployment:
 
 def warm(world: World) -> set[str]:
     return {
-        one.id
-        for one in switch.deployments(world.ws, world.agent)
-        if one.state is DeploymentState.WARM and one.version == "v1"
+        deployment.id
+        for deployment in switch.deployments(world.ws, world.agent)
+        if deployment.state is DeploymentState.WARM and deployment.version == "v1"
     }
 
 
@@ -62,7 +62,9 @@ def test_a_failed_canary_of_the_live_version_leaves_it(
         two,
         prepare.plan(served.ws, two, "embedded", switch.TARGETS.get("embedded").kinds, None),
     ).folder
-    monkeypatch.setattr(prepare, "package", lambda *given: replace(real(*given), folder=wrong))
+    monkeypatch.setattr(
+        prepare, "package", lambda *arguments: replace(real(*arguments), folder=wrong)
+    )
     with pytest.raises(ModelError, match="not the promoted version"):
         again(served)
     assert live(served) == before and served.text() == text and warm(served) == {before.id}
@@ -111,7 +113,7 @@ def test_only_the_deployment_that_answers_is_listed_with_the_alias(
             "--home", str(served.ws.home.path), "deployments", "--agent", served.agent, "--json"
         )[1]
     )
-    assert {one["id"]: one["aliases"] for one in listed if one["version"] == "v1"} == {
+    assert {row["id"]: row["aliases"] for row in listed if row["version"] == "v1"} == {
         before.id: ["live"],
         aside.id: [],
     }
@@ -140,51 +142,51 @@ def test_an_inconclusive_deployment_ends_no_proven_one(
 def test_starting_again_restores_aliases_and_addresses(
     served: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, pointed = live(served), []
+    deployment, pointed = live(served), []
     monkeypatch.setattr(
         switch.TARGETS.get("embedded"),
         "point",
         lambda alias, endpoint: pointed.append((alias, endpoint.url)),
     )
-    switch.revive(served.ws, one)
-    assert pointed == [(served.agent, one.endpoint.url)]
-    place = Path(one.endpoint.details["place"])
-    os.kill(processes.find(place).pid, signal.SIGKILL)
-    while processes.find(place):
+    switch.ensure_running(served.ws, deployment)
+    assert pointed == [(served.agent, deployment.endpoint.url)]
+    folder = Path(deployment.endpoint.details["place"])
+    os.kill(processes.find(folder).pid, signal.SIGKILL)
+    while processes.find(folder):
         time.sleep(0.05)
     with pytest.raises(ModelError, match="its process has ended"):
-        switch.secret(one)
+        switch.secret(deployment)
     monkeypatch.setattr(
         processes,
         "free_port",
         lambda port=0, real=processes.free_port: (
-            None if port == processes_port(one) else real(port)
+            None if port == processes_port(deployment) else real(port)
         ),
     )
-    done = switch.revive(served.ws, one)
-    assert done.endpoint.url != one.endpoint.url and pointed[-1] == (
+    done = switch.ensure_running(served.ws, deployment)
+    assert done.endpoint.url != deployment.endpoint.url and pointed[-1] == (
         served.agent,
         done.endpoint.url,
     )
     assert all(switch.health(row).alive for row in switch.deployments(served.ws, served.agent))
     with pytest.raises(ModelError, match="was started again and answers at"):
-        switch.secret(one)
+        switch.secret(deployment)
 
 
-def processes_port(one: Deployment) -> int:
-    return int(one.endpoint.url.removesuffix("/v1").rpartition(":")[2])
+def processes_port(deployment: Deployment) -> int:
+    return int(deployment.endpoint.url.removesuffix("/v1").rpartition(":")[2])
 
 
 def test_a_busy_server_is_not_started_again(served: World) -> None:
-    place = Path(live(served).endpoint.details["place"])
-    pid = processes.find(place).pid
+    folder = Path(live(served).endpoint.details["place"])
+    pid = processes.find(folder).pid
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(ModelError, match="runs but does not answer"):
-            _server(place, served.base, EmbeddedConfig(wait=0.1), "the server")
+            _server(folder, served.base, EmbeddedConfig(wait=0.1), "the server")
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert processes.find(place).pid == pid and served.text()
+    assert processes.find(folder).pid == pid and served.text()
 
 
 def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: Run) -> None:

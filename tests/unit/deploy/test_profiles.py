@@ -47,8 +47,8 @@ def test_an_accelerator_leaves_layers_and_threads_to_the_server() -> None:
 
 def test_the_environment_has_only_variables_that_ollama_serve_reads() -> None:
     for name in NAMES:
-        found = choose(name, RYZEN).ollama_environment()
-        assert set(found) <= {
+        environment = choose(name, RYZEN).ollama_environment()
+        assert set(environment) <= {
             "OLLAMA_NUM_PARALLEL",
             "OLLAMA_MAX_LOADED_MODELS",
             "OLLAMA_FLASH_ATTENTION",

@@ -58,7 +58,7 @@ def test_an_architecture_that_llama_cpp_does_not_know(live: World, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_download_that_broke_off(live: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """npm brings half a library, so the tools are not there; nothing is fetched or built unasked."""
+    """npm brings half a library, so there are no tools; nothing is fetched or built unasked."""
     two, text = live.version(1), live.text()
     (npm := tmp_path / "npm").write_text('#!/bin/sh\necho half > "$5/library.tgz"\n')
     npm.chmod(0o755)

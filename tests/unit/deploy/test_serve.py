@@ -16,10 +16,10 @@ from thumbwheel.deploy.serve import application
 
 @pytest.mark.slow
 def test_a_request_goes_where_the_alias_points(world: World):
-    one, two = world.version(0), world.version(1)
+    first, second = world.version(0), world.version(1)
     assert world.ask().status_code == 404
-    world.deploy(one)
-    world.deploy(two, "canary")
+    world.deploy(first)
+    world.deploy(second, "canary")
     live, canary = world.ask(), world.ask(f"{world.agent}:canary")
     assert (live.headers["x-thumbwheel-version"], canary.headers["x-thumbwheel-version"]) == (
         "v1",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.models.tiny_models import tiny_adapter, tiny_base
 from thumbwheel.core.errors import DataError, ModelError, NotFound
-from thumbwheel.deploy.streaming_generator import StreamingGenerator, _Shown
+from thumbwheel.deploy.streaming_generator import StreamingGenerator, _VisibleText
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
@@ -17,19 +17,20 @@ PROMPT = [{"role": "user", "content": "Größe, 東京?"}]
 
 
 @pytest.fixture(scope="module")
-def speaker(base, adapters):
-    made = StreamingGenerator(str(base), "float32")
-    made.load("base", None)
-    made.load("a.one", adapters[0])
-    made.load("two", adapters[1])
-    return made
+def generator(base, adapters):
+    streaming = StreamingGenerator(str(base), "float32")
+    streaming.load("base", None)
+    streaming.load("a.one", adapters[0])
+    streaming.load("two", adapters[1])
+    return streaming
 
 
-def say(speaker, name, **settings):
+def say(generator, name, **settings):
     sampling = Sampling(
-        **{"max_new_tokens": 12, "temperature": 0, "stop_ids": speaker.builder.stop_ids} | settings
+        **{"max_new_tokens": 12, "temperature": 0, "stop_ids": generator.builder.stop_ids}
+        | settings
     )
-    return list(speaker.speak(name, speaker.builder.prompt(PROMPT), sampling, tops=2))
+    return list(generator.generate(name, generator.builder.prompt(PROMPT), sampling, top_count=2))
 
 
 @pytest.mark.parametrize(("name", "place"), [("a.one", 0), ("two", 1), ("base", None)])
@@ -38,18 +39,18 @@ def say(speaker, name, **settings):
     [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.0, "top_p": 0.8, "top_k": 20}],
 )
 def test_tokens_and_log_probabilities_are_those_of_the_sampler(
-    speaker, base, adapters, name, place, settings
+    generator, base, adapters, name, index, settings
 ):
     model, tokenizer = load_base(str(base), "float32")
-    model = model if place is None else load_adapter(model, adapters[place])
+    model = model if index is None else load_adapter(model, adapters[index])
     sampling = Sampling(
-        **{"max_new_tokens": 12, "temperature": 0.0, "stop_ids": speaker.builder.stop_ids}
+        **{"max_new_tokens": 12, "temperature": 0.0, "stop_ids": generator.builder.stop_ids}
         | settings
     )
     [[expected]] = GroupSampler(model, tokenizer).sample(
-        [speaker.builder.prompt(PROMPT)], 1, sampling
+        [generator.builder.prompt(PROMPT)], 1, sampling
     )
-    pieces = say(speaker, name, **settings)
+    pieces = say(generator, name, **settings)
     assert tuple(piece.id for piece in pieces) == expected.ids
     assert "".join(piece.text for piece in pieces) == expected.text
     assert pieces[-1].finish == expected.finish and {piece.finish for piece in pieces[:-1]} <= {
@@ -60,16 +61,16 @@ def test_tokens_and_log_probabilities_are_those_of_the_sampler(
     assert all(piece.top[0][1] >= piece.top[1][1] for piece in pieces)
 
 
-def test_a_stop_text_is_never_shown(speaker):
-    whole = "".join(piece.text for piece in say(speaker, "a.one"))
+def test_a_stop_text_is_never_shown(generator):
+    whole = "".join(piece.text for piece in say(generator, "a.one"))
     stop = whole[3:6]
-    pieces = say(speaker, "a.one", stop=(stop,))
+    pieces = say(generator, "a.one", stop=(stop,))
     assert "".join(piece.text for piece in pieces) == whole[: whole.index(stop)]
     assert pieces[-1].finish == "stop"
 
 
 def test_an_answer_shorter_than_the_stop_text_shows_none_of_it():
-    shown = _Shown(Sampling(max_new_tokens=20, stop=("\n\nObservation:",)))
+    shown = _VisibleText(Sampling(max_new_tokens=20, stop=("\n\nObservation:",)))
     assert "".join(shown.new("Yes\n\nObserv"[:end], False) for end in range(1, 12)) == ""
     assert shown.new("Yes", True) == "Yes"
 
@@ -85,43 +86,43 @@ def test_the_base_answers_after_the_last_adapter_has_gone(base, adapters):
         assert [piece.id for piece in say(alone, "base")] == before
 
 
-def test_models_come_and_go(speaker, base, adapters):
-    before = [piece.id for piece in say(speaker, "two")]
-    speaker.load("three", adapters[0])
+def test_models_come_and_go(generator, base, adapters):
+    before = [piece.id for piece in say(generator, "two")]
+    generator.load("three", adapters[0])
     assert (
-        [piece.id for piece in say(speaker, "three")]
-        == [piece.id for piece in say(speaker, "a.one")]
+        [piece.id for piece in say(generator, "three")]
+        == [piece.id for piece in say(generator, "a.one")]
         != before
     )
-    speaker.unload("three")
-    speaker.unload("three")
+    generator.unload("three")
+    generator.unload("three")
     with pytest.raises(NotFound, match=r"Known: base, a\.one, two"):
-        say(speaker, "three")
-    assert [piece.id for piece in say(speaker, "two")] == before
+        say(generator, "three")
+    assert [piece.id for piece in say(generator, "two")] == before
 
 
-def test_an_adapter_of_another_base_is_refused_and_the_others_stay(speaker, tmp_path):
-    before = [piece.id for piece in say(speaker, "two")]
+def test_an_adapter_of_another_base_is_refused_and_the_others_stay(generator, tmp_path):
+    before = [piece.id for piece in say(generator, "two")]
     foreign = tiny_adapter(tiny_base(tmp_path / "wide", hidden_size=64), tmp_path / "foreign")
     with pytest.raises(ModelError, match="Serve it over the base that it was trained on"):
-        speaker.load("foreign", foreign)
-    assert "foreign" not in speaker.names
-    assert [piece.id for piece in say(speaker, "two")] == before
+        generator.load("foreign", foreign)
+    assert "foreign" not in generator.names
+    assert [piece.id for piece in say(generator, "two")] == before
 
 
-def test_a_prompt_without_room_is_an_error_before_anything_is_computed(speaker):
+def test_a_prompt_without_room_is_an_error_before_anything_is_computed(generator):
     with pytest.raises(DataError, match="context 256"):
-        speaker.speak("two", [5] * 256, Sampling(max_new_tokens=1))
+        generator.generate("two", [5] * 256, Sampling(max_new_tokens=1))
     with pytest.raises(DataError, match="0 tokens"):
-        speaker.speak("two", [], Sampling(max_new_tokens=1))
+        generator.generate("two", [], Sampling(max_new_tokens=1))
 
 
-def test_a_reader_that_leaves_ends_the_work(speaker):
-    pieces = speaker.speak(
-        "two", speaker.builder.prompt(PROMPT), Sampling(max_new_tokens=200, temperature=1.0)
+def test_a_reader_that_leaves_ends_the_work(generator):
+    pieces = generator.generate(
+        "two", generator.builder.prompt(PROMPT), Sampling(max_new_tokens=200, temperature=1.0)
     )
     next(pieces)
     pieces.close()
     begun = time.monotonic()
-    say(speaker, "two", max_new_tokens=1)
-    assert time.monotonic() - begun < 5 and not speaker._busy.locked()
+    say(generator, "two", max_new_tokens=1)
+    assert time.monotonic() - begun < 5 and not generator._busy.locked()

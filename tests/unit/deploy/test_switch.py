@@ -30,15 +30,15 @@ pytestmark = pytest.mark.slow  # each test starts servers
 @pytest.fixture
 def served(world: World):
     """v0 and then v1 went live; v2 is approved."""
-    one, two = world.version(0), world.version(1)
+    first, second = world.version(0), world.version(1)
     world.deploy("v0")
-    world.deploy(one)
-    return world, one, two
+    world.deploy(first)
+    return world, first, second
 
 
 def states(world: World) -> dict[str, tuple[str, bool]]:
-    found = switch.deployments(world.ws, world.agent)
-    return {row.version: (row.state.value, switch.health(row).alive) for row in found}
+    deployments = switch.deployments(world.ws, world.agent)
+    return {row.version: (row.state.value, switch.health(row).alive) for row in deployments}
 
 
 def rollback_seconds(world: World, promoted: str | None) -> float:
@@ -70,9 +70,9 @@ def test_versions_go_live_stay_warm_and_come_back(served):
 
 
 def test_deploying_again_changes_nothing_and_uses_the_export_again(served):
-    world, one, _ = served
+    world, version, _ = served
     first = switch.deployments(world.ws, world.agent)[0]
-    again = world.deploy(one).deployment
+    again = world.deploy(version).deployment
     assert again.export_id == first.export_id and again.endpoint == first.endpoint
     assert [row.version for row in switch.deployments(world.ws, world.agent)] == ["v1", "v0"]
 
@@ -95,13 +95,13 @@ def test_what_may_not_be_served_is_refused(world: World):
         world.version(0),
     )
     world.taint(tainted)
-    for one, why in (
+    for version, why in (
         (candidate, "only an approved version"),
         (on_feedback, "permits a canary only"),
         (tainted, "tainted"),
     ):
         with pytest.raises(Conflict, match=why):
-            world.deploy(one)
+            world.deploy(version)
     with pytest.raises(Conflict, match="tainted"):
         world.deploy(tainted, alias=None)
     assert switch.deployments(world.ws, world.agent) == []
@@ -112,12 +112,12 @@ def test_what_may_not_be_served_is_refused(world: World):
 
 
 def test_what_got_tainted_is_not_served_any_more(served):
-    world, one, two = served
-    world.deploy(two)
-    world.taint(two)
+    world, first, second = served
+    world.deploy(second)
+    world.taint(second)
     reply = world.ask()
     assert reply.status_code == 503 and "tainted" in reply.text
-    world.taint(one)
+    world.taint(first)
     switch.rollback(world.ws, world.agent)
     assert world.live() == "v0"  # v1 may not be served either, so it is passed over
     assert [row.tainted for row in switch.deployments(world.ws, world.agent)] == [
@@ -145,18 +145,20 @@ def still_serves(world: World, version: str, text: str) -> None:
 
 def test_a_failed_canary_switches_nothing(served, monkeypatch):
     """What answers as v2 is the adapter of v1."""
-    world, one, two = served
+    world, first, second = served
     text, real = world.text(), prepare.package
     wrong = prepare.package(
         world.ws,
-        one,
-        prepare.plan(world.ws, one, "embedded", switch.TARGETS.get("embedded").kinds, None),
+        first,
+        prepare.plan(world.ws, first, "embedded", switch.TARGETS.get("embedded").kinds, None),
     ).folder
-    monkeypatch.setattr(prepare, "package", lambda *given: replace(real(*given), folder=wrong))
+    monkeypatch.setattr(
+        prepare, "package", lambda *arguments: replace(real(*arguments), folder=wrong)
+    )
     with pytest.raises(
         ModelError, match=r"not the promoted version: .* 0 of 10 answers .* previous v1"
     ):
-        world.deploy(two)
+        world.deploy(second)
     still_serves(world, "v1", text)
     assert states(world)["v2"] == ("failed", False)
     with pytest.raises(Conflict, match="deployed nowhere"):
@@ -211,14 +213,14 @@ def test_a_full_disk_leaves_the_old_version_serving(served):
 
 def test_a_target_that_cannot_run_it_leaves_nothing(served, monkeypatch):
     world, _, two = served
-    text, at = world.text(), switch.TARGETS.get("embedded")
+    text, target = world.text(), switch.TARGETS.get("embedded")
 
     def apply(package, settings):
         raise ModelError(
             "the architecture", "llama.cpp has none of that name", "Choose another target"
         )
 
-    monkeypatch.setattr(at, "apply", apply)
+    monkeypatch.setattr(target, "apply", apply)
     with pytest.raises(ModelError, match="architecture"):
         world.deploy(two)
     monkeypatch.undo()
@@ -228,13 +230,13 @@ def test_a_target_that_cannot_run_it_leaves_nothing(served, monkeypatch):
 
 def test_a_target_that_cannot_take_the_alias_undoes_the_switch(served, monkeypatch):
     world, _, two = served
-    text, at = world.text(), switch.TARGETS.get("embedded")
+    text, target = world.text(), switch.TARGETS.get("embedded")
     history = versions.switches(world.ws, world.agent, "live")
 
     def point(alias, endpoint):
         raise ModelError(alias, "it cannot be copied", "Free space")
 
-    monkeypatch.setattr(at, "point", point)
+    monkeypatch.setattr(target, "point", point)
     with pytest.raises(ModelError, match="cannot be copied"):
         world.deploy(two)
     still_serves(world, "v1", text)
@@ -246,9 +248,9 @@ def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
     world, _, two = served
     world.deploy(two)
     text = world.text()
-    place = Path(switch.deployments(world.ws, world.agent)[0].endpoint.details["place"])
-    os.kill(processes.find(place).pid, signal.SIGKILL)
-    while processes.find(place):
+    folder = Path(switch.deployments(world.ws, world.agent)[0].endpoint.details["place"])
+    os.kill(processes.find(folder).pid, signal.SIGKILL)
+    while processes.find(folder):
         time.sleep(0.05)
     assert (
         "its process has ended; its log ends with"
@@ -265,14 +267,16 @@ def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
 def test_a_taken_port_starts_nothing(world: World, tmp_path: Path):
     with (
         Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws,
-        socket.socket() as taken,
+        socket.socket() as occupied,
     ):
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
         apart = World(ws, world.base, world.adapters, "apart")
         apart.version(0)
         with pytest.raises(Conflict, match="is taken by another program"):
-            switch.deploy(ws, "apart", "v1", "embedded", settings={"port": taken.getsockname()[1]})
+            switch.deploy(
+                ws, "apart", "v1", "embedded", settings={"port": occupied.getsockname()[1]}
+            )
         assert switch.deployments(ws, "apart")[0].state == "failed"
         assert not list((ws.home.path / "deployments").rglob(processes.RECORD))
 
@@ -293,14 +297,14 @@ def test_what_was_stopped_may_be_deployed_again(tmp_path: Path, base: Path, adap
 def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
     world, _, two = served
     world.deploy(two, alias=None)
-    at, real = switch.TARGETS.get("embedded"), switch.TARGETS.get("embedded").remove
+    target, real = switch.TARGETS.get("embedded"), switch.TARGETS.get("embedded").remove
 
     def remove(endpoint):
         if endpoint.model.endswith("v2"):
             raise ModelError("the server", "nothing answers there", "Start it")
         real(endpoint)
 
-    monkeypatch.setattr(at, "remove", remove)
+    monkeypatch.setattr(target, "remove", remove)
     with pytest.raises(
         ModelError, match=r"(?s)v2 on embedded.*nothing answers there.*2 of 3 are done"
     ):

@@ -18,8 +18,8 @@ from thumbwheel.deploy.types import Kind, Package
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[VllmServer]:
     (tmp_path / "base").mkdir()
-    with VllmServer(tmp_path / "base") as one:
-        yield one
+    with VllmServer(tmp_path / "base") as vllm:
+        yield vllm
 
 
 def package(root: Path, version: str = "v3", rank: int = 8) -> Package:
@@ -36,31 +36,31 @@ def package(root: Path, version: str = "v3", rank: int = 8) -> Package:
         base=root / "base",
         base_fingerprint=None,
         tokenizer=folder,
-        place=root / "place",
+        state_folder=root / "place",
     )
 
 
 def test_an_adapter_is_loaded_once_pointed_at_and_removed(
     server: VllmServer, tmp_path: Path
 ) -> None:
-    one, two = package(tmp_path), package(tmp_path, "v4")
+    old, new = package(tmp_path), package(tmp_path, "v4")
     settings = VllmConfig(url=server.url)
-    first = VLLM.apply(one, settings)
-    assert first == VLLM.apply(one, settings) and first.url == f"{server.url}/v1"
+    first = VLLM.apply(old, settings)
+    assert first == VLLM.apply(old, settings) and first.url == f"{server.url}/v1"
     assert server.seen.count("POST /v1/load_lora_adapter") == 1
-    second = VLLM.apply(two, settings)
+    second = VLLM.apply(new, settings)
     VLLM.point("support", first)
     VLLM.point("support", second)
     VLLM.point("support", second)
     assert server.adapters == {
-        "support-v3": str(one.folder),
-        "support-v4": str(two.folder),
-        "support": str(two.folder),
+        "support-v3": str(old.folder),
+        "support-v4": str(new.folder),
+        "support": str(new.folder),
     }
     assert VLLM.health(first).alive and VLLM.health(second).alive
     VLLM.remove(second)
     VLLM.remove(second)
-    assert server.adapters == {"support-v3": str(one.folder)}
+    assert server.adapters == {"support-v3": str(old.folder)}
     assert "no adapter 'support-v4' any more" in VLLM.health(second).why
 
 
@@ -70,9 +70,9 @@ def test_an_adapter_under_two_names_keeps_its_aliases_when_one_goes(
     monkeypatch.setenv(
         "HTTP_PROXY", "http://127.0.0.1:9"
     )  # never asked for what is on this machine
-    one = package(tmp_path)
-    first = VLLM.apply(one, VllmConfig(url=server.url))
-    second = VLLM.apply(replace(one, name="support-v3-abc123"), VllmConfig(url=server.url))
+    adapter = package(tmp_path)
+    first = VLLM.apply(adapter, VllmConfig(url=server.url))
+    second = VLLM.apply(replace(adapter, name="support-v3-abc123"), VllmConfig(url=server.url))
     VLLM.point("support", second)
     VLLM.remove(first)
     assert sorted(server.adapters) == ["support", "support-v3-abc123"]
@@ -81,43 +81,43 @@ def test_an_adapter_under_two_names_keeps_its_aliases_when_one_goes(
 
 
 def test_a_server_that_was_started_again_is_said_to_have_lost_it(tmp_path: Path) -> None:
-    one = package(tmp_path)
+    adapter = package(tmp_path)
     (tmp_path / "base").mkdir()
     with VllmServer(tmp_path / "base") as first:
-        endpoint = VLLM.apply(one, VllmConfig(url=first.url))
+        endpoint = VLLM.apply(adapter, VllmConfig(url=first.url))
         port = int(first.url.rpartition(":")[2])
     assert "nothing answers" in VLLM.health(endpoint).why
     with VllmServer(tmp_path / "base", port=port) as again:
         assert "was started again has none" in VLLM.health(endpoint).why
-        assert VLLM.health(VLLM.apply(one, VllmConfig(url=again.url))).alive
+        assert VLLM.health(VLLM.apply(adapter, VllmConfig(url=again.url))).alive
 
 
 def test_what_it_refuses_is_an_error_that_says_what_to_do(
     server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = package(tmp_path, rank=64)
+    adapter = package(tmp_path, rank=64)
     settings = VllmConfig(url=server.url)
     with pytest.raises(ModelError, match=r"max_lora_rank 16.*--max-lora-rank"):
-        VLLM.apply(one, settings)
+        VLLM.apply(adapter, settings)
     (tmp_path / "other").mkdir()
     with pytest.raises(ModelError, match=r"it is over .*other, and vLLM .* serves .*base"):
-        VLLM.apply(replace(one, base=tmp_path / "other"), settings)
+        VLLM.apply(replace(adapter, base=tmp_path / "other"), settings)
     with pytest.raises(ConfigError, match="serves base"):
-        VLLM.apply(one, VllmConfig(url=server.url, base="llama"))
+        VLLM.apply(adapter, VllmConfig(url=server.url, base="llama"))
     with pytest.raises(Conflict, match="the base's name"):
-        VLLM.apply(replace(one, name="base"), settings)
+        VLLM.apply(replace(adapter, name="base"), settings)
     with pytest.raises(ModelError, match="No adapter found"):
-        VLLM.apply(replace(one, folder=tmp_path / "other"), settings)
+        VLLM.apply(replace(adapter, folder=tmp_path / "other"), settings)
     server.key = "secret"
     with pytest.raises(ModelError, match="VLLM_API_KEY"):
-        VLLM.apply(one, settings)
+        VLLM.apply(adapter, settings)
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     server.updating = False
     with pytest.raises(ModelError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING"):
-        VLLM.apply(one, settings)
+        VLLM.apply(adapter, settings)
     assert server.adapters == {}
     with pytest.raises(ModelError, match="nothing answers there"):
-        VLLM.apply(one, VllmConfig(url="http://127.0.0.1:9"))
+        VLLM.apply(adapter, VllmConfig(url="http://127.0.0.1:9"))
 
 
 def test_the_key_goes_to_the_front_door(

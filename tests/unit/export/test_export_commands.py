@@ -27,13 +27,13 @@ def test_a_format_by_each_of_its_names(
     base: Path,
     adapter: Path,
     command_line: Run,
-    given: tuple[str, ...],
+    arguments: tuple[str, ...],
     tmp_path: Path,
 ) -> None:
     tuned_version(ws, base, adapter)
-    format, file = SPELLINGS[given]
+    format, file = SPELLINGS[arguments]
     code, out, err = command_line(
-        "export", "v1", "--agent", "support", *given, "--to", "out", "--json"
+        "export", "v1", "--agent", "support", *arguments, "--to", "out", "--json"
     )
     assert code == 0, err
     assert json.loads(out)["format"] == format
@@ -45,18 +45,18 @@ def test_merge_and_another_format_are_a_contradiction(
     command_line: Run, format: str, tmp_path: Path
 ) -> None:
     code, _, err = command_line("export", "v1", "--agent", "support", "--merge", "--format", format)
-    said = " ".join(err.split())
+    output = " ".join(err.split())
     assert code == 2
     assert (
         f"--merge with --format {format}: --merge means --format merged, and an export has one "
-        "format" in said
+        "format" in output
     )
-    assert "Leave out one of them" in said
+    assert "Leave out one of them" in output
     assert not list(tmp_path.glob("support-*"))
 
 
 def test_help_names_them(command_line: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    said = command_line("export", "--help")[1]
-    assert "adapter or lora" in said
-    assert "The same as --format merged." in said
+    output = command_line("export", "--help")[1]
+    assert "adapter or lora" in output
+    assert "The same as --format merged." in output

@@ -54,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 @pytest.fixture(scope="module")
-def known(trained: Source) -> parity.Reference:
+def trained_reference(trained: Source) -> parity.Reference:
     return parity.reference(trained, [*parity.PROBES, *LONG])
 
 
@@ -65,7 +65,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rung(
     trained: Source,
-    known: parity.Reference,
+    trained_reference: parity.Reference,
     quant: str,
     scratch: Path,
     folder: Path,
@@ -74,21 +74,26 @@ def rung(
     form = FORMATS.get(format)
     folder.mkdir()
     form.write(replace(trained, quant=quant, scratch=scratch), folder)
-    return parity.against(known, form, folder)
+    return parity.compare_folder(trained_reference, form, folder)
 
 
 def test_f16_in_llama_cpp_is_the_trained_model(
-    trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path
+    trained: Source, trained_reference: parity.Reference, scratch: Path, tmp_path: Path
 ) -> None:
-    found = rung(trained, known, "F16", scratch, tmp_path / "out")
-    assert found.failures == []
-    assert found.tokens >= 200
-    assert found.max_abs_diff < 0.05
-    assert found.top1 >= 0.99
-    assert found.effect_kl is not None
-    assert found.effect_kl > 0.01
-    assert (found.dtype, found.same_prompts, found.same_text, found.ends) == ("F16", True, True, ())
-    assert any("NFC" in note for note in found.notes), (
+    result = rung(trained, trained_reference, "F16", scratch, tmp_path / "out")
+    assert result.failures == []
+    assert result.tokens >= 200
+    assert result.max_abs_diff < 0.05
+    assert result.top1 >= 0.99
+    assert result.effect_kl is not None
+    assert result.effect_kl > 0.01
+    assert (result.dtype, result.same_prompts, result.same_text, result.ends) == (
+        "F16",
+        True,
+        True,
+        (),
+    )
+    assert any("NFC" in note for note in result.notes), (
         "Qwen's tokenizer composes accents and llama.cpp does not"
     )
     assert {"chat_template.jinja", "tokenizer.json", "model-F16.gguf"} <= {
@@ -100,19 +105,21 @@ def test_f16_in_llama_cpp_is_the_trained_model(
 
 @pytest.mark.slow
 def test_kl_rises_over_the_ladder(
-    trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path
+    trained: Source, trained_reference: parity.Reference, scratch: Path, tmp_path: Path
 ) -> None:
-    found = [rung(trained, known, quant, scratch, tmp_path / quant) for quant in RUNGS]
-    assert [one.dtype for one in found] == list(RUNGS)
-    kls, sizes = [one.mean_kl for one in found], [one.size for one in found]
+    results = [
+        rung(trained, trained_reference, quant, scratch, tmp_path / quant) for quant in RUNGS
+    ]
+    assert [result.dtype for result in results] == list(RUNGS)
+    kls, sizes = [result.mean_kl for result in results], [result.size for result in results]
     assert kls == sorted(kls)
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(kls)) == len(set(sizes)) == len(RUNGS)
-    assert all(one.base_kl is not None and one.base_kl > one.mean_kl for one in found), (
-        "what was trained survives each"
-    )
-    assert found[1].failures == []
-    assert any("top-1" in text for text in found[-1].failures), (
+    assert all(
+        result.base_kl is not None and result.base_kl > result.mean_kl for result in results
+    ), "what was trained survives each"
+    assert results[1].failures == []
+    assert any("top-1" in text for text in results[-1].failures), (
         "random weights at two bits are another model"
     )
 
@@ -134,12 +141,12 @@ def test_the_library_and_llama_quantize_write_the_same_bytes(
 def test_an_adapter_as_gguf_over_its_base_is_the_merged_model(family: str, tmp_path: Path) -> None:
     base = wide_base(tmp_path / "base", family)
     source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
-    known = parity.reference(source, parity.PROBES)
-    found = rung(source, known, "F32", tmp_path, tmp_path / "out", "lora_gguf")
-    assert found.failures == []
-    assert found.max_abs_diff < 0.02
-    assert found.base_kl is not None
-    assert found.base_kl > 0.01 > found.mean_kl
+    trained_reference = parity.reference(source, parity.PROBES)
+    result = rung(source, trained_reference, "F32", tmp_path, tmp_path / "out", "lora_gguf")
+    assert result.failures == []
+    assert result.max_abs_diff < 0.02
+    assert result.base_kl is not None
+    assert result.base_kl > 0.01 > result.mean_kl
     assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())[
         "base_model_name_or_path"
     ] == str(base)
@@ -151,16 +158,16 @@ def test_bos_and_a_second_stop_token_come_along(tmp_path: Path) -> None:
     tokenizer.eos_token = "<|endoftext|>"  # the turn ends with another one
     base = wide_base(tmp_path / "base", "llama", tokenizer=tokenizer)
     source = Source(str(base), tiny_adapter(base, tmp_path / "adapter"), str(base))
-    known = parity.reference(source, parity.PROBES)
-    assert known.stops == ("<|im_end|>", "<|endoftext|>")
-    found = rung(source, known, "F16", tmp_path, tmp_path / "out")
-    assert (found.same_prompts, found.same_text, found.ends) == (True, True, ())
-    assert known.prompts[0][0] == tokenizer.bos_token_id
+    trained_reference = parity.reference(source, parity.PROBES)
+    assert trained_reference.stops == ("<|im_end|>", "<|endoftext|>")
+    result = rung(source, trained_reference, "F16", tmp_path, tmp_path / "out")
+    assert (result.same_prompts, result.same_text, result.ends) == (True, True, ())
+    assert trained_reference.prompts[0][0] == tokenizer.bos_token_id
 
 
 @pytest.mark.slow
 def test_another_template_in_the_file_is_found(
-    trained: Source, known: parity.Reference, scratch: Path, tmp_path: Path
+    trained: Source, trained_reference: parity.Reference, scratch: Path, tmp_path: Path
 ) -> None:
     form = FORMATS.get("gguf")
     tokenizer = tiny_tokenizer("{% for m in messages %}{{ m['content'] }}{% endfor %}")
@@ -169,7 +176,7 @@ def test_another_template_in_the_file_is_found(
     )
     (tmp_path / "out").mkdir()
     form.write(Source(str(other), None, str(other), "F16"), tmp_path / "out")
-    assert not parity.against(known, form, tmp_path / "out").same_prompts
+    assert not parity.compare_folder(trained_reference, form, tmp_path / "out").same_prompts
 
 
 @pytest.mark.slow
@@ -182,10 +189,10 @@ def test_rows_that_a_precision_cannot_take_are_said(tmp_path: Path) -> None:
         initializer_range=0.05,
     )
     source = Source(str(base), None, str(base))
-    found = rung(
+    result = rung(
         source, parity.reference(source, parity.PROBES), "Q4_K_M", tmp_path, tmp_path / "out"
     )
-    assert any("could not take Q4_K_M" in note and "Q5_0" in note for note in found.notes)
+    assert any("could not take Q4_K_M" in note and "Q5_0" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +229,10 @@ def test_an_unknown_tokenizer_is_refused_unless_its_family_is_known(tmp_path: Pa
     with pytest.raises(ModelError, match="how its tokenizer splits text"):
         convert.convert(base, tmp_path / "out.gguf", "F16", "novel", [1])
     source = Source(str(base), None, str(base))
-    found = rung(source, parity.reference(source, parity.PROBES), "F16", tmp_path, tmp_path / "out")
-    assert not found.same_text, "the family's way is a guess, and the probes find it wrong"
+    result = rung(
+        source, parity.reference(source, parity.PROBES), "F16", tmp_path, tmp_path / "out"
+    )
+    assert not result.same_text, "the family's way is a guess, and the probes find it wrong"
 
 
 def test_a_missing_quantiser_is_an_error_that_names_the_fix(
@@ -304,7 +313,7 @@ def test_a_ladder_shows_what_it_does_not_keep(
         list(ladder(ws, "support", "v1", "gguf", ["q8_0", "q2_k"], tmp_path / "taken"))
     assert len(list((tmp_path / "taken").iterdir())) == 1, "seen before the first is made"
     done = list(ladder(ws, "support", "v1", "gguf", ["q8_0", "Q2_K", "Q8_0"], tmp_path / "rungs"))
-    assert [(one.quant, one.deployable, bool(one.files)) for one in done] == [
+    assert [(result.quant, result.deployable, bool(result.files)) for result in done] == [
         ("Q8_0", True, True),
         ("Q2_K", False, False),
     ]
@@ -320,9 +329,10 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import package
 home, out, quant = sys.argv[1:]
 with Workspace.open(Home(Path(home)), Sources({}, "", {})) as ws:
-    package.parity.against  # loaded before the disk is full
+    package.parity.compare_folder  # loaded before the disk is full
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5_300_000, 5_300_000))  # holds the merged model and not the file that is made of it
+    # holds the merged model, and not the file that is made of it
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_300_000, 5_300_000))
     try:
         package.export(ws, "support", "v1", "gguf", Path(out), quant)
     except Exception as error:
@@ -360,12 +370,12 @@ def test_cases_are_scored_beside_the_trained_model(
         )
 
     asked = parity.reference(trained, parity.PROBES, [case(number, "") for number in range(6)])
-    texts = [one.text for one, *_ in asked.answers]
-    known = replace(
+    texts = [result.text for result, *_ in asked.answers]
+    trained_reference = replace(
         asked,
         cases=[case(number, text if number % 3 else "no") for number, text in enumerate(texts)],
     )
-    task = rung(trained, known, "F16", scratch, tmp_path / "out").task
+    task = rung(trained, trained_reference, "F16", scratch, tmp_path / "out").task
     assert task is not None
     assert (task.cases, task.trained) == (6, pytest.approx(4 / 6))
     assert abs(task.score - task.trained) <= 1 / 3

@@ -47,11 +47,11 @@ def test_ropes_by_layer_type_and_nested_text_configs() -> None:
         {"rope_type": "default", "rope_theta": 1e4},
         {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     )
-    found = hf_compat.both_spellings(
+    config = hf_compat.both_spellings(
         {"text_config": {"rope_parameters": {"sliding_attention": local, "full_attention": whole}}}
     )["text_config"]
-    assert (found["rope_theta"], found["rope_local_base_freq"]) == (1e6, 1e4)
-    assert found["rope_scaling"] == {"rope_type": "linear", "factor": 8.0}
+    assert (config["rope_theta"], config["rope_local_base_freq"]) == (1e6, 1e4)
+    assert config["rope_scaling"] == {"rope_type": "linear", "factor": 8.0}
 
 
 def test_a_config_without_rope_is_left_alone() -> None:
@@ -62,7 +62,7 @@ def test_a_config_without_rope_is_left_alone() -> None:
 
 
 def test_tokenizer_settings() -> None:
-    found = hf_compat.tokenizer_settings(
+    config = hf_compat.tokenizer_settings(
         {
             "tokenizer_class": "TokenizersBackend",
             "extra_special_tokens": ["<a>"],
@@ -71,7 +71,7 @@ def test_tokenizer_settings() -> None:
         },
         "{{ x }}",
     )
-    assert found == {
+    assert config == {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "additional_special_tokens": ["<a>"],
         "chat_template": "{{ x }}",
@@ -167,13 +167,16 @@ if format == "merged":
     model = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
 else:
     from peft import PeftConfig, PeftModel
-    base = AutoModelForCausalLM.from_pretrained(PeftConfig.from_pretrained(folder).base_model_name_or_path, torch_dtype=torch.float32)
+    name = PeftConfig.from_pretrained(folder).base_model_name_or_path
+    base = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.float32)
     model = PeftModel.from_pretrained(base, folder)
-ids = tokenizer.apply_chat_template([{"role": "user", "content": "Hello, 17 * 23?"}], add_generation_prompt=True)
+question = [{"role": "user", "content": "Hello, 17 * 23?"}]
+ids = tokenizer.apply_chat_template(question, add_generation_prompt=True)
 with torch.no_grad():
     logits = model(torch.tensor([ids])).logits[0, -1]
 ends = model.generation_config.eos_token_id
-print(json.dumps({"ids": ids, "logits": logits.tolist(), "ends": ends, "special": tokenizer.additional_special_tokens}))
+special = tokenizer.additional_special_tokens
+print(json.dumps({"ids": ids, "logits": logits.tolist(), "ends": ends, "special": special}))
 """
 
 

@@ -33,34 +33,34 @@ PINNED = {
 
 
 def at_the_limit(dtype: str) -> Parity:
-    known = limits(dtype)
+    limit = limits(dtype)
     return Parity(
         1,
         100,
         dtype,
-        known.logits or 1.0,
-        known.mean_kl,
-        known.top1,
+        limit.logits or 1.0,
+        limit.mean_kl,
+        limit.top1,
         10.0,
         True,
-        known,
+        limit,
         base_kl=10.0,
     )
 
 
 @pytest.mark.parametrize("dtype", PINNED)
 def test_the_limits_of_a_precision(dtype: str) -> None:
-    known = limits(dtype)
-    assert (known.mean_kl, known.top1, known.of_effect, known.logits) == PINNED[dtype]
+    limit = limits(dtype)
+    assert (limit.mean_kl, limit.top1, limit.of_effect, limit.logits) == PINNED[dtype]
     exact = at_the_limit(dtype)
     assert exact.failures == []
-    assert replace(exact, mean_kl=known.mean_kl * 1.01).failures
-    (too_few,) = replace(exact, top1=known.top1 - 0.001).failures
+    assert replace(exact, mean_kl=limit.mean_kl * 1.01).failures
+    (too_few,) = replace(exact, top1=limit.top1 - 0.001).failures
     assert "top-1 agreement" in too_few
     apart = replace(exact, max_abs_diff=exact.max_abs_diff * 1.01).failures
-    assert ["a logit differs" in text for text in apart] == ([True] if known.logits else [])
-    drowned = replace(exact, effect_kl=known.mean_kl * 3).failures
-    assert bool(drowned) == (known.of_effect is not None)
+    assert ["a logit differs" in text for text in apart] == ([True] if limit.logits else [])
+    drowned = replace(exact, effect_kl=limit.mean_kl * 3).failures
+    assert bool(drowned) == (limit.of_effect is not None)
 
 
 class WrongInAnswers:
@@ -94,26 +94,27 @@ def test_an_export_that_is_wrong_in_its_answers_alone_fails(
     folder.mkdir()
     form = FORMATS.get("merged")
     form.write(source, folder)
-    known = parity.reference(source, parity.PROBES)
+    reference = parity.reference(source, parity.PROBES)
     answers = [
         len(dialogue) - len(prompt)
-        for dialogue, prompt in zip(known.dialogues, known.prompts, strict=True)
+        for dialogue, prompt in zip(reference.dialogues, reference.prompts, strict=True)
     ]
     assert all(
         dialogue[: len(prompt)] == prompt
-        for dialogue, prompt in zip(known.dialogues, known.prompts, strict=True)
+        for dialogue, prompt in zip(reference.dialogues, reference.prompts, strict=True)
     )
     assert max(answers) == parity.ANSWER
-    assert parity.against(known, form, folder).failures == []
+    assert parity.compare_folder(reference, form, folder).failures == []
 
     class Wrong:
         """The format, opened wrongly."""
 
         def open(self, folder: Path, dtype: Any) -> WrongInAnswers:
-            return WrongInAnswers(form.open(folder, dtype), list(map(len, known.prompts)))
+            return WrongInAnswers(form.open(folder, dtype), list(map(len, reference.prompts)))
 
     assert any(
-        "top-1 agreement" in text for text in parity.against(known, Wrong(), folder).failures
+        "top-1 agreement" in text
+        for text in parity.compare_folder(reference, Wrong(), folder).failures
     )  # type: ignore[arg-type]
 
 

@@ -79,17 +79,19 @@ def same_as_peft(source: Source, folder: Path) -> None:
     (out := folder / "out").mkdir()
     merge(source, out)
     whole(source).to(stored_dtype(source.base)).save_pretrained(folder / "peft")
-    found, wanted, base = tensors(out), tensors(folder / "peft"), tensors(Path(source.base))
-    assert found.keys() == wanted.keys()
+    merged, wanted, base = tensors(out), tensors(folder / "peft"), tensors(Path(source.base))
+    assert merged.keys() == wanted.keys()
     assert all(
-        found[name].dtype == one.dtype and torch.equal(found[name], one)
-        for name, one in wanted.items()
+        merged[name].dtype == tensor.dtype and torch.equal(merged[name], tensor)
+        for name, tensor in wanted.items()
     )
-    assert any(not torch.equal(found[name], one) for name, one in base.items()), (
+    assert any(not torch.equal(merged[name], tensor) for name, tensor in base.items()), (
         "the adapter must matter"
     )
-    theirs, ours = (json.loads((one / "config.json").read_text()) for one in (folder / "peft", out))
-    assert ours == theirs
+    peft_config, our_config = (
+        json.loads((tensor / "config.json").read_text()) for tensor in (folder / "peft", out)
+    )
+    assert our_config == peft_config
 
 
 @pytest.mark.parametrize("what", BY_LAYER)
@@ -144,8 +146,8 @@ def test_experts_that_were_trained_whole(tmp_path: Path) -> None:
         trained = load_adapter(load_base(source.base, "float32")[0], tmp_path / "adapter")(
             rows
         ).logits
-        found = AutoModelForCausalLM.from_pretrained(out)(rows).logits
-    assert torch.equal(found, trained)
+        merged_logits = AutoModelForCausalLM.from_pretrained(out)(rows).logits
+    assert torch.equal(merged_logits, trained)
 
 
 def test_a_base_alone_is_copied(tmp_path: Path) -> None:
@@ -179,7 +181,8 @@ def merged(base, adapter, out):
     Path(out).mkdir()
     merge(Source(base, Path(adapter), base), Path(out))
 def memory(name):
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":"))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 small, large = sys.argv[1:4], sys.argv[4:]
 merged(*small)  # the libraries, on first use
 Path("/proc/self/clear_refs").write_text("5")  # forget the peak
@@ -201,16 +204,16 @@ def test_memory_holds_the_adapter_and_less_than_a_shard(tmp_path: Path) -> None:
         "head_dim": 192,
     }
     large = in_shards(tiny_base(tmp_path / "large", dtype="bfloat16", **shape), "40MB")
-    given = []
+    arguments = []
     for base in (small, large):
-        given += [
+        arguments += [
             str(base),
             str(tiny_adapter(base, tmp_path / f"{base.name}-adapter")),
             str(tmp_path / f"{base.name}-out"),
         ]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, *given], capture_output=True, text=True, env=environment
+        [sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
     peak = int(done.stdout.split()[-1]) * 1024

@@ -49,16 +49,18 @@ def test_greedy_tokens_are_those_of_transformers(
     opened = FORMATS.get("onnx").open(out, torch.float32)
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randint(5, 300, (size,), generator=generator).tolist() for size in (1, 2, 7, 43)]
-    for row, theirs, ours in zip(rows, logits(model, rows), opened.logits(rows), strict=True):
-        assert ours.shape == theirs.shape
-        assert (ours - theirs).abs().max() < 1e-4
+    for row, reference, ours in zip(rows, logits(model, rows), opened.logits(rows), strict=True):
+        assert ours.shape == reference.shape
+        assert (ours - reference).abs().max() < 1e-4
         assert opened.greedy(row, 40) == greedy(model, row, 40, opened.ends())
     names: dict[str, Any] = {}
     exec(FORMATS.get("onnx").usage(str(out)), names)
     question = [{"role": "user", "content": "Größe?"}]
     row = opened.prompt_ids(question)
-    said = [token for token in greedy(model, row, 12, opened.ends()) if token not in opened.ends()]
-    assert names["answer"](question, most=12) == opened.tokenizer.decode(said)
+    tokens = [
+        token for token in greedy(model, row, 12, opened.ends()) if token not in opened.ends()
+    ]
+    assert names["answer"](question, most=12) == opened.tokenizer.decode(tokens)
     assert parity.check(FORMATS.get("onnx"), out, source, parity.PROBES).failures == []
 
 

@@ -46,10 +46,10 @@ def test_an_export_is_recorded_with_every_hash(
     versions.move(ws, version, State.APPROVED, Basis.GOLD)
     done = export(ws, "support", "v1", format, tmp_path / "deep" / "out")
     manifest = json.loads((done.path / "thumbwheel.json").read_text())
-    found = {
+    hashes = {
         path.relative_to(done.path).as_posix() for path in done.path.rglob("*") if path.is_file()
     }
-    assert set(manifest["files"]) == found - {"thumbwheel.json"} == set(done.files)
+    assert set(manifest["files"]) == hashes - {"thumbwheel.json"} == set(done.files)
     for name, entry in done.files.items():
         content = (done.path / name).read_bytes()
         assert entry == {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
@@ -239,7 +239,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import package, parity
 home, out, how = sys.argv[1:]
 if how == "kill":
-    package.parity.against = lambda *_: os.kill(os.getpid(), 9)
+    package.parity.compare_folder = lambda *_: os.kill(os.getpid(), 9)
 with Workspace.open(Home(Path(home)), Sources({}, "", {})) as ws:
     if how == "full":
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -116,6 +116,6 @@ def test_the_reward_model_of_the_run_lies_beside_the_policy(
 
 
 def test_a_ladder_has_no_tree(command_line: Run) -> None:
-    code, _, said = command_line("export", "v1", "--agent", "a", "--ladder", "all", "--tree")
+    code, _, output = command_line("export", "v1", "--agent", "a", "--ladder", "all", "--tree")
     assert code == 2
-    assert "--tree are about one" in said
+    assert "--tree are about one" in output

@@ -1,5 +1,5 @@
-"""This machine's own server over transformers and PEFT: one detached process a base, adapters
-loaded and unloaded while it runs."""
+"""Thumbwheel's own server over transformers and PEFT: one detached process per base, with adapters
+that are loaded and unloaded while it runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TOKEN, MODELS, SPEC = "THUMBWHEEL_EMBEDDED_TOKEN", "models.json", "spec.json"
 
 
 class EmbeddedConfig(TargetConfig):
-    """The embedded target: for a few users, for demos and for tests; one answer at a time is
-    computed."""
+    """The embedded target: for a few users, for demos and for tests. It computes one answer at a
+    time."""
 
     port: int = Field(default=0, ge=0, le=65535)
     """Where the server listens on loopback; 0 takes any free port"""
@@ -36,7 +36,7 @@ class EmbeddedConfig(TargetConfig):
 
 
 class Embedded:
-    """See the contract (target.py)."""
+    """The contract is in target.py."""
 
     Config = EmbeddedConfig
     kinds = (Kind.ADAPTER, Kind.MERGED)
@@ -48,33 +48,28 @@ class Embedded:
     def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
         """Start the process of the base where none runs, and load the adapter into it."""
         base = package.base if package.kind is Kind.ADAPTER else package.folder
-        place = package.place / (
-            package.base_fingerprint[:16] if package.base_fingerprint else package.name
-        )
+        server_name = package.base_fingerprint[:16] if package.base_fingerprint else package.name
+        folder = package.state_folder / server_name
+        adapter = str(package.folder) if package.kind is Kind.ADAPTER else None
+        body = {"lora_name": package.name, "lora_path": adapter}
         what = f"the embedded server of {base.name}"
-        with processes.held(place):
-            fresh = processes.find(place) is None
-            running = _server(place, base, settings, what)
+        with processes.locked(folder):
+            is_new = processes.find(folder) is None
+            running = _server(folder, base, settings, what)
             try:
-                adapter = str(package.folder) if package.kind is Kind.ADAPTER else None
-                _post(
-                    place,
-                    running,
-                    "load_lora_adapter",
-                    {"lora_name": package.name, "lora_path": adapter},
-                )
+                _post(folder, running, "load_lora_adapter", body)
             except BaseException:
-                if fresh and not _served(place):
-                    processes.stop(place)
+                if is_new and not _stored_models(folder):
+                    processes.stop(folder)
                 raise
-        return Endpoint(f"{running.url}/v1", package.name, {"place": str(place)})
+        return Endpoint(f"{running.url}/v1", package.name, {"place": str(folder)})
 
     def health(self, endpoint: Endpoint) -> Health:
         """Whether the process runs and has the model."""
-        place = Path(endpoint.details["place"])
-        running = processes.find(place)
+        folder = Path(endpoint.details["place"])
+        running = processes.find(folder)
         if running is None or not _ready(running):
-            return Health(False, processes.why_dead(place))
+            return Health(False, processes.failure_reason(folder))
         if f"{running.url}/v1" != endpoint.url:
             return Health(False, f"its server was started again and answers at {running.url} now")
         if endpoint.model not in _names(running):
@@ -82,35 +77,32 @@ class Embedded:
         return Health(True)
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Unload it; the process of a base without models ends."""
-        place = Path(endpoint.details["place"])
-        with processes.held(place):
-            running = processes.find(place)
+        """Unload it, and stop the process of a base that has no models left."""
+        folder = Path(endpoint.details["place"])
+        with processes.locked(folder):
+            running = processes.find(folder)
             if running is not None and _ready(running):
-                left = _post(place, running, "unload_lora_adapter", {"lora_name": endpoint.model})[
-                    "left"
-                ]
+                body = {"lora_name": endpoint.model}
+                remaining = _post(folder, running, "unload_lora_adapter", body)["left"]
             else:
-                known = _served(place)
-                known.pop(endpoint.model, None)
-                processes.write(place / MODELS, json.dumps(known))
-                left = len(known)
-            if not left:
-                processes.stop(place)
+                models = _stored_models(folder)
+                models.pop(endpoint.model, None)
+                processes.write(folder / MODELS, json.dumps(models))
+                remaining = len(models)
+            if not remaining:
+                processes.stop(folder)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
         """The front door resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The token of the process."""
-        return processes.token(
-            Path(endpoint.details["place"]),
-            endpoint.url,
-            f"model {endpoint.model!r} on the embedded target",
-        )
+        folder = Path(endpoint.details["place"])
+        what = f"model {endpoint.model!r} on the embedded target"
+        return processes.token(folder, endpoint.url, what)
 
 
-def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Running:
+def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Running:
     spec = {
         "base": str(base),
         "dtype": settings.dtype,
@@ -118,24 +110,25 @@ def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Run
         "port": settings.port,
         "threads": settings.threads,
     }
+    # A server that runs may be busy with answers of other versions, and is waited for.
     deadline = time.monotonic() + settings.wait
-    while (running := processes.find(place)) is not None:
-        if not _ready(running):  # busy, and other versions are answered by it
+    while (running := processes.find(folder)) is not None:
+        if not _ready(running):
             if time.monotonic() > deadline:
                 raise ModelError(
                     what,
-                    processes.why_dead(place),
+                    processes.failure_reason(folder),
                     "Try again when it is less busy, or with a longer --set wait=SECONDS",
                 )
             time.sleep(processes.POLL)
             continue
-        if json.loads((place / SPEC).read_text(encoding="utf-8")) != spec:
+        if json.loads((folder / SPEC).read_text(encoding="utf-8")) != spec:
             log.say(
                 f"note: {what} runs already, with the settings that it was started with; they "
                 "change after every version is undeployed"
             )
         return running
-    processes.write(place / SPEC, json.dumps(spec))
+    processes.write(folder / SPEC, json.dumps(spec))
     threads = {"OMP_NUM_THREADS": str(settings.threads)} if settings.threads else {}
     quiet = {
         "HF_HUB_OFFLINE": "1",
@@ -146,23 +139,23 @@ def _server(place: Path, base: Path, settings: EmbeddedConfig, what: str) -> Run
 
     def command(port: int, token: str) -> tuple[list[str], dict[str, str]]:
         program = [sys.executable, "-P", "-W", "ignore", "-m", "thumbwheel.deploy.embedded"]
-        return [*program, str(place), str(port)], quiet | threads | {TOKEN: token}
+        return [*program, str(folder), str(port)], quiet | threads | {TOKEN: token}
 
     return processes.start(
-        place, command, _ready, what=what, wait=settings.wait, port=settings.port
+        folder, command, _ready, what=what, wait=settings.wait, port=settings.port
     )
 
 
-def _device(asked: str) -> str:
-    from thumbwheel.core.hardware import device
+def _device(setting: str) -> str:
+    from thumbwheel.training.hardware import device
 
-    return device() if asked == "auto" else asked
+    return device() if setting == "auto" else setting
 
 
-def _served(place: Path) -> dict[str, Any]:
-    """The models that the server remembers."""
+def _stored_models(folder: Path) -> dict[str, Any]:
+    """The models that the server is to have, as it stored them."""
     try:
-        return dict(json.loads((place / MODELS).read_text(encoding="utf-8")))
+        return dict(json.loads((folder / MODELS).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 
@@ -172,22 +165,20 @@ def _ready(running: Running) -> bool:
 
 
 def _names(running: Running) -> list[str]:
-    return [one["id"] for one in running.ask("GET", "v1/models").json()["data"]]
+    return [model["id"] for model in running.ask("GET", "v1/models").json()["data"]]
 
 
-def _post(place: Path, running: Running, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def _post(folder: Path, running: Running, path: str, body: dict[str, Any]) -> dict[str, Any]:
     try:
         reply = running.ask("POST", f"v1/{path}", body, timeout=300.0)
     except httpx.HTTPError:
         raise ModelError(
-            f"model {body['lora_name']!r}", processes.why_dead(place), "Deploy it again"
+            f"model {body['lora_name']!r}", processes.failure_reason(folder), "Deploy it again"
         ) from None
     if reply.status_code != 200:
-        why = (
-            reply.json().get("error", {}).get("message", reply.text[:300])
-            if reply.text.startswith("{")
-            else reply.text[:300]
-        )
+        why = reply.text[:300]
+        if reply.text.startswith("{"):
+            why = reply.json().get("error", {}).get("message", why)
         raise ModelError(
             f"model {body['lora_name']!r} on the embedded target",
             why,

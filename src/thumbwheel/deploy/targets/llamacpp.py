@@ -1,17 +1,16 @@
-"""llama.cpp: one llama-server router of the home, with a process of its own for every version,
-found again by its record.
+"""llama.cpp: one llama-server router per home, which starts a process for every version.
 
-The router reads a file of presets, one section a version, and reads it anew on request; so a
-version comes and goes while others answer. One process that switches LoRA adapters mixes up what it
-has cached under them, therefore none ever serves two: an adapter is named in its section and
-applied from the start, the cache of prompts in memory is off for it, and every request says its
-scale.
+The router reads a file of presets, one section per version, and reloads it on request, so versions
+come and go while others answer. A process that switches LoRA adapters mixes up its caches. So no
+process serves two adapters: an adapter is named in its section and applied from the start, the
+prompt cache in memory is off for it, and every request states its scale.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ from thumbwheel.llm.port import HOST
 
 MODELS, PRESETS = "models.json", "presets.ini"
 POLL = 0.05
-MOST = "64"
-"""Models at once; 0 means any number, but then none may load on startup."""
+MAX_MODELS = "64"
+"""Models at once; 0 would mean any number, but then none may load on startup."""
 
 
 class LlamaCppConfig(TargetConfig):
@@ -50,7 +49,7 @@ class LlamaCppConfig(TargetConfig):
 
 
 class LlamaCpp:
-    """See the contract (target.py)."""
+    """The contract is in target.py."""
 
     Config = LlamaCppConfig
     kinds = (Kind.GGUF, Kind.LORA_GGUF)
@@ -61,56 +60,51 @@ class LlamaCpp:
 
     def apply(self, package: Package, settings: LlamaCppConfig) -> Endpoint:
         """Start the router where none runs, add the section, load the model."""
-        place, section = package.place, _section(package, settings)
-        with processes.held(place):
-            before = _sections(place)
-            running = _router(place, settings)
+        folder, section = package.state_folder, _section(package, settings)
+        with processes.locked(folder):
+            before = _sections(folder)
+            running = _router(folder, settings)
             try:
-                _keep(place, running, before | {package.name: section})
-                _load(place, running, package.name, settings.wait)
+                _write_sections(folder, running, before | {package.name: section})
+                _load(folder, running, package.name, settings.wait)
             except BaseException:
-                _keep(place, running, before)
+                _write_sections(folder, running, before)
                 if not before:
-                    processes.stop(place)
+                    processes.stop(folder)
                 raise
         body = llama_server.with_adapters([1.0]) if package.kind is Kind.LORA_GGUF else {}
-        return Endpoint(f"{running.url}/v1", package.name, {"place": str(place)}, body)
+        return Endpoint(f"{running.url}/v1", package.name, {"place": str(folder)}, body)
 
     def health(self, endpoint: Endpoint) -> Health:
-        """Whether the router runs and has the model loaded."""
-        place = Path(endpoint.details["place"])
-        running = processes.find(place)
+        """Whether the router runs and has loaded the model."""
+        folder = Path(endpoint.details["place"])
+        running = processes.find(folder)
         if running is None or not running.answers("health"):
-            return Health(False, processes.why_dead(place))
+            return Health(False, processes.failure_reason(folder))
         if f"{running.url}/v1" != endpoint.url:
             return Health(False, f"its router was started again and answers at {running.url} now")
         state = _state(running, endpoint.model)
-        return Health(
-            state == "loaded",
-            "" if state == "loaded" else f"llama-server has it as {state}: {processes.tail(place)}",
-        )
+        if state != "loaded":
+            return Health(False, f"llama-server has it as {state}: {processes.tail(folder)}")
+        return Health(True)
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Take its section away, which ends its process; the router ends with the last one."""
-        place = Path(endpoint.details["place"])
-        with processes.held(place):
-            left = {
-                name: section
-                for name, section in _sections(place).items()
-                if name != endpoint.model
-            }
-            _keep(place, processes.find(place), left)
-            if not left:
-                processes.stop(place)
+        """Remove its section, which ends its process. The router ends with its last section."""
+        folder = Path(endpoint.details["place"])
+        with processes.locked(folder):
+            remaining = _sections(folder)
+            remaining.pop(endpoint.model, None)
+            _write_sections(folder, processes.find(folder), remaining)
+            if not remaining:
+                processes.stop(folder)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
         """The front door resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The key of the router."""
-        return processes.token(
-            Path(endpoint.details["place"]), endpoint.url, f"model {endpoint.model!r} on llama.cpp"
-        )
+        folder = Path(endpoint.details["place"])
+        return processes.token(folder, endpoint.url, f"model {endpoint.model!r} on llama.cpp")
 
 
 def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
@@ -118,22 +112,24 @@ def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
 
     profile = profiles.choose(settings.profile, machine())
     parallel = settings.parallel or profile.parallel
-    asked = {
-        "model": package.base if package.kind is Kind.LORA_GGUF else package.model,
-        "lora": package.model if package.kind is Kind.LORA_GGUF else None,
-        "cache-ram": 0 if package.kind is Kind.LORA_GGUF else None,
+    gpu_layers = profile.gpu_layers if settings.gpu_layers is None else settings.gpu_layers
+    is_adapter = package.kind is Kind.LORA_GGUF
+    flags = {
+        "model": package.base if is_adapter else package.model,
+        "lora": package.model if is_adapter else None,
+        "cache-ram": 0 if is_adapter else None,
         "parallel": parallel,
         "ctx-size": (settings.context or profile.context) * parallel,
         "threads": settings.threads or profile.threads or llama_server.own_threads(),
         "flash-attn": "on" if profile.flash_attention else None,
-        "n-gpu-layers": profile.gpu_layers if settings.gpu_layers is None else settings.gpu_layers,
-        "load-on-startup": "true",  # a router that is started again has all of them warm
+        "n-gpu-layers": gpu_layers,
+        "load-on-startup": "true",  # so that a router that is started again loads all of them
     }
-    return {key: str(value) for key, value in asked.items() if value is not None}
+    return {key: str(value) for key, value in flags.items() if value is not None}
 
 
-def _router(place: Path, settings: LlamaCppConfig) -> Running:
-    running = processes.find(place)
+def _router(folder: Path, settings: LlamaCppConfig) -> Running:
+    running = processes.find(folder)
     if running is not None and running.answers("health"):
         if settings.port not in (0, running.port):
             log.say(
@@ -142,61 +138,58 @@ def _router(place: Path, settings: LlamaCppConfig) -> Running:
             )
         return running
     program = tools.require("llama-server").path
-    _keep(place, None, _sections(place))
+    _write_sections(folder, None, _sections(folder))
 
     def command(port: int, token: str) -> tuple[list[str], dict[str, str]]:
-        flags = [
-            "--models-preset",
-            str(place / PRESETS),
-            "--models-max",
-            MOST,
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-        ]
-        return [str(program), *flags, "--no-webui", "--offline"], {
-            **llama_server.environment(token),
-            "LLAMA_CACHE": str(place / "cache"),
+        flags = {
+            "--models-preset": str(folder / PRESETS),
+            "--models-max": MAX_MODELS,
+            "--host": HOST,
+            "--port": str(port),
         }
+        arguments = [str(program), *chain.from_iterable(flags.items()), "--no-webui", "--offline"]
+        environment = llama_server.environment(token) | {"LLAMA_CACHE": str(folder / "cache")}
+        return arguments, environment
 
     return processes.start(
-        place,
+        folder,
         command,
-        lambda one: one.answers("health"),
+        lambda server: server.answers("health"),
         what="llama-server",
         wait=settings.wait,
         port=settings.port,
     )
 
 
-def _sections(place: Path) -> dict[str, Any]:
+def _sections(folder: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((place / MODELS).read_text(encoding="utf-8")))
+        return dict(json.loads((folder / MODELS).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
 
 
-def _keep(place: Path, running: Running | None, sections: dict[str, Any]) -> None:
-    """Write the presets, and let a router that runs read them; a section that is gone or changed
-    ends its process."""
-    text = "".join(
-        f"[{name}]\n" + "".join(f"{key} = {value}\n" for key, value in one.items()) + "\n"
-        for name, one in sections.items()
-    )
-    processes.write(place / PRESETS, text)
-    processes.write(place / MODELS, json.dumps(sections, indent=1))
+def _write_sections(folder: Path, running: Running | None, sections: dict[str, Any]) -> None:
+    """Write the presets, and have a running router reload them. The process of a section that is
+    gone or changed ends."""
+    lines = []
+    for name, section in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {value}" for key, value in section.items()]
+        lines.append("")
+    processes.write(folder / PRESETS, "".join(f"{line}\n" for line in lines))
+    processes.write(folder / MODELS, json.dumps(sections, indent=1))
     if running is not None and running.answers("health"):
         running.ask("GET", "models?reload=1", timeout=60.0)
 
 
-def _load(place: Path, running: Running, name: str, wait: float) -> None:
-    deadline, failed = time.monotonic() + wait, 0
+def _load(folder: Path, running: Running, name: str, wait: float) -> None:
+    deadline = time.monotonic() + wait
+    failed = 0
     running.ask("POST", "models/load", {"model": name})
     while (state := _state(running, name)) != "loaded":
         failed += state == "failed"
         if failed > 1 or time.monotonic() > deadline:
-            why = f"llama-server has it as {state}: {processes.tail(place)}"
+            why = f"llama-server has it as {state}: {processes.tail(folder)}"
             raise ModelError(
                 f"model {name!r} on llama.cpp",
                 why,
@@ -206,13 +199,14 @@ def _load(place: Path, running: Running, name: str, wait: float) -> None:
 
 
 def _state(running: Running, name: str) -> str:
-    """What the router says of a model: loaded, loading, unloaded, failed; unknown where it does not
+    """The router's state of a model: loaded, loading, unloaded, failed; unknown where it does not
     answer."""
     try:
-        known = running.ask("GET", "models").json()["data"]
+        models = running.ask("GET", "models").json()["data"]
     except (httpx.HTTPError, ValueError, KeyError):
         return "unknown"
-    status = next((one["status"] for one in known if one["id"] == name), {"value": "unknown"})
+    unknown = {"value": "unknown"}
+    status = next((model["status"] for model in models if model["id"] == name), unknown)
     return "failed" if status.get("failed") else str(status["value"])
 
 

@@ -1,8 +1,8 @@
-"""vLLM that runs already: adapters come and go by its API, over the base that it serves. It reads
-their files from the same disk.
+"""A vLLM server that runs already: its API loads and unloads adapters over the base that it serves.
+It reads their files from the same disk.
 
-Started as `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora`; whoever reaches
-such a server can have it read any folder, so it belongs on loopback.
+It has to be started as `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora`.
+Whoever reaches such a server can have it read any folder, so it belongs on loopback.
 """
 
 from __future__ import annotations
@@ -37,25 +37,22 @@ class VllmConfig(TargetConfig):
 
 
 class Vllm:
-    """See the contract in target.py."""
+    """The contract is in target.py."""
 
     Config = VllmConfig
     kinds = (Kind.ADAPTER,)
     named = True
 
     def check(self, settings: VllmConfig) -> None:
-        """Ask whether it is there."""
+        """Ask it for its models."""
         details = _details(settings)
         _models(Endpoint(f"{details['url']}/v1", "", details))
 
     def apply(self, package: Package, settings: VllmConfig) -> Endpoint:
         """Load the adapter under the package's name."""
         details = _details(settings)
-        endpoint = Endpoint(
-            f"{details['url']}/v1",
-            package.name,
-            {**details, "folder": str(package.folder), "agent": package.agent},
-        )
+        details |= {"folder": str(package.folder), "agent": package.agent}
+        endpoint = Endpoint(f"{details['url']}/v1", package.name, details)
         models = _models(endpoint)
         _check_base(models, package, settings)
         _load(endpoint, package.name, models, settings.wait)
@@ -64,40 +61,35 @@ class Vllm:
     def health(self, endpoint: Endpoint) -> Health:
         """Whether the server answers and has this adapter."""
         try:
-            found = _models(endpoint).get(endpoint.model)
+            model = _models(endpoint).get(endpoint.model)
         except ThumbwheelError as error:
             return Health(False, f"{error.what}: {error.why}")
-        if found is None:
+        if model is None:
             return Health(
                 False,
                 f"vLLM has no adapter {endpoint.model!r} any more; one that was started again has "
                 "none",
             )
-        same = found.get("root") == endpoint.details["folder"]
-        return Health(
-            same,
-            "" if same else f"vLLM has another adapter under that name, from {found.get('root')}",
-        )
+        root = model.get("root")
+        if root != endpoint.details["folder"]:
+            return Health(False, f"vLLM has another adapter under that name, from {root}")
+        return Health(True)
 
     def remove(self, endpoint: Endpoint) -> None:
-        """Unload the adapter and the aliases that still mean it, unless it is loaded under another
-        deployment's name too."""
-        same = [
-            name
-            for name, one in _models(endpoint).items()
-            if one.get("parent") and one.get("root") == endpoint.details["folder"]
-        ]
-        others = [
-            name
-            for name in same
-            if name != endpoint.model and re.match(rf"{endpoint.details['agent']}-v\d", name)
-        ]
-        for name in same:
+        """Unload the adapter. The aliases under which it is loaded go too, unless another
+        deployment has loaded it."""
+        names = []
+        for name, model in _models(endpoint).items():
+            if model.get("parent") and model.get("root") == endpoint.details["folder"]:
+                names.append(name)
+        is_deployment = re.compile(rf"{endpoint.details['agent']}-v\d")
+        others = [name for name in names if name != endpoint.model and is_deployment.match(name)]
+        for name in names:
             if name == endpoint.model or not others:
                 _ask(endpoint, "unload_lora_adapter", {"lora_name": name}, missing=True)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
-        """Load the adapter under the alias too, in place of the one that was there."""
+        """Load the adapter under the alias too, in place of the one that is there."""
         _load(endpoint, alias, _models(endpoint))
 
     def secret(self, endpoint: Endpoint) -> str | None:
@@ -118,15 +110,16 @@ def _details(settings: VllmConfig) -> dict[str, str]:
 def _load(
     endpoint: Endpoint, name: str, models: Mapping[str, Mapping[str, Any]], wait: float = 120.0
 ) -> None:
-    known, folder = models.get(name), str(endpoint.details["folder"])
-    if known is not None and not known.get("parent"):
+    loaded = models.get(name)
+    folder = str(endpoint.details["folder"])
+    if loaded is not None and not loaded.get("parent"):
         raise Conflict(
             f"model {name!r} of vLLM at {endpoint.url}",
             "it is the base's name",
             "Serve the base as another one: --served-model-name",
         )
-    if known is None or known.get("root") != folder:
-        body = {"lora_name": name, "lora_path": folder, "load_inplace": known is not None}
+    if loaded is None or loaded.get("root") != folder:
+        body = {"lora_name": name, "lora_path": folder, "load_inplace": loaded is not None}
         _ask(endpoint, "load_lora_adapter", body, wait=wait)
 
 
@@ -143,17 +136,16 @@ def _check_base(
     served = bases.get(settings.base or "") or next(iter(bases.values()), {})
     root = Path(str(served.get("root") or served.get("id")))
     if root.is_dir() and not root.samefile(package.base):
-        what = f"adapter of {package.name!r}"
         raise ModelError(
-            what,
+            f"adapter of {package.name!r}",
             f"it is over {package.base}, and vLLM at {settings.url} serves {root}",
             f"Start vLLM with {package.base}",
         )
 
 
 def _models(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
-    found = _ask(endpoint, "models").json()
-    return {str(one["id"]): one for one in found.get("data", [])}
+    reply = _ask(endpoint, "models").json()
+    return {str(model["id"]): model for model in reply.get("data", [])}
 
 
 def _ask(
@@ -168,13 +160,13 @@ def _ask(
     key = os.environ.get(str(endpoint.details["key_variable"]))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        method, url, own = (
+        reply = httpx.request(
             "GET" if body is None else "POST",
             f"{endpoint.url}/{path}",
-            loopback(endpoint.url),
-        )
-        reply = httpx.request(
-            method, url, json=body, headers=headers, timeout=wait, trust_env=not own
+            json=body,
+            headers=headers,
+            timeout=wait,
+            trust_env=not loopback(endpoint.url),
         )
     except httpx.TransportError as error:
         raise ModelError(what, f"nothing answers there ({error})", f"Start it: {START}") from None

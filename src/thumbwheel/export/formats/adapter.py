@@ -1,4 +1,4 @@
-"""The adapter as PEFT reads it, with the tokenizer and the chat template that it was trained with."""
+"""The adapter in PEFT's form, with the tokenizer and chat template that training used."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class AdapterFormat:
     library, quants = "peft", ()
 
     def default(self) -> str | None:
-        """The base's own."""
+        """None: that of the base."""
         return None
 
     def write(self, source: Source, folder: Path) -> None:
-        """Copy the adapter, name its base in a form that stays true, add the tokenizer files."""
+        """Copy the adapter, name its base so that others find it, add the tokenizer files."""
         if source.adapter is None:
             raise ModelError(
                 "a plain base as adapter",
@@ -43,10 +43,10 @@ class AdapterFormat:
         hf_compat.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """As a user of PEFT does: the base that the config names, then the adapter.
+        """The base that the config names with the adapter over it, as a user of PEFT loads them.
 
-        AutoPeftModel would resize the base's embedding to the tokenizer's length, which some bases
-        do not want.
+        AutoPeftModel would resize the base's embedding to the tokenizer's length, which is wrong
+        for some bases.
         """
         from peft import PeftConfig, PeftModel
         from transformers import AutoModelForCausalLM
@@ -57,7 +57,7 @@ class AdapterFormat:
         return Loaded(PeftModel.from_pretrained(base, folder), folder, "float32")
 
     def usage(self, folder: str) -> str:
-        """By PEFT."""
+        """Python with PEFT."""
         return (
             "from peft import PeftConfig, PeftModel\n"
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"

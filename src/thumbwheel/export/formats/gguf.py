@@ -22,8 +22,8 @@ class GgufFormat:
     library, quants = "gguf", gguf_file.QUANTS
 
     def default(self) -> str | None:
-        """By the memory of this machine."""
-        from thumbwheel.core.hardware import memory_gb
+        """The precision that suits the memory of this machine."""
+        from thumbwheel.training.hardware import memory_gb
 
         return gguf_file.recommend(memory_gb()[0])
 
@@ -31,25 +31,24 @@ class GgufFormat:
         """`model-Q4_K_M.gguf` and the tokenizer."""
         quant = source.quant or self.default() or ""
         check_quantiser(quant)
-        with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as own:
-            scratch = source.scratch or Path(own)
+        file = folder / f"model-{quant}{gguf_file.SUFFIX}"
+        with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as own_scratch:
+            scratch = source.scratch or Path(own_scratch)
             merged = scratch / "merged"
             if not (merged / "config.json").is_file():
                 merged.mkdir(exist_ok=True)
                 merge(source, merged)
                 hf_compat.write_tokenizer(source.base, merged)
                 hf_compat.complete_config(merged)
-            gguf_file.write(
-                merged, source.base, quant, folder / f"model-{quant}{gguf_file.SUFFIX}", scratch
-            )
+            gguf_file.write(merged, source.base, quant, file, scratch)
         hf_compat.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """In llama.cpp, on the processor."""
+        """The model in llama.cpp, on the CPU."""
         return gguf_file.GgufFile(folder, next(folder.glob(f"*{gguf_file.SUFFIX}")))
 
     def usage(self, folder: str) -> str:
-        """By llama-server."""
+        """The command line of llama-server."""
         return f"$ llama-server -m {shlex.quote(folder)}/*.gguf\n"
 
 

@@ -19,13 +19,13 @@ CONFIG = "adapter_config.json"
 
 
 class LoraGgufFormat:
-    """`adapter-F16.gguf`, what PEFT says about it, and the tokenizer; the base is named, not
+    """`adapter-F16.gguf`, PEFT's configuration of it, and the tokenizer; the base is named, not
     copied."""
 
     library, quants = "gguf", ("F32", "BF16", "F16")
 
     def default(self) -> str | None:
-        """Adapters are small."""
+        """F32, because adapters are small."""
         return "F32"
 
     def write(self, source: Source, folder: Path) -> None:
@@ -37,22 +37,18 @@ class LoraGgufFormat:
                 "Export it with --format gguf",
             )
         config = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
-        if (
-            config.get("modules_to_save")
-            or config.get("use_dora")
-            or config.get("peft_type") != "LORA"
-        ):
+        replaces_layers = config.get("modules_to_save") or config.get("use_dora")
+        if replaces_layers or config.get("peft_type") != "LORA":
             why = (
                 "llama.cpp adds low-rank matrices only, and this adapter replaces or scales whole "
                 "layers"
             )
             raise ModelError("the adapter as lora_gguf", why, "Export it with --format gguf")
-        if other := [
-            key for key in ("use_rslora", "alpha_pattern", "lora_bias") if config.get(key)
-        ]:
+        unsupported = ("use_rslora", "alpha_pattern", "lora_bias")
+        if present := [key for key in unsupported if config.get(key)]:
             why = (
                 "llama.cpp scales every layer by lora_alpha / rank and adds no bias, and this "
-                f"adapter has {', '.join(other)}"
+                f"adapter has {', '.join(present)}"
             )
             raise ModelError("the adapter as lora_gguf", why, "Export it with --format gguf")
         quant = source.quant or "F32"
@@ -70,23 +66,22 @@ class LoraGgufFormat:
         hf_compat.write_tokenizer(source.base, folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """In llama.cpp, over the base that the config names, converted for it to F32: over bfloat16
-        it would round what it computes."""
-        from thumbwheel.models.base import locate
+        """The adapter in llama.cpp, over the base that the config names. The base is converted to
+        F32, because over bfloat16 llama.cpp would round its results."""
+        from thumbwheel.training.base import locate
 
-        base = locate(
-            json.loads((folder / CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
-        )[1]
-        with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as own:
-            source = Path(own) / "base"
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        _, base = locate(config["base_model_name_or_path"])
+        with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as temporary:
+            source = Path(temporary) / "base"
             shutil.copytree(base, source)
             hf_compat.write_tokenizer(str(base), source)
-            file = Path(own) / f"base{gguf_file.SUFFIX}"
-            gguf_file.write(source, str(base), "F32", file, Path(own))
+            file = Path(temporary) / f"base{gguf_file.SUFFIX}"
+            gguf_file.write(source, str(base), "F32", file, Path(temporary))
             return gguf_file.GgufFile(folder, file, next(folder.glob(f"*{gguf_file.SUFFIX}")))
 
     def usage(self, folder: str) -> str:
-        """By llama-server."""
+        """The command line of llama-server."""
         return f"$ llama-server -m base.gguf --lora {shlex.quote(folder)}/*.gguf --cache-ram 0\n"
 
 

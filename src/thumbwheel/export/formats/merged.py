@@ -20,25 +20,25 @@ class MergedFormat:
     library, quants = "transformers", ()
 
     def default(self) -> str | None:
-        """The base's own."""
+        """None: that of the base."""
         return None
 
     def write(self, source: Source, folder: Path) -> None:
-        """Merge in float32 from the pristine base, cast once, save, and write what transformers 4.x
-        needs besides."""
+        """Merge in float32 from the pristine base, cast once, save, and add what transformers 4.x
+        needs."""
         merge(source, folder)
         hf_compat.write_tokenizer(source.base, folder)
         hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """As a user of transformers does."""
+        """The model as a user of transformers loads it."""
         from transformers import AutoModelForCausalLM
 
         stored = str(stored_dtype(str(folder))).removeprefix("torch.")
         return Loaded(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype), folder, stored)
 
     def usage(self, folder: str) -> str:
-        """By transformers."""
+        """Python with transformers."""
         return (
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
             f"model = AutoModelForCausalLM.from_pretrained({folder!r})\n"

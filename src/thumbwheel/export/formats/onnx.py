@@ -1,5 +1,5 @@
-"""One ONNX graph with a key-value cache, for onnxruntime: a prompt on an empty cache, further
-tokens on what came before."""
+"""One ONNX graph with a key-value cache, for onnxruntime. A prompt starts with an empty cache, and
+further tokens extend it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
 class OnnxFormat:
-    """decode.onnx in float32, its weights in decode.onnx.data, tokenizer and generation settings."""
+    """decode.onnx in float32, weights in decode.onnx.data, tokenizer and generation settings."""
 
     library, quants = "onnxruntime", ()
 
     def default(self) -> str | None:
-        """float32 always."""
+        """None: always float32."""
         return None
 
     def write(self, source: Source, folder: Path) -> None:
-        """Merge in float32, trace the step that takes any number of tokens and a cache of any
+        """Merge in float32, and trace a step that takes any number of tokens and a cache of any
         length."""
         for module in NEEDED:
             if find_spec(module) is None:
@@ -48,11 +48,11 @@ class OnnxFormat:
         hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """By onnxruntime on the CPU."""
+        """The model in onnxruntime, on the CPU."""
         return Session(folder)
 
     def usage(self, folder: str) -> str:
-        """By onnxruntime and the tokenizer."""
+        """Python with onnxruntime and the tokenizer."""
         return USAGE.format(folder=folder, graph=str(Path(folder, f"{GRAPH}.onnx")))
 
 
@@ -70,14 +70,14 @@ def _exported(model: Any) -> Any:
     mask = torch.tensor(
         [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]
     )  # two rows of different length: a size of 1 would become a constant
-    given = {
+    example = {
         "input_ids": mask,
         "attention_mask": mask,
         "past_key_values": DynamicCache(),
     }  # a cache of one kind for every layer
     try:
         with _silent():
-            step, inputs = decompose_for_generation(model, given, multi_token_decode=True)[GRAPH]
+            step, inputs = decompose_for_generation(model, example, multi_token_decode=True)[GRAPH]
             program, traced = OnnxExporter().export_program(step, inputs, OnnxConfig(dynamic=True))
     except Exception as error:
         why = " ".join(str(error).split())[:300]
@@ -93,8 +93,8 @@ def _exported(model: Any) -> Any:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Inside, torch.onnx neither prints over the answer nor warns about operators that no model
-    here has."""
+    """Inside, torch.onnx neither prints to standard output nor warns about operators that our
+    models do not have."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -106,14 +106,14 @@ def _silent() -> Iterator[None]:
 
 
 class Session(Tokenized):
-    """Every row goes through the cache in the ways that generation uses it: many tokens on nothing,
-    many on some, one on many."""
+    """The graph in onnxruntime. Every row goes through the cache in all ways in which generation
+    uses it: many tokens on an empty cache, many on a short one, one on a long one."""
 
     dtype = "float32"
 
     @cached_property
     def graph(self) -> Any:
-        """Loaded when it is first asked for."""
+        """Loaded when first used."""
         import onnxruntime
 
         return onnxruntime.InferenceSession(
@@ -121,38 +121,40 @@ class Session(Tokenized):
         )
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """A row's first half at once, then the next quarter, then one token after the other."""
+        """Computed for the first half of a row at once, then for the next quarter, then token by
+        token."""
         import torch
 
         return [torch.from_numpy(self._row(row)[-POSITIONS:]) for row in rows]
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
-        """One token at a time."""
+        """Generated one token at a time."""
         ends, cache = self.ends(), self._empty()
-        found: list[int] = []
+        tokens: list[int] = []
         new = list(row)
-        while len(found) < most and not (found and found[-1] in ends):
-            logits = self._step(new, len(row) + len(found) - len(new), cache)
+        while len(tokens) < most and not (tokens and tokens[-1] in ends):
+            logits = self._step(new, len(row) + len(tokens) - len(new), cache)
             new = [int(logits[-1].argmax())]
-            found += new
-        return found
+            tokens += new
+        return tokens
 
     def _row(self, row: Sequence[int]) -> np.ndarray[Any, Any]:
         import numpy as np
 
-        cache, half, size = self._empty(), len(row) // 2, len(row)
+        cache = self._empty()
+        size = len(row)
+        half = size // 2
         cuts = sorted({0, half, (half + size) // 2, *range(max(half, size - 8), size), size})
-        return np.concatenate(
-            [self._step(row[start:end], start, cache) for start, end in pairwise(cuts)]
-        )
+        parts = [self._step(row[start:end], start, cache) for start, end in pairwise(cuts)]
+        return np.concatenate(parts)
 
     def _empty(self) -> dict[str, Any]:
         import numpy as np
 
-        past = [one for one in self.graph.get_inputs() if "past_key_values" in one.name]
+        past = [node for node in self.graph.get_inputs() if "past_key_values" in node.name]
         return {
-            one.name: np.zeros((1, int(one.shape[1]), 0, int(one.shape[3])), np.float32)
-            for one in past
+            node.name: np.zeros((1, int(node.shape[1]), 0, int(node.shape[3])), np.float32)
+            for node in past
         }
 
     def _step(self, new: Sequence[int], done: int, cache: dict[str, Any]) -> np.ndarray[Any, Any]:
@@ -160,14 +162,14 @@ class Session(Tokenized):
         import numpy as np
 
         end = done + len(new)
-        given = {
+        inputs = {
             "input_ids": [list(new)],
             "attention_mask": [[1] * end],
             "position_ids": [list(range(done, end))],
         }
-        wanted = {one.name for one in self.graph.get_inputs()}
-        feed = {name: np.array(value, np.int64) for name, value in given.items() if name in wanted}
-        names = [one.name for one in self.graph.get_outputs()]
+        wanted = {node.name for node in self.graph.get_inputs()}
+        feed = {name: np.array(value, np.int64) for name, value in inputs.items() if name in wanted}
+        names = [node.name for node in self.graph.get_outputs()]
         outputs = dict(zip(names, self.graph.run(None, feed | cache), strict=True))
         cache.update({name: outputs[name.replace("input.", "output.", 1)] for name in cache})
         logits: np.ndarray[Any, Any] = outputs["logits"][0]
@@ -182,23 +184,30 @@ from transformers import AutoTokenizer, GenerationConfig
 tokenizer = AutoTokenizer.from_pretrained({folder!r})
 ends = np.atleast_1d(GenerationConfig.from_pretrained({folder!r}).eos_token_id)
 session = onnxruntime.InferenceSession({graph!r})
-inputs = {{one.name: one for one in session.get_inputs()}}
+inputs = {{node.name: node for node in session.get_inputs()}}
 
 
 def answer(messages, most=256):
     new = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    cache = {{name: np.zeros((1, int(one.shape[1]), 0, int(one.shape[3])), "float32") for name, one in inputs.items() if "past" in name}}
-    seen, said = 0, []
-    while len(said) < most:
+    cache = {{}}
+    for name, node in inputs.items():
+        if "past" in name:
+            cache[name] = np.zeros((1, int(node.shape[1]), 0, int(node.shape[3])), "float32")
+    seen, tokens = 0, []
+    while len(tokens) < most:
         end = seen + len(new)
-        feed = {{"input_ids": [new], "attention_mask": [[1] * end], "position_ids": [list(range(seen, end))]}}
-        feed = {{name: np.array(value, "int64") for name, value in feed.items() if name in inputs}}
-        logits, *kept = session.run(None, feed | cache)
-        cache, seen, new = dict(zip(cache, kept)), end, [int(logits[0, -1].argmax())]
+        values = {{
+            "input_ids": [new],
+            "attention_mask": [[1] * end],
+            "position_ids": [list(range(seen, end))],
+        }}
+        feed = {{name: np.array(values[name], "int64") for name in values if name in inputs}}
+        logits, *past = session.run(None, feed | cache)
+        cache, seen, new = dict(zip(cache, past)), end, [int(logits[0, -1].argmax())]
         if new[0] in ends:
             break
-        said += new
-    return tokenizer.decode(said)
+        tokens += new
+    return tokenizer.decode(tokens)
 
 
 print(answer([{{"role": "user", "content": "Hello"}}], most=32))
