@@ -1,4 +1,4 @@
-"""Tables of variants: built-in ones, and those of third parties through entry points.
+"""Tables of variants: the built-in ones by name, the plugins' by an entry-point group.
 
 A table maps a name to "module:attribute", so that listing names imports none of them. An installed
 package brings variants by entry points. The plugins in our own source tree bring them by IN_TREE:
@@ -39,10 +39,11 @@ class Table(Generic[T]):
 
     @cached_property
     def locations(self) -> dict[str, str]:
-        """name -> "module:attribute", built-in ones first; third parties cannot replace those."""
-        third_party = {point.name: point.value for point in entry_points(group=self.group)}
-        # built-in names keep both their position and their location
-        return self._built_in | third_party | self._built_in
+        """name -> "module:attribute", built-in first; a plugin cannot replace a name of ours."""
+        in_tree: Mapping[str, str] = import_module(IN_TREE).VARIANTS.get(self.group, {})
+        ours = {**self._built_in, **in_tree}
+        installed = {point.name: point.value for point in entry_points(group=self.group)}
+        return ours | {name: location for name, location in installed.items() if name not in ours}
 
     def names(self) -> list[str]:
         """All known names, built-in first."""

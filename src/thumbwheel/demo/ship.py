@@ -48,8 +48,8 @@ def show_deployment(
     try:
         switch.deploy(ws, agent, base, TARGET)
         before = answer(ws, agent, message)
-        done = switch.deploy(ws, agent, version, TARGET)
-        log.say(f"  canary {done.canary.verdict}: {done.canary.summary()}")
+        deployed = switch.deploy(ws, agent, version, TARGET)
+        log.say(f"  canary {deployed.canary.verdict}: {deployed.canary.summary()}")
         after = answer(ws, agent, message)
         start = time.monotonic()
         switch.rollback(ws, agent)
@@ -73,8 +73,8 @@ def ask(deployment: Deployment, message: str) -> str:
     from thumbwheel.deploy import switch
     from thumbwheel.llm.client import Client
 
-    at = switch.require_endpoint(deployed)
-    client = Client(at.url, at.model, api_key=switch.secret(deployed))
+    endpoint = switch.require_endpoint(deployment)
+    client = Client(endpoint.url, endpoint.model, api_key=switch.secret(deployment))
     try:
         chat = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
         reply = client.post(

@@ -232,11 +232,11 @@ def _references(
     config = EvaluationConfig(max_new_tokens=TOKENS)
     base = base_of(ws, model_version)
     shared = LocalModel(ws, base, [model_version], config)
-    trained = _Reference(model_version.name, shared.side(model_version))
+    trained = _Reference(model_version.name, shared.responder(model_version))
     others = []
     if model_version.adapter is not None:
         control = _control(ws, base, base, config)
-        others.append(_Reference(f"the base {base.name}", shared.side(base), control))
+        others.append(_Reference(f"the base {base.name}", shared.responder(base), control))
     if previous is None or previous.endpoint is not None:
         return trained, others  # what others serve cannot be served here by mistake
     if previous.adapter is not None:
@@ -246,7 +246,7 @@ def _references(
     if differs:
         # Loaded by itself, because PEFT holds adapters of one kind only.
         previous_base = base_of(ws, previous) if previous.adapter is not None else previous
-        responder = LocalModel(ws, previous_base, [previous], config).side(previous)
+        responder = LocalModel(ws, previous_base, [previous], config).responder(previous)
         control = _control(ws, previous_base, previous, config)
         others.append(_Reference(f"the previous {previous.name}", responder, control))
     return trained, others
@@ -281,14 +281,16 @@ def _votes(
     """How many of the served answers vote for the trained model: by their text, or where that does
     not tell by their log-probabilities."""
     votes = 0
-    open_requests: list[Known] = []
+    open_requests: list[AskLikelihood] = []
     open_logps: list[list[float]] = []
     for comparison, answer in zip(comparisons, served, strict=True):
         text_vote = vote(answer.text, comparison.trained, comparison.other)
         votes += text_vote == 1
         if text_vote == 0 and answer.logps:
             text = answer.text.removesuffix(END)
-            open_requests.append(Known(comparison.request.prompt, (text,), finish=("length",)))
+            open_requests.append(
+                AskLikelihood(comparison.request.prompt, (text,), finish=("length",))
+            )
             open_logps.append(answer.logps)
     if not open_requests:
         return votes

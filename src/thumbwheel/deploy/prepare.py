@@ -89,7 +89,7 @@ def package(
     and that nobody accepted; StorageError for damaged files and a full disk.
     """
     require_training()
-    _, base = pristine(model_version)
+    _, base = locate_unchanged(model_version)
     kind = deploy_plan.kind
     plain_base = _is_plain_base(model_version, kind)
     if plain_base:
@@ -176,7 +176,7 @@ def prompts(ws: Workspace, model_version: ModelVersion) -> list[list[dict[str, A
     """Up to `PROMPTS` different prompts of the agent."""
     unique = {
         json.dumps(prompt, sort_keys=True): prompt
-        for prompt in islice(own_prompts(ws, model_version), 4 * PROMPTS)
+        for prompt in islice(training_prompts(ws, model_version), 4 * PROMPTS)
     }
     return list(unique.values())[:PROMPTS]
 

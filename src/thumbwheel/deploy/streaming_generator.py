@@ -152,8 +152,8 @@ class StreamingGenerator:
 
         with torch.inference_mode(), self._activated(name):
             state = self._start(self._model, [prompt])
-            draw = Draw.of(sampling, [(prompt, 0)], state.logits.device)
-            ending = Ending(sampling, self.tokenizer)
+            draw = TokenSampler.of(sampling, [(prompt, 0)], state.logits.device)
+            ending = StopCondition(sampling, self.tokenizer)
             visible = _VisibleText(sampling)
             ids: list[int] = []
             while True:

@@ -114,13 +114,13 @@ class _Job:
 
     def reference(self) -> parity.Reference:
         if not self.computed:
-            agent_prompts = islice(own_prompts(self.ws, self.version), AGENT_PROMPTS)
+            agent_prompts = islice(training_prompts(self.ws, self.version), AGENT_PROMPTS)
             probes = [*parity.PROBES, *agent_prompts]
             # precisions are compared by the cases that they solve
             most_cases = self.cases if self.format.quants else 0
             cases = score.cases_of(self.ws, self.version, most_cases)
             settings = ledger.settings(self.ws, self.version.agent).checkers
-            checkers = located(self.ws, self.version.agent, settings)
+            checkers = resolve_paths(self.ws, self.version.agent, settings)
             reference = parity.reference(self.source, probes, cases)
             self.computed.append(replace(reference, checkers=checkers))
         return self.computed[0]
@@ -181,7 +181,7 @@ def _export(
     source = replace(job.source, quant=quant)
     title = _title(job.format_name, quant)
     with _staging(job.ws.home, destination) as folder:
-        with quiet():
+        with quiet_transformers():
             writer.write(source, folder)
         log.say(f"comparing the {title} export with the trained model")
         reference = job.reference()
@@ -232,7 +232,7 @@ def _title(format: str, quant: str | None) -> str:
 
 def _source(ws: Workspace, model_version: ModelVersion) -> Source:
     require_training()
-    name, folder = pristine(model_version)
+    name, folder = locate_unchanged(model_version)
     adapter = versions.adapter_folder(ws, model_version)
     if adapter is not None:
         _check_base(adapter, model_version, folder)

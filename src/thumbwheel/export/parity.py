@@ -177,7 +177,7 @@ def compare_folder(trained: Reference, form: Format, folder: Path) -> Parity:
     """Compare `folder` with the trained model."""
     import torch
 
-    with quiet(), closing(form.open(folder, torch.float32)) as exported:
+    with quiet_transformers(), closing(form.open(folder, torch.float32)) as exported:
         exported_logits = exported.logits(trained.dialogues)
         max_abs_diff, mean_kl, top1 = compare(trained.trained, exported_logits)
         effect_kl = base_kl = None

@@ -65,15 +65,15 @@ def task(
         for case in cases:
             exported.append(_answer(opened, builder, case, context))
             advance()
-    pairs = list(paired(judge(cases, trained, owner), judge(cases, exported, owner)))
-    if not pairs:
+    values = list(paired(judge(cases, trained, owner), judge(cases, exported, owner)))
+    if not values:
         return None
-    groups = [cases[index].group for index, _, _ in pairs]
-    trained_scores = [score for _, score, _ in pairs]
-    exported_scores = [score for _, _, score in pairs]
+    groups = [cases[value.index].group for value in values]
+    trained_scores = [value.before for value in values]
+    exported_scores = [value.after for value in values]
     comparison = compare(trained_scores, exported_scores, groups)
     return TaskScore(
-        cases=len(pairs),
+        cases=len(values),
         score=comparison.after,
         trained=comparison.before,
         low=comparison.interval.low,

@@ -25,7 +25,7 @@ def answers_of(world: World, promoted) -> dict[str, str]:
     asks = [Ask(prompt, TOKENS) for prompt in [*prompts(world.ws, promoted), *PROBES]]
     side = LocalModel(
         world.ws, base_of(world.ws, promoted), [promoted], EvaluationConfig(max_new_tokens=TOKENS)
-    ).side(promoted)
+    ).responder(promoted)
     return {
         str(ask.prompt): result[0].text
         for ask, result in zip(asks, side.answers(asks), strict=True)
