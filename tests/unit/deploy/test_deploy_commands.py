@@ -41,7 +41,7 @@ def test_from_a_plan_to_a_rollback(world: World, command_line: Run):
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("arguments", "why"),
     [
         (("deploy", "v1", "--target", "olama"), "there is no target"),
         (("deploy", "v1", "--set", "threads"), "no setting with a value"),

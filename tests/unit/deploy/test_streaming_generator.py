@@ -33,7 +33,7 @@ def say(generator, name, **settings):
     return list(generator.generate(name, generator.builder.prompt(PROMPT), sampling, top_count=2))
 
 
-@pytest.mark.parametrize(("name", "place"), [("a.one", 0), ("two", 1), ("base", None)])
+@pytest.mark.parametrize(("name", "index"), [("a.one", 0), ("two", 1), ("base", None)])
 @pytest.mark.parametrize(
     "settings",
     [{}, {"temperature": 1.0, "seed": 5}, {"temperature": 1.0, "top_p": 0.8, "top_k": 20}],

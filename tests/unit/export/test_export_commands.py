@@ -21,7 +21,7 @@ SPELLINGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", SPELLINGS, ids=" ".join)
+@pytest.mark.parametrize("arguments", SPELLINGS, ids=" ".join)
 def test_a_format_by_each_of_its_names(
     ws: Workspace,
     base: Path,
