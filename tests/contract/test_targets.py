@@ -8,14 +8,16 @@ import pytest
 
 from thumbwheel.app.settings import sections
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import Endpoint, Kind, TargetConfig
+from thumbwheel.deploy.types import Endpoint, TargetConfig
+from thumbwheel.export.formats import FORMATS
 
 
 @pytest.mark.parametrize("name", TARGETS.names())
 def test_a_target_is_configured_and_says_what_it_takes(name: str) -> None:
     target = TARGETS.get(name)
     assert issubclass(target.Config, TargetConfig) and sections()[f"deploy.{name}"] is target.Config
-    assert target.kinds and all(isinstance(kind, Kind) for kind in target.kinds)
+    layouts = {FORMATS.get(format).layout for format in FORMATS.names()}
+    assert target.layouts and layouts >= set(target.layouts)
     assert all(field.description for field in target.Config.model_fields.values())
 
 

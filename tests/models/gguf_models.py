@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tests.models.tiny_models import tiny_adapter
 from tests.servers.llama_tools import needs, wide_base
-from thumbwheel.deploy.types import Kind, Package
+from thumbwheel.deploy.types import Package
 from thumbwheel.export.formats.gguf import GGUF
 from thumbwheel.export.formats.lora_gguf import LORA_GGUF
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, Layout, Source
 
 
 @cache
@@ -33,22 +33,22 @@ def made(root: Path) -> dict[str, Path]:
 def package(
     made: dict[str, Path],
     place: Path,
-    kind: Kind = Kind.GGUF,
+    layout: Layout = GGUF_MODEL,
     version: str = "v3",
     system: str | None = None,
 ) -> Package:
-    folder = made[kind.value]
+    folder = made[layout.name]
     files = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.iterdir()
         if path.is_file()
     }
-    base = next(made["base_gguf"].glob("*.gguf")) if kind is Kind.LORA_GGUF else folder
+    base = next(made["base_gguf"].glob("*.gguf")) if layout == GGUF_ADAPTER else folder
     return Package(
         agent="support",
         version=version,
         name=f"support-{version}",
-        kind=kind,
+        layout=layout,
         folder=folder,
         files=files,
         base=base,

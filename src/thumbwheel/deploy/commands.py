@@ -109,7 +109,17 @@ def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
 
     export = deploy_plan.export
     if json:
-        log.answer({**asdict(deploy_plan), "export": export and export.id, "alias": alias})
+        log.answer(
+            {
+                "version": deploy_plan.version,
+                "target": deploy_plan.target,
+                "kind": deploy_plan.format,
+                "quant": deploy_plan.quant,
+                "export": export and export.id,
+                "folder": deploy_plan.folder,
+                "alias": alias,
+            }
+        )
         return
     if export:
         origin = "used again"
@@ -117,7 +127,7 @@ def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
         origin = "as it is"
     else:
         origin = "exported"
-    form = deploy_plan.kind.value
+    form = deploy_plan.format
     if deploy_plan.quant:
         form = f"{form} {deploy_plan.quant}"
     rows = [

@@ -19,7 +19,9 @@ from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.hardware import machine
 from thumbwheel.deploy.profiles import Choice, Profile, choose
-from thumbwheel.deploy.types import Kind, Package
+from thumbwheel.deploy.types import Package
+from thumbwheel.export.types import GGUF_ADAPTER
+from thumbwheel.training.hardware import machine
 
 QUOTES = '"""'
 PLAIN = re.compile(r'[^\s"](?:[^\r\n]*[^\s])?')
@@ -112,7 +114,7 @@ def of(package: Package, settings: ModelConfig, template: str | None = None) -> 
     parameters: dict[str, Value] = dict(settings.parameters())
     if package.stops:
         parameters["stop"] = package.stops
-    if package.kind is Kind.LORA_GGUF:
+    if package.layout == GGUF_ADAPTER:
         base, adapter = package.base, str(package.model)
     else:
         base, adapter = package.model, None

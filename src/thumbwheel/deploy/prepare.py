@@ -14,12 +14,12 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.store import FOLDER
-from thumbwheel.deploy.types import Kind, Package
-from thumbwheel.engine.base_check import locate_unchanged
+from thumbwheel.deploy.types import Package
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import training_prompts
+from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import export, exports, precision
-from thumbwheel.export.types import Export
+from thumbwheel.export.types import GGUF_MODEL, HF_MODEL, Export, Layout
 from thumbwheel.models import versions
 from thumbwheel.models.base import locate, require_training
 from thumbwheel.models.types import ModelVersion
@@ -34,7 +34,8 @@ class Plan:
 
     version: str
     target: str
-    kind: Kind
+    format: str
+    layout: Layout
     quant: str | None
     export: Export | None
     """The export that is reused; None where `folder` will be written."""
@@ -45,39 +46,49 @@ def plan(
     ws: Workspace,
     model_version: ModelVersion,
     target: str,
-    kinds: Sequence[Kind],
+    layouts: Sequence[Layout],
     quant: str | None,
 ) -> Plan:
-    """Choose the form in which `model_version` is deployed: the first of `kinds`, which the target
-    takes, that the version can have."""
-    # Which form?
-    if quant is not None:
-        kinds = [kind for kind in kinds if kind in (Kind.GGUF, Kind.LORA_GGUF)]
+    """Choose the format in which `model_version` is deployed: the first one, in the order of
+    `layouts`, which the target takes, that the version can have."""
     if not _is_lora(ws, model_version):
-        kinds = [kind for kind in kinds if kind not in (Kind.ADAPTER, Kind.LORA_GGUF)]
-    if not kinds:
+        layouts = [layout for layout in layouts if layout.base is None]
+    format = _format_with(layouts, quantised=quant is not None)
+    if format is None:
         raise Conflict(
             f"version {model_version.name} on target {target!r}",
             "it takes no quantised files" if quant else "it takes LoRA adapters only",
             "Choose another target, or leave --quant out",
         )
-    kind = kinds[0]
-    if _is_plain_base(model_version, kind):
+    layout = FORMATS.get(format).layout
+    if _is_plain_base(model_version, format):
         base_folder = locate(model_version.base)[1]
-        return Plan(model_version.name, target, kind, None, None, base_folder)
+        return Plan(model_version.name, target, format, layout, None, None, base_folder)
 
-    # Is there an export of it already?
-    quant = precision(kind.value, quant)
+    # Reuse the newest export that can be deployed.
+    quant = precision(format, quant)
     usable = None
     for export_ in exports(ws, model_version.id):
-        same_form = (export_.format, export_.quant) == (kind.value, quant)
-        if same_form and export_.path.is_dir() and export_.deployable and export_.files:
+        is_same = (export_.format, export_.quant) == (format, quant)
+        if is_same and export_.path.is_dir() and export_.deployable and export_.files:
             usable = export_
     if usable is not None:
-        return Plan(model_version.name, target, kind, quant, usable, usable.path)
-    parts = [model_version.agent, model_version.name, kind.value, quant]
-    folder = ws.home.path / "exports" / "-".join(part for part in parts if part)
-    return Plan(model_version.name, target, kind, quant, None, folder)
+        folder = usable.path
+    else:
+        parts = [model_version.agent, model_version.name, format, quant]
+        folder = ws.home.path / "exports" / "-".join(part for part in parts if part)
+    return Plan(model_version.name, target, format, layout, quant, usable, folder)
+
+
+def _format_with(layouts: Sequence[Layout], quantised: bool) -> str | None:
+    """The first format that has one of `layouts`; of those with a choice of precision only, where
+    `quantised`."""
+    for layout in layouts:
+        for name in FORMATS.names():
+            format = FORMATS.get(name)
+            if format.layout == layout and (format.quants or not quantised):
+                return name
+    return None
 
 
 def package(
@@ -90,8 +101,8 @@ def package(
     """
     require_training()
     _, base = locate_unchanged(model_version)
-    kind = deploy_plan.kind
-    plain_base = _is_plain_base(model_version, kind)
+    layout = deploy_plan.layout
+    plain_base = _is_plain_base(model_version, deploy_plan.format)
     if plain_base:
         folder = base
         files: dict[str, str] = {}
@@ -102,7 +113,7 @@ def package(
             ws,
             model_version.agent,
             model_version.name,
-            kind.value,
+            deploy_plan.format,
             deploy_plan.folder,
             deploy_plan.quant,
             accept,
@@ -110,23 +121,23 @@ def package(
         _verify(finished)
         folder, export_id, stops = finished.path, finished.id, finished.stops
         files = {name: str(file["sha256"]) for name, file in finished.files.items()}
-    if kind is Kind.LORA_GGUF:
-        package_base = _base_file(ws, model_version, deploy_plan, accept)
-    elif kind is Kind.ADAPTER:
+    if layout.base is None:
+        package_base = folder
+    elif layout.base == HF_MODEL:
         package_base = base
     else:
-        package_base = folder
-    served_on_base = plain_base or kind is Kind.ADAPTER
+        package_base = _exported_base(ws, model_version, deploy_plan, layout.base, accept)
+    over_hf_base = layout.base == HF_MODEL
     return Package(
         agent=model_version.agent,
         version=model_version.name,
         name=f"{model_version.agent}-{model_version.name}",
-        kind=kind,
+        layout=layout,
         folder=folder,
         files=files,
         base=package_base,
-        base_fingerprint=model_version.base_fingerprint if served_on_base else None,
-        tokenizer=folder if kind in (Kind.ADAPTER, Kind.MERGED) else base,
+        base_fingerprint=model_version.base_fingerprint if plain_base or over_hf_base else None,
+        tokenizer=folder if layout == HF_MODEL or over_hf_base else base,
         state_folder=ws.home.path / FOLDER / deploy_plan.target,
         export_id=export_id,
         stops=stops,
@@ -134,18 +145,23 @@ def package(
     )
 
 
-def _is_plain_base(model_version: ModelVersion, kind: Kind) -> bool:
+def _is_plain_base(model_version: ModelVersion, format: str) -> bool:
     """Whether the folder of the base is deployed as it is, without any export."""
-    return model_version.adapter is None and kind is Kind.MERGED
+    return model_version.adapter is None and format == "merged"
 
 
-def _base_file(
-    ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None
+def _exported_base(
+    ws: Workspace,
+    model_version: ModelVersion,
+    deploy_plan: Plan,
+    layout: Layout,
+    accept: str | None,
 ) -> Path:
-    """The GGUF file of the version's base."""
+    """The version's base in the layout that its adapter needs: a GGUF file, or a folder."""
     base = base_of(ws, model_version)
-    base_plan = plan(ws, base, deploy_plan.target, [Kind.GGUF], deploy_plan.quant)
-    return package(ws, base, base_plan, accept).model
+    base_plan = plan(ws, base, deploy_plan.target, [layout], deploy_plan.quant)
+    base_package = package(ws, base, base_plan, accept)
+    return base_package.model if layout == GGUF_MODEL else base_package.folder
 
 
 def _is_lora(ws: Workspace, model_version: ModelVersion) -> bool:

@@ -12,20 +12,8 @@ from typing import Any
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict
+from thumbwheel.export.types import Layout
 from thumbwheel.models.types import LIVE
-
-
-class Kind(StrEnum):
-    """The forms in which a version comes to a target."""
-
-    ADAPTER = "adapter"
-    """A PEFT adapter in `folder`, over the Hugging Face folder `base`."""
-    MERGED = "merged"
-    """A whole Hugging Face folder."""
-    GGUF = "gguf"
-    """One whole GGUF file."""
-    LORA_GGUF = "lora_gguf"
-    """An adapter as GGUF, over the GGUF file `base`."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +25,11 @@ class Package:
     version: str
     name: str
     """The model's name on the target: `support-v3`."""
-    kind: Kind
+    layout: Layout
     folder: Path
     files: Mapping[str, str]
     base: Path
-    """The base of an adapter, see Kind; of a whole model its own folder or file."""
+    """Of an adapter the base, as a folder or a GGUF file; of a whole model its own folder."""
     base_fingerprint: str | None
     """Of an adapter's base, and of a base that is served as it is; None for a model that was
     merged."""

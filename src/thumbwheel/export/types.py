@@ -15,6 +15,26 @@ Messages = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
+class Layout:
+    """What the folder of a format holds. A target can serve every format whose layout it takes;
+    layouts are equal when their names and bases are."""
+
+    name: str
+    base: Layout | None = None
+    """The layout of the base over which an adapter is loaded; None for a whole model."""
+
+
+HF_MODEL = Layout("merged")
+"""A Hugging Face folder."""
+PEFT_ADAPTER = Layout("adapter", base=HF_MODEL)
+"""A PEFT adapter."""
+GGUF_MODEL = Layout("gguf")
+"""One GGUF file."""
+GGUF_ADAPTER = Layout("lora_gguf", base=GGUF_MODEL)
+"""An adapter in a GGUF file."""
+
+
+@dataclass(frozen=True)
 class Source:
     """The trained model that a format writes. `adapter`: its verified folder; None for a plain
     base."""

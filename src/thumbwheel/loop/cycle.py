@@ -28,14 +28,14 @@ from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import Deployment, Kind
+from thumbwheel.deploy.types import Deployment
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import Verdict
 from thumbwheel.evaluation.types import Evaluation
 from thumbwheel.export.package import export, exports, manifest_of
-from thumbwheel.export.types import Export
+from thumbwheel.export.types import GGUF_MODEL, Export
 from thumbwheel.loop.cycle_checks import GGUF, check_ready, default_base
 from thumbwheel.loop.cycle_state import CycleState
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
@@ -237,7 +237,7 @@ def deploy_once(
     if current is not None and (current.version, current.target) == (version, target):
         return switch.ensure_running(ws, current)
     quant = None
-    if Kind.GGUF in TARGETS.get(target).kinds:
+    if GGUF_MODEL in TARGETS.get(target).layouts:
         # The file that was just exported is deployed, not a second one.
         exported_quants = {export.format: export.quant for export in cycle.exports}
         quant = exported_quants.get(GGUF, config.quant)

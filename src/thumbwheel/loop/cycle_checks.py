@@ -11,9 +11,9 @@ from thumbwheel.datasets.plan import data_plan
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.deploy.types import Kind
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import precision
+from thumbwheel.export.types import GGUF_MODEL
 from thumbwheel.llm import convert, tools
 from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models import versions
@@ -39,7 +39,7 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
     if config.deploy:
         target = TARGETS.get(config.deploy)
         target.check(ws.settings(target.Config, f"deploy.{config.deploy}"))
-        takes_gguf |= Kind.GGUF in target.kinds
+        takes_gguf |= GGUF_MODEL in target.layouts
     if config.quant and not takes_gguf:
         raise InputError(
             f"quant {config.quant!r}",

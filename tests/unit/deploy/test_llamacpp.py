@@ -16,7 +16,8 @@ from tests.servers.llama_tools import needs
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes
 from thumbwheel.deploy.targets.llamacpp import LLAMACPP, LlamaCppConfig
-from thumbwheel.deploy.types import Endpoint, Kind
+from thumbwheel.deploy.types import Endpoint
+from thumbwheel.export.types import GGUF_ADAPTER
 from thumbwheel.llm.client import Client
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ def test_versions_come_and_go_and_never_mix(files, server_folder):
     )
     merged, lora = (
         package(files, server_folder, version="v1"),
-        package(files, server_folder, Kind.LORA_GGUF, version="v2"),
+        package(files, server_folder, GGUF_ADAPTER, version="v2"),
     )
     packages = (base, merged, lora)
     endpoints = [LLAMACPP.apply(deployed, SETTINGS) for deployed in packages]

@@ -21,7 +21,8 @@ from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.deploy.targets.ollama import OLLAMA, OllamaConfig
-from thumbwheel.deploy.types import Endpoint, Kind
+from thumbwheel.deploy.types import Endpoint
+from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, Layout
 
 QUESTIONS = ("Name a colour.", "What is 17 * 23?", "Größe?")
 OLD, NEW, NEWEST = "0.20.0", "0.33.0", "0.34.2"
@@ -93,13 +94,13 @@ def whole(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("version", "kind"),
+    ("version", "layout"),
     [
-        (OLD, Kind.GGUF),
-        (NEW, Kind.GGUF),
-        (NEWEST, Kind.GGUF),
-        (OLD, Kind.LORA_GGUF),
-        (NEW, Kind.LORA_GGUF),
+        (OLD, GGUF_MODEL),
+        (NEW, GGUF_MODEL),
+        (NEWEST, GGUF_MODEL),
+        (OLD, GGUF_ADAPTER),
+        (NEW, GGUF_ADAPTER),
     ],
 )
 def test_it_answers_as_the_trained_model(
@@ -108,10 +109,10 @@ def test_it_answers_as_the_trained_model(
     ollama: OllamaEmulator,
     tmp_path: Path,
     version: str,
-    kind: Kind,
+    layout: Layout,
 ) -> None:
     ollama.version = version
-    endpoint = OLLAMA.apply(package(files, tmp_path / "place", kind), settings(ollama))
+    endpoint = OLLAMA.apply(package(files, tmp_path / "place", layout), settings(ollama))
     assert OLLAMA.health(endpoint).alive
     assert {question: whole(ask(endpoint, question)) for question in QUESTIONS} == trained
     assert trained != _answers(files["base"], None)

@@ -12,7 +12,8 @@ import pytest
 from tests.servers.vllm_server import VllmServer
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError
 from thumbwheel.deploy.targets.vllm import VLLM, VllmConfig
-from thumbwheel.deploy.types import Kind, Package
+from thumbwheel.deploy.types import Package
+from thumbwheel.export.types import PEFT_ADAPTER
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def package(root: Path, version: str = "v3", rank: int = 8) -> Package:
         agent="support",
         version=version,
         name=f"support-{version}",
-        kind=Kind.ADAPTER,
+        layout=PEFT_ADAPTER,
         folder=folder,
         files={},
         base=root / "base",

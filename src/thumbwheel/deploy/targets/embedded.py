@@ -16,7 +16,8 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes
 from thumbwheel.deploy.processes import Running
-from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfig
+from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
+from thumbwheel.export.types import HF_MODEL, PEFT_ADAPTER
 
 TOKEN, MODELS, SPEC = "THUMBWHEEL_EMBEDDED_TOKEN", "models.json", "spec.json"
 
@@ -39,7 +40,7 @@ class Embedded:
     """The contract is in target.py."""
 
     Config = EmbeddedConfig
-    kinds = (Kind.ADAPTER, Kind.MERGED)
+    layouts = (PEFT_ADAPTER, HF_MODEL)
     named = False
 
     def check(self, settings: EmbeddedConfig) -> None:
@@ -47,10 +48,10 @@ class Embedded:
 
     def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
         """Start the process of the base where none runs, and load the adapter into it."""
-        base = package.base if package.kind is Kind.ADAPTER else package.folder
+        base = package.base if package.layout == PEFT_ADAPTER else package.folder
         server_name = package.base_fingerprint[:16] if package.base_fingerprint else package.name
         folder = package.state_folder / server_name
-        adapter = str(package.folder) if package.kind is Kind.ADAPTER else None
+        adapter = str(package.folder) if package.layout == PEFT_ADAPTER else None
         body = {"lora_name": package.name, "lora_path": adapter}
         what = f"the embedded server of {base.name}"
         with processes.locked(folder):

@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
-from thumbwheel.deploy.types import Endpoint, Health, Kind, Package, TargetConfig
+from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
+from thumbwheel.export.types import PEFT_ADAPTER
 from thumbwheel.llm.client import loopback
 
 START = (
@@ -40,7 +41,7 @@ class Vllm:
     """The contract is in target.py."""
 
     Config = VllmConfig
-    kinds = (Kind.ADAPTER,)
+    layouts = (PEFT_ADAPTER,)
     named = True
 
     def check(self, settings: VllmConfig) -> None:

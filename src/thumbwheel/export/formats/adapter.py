@@ -11,7 +11,7 @@ from thumbwheel.core.errors import ModelError
 from thumbwheel.export import hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.loaded_export import Loaded
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import PEFT_ADAPTER, Source
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -20,7 +20,9 @@ class AdapterFormat:
     """`adapter_config.json` + `adapter_model.safetensors` + tokenizer; the base is named, not
     copied."""
 
-    library, quants = "peft", ()
+    layout = PEFT_ADAPTER
+    library = "peft"
+    quants = ()
 
     def default(self) -> str | None:
         """None: that of the base."""

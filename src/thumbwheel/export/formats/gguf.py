@@ -11,7 +11,7 @@ from typing import Any
 from thumbwheel.export import gguf_file, hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.merge import merge
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import GGUF_MODEL, Source
 from thumbwheel.llm.convert import check_quantiser
 
 
@@ -19,7 +19,9 @@ class GgufFormat:
     """Merged first, converted in the precision of the base, then quantised; the tokenizer files lie
     beside the file."""
 
-    library, quants = "gguf", gguf_file.QUANTS
+    layout = GGUF_MODEL
+    library = "gguf"
+    quants = gguf_file.QUANTS
 
     def default(self) -> str | None:
         """The precision that suits the memory of this machine."""

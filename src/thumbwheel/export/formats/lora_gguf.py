@@ -12,7 +12,7 @@ from typing import Any
 from thumbwheel.core.errors import ModelError
 from thumbwheel.export import gguf_file, hf_compat
 from thumbwheel.export.format import Opened
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import GGUF_ADAPTER, Source
 from thumbwheel.llm.convert import convert_adapter
 
 CONFIG = "adapter_config.json"
@@ -22,7 +22,9 @@ class LoraGgufFormat:
     """`adapter-F16.gguf`, PEFT's configuration of it, and the tokenizer; the base is named, not
     copied."""
 
-    library, quants = "gguf", ("F32", "BF16", "F16")
+    layout = GGUF_ADAPTER
+    library = "gguf"
+    quants = ("F32", "BF16", "F16")
 
     def default(self) -> str | None:
         """F32, because adapters are small."""

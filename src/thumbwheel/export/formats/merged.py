@@ -9,7 +9,7 @@ from thumbwheel.export import hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.loaded_export import Loaded
 from thumbwheel.export.merge import merge
-from thumbwheel.export.types import Source
+from thumbwheel.export.types import HF_MODEL, Source
 from thumbwheel.export.weights import stored_dtype
 
 
@@ -17,7 +17,9 @@ class MergedFormat:
     """Safetensors in the base's precision + tokenizer + generation settings, for transformers 4.x
     and 5.x alike."""
 
-    library, quants = "transformers", ()
+    layout = HF_MODEL
+    library = "transformers"
+    quants = ()
 
     def default(self) -> str | None:
         """None: that of the base."""
