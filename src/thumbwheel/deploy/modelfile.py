@@ -21,7 +21,6 @@ from thumbwheel.core.hardware import machine
 from thumbwheel.deploy.profiles import Choice, Profile, choose
 from thumbwheel.deploy.types import Package
 from thumbwheel.export.types import GGUF_ADAPTER
-from thumbwheel.training.hardware import machine
 
 QUOTES = '"""'
 PLAIN = re.compile(r'[^\s"](?:[^\r\n]*[^\s])?')

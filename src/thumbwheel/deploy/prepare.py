@@ -15,6 +15,7 @@ from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.store import FOLDER
 from thumbwheel.deploy.types import Package
+from thumbwheel.engine.base_check import locate_unchanged
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export.formats import FORMATS
@@ -100,7 +101,7 @@ def package(
     and that nobody accepted; StorageError for damaged files and a full disk.
     """
     require_training()
-    _, base = locate_unchanged(model_version)
+    _, base = locate_unchanged(model_version, ws.home.cache)
     layout = deploy_plan.layout
     plain_base = _is_plain_base(model_version, deploy_plan.format)
     if plain_base:

@@ -148,7 +148,7 @@ def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Ru
 
 
 def _device(setting: str) -> str:
-    from thumbwheel.training.hardware import device
+    from thumbwheel.core.hardware import device
 
     return device() if setting == "auto" else setting
 

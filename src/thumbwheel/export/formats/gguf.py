@@ -25,7 +25,7 @@ class GgufFormat:
 
     def default(self) -> str | None:
         """The precision that suits the memory of this machine."""
-        from thumbwheel.training.hardware import memory_gb
+        from thumbwheel.core.hardware import memory_gb
 
         return gguf_file.recommend(memory_gb()[0])
 

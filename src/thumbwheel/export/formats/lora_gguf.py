@@ -70,7 +70,7 @@ class LoraGgufFormat:
     def open(self, folder: Path, dtype: Any) -> Opened:
         """The adapter in llama.cpp, over the base that the config names. The base is converted to
         F32, because over bfloat16 llama.cpp would round its results."""
-        from thumbwheel.training.base import locate
+        from thumbwheel.models.base import locate
 
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         _, base = locate(config["base_model_name_or_path"])
