@@ -117,7 +117,7 @@ def ladder() -> dict[str, Any]:
             folder = Path(scratch) / quant
             folder.mkdir()
             form.write(replace(source, quant=quant), folder)
-            found = parity.compare_folder(known, form, folder)
+            difference = parity.compare_folder(reference, form, folder)
             row: dict[str, Any] = {
                 "max_abs_diff": difference.max_abs_diff,
                 "mean_kl": difference.mean_kl,
