@@ -6,7 +6,7 @@ import re
 from thumbwheel.llm.fake import Reply
 
 
-def said(request):
+def question_in(request):
     """What the judge was told: the nonce, and both answers as it finds them."""
     system, user = request.body["messages"]
     return re.search(r'"nonce": "(\w+)"', system["content"])[1], json.loads(user["content"])[
@@ -23,13 +23,13 @@ def verdict(nonce, winner):
 
 
 def prefers_longer(request):
-    nonce, answers = said(request)
+    nonce, answers = question_in(request)
     first, second = len(answers["1"]), len(answers["2"])
     return verdict(nonce, "tie" if first == second else "1" if first > second else "2")
 
 
 def always_the_first(request):
-    return verdict(said(request)[0], "1")
+    return verdict(question_in(request)[0], "1")
 
 
 class Flaky:

@@ -95,10 +95,10 @@ def test_a_function_that_declares_nothing_takes_nothing_from_a_case():
 def test_hostile_answers_are_scores_in_bounded_time(function, name):
     start = time.perf_counter()
     for reference in REFERENCES:
-        (found,) = function.score([Case(HOSTILE[name], reference)])
-        assert isinstance(found, Score)
+        (score,) = function.score([Case(HOSTILE[name], reference)])
+        assert isinstance(score, Score)
         assert (
-            found.value in (None, 0.0) or function_name(function) in OF_FORM
+            score.value in (None, 0.0) or function_name(function) in OF_FORM
         )  # none of them is a right answer
     assert time.perf_counter() - start < 5
 
@@ -108,18 +108,18 @@ def test_hostile_answers_are_scores_in_bounded_time(function, name):
 @given(answers=st.lists(st.tuples(st.text(max_size=60), st.sampled_from(REFERENCES)), max_size=8))
 def test_one_score_per_answer_in_order_and_deterministic(function, answers):
     given_answers = [Case(text, reference) for text, reference in answers]
-    found = function.score(given_answers)
-    assert found == [function.score([one])[0] for one in given_answers]
-    for one in found:
-        assert (one.value is not None) == (one.status is Status.OK)
-        assert one.value is None or 0 <= one.value <= 1
-        assert one.well_formed in (True, False, None)
+    scores = function.score(given_answers)
+    assert scores == [function.score([item])[0] for item in given_answers]
+    for item in scores:
+        assert (item.value is not None) == (item.status is Status.OK)
+        assert item.value is None or 0 <= item.value <= 1
+        assert item.well_formed in (True, False, None)
 
 
 def test_too_long_is_failed_not_wrong(function):
-    (found,) = function.score([Case("a" * (LONGEST_ANSWER + 1), "5")])
-    assert (found.status, found.value) == (Status.FAILED, None)
-    assert str(LONGEST_ANSWER) in found.evidence["reason"]
+    (score,) = function.score([Case("a" * (LONGEST_ANSWER + 1), "5")])
+    assert (score.status, score.value) == (Status.FAILED, None)
+    assert str(LONGEST_ANSWER) in score.evidence["reason"]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,12 @@ class Broken(RewardFunction[Config]):
 
 def test_what_raises_and_what_leaves_its_range_are_failures_and_the_others_are_judged():
     scores = Broken.create({}).score([Case("0.5"), Case("raise"), Case("1.5"), Case("1")])
-    assert [one.value for one in scores] == [0.5, None, None, 1.0]
-    assert [one.status for one in scores] == [Status.OK, Status.FAILED, Status.FAILED, Status.OK]
+    assert [score.value for score in scores] == [0.5, None, None, 1.0]
+    assert [score.status for score in scores] == [
+        Status.OK,
+        Status.FAILED,
+        Status.FAILED,
+        Status.OK,
+    ]
     assert "ZeroDivisionError" in scores[1].evidence["reason"]
     assert "0..1" in scores[2].evidence["reason"]

@@ -44,10 +44,10 @@ def true_pairs(
     app really answered, and not wanted."""
     person = Person(seed)
     mails = person.mails(random.Random(f"true pairs:{seed}"), 3 * count, "fresh")
-    said = Filer(base).answer([messages(mail) for mail in mails], 1.0, seed + 1000)
+    answers = Filer(base).answer([messages(mail) for mail in mails], 1.0, seed + 1000)
     wrong = [
         (mail, answer.text)
-        for mail, answer in zip(mails, said, strict=True)
+        for mail, answer in zip(mails, answers, strict=True)
         if answer.text != person.filing(mail).text()
     ][:count]
     return (

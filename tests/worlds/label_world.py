@@ -37,10 +37,10 @@ def lines(traces: int = 120, judged: int = 60, seed: int = 1) -> list[dict]:
     """Import lines: `traces` traces of as many questions, thumbs of three raters on the first
     `judged`."""
     draw = random.Random(seed)
-    found: list[dict] = []
+    written: list[dict] = []
     for number in range(traces):
         text, good = answer(number, draw)
-        found.append(
+        written.append(
             {
                 "type": "trace",
                 "id": f"t{number}",
@@ -51,7 +51,7 @@ def lines(traces: int = 120, judged: int = 60, seed: int = 1) -> list[dict]:
         )
         for rater in ("anna", "ben", "cleo")[: 1 + number % 3] if number < judged else ():
             wrong = draw.random() < 0.05
-            found.append(
+            written.append(
                 {
                     "type": "feedback",
                     "target": {"trace": f"t{number}"},
@@ -60,7 +60,7 @@ def lines(traces: int = 120, judged: int = 60, seed: int = 1) -> list[dict]:
                     "rater": rater,
                 }
             )
-    return found
+    return written
 
 
 def is_good(text: str) -> bool:

@@ -257,7 +257,7 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         "model": judge.config.model,
         "criteria": judge.config.criteria,
     }
-    reasons = Counter(one.reason for one in verdicts.values() if one.value is None).most_common(3)
+    reasons = Counter(reason.reason for reason in verdicts.values() if reason.value is None).most_common(3)
     stated = {
         **facts,
         "kappa": kappa_figures["value"],
@@ -269,7 +269,7 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
     }
     stated |= {
         "without_verdict": len(asked) - len(people),
-        "reasons": [list(one) for one in reasons],
+        "reasons": [list(reason) for reason in reasons],
     }
     stated["signature"] = signature(stated, make_seal(ws.home.signing))
     return stated | {"sha256": documents.save(ws, KIND, stated)}

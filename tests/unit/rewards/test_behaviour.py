@@ -22,7 +22,8 @@ def score(name, case, **config):
 
 def tools(*statuses, **more):
     return tuple(
-        Step("tool", f"tool{place}", status=status, **more) for place, status in enumerate(statuses)
+        Step("tool", f"tool{number}", status=status, **more)
+        for number, status in enumerate(statuses)
     )
 
 
@@ -46,9 +47,9 @@ def test_tool_success_counts_real_outcomes():
         Step("tool", "b", output={"isError": True}),
         Step("tool", "c", output="4"),
     )
-    found = score("tool_success", Case("", steps=lying))
-    assert found.value == pytest.approx(1 / 3)
-    assert [one["tool"] for one in found.evidence["failures"]] == ["a", "b"]
+    result = score("tool_success", Case("", steps=lying))
+    assert result.value == pytest.approx(1 / 3)
+    assert [failure["tool"] for failure in result.evidence["failures"]] == ["a", "b"]
     assert score("tool_success", Case("", steps=lying), tools=["c"]).value == 1
 
 
@@ -102,8 +103,8 @@ def test_efficiency_weighs_what_is_known():
         Step("reasoning"),
         Step("reasoning"),
     )
-    found = score("efficiency", Case("", steps=run))
-    assert found.value == pytest.approx((0.4 * 0.5 + 0.3 * 0.9 + 0.3 * 0.8) / 1.0)
+    result = score("efficiency", Case("", steps=run))
+    assert result.value == pytest.approx((0.4 * 0.5 + 0.3 * 0.9 + 0.3 * 0.8) / 1.0)
     assert score("efficiency", Case("", steps=run[:1])).value == 0.5
     assert score("efficiency", Case("", steps=run[:1]), tokens=1000).value == 0
     with pytest.raises(ConfigError, match="every weight"):
@@ -137,8 +138,8 @@ def test_defect_0c3_tokens_that_nobody_counted_are_unknown_and_not_efficient():
     ],
 )
 def test_defect_0c12_fences_generics_and_placeholders_are_no_violations(text):
-    found = score("format_compliance", Case(text))
-    assert (found.value, found.well_formed) == (1, True)
+    result = score("format_compliance", Case(text))
+    assert (result.value, result.well_formed) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +155,8 @@ def test_defect_0c12_fences_generics_and_placeholders_are_no_violations(text):
     ],
 )
 def test_format_violations_take_a_tenth_and_half_at_the_most(text, value):
-    found = score("format_compliance", Case(text))
-    assert (found.value, found.well_formed) == (pytest.approx(value), False)
+    result = score("format_compliance", Case(text))
+    assert (result.value, result.well_formed) == (pytest.approx(value), False)
 
 
 def test_format_rules_of_an_agent():
@@ -198,8 +199,8 @@ WEATHER = [{"get_weather": {"city": ["Paris", "Paris, FR"], "days": [3], "unit":
     ],
 )
 def test_tool_match_reads_the_ways_in_which_calls_are_written(answer):
-    found = score("tool_match", Case(answer, WEATHER))
-    assert (found.value, found.well_formed) == (1, True)
+    result = score("tool_match", Case(answer, WEATHER))
+    assert (result.value, result.well_formed) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -269,8 +270,8 @@ def test_tool_match_takes_no_number_for_another(written, wanted, same, form):
         "nested": [{"pay": {"amount": [{"value": [wanted]}]}}],
     }
     answer = f"pay(amount={{'value': {written}}})" if form == "nested" else f"pay(amount={written})"
-    found = score("tool_match", Case(answer, references[form]))
-    assert (found.value == 1) == same
+    result = score("tool_match", Case(answer, references[form]))
+    assert (result.value == 1) == same
 
 
 @pytest.mark.parametrize(
@@ -319,15 +320,17 @@ def concrete(value):
     """What a model would write for an expected value: the first choice everywhere."""
     if isinstance(value, dict):
         picked = {
-            key: [one for one in choices if one != ""] if isinstance(choices, list) else [choices]
+            key: [choice for choice in choices if choice != ""]
+            if isinstance(choices, list)
+            else [choices]
             for key, choices in value.items()
         }
         return {key: concrete(choices[0]) for key, choices in picked.items() if choices}
-    return [concrete(one) for one in value] if isinstance(value, list) else value
+    return [concrete(choice) for choice in value] if isinstance(value, list) else value
 
 
 def calls_of(reference):
-    return [(name, concrete(arguments)) for one in reference for name, arguments in one.items()]
+    return [(name, concrete(arguments)) for call in reference for name, arguments in call.items()]
 
 
 def as_json(calls):
@@ -338,8 +341,8 @@ def as_python(calls):
     return (
         "["
         + ", ".join(
-            f"{name}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
-            for name, given in calls
+            f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+            for name, arguments in calls
         )
         + "]"
     )
@@ -364,9 +367,9 @@ def test_bfcl_expected_calls_score_one_and_mutated_ones_less(name):
         for text in (as_json(calls), as_python(calls)):
             assert function.score([Case(text, reference)])[0].value == 1, text
         changed = [Case(as_json(mutant), reference) for mutant in mutants(calls)]
-        assert all(one.value is not None and one.value < 1 for one in function.score(changed)), (
-            reference
-        )
+        assert all(
+            result.value is not None and result.value < 1 for result in function.score(changed)
+        ), reference
     assert (
         len(references)
         == {

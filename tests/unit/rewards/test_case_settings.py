@@ -81,8 +81,8 @@ def test_an_import_refuses_a_case_that_asks_to_be_trusted(command_line, tmp_path
 def test_a_case_of_an_old_home_is_blocked_where_the_ledger_judges(tmp_path):
     marker = tmp_path / "ran"
     with old_home(tmp_path, hostile_lines(marker)) as ws:
-        found, reason = scores(ws)
-    assert (found.value, found.status) == (None, Status.BLOCKED)
+        score, reason = scores(ws)
+    assert (score.value, score.status) == (None, Status.BLOCKED)
     assert "'trusted_code'" in reason
     assert not marker.exists()
 
@@ -93,9 +93,9 @@ def test_a_case_of_an_old_home_is_blocked_where_an_evaluation_judges(tmp_path):
     held_out = HeldOut(
         "c1", "c1", "c1", [], case["reference"], case["checker"], case["checker_config"], {}
     )
-    (found,) = measure.score([held_out], [trace["output"]], {})
-    assert (found.value, found.status) == (None, Status.NOT_APPLICABLE)
-    assert "'trusted_code'" in found.evidence["reason"]
+    (score,) = measure.score([held_out], [trace["output"]], {})
+    assert (score.value, score.status) == (None, Status.NOT_APPLICABLE)
+    assert "'trusted_code'" in score.evidence["reason"]
     assert not marker.exists()
 
 
@@ -109,10 +109,10 @@ def test_a_row_of_an_old_dataset_is_blocked_where_training_judges(tmp_path):
     }
     judge = FreshJudge({"checker": 1.0})
     try:
-        (found,) = judge.judge([JudgeRequest(row, trace["output"], "stop", [])])
+        (reward,) = judge.judge([JudgeRequest(row, trace["output"], "stop", [])])
     finally:
         judge.close()
-    assert (found.value, dict(found.failures)) == (None, {"checker": "blocked"})
+    assert (reward.value, dict(reward.failures)) == (None, {"checker": "blocked"})
     assert not marker.exists()
 
 
@@ -154,14 +154,14 @@ def test_a_case_sends_no_key_to_an_address_of_its_own(tmp_path, monkeypatch):
         )
         case = judged_case(**settings, agreement=str(forged))
         with old_home(tmp_path, [case, *JUDGED]) as ws:
-            found, reason = scores(ws)
+            score, reason = scores(ws)
             (evaluated,) = measure.score(
                 [HeldOut("c1", "c1", "c1", [], "Short", "judge", case["checker_config"], {})],
                 ["A long answer"],
                 resolve_paths(ws, AGENT, ledger.settings(ws, AGENT).checkers),
             )
         assert stranger.requests == []
-    assert (found.status, evaluated.status) == (Status.BLOCKED, Status.NOT_APPLICABLE)
+    assert (score.status, evaluated.status) == (Status.BLOCKED, Status.NOT_APPLICABLE)
     for name in ("url", "api_key_variable", "agreement"):
         assert repr(name) in reason
 
@@ -177,8 +177,8 @@ def test_the_owners_settings_make_a_judge_of_a_case_that_only_names_it(tmp_path)
             "test.yaml",
             {},
         )
-        found, _ = scores(ws)
-        assert (found.value, found.status) == (1, Status.OK)
+        score, _ = scores(ws)
+        assert (score.value, score.status) == (1, Status.OK)
         owner = resolve_paths(ws, AGENT, ledger.settings(ws, AGENT).checkers)
         (evaluated,) = measure.score(
             [HeldOut("c1", "c1", "c1", [], "Short", "judge", None, {})], ["A long answer"], owner
@@ -268,7 +268,7 @@ def test_what_no_case_may_set(function, settings):
 
 def test_what_a_case_sets_stands_before_the_owners_and_the_rest_is_theirs():
     owner = {"regex": {"pattern": "b", "timeout": 2.0}}
-    found = checker("regex", {"pattern": "a"}, None, "case 'c1'", owner)
-    assert (found.config.pattern, found.config.timeout) == ("a", 2.0)
-    assert found.score([Case("a")])[0].value == 1
+    function = checker("regex", {"pattern": "a"}, None, "case 'c1'", owner)
+    assert (function.config.pattern, function.config.timeout) == ("a", 2.0)
+    assert function.score([Case("a")])[0].value == 1
     assert checker("regex", None, None, "case 'c2'", owner).config.pattern == "b"

@@ -21,10 +21,10 @@ from thumbwheel.sandbox.canaries import examine
 
 @pytest.fixture(scope="module")
 def sandbox():
-    found = examine()
-    if not found.allowed:
-        said = f"code may not run on this machine: {found.reason}. {found.fix}"
-        missing("sandbox", said)
+    examination = examine()
+    if not examination.allowed:
+        reason = f"code may not run on this machine: {examination.reason}. {examination.fix}"
+        missing("sandbox", reason)
 
 
 @pytest.fixture
@@ -121,8 +121,8 @@ def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_p
     wrong = "```python\ndef f(x): return 0\n```"
     as_text = Case(wrong, '{"tests": ["assert f(1) == 2"]}')
     unread = [
-        Case(wrong, one)
-        for one in (
+        Case(wrong, reference)
+        for reference in (
             ["assert f(1) == 2"],
             {"test_list": []},
             '{"inputs": ["1"]}',
@@ -131,9 +131,9 @@ def test_tests_as_json_in_a_text_are_tests_and_what_holds_none_lets_no_program_p
     ]
     first, *others = CodeExecution.create({}).score([as_text, *unread])
     assert (first.value, first.status) == (0, Status.OK)
-    assert {one.status for one in others} == {Status.NOT_APPLICABLE} and "holds no tests" in others[
-        0
-    ].evidence["reason"]
+    assert {reference.status for reference in others} == {
+        Status.NOT_APPLICABLE
+    } and "holds no tests" in others[0].evidence["reason"]
     (number,) = CodeExecution.create({}).score([Case("```python\nprint(18)\n```", 18)])
     assert number.value == 1, "no tests were meant"
     (prose,) = CodeExecution.create({}).score([Case("just words", {"test_list": []})])
@@ -166,11 +166,11 @@ def test_broken_tests_are_a_failure_not_a_zero(sandbox):
 
 def test_defect_0c11_no_sandbox_is_blocked_with_the_command_that_helps(nothing_cached, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = score("```python\n1\n```")
-    assert (found.status, found.value) == (Status.BLOCKED, None)
+    result = score("```python\n1\n```")
+    assert (result.status, result.value) == (Status.BLOCKED, None)
     assert (
-        "bubblewrap" in found.evidence["reason"]
-        and "apt-get install bubblewrap" in found.evidence["reason"]
+        "bubblewrap" in result.evidence["reason"]
+        and "apt-get install bubblewrap" in result.evidence["reason"]
     )
 
 
@@ -207,8 +207,8 @@ def test_trusted_code_needs_no_sandbox_and_is_logged_once(nothing_cached, monkey
             "```python\nimport os; assert not os.path.exists('x')\n```",
             "```python\n1/0\n```",
         ]
-        found = [function.score([Case(text)])[0].value for text in texts]
-    assert found == [1.0, 1.0, 0.0]
+        values = [function.score([Case(text)])[0].value for text in texts]
+    assert values == [1.0, 1.0, 0.0]
     assert len([record for record in caplog.records if "trusted_code" in record.message]) == 1
     run._close()
 

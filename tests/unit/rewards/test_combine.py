@@ -1,4 +1,4 @@
-"""The combination: what applies counts, the presets' golden vectors, groups, and settings by agent."""
+"""The combination: components that apply, the golden vectors of presets, groups, settings by agent."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PLAIN_CHAT = dict.fromkeys(PRESETS["isaa"][1], AWAY) | {"format_compliance": Sco
 
 
 def test_golden_vector_plain_chat_in_the_arithmetic_of_isaa():
-    found = RewardConfig(preset="isaa").combine(PLAIN_CHAT)
-    assert found == pytest.approx(4.75 / 8)
-    assert round(found, 3) == 0.594
+    reward = RewardConfig(preset="isaa").combine(PLAIN_CHAT)
+    assert reward == pytest.approx(4.75 / 8)
+    assert round(reward, 3) == 0.594
 
 
 def test_defect_0c7_a_faultless_plain_answer_is_good():
@@ -104,15 +104,15 @@ def test_what_a_decision_has_heard_counts_once():
     st.floats(0.1, 10),
 )
 def test_the_mean_lies_between_the_values_and_only_the_ratio_of_weights_counts(values, factor):
-    weights = {name: place + 0.5 for place, name in enumerate("abcdef")}
-    found = weighted_mean(values, weights)
-    known = [value for value in values.values() if value is not None]
-    assert (found is None) == (not known)
-    if found is not None:
-        assert min(known) - 1e-9 <= found <= max(known) + 1e-9
+    weights = {name: index + 0.5 for index, name in enumerate("abcdef")}
+    mean = weighted_mean(values, weights)
+    present = [value for value in values.values() if value is not None]
+    assert (mean is None) == (not present)
+    if mean is not None:
+        assert min(present) - 1e-9 <= mean <= max(present) + 1e-9
         assert weighted_mean(
             values, {name: weight * factor for name, weight in weights.items()}
-        ) == pytest.approx(found)
+        ) == pytest.approx(mean)
 
 
 def test_golden_vector_of_a_group():
@@ -141,15 +141,15 @@ def test_settings_by_agent_stand_before_those_for_all():
             "agents": {"filer": {"preset": "ocd", "components": {"thumb": {"weight": 0}}}},
         }
     }
-    found = Sources(file, "x.yaml", {}).load(RewardsConfig, "rewards")
+    config = Sources(file, "x.yaml", {}).load(RewardsConfig, "rewards")
     assert (
-        found.of("other").parts()["thumb"].weight,
-        found.of("other").parts()["checker"].weight,
+        config.of("other").parts()["thumb"].weight,
+        config.of("other").parts()["checker"].weight,
     ) == (5.0, 2.0)
-    assert set(found.of("filer").parts()) == {"decision", "thumb", "short"}
-    assert found.of("filer").parts()["thumb"].weight == 0.0
-    assert found.of("other").parts()["short"].settings == {"most": 20}
-    assert found.of("filer").fingerprint() != found.of("other").fingerprint()
+    assert set(config.of("filer").parts()) == {"decision", "thumb", "short"}
+    assert config.of("filer").parts()["thumb"].weight == 0.0
+    assert config.of("other").parts()["short"].settings == {"most": 20}
+    assert config.of("filer").fingerprint() != config.of("other").fingerprint()
 
 
 def test_a_new_weight_leaves_the_settings_of_a_component():
@@ -164,16 +164,16 @@ def test_a_new_weight_leaves_the_settings_of_a_component():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"preset": "defualt"}, "Did you mean 'default'"),
         ({"components": {"a": {"weight": -1}}}, "weight"),
         ({"presets": 1}, "'preset'"),
     ],
 )
-def test_impossible_settings_are_refused_with_their_name(given, message):
+def test_impossible_settings_are_refused_with_their_name(settings, message):
     with pytest.raises(ConfigError, match=message):
-        build(RewardsConfig, given, "rewards")
+        build(RewardsConfig, settings, "rewards")
 
 
 def test_every_preset_is_made_of_functions_that_exist_and_take_its_settings():
@@ -187,5 +187,5 @@ def test_the_tools_of_isaa_keep_its_arithmetic_too():
     function = FUNCTIONS.get("tool_success").create(part.settings)
     asked = [{"role": "user", "content": "Please search for it."}]
     assert [
-        one.value for one in function.score([Case("Hello.", prompt=asked), Case("Hello.")])
+        result.value for result in function.score([Case("Hello.", prompt=asked), Case("Hello.")])
     ] == [0.3, 0.5]

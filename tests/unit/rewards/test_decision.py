@@ -17,15 +17,15 @@ from thumbwheel.rewards.types import Statement
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-def said(value, name="user_feedback", kind="label", rater="r1", weight=1.0):
+def statement(value, name="user_feedback", kind="label", rater="r1", weight=1.0):
     return Statement(f"f-{name}-{rater}", kind, name, value, None, rater, weight, AT)
 
 
 def judge(agent, word=None, *more, text="{}", compatible=False, **decision):
-    statements = (*([said(word)] if word else []), *more)
+    statements = (*([statement(word)] if word else []), *more)
     case = Case(text, metadata={"decision": {"agent_type": agent, **decision}}, feedback=statements)
-    (found,) = FUNCTIONS.get("decision").create({"compatible": compatible}).score([case])
-    return found
+    (result,) = FUNCTIONS.get("decision").create({"compatible": compatible}).score([case])
+    return result
 
 
 GOLDEN = [
@@ -66,25 +66,25 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("agent", "word", "decision", "total", "normalised"), GOLDEN)
 def test_golden_vectors_of_the_original_arithmetic(agent, word, decision, total, normalised):
-    found = judge(agent, word, compatible=True, **decision)
-    assert found.evidence["total"] == pytest.approx(total)
-    assert found.value == pytest.approx(normalised)
-    assert found.evidence["bound"] == 5.0
+    result = judge(agent, word, compatible=True, **decision)
+    assert result.evidence["total"] == pytest.approx(total)
+    assert result.value == pytest.approx(normalised)
+    assert result.evidence["bound"] == 5.0
 
 
 @pytest.mark.parametrize(("agent", "word", "decision", "total", "normalised"), GOLDEN)
 def test_defect_2c7_the_bound_that_cuts_off_is_the_bound_that_normalises(
     agent, word, decision, total, normalised
 ):
-    found = judge(agent, word, **decision)
-    assert found.evidence["total"] == pytest.approx(total)
-    assert found.value == pytest.approx((max(-5.0, min(5.0, total)) + 5) / 10)
+    result = judge(agent, word, **decision)
+    assert result.evidence["total"] == pytest.approx(total)
+    assert result.value == pytest.approx((max(-5.0, min(5.0, total)) + 5) / 10)
     for bound in (0.5, 2.0, 5.0):
         function = FUNCTIONS.get("decision").create({"bound": bound})
         case = Case(
             "{}",
             metadata={"decision": {"agent_type": agent, **decision}},
-            feedback=(said(word),) if word else (),
+            feedback=(statement(word),) if word else (),
         )
         assert 0 <= function.score([case])[0].value <= 1
 
@@ -92,11 +92,11 @@ def test_defect_2c7_the_bound_that_cuts_off_is_the_bound_that_normalises(
 @pytest.mark.parametrize("agent", sorted(PARTS))
 @pytest.mark.parametrize("compatible", [False, True])
 def test_defect_2c10_a_decision_without_any_signal_waits(agent, compatible):
-    found = judge(
+    result = judge(
         agent, compatible=compatible, confidence=0.9, item={"status": "TODO", "cycleCount": 2}
     )
-    assert (found.value, found.status) == (None, Status.PENDING)
-    assert "components" not in found.evidence
+    assert (result.value, result.status) == (None, Status.PENDING)
+    assert "components" not in result.evidence
 
 
 def test_what_is_no_decision_and_a_guardrail_do_not_apply():
@@ -107,12 +107,12 @@ def test_what_is_no_decision_and_a_guardrail_do_not_apply():
 
 def test_defect_2c11_a_retriever_without_an_item_gets_its_reward_from_feedback():
     assert judge("RETRIEVER", "CONFIRMED").value == pytest.approx(0.6)
-    given = {
+    decision = {
         "text": '{"generatedContent": "12345678"}',
         "correction": {"generatedContent": "123456"},
     }
     corrected, old = (
-        judge("RETRIEVER", "CORRECTED", compatible=compatible, **given)
+        judge("RETRIEVER", "CORRECTED", compatible=compatible, **decision)
         for compatible in (False, True)
     )
     assert corrected.evidence["total"] == pytest.approx(-1 - 0.5 * 0.25)
@@ -124,18 +124,18 @@ def test_defect_2c12_slow_work_of_a_prioritizer_is_not_good_and_coefficients_cou
         "item": {"status": "DONE"},
         "outcome": {"timeEfficiency": 0.25, "strategicProgress": 1.0, "opportunityCost": 0.5},
     }
-    found, old = (
+    result, old = (
         judge("PRIORITIZER", "CONFIRMED", **slow),
         judge("PRIORITIZER", "CONFIRMED", compatible=True, **slow),
     )
-    parts, olds = found.evidence["components"], old.evidence["components"]
+    parts, olds = result.evidence["components"], old.evidence["components"]
     assert (parts["delayed.timeEfficiency"]["value"], olds["delayed.timeEfficiency"]["value"]) == (
         -0.5,
         0.5,
     )
     assert parts["delayed.strategicProgress"] == {"value": 1.0, "weight": 0.8}
     assert olds["delayed.strategicProgress"] == {"value": 0.3, "weight": 0.8}
-    assert found.evidence["total"] == pytest.approx(1 + 1 - 0.5 * 0.5 + 0.8 - 0.5 * 0.3)
+    assert result.evidence["total"] == pytest.approx(1 + 1 - 0.5 * 0.5 + 0.8 - 0.5 * 0.3)
     assert old.evidence["total"] == pytest.approx(1 + 1 + 0.5 * 0.5 + 0.8 * 0.3 - 0.2 * 0.5 * 0.3)
 
 
@@ -147,29 +147,29 @@ def test_ignored_was_said_and_nothing_was_not():
 
 def test_a_storers_correction_counts_the_fields_that_it_changed():
     action = json.dumps({"integrationDecision": "INTEGRATE", "location": "end", "confidence": 0.7})
-    found = judge(
+    result = judge(
         "STORER",
         "CORRECTED",
         text=action,
         correction={"location": "start"},
         outcome={"corpusCoherence": 0.5},
     )
-    assert found.evidence["components"]["immediate.editDistance"]["value"] == -0.5
-    assert found.evidence["total"] == pytest.approx(-0.5 - 0.25 + 0.35)
+    assert result.evidence["components"]["immediate.editDistance"]["value"] == -0.5
+    assert result.evidence["total"] == pytest.approx(-0.5 - 0.25 + 0.35)
 
 
 def test_a_correction_that_came_as_feedback_counts_and_so_does_a_number_in_a_label():
     action = json.dumps({"integrationDecision": "INTEGRATE", "location": "end", "confidence": 0.7})
-    correction = said(action.replace("end", "start"), None, "correction")
-    found = judge(
+    correction = statement(action.replace("end", "start"), None, "correction")
+    result = judge(
         "STORER",
         "CORRECTED",
         correction,
-        said("0.5", "corpusCoherence"),
-        said("0", "duplicationDetected"),
+        statement("0.5", "corpusCoherence"),
+        statement("0", "duplicationDetected"),
         text=action,
     )
-    parts = {name: one["value"] for name, one in found.evidence["components"].items()}
+    parts = {name: part["value"] for name, part in result.evidence["components"].items()}
     assert (
         parts["immediate.editDistance"],
         parts["delayed.corpusCoherence"],
@@ -179,15 +179,15 @@ def test_a_correction_that_came_as_feedback_counts_and_so_does_a_number_in_a_lab
 
 def test_late_outcomes_come_as_feedback_in_either_spelling():
     early = judge("LIBRARIAN", "CONFIRMED")
-    late = judge("LIBRARIAN", "CONFIRMED", said(True, "conflict_prevented", "outcome"))
+    late = judge("LIBRARIAN", "CONFIRMED", statement(True, "conflict_prevented", "outcome"))
     assert late.evidence["total"] - early.evidence["total"] == pytest.approx(2.0)
-    done = judge("FILER", None, said("DONE", "status"), item={"status": "TODO"})
+    done = judge("FILER", None, statement("DONE", "status"), item={"status": "TODO"})
     assert done.evidence["components"]["delayed.completionSuccess"]["value"] == 1.0
     assert "f-status-r1" in done.evidence["feedback_ids"]
 
 
 def test_a_thumb_counts_where_nobody_gave_a_word():
-    up, down = (said(value, None, "thumb", "r9") for value in (True, False))
+    up, down = (statement(value, None, "thumb", "r9") for value in (True, False))
     assert (
         judge("FILER", None, up, confidence=0.8).value
         == judge("FILER", "CONFIRMED", confidence=0.8).value
@@ -205,8 +205,10 @@ def test_a_thumb_counts_where_nobody_gave_a_word():
 
 
 def test_several_people_are_heard_by_their_weight():
-    found = judge("LIBRARIAN", None, said("CONFIRMED", weight=3.0), said("OVERRIDDEN", rater="r2"))
-    assert found.evidence["total"] == pytest.approx((3 * 1.0 - 0.8) / 4)
+    result = judge(
+        "LIBRARIAN", None, statement("CONFIRMED", weight=3.0), statement("OVERRIDDEN", rater="r2")
+    )
+    assert result.evidence["total"] == pytest.approx((3 * 1.0 - 0.8) / 4)
 
 
 def test_a_goal_counts_only_where_it_is_known():

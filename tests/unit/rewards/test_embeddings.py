@@ -30,14 +30,14 @@ HELPFUL, USELESS = (
 
 def meaning(folder):
     """An encoder to which the helpful words are one word, and the useless ones another."""
-    made = tiny_encoder(folder)
-    weights = load_file(made / "model.safetensors")
+    encoder = tiny_encoder(folder)
+    weights = load_file(encoder / "model.safetensors")
     words = weights["bert.embeddings.word_embeddings.weight"]
-    vocabulary = json.loads((made / "tokenizer.json").read_text())["model"]["vocab"]
+    vocabulary = json.loads((encoder / "tokenizer.json").read_text())["model"]["vocab"]
     for group in (HELPFUL, USELESS):
         words[[vocabulary[word] for word in group]] = words[vocabulary[group[0]]].clone()
-    save_file(weights, made / "model.safetensors", {"format": "pt"})
-    return made
+    save_file(weights, encoder / "model.safetensors", {"format": "pt"})
+    return encoder
 
 
 def answer(word):
@@ -45,11 +45,11 @@ def answer(word):
     return " ".join([word] * 6)
 
 
-def rows(said):
+def rows(labels):
     """A thumb for each answer: up for helpful words."""
-    found = []
-    for number, (word, good) in enumerate(said):
-        found.append(
+    lines = []
+    for number, (word, good) in enumerate(labels):
+        lines.append(
             {
                 "type": "trace",
                 "id": f"t{number}",
@@ -57,7 +57,7 @@ def rows(said):
                 "output": answer(word),
             }
         )
-        found.append(
+        lines.append(
             {
                 "type": "feedback",
                 "target": {"trace": f"t{number}"},
@@ -66,7 +66,7 @@ def rows(said):
                 "rater": "anna",
             }
         )
-    return found
+    return lines
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_an_embedding_is_the_mean_of_the_last_hidden_states_of_length_one(tmp_pa
         if family == "qwen2"
         else tiny_encoder(tmp_path / family, family)
     )
-    found = Embedder(str(folder))
+    embedder = Embedder(str(folder))
     text = "the quick brown fox jumps over the lazy dog"
     with torch.no_grad():
         inputs = AutoTokenizer.from_pretrained(folder)(
@@ -93,12 +93,12 @@ def test_an_embedding_is_the_mean_of_the_last_hidden_states_of_length_one(tmp_pa
             input_ids=torch.tensor([inputs[0]])
         ).last_hidden_state[0]
     mean = hidden.mean(0).numpy()
-    assert found.embed(text) == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
-    assert found.embed(text).tolist() == found.embed(text).tolist()
-    assert np.linalg.norm(found.embed(text * 500)) == pytest.approx(
+    assert embedder.embed(text) == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
+    assert embedder.embed(text).tolist() == embedder.embed(text).tolist()
+    assert np.linalg.norm(embedder.embed(text * 500)) == pytest.approx(
         1, abs=1e-4
     )  # longer than the model's context
-    assert found.about() == {"model": str(folder), "fingerprint": found.fingerprint}
+    assert embedder.about() == {"model": str(folder), "fingerprint": embedder.fingerprint}
 
 
 def test_words_that_nobody_judged_are_understood_by_what_they_mean(tmp_path, seen):
@@ -113,18 +113,18 @@ def test_words_that_nobody_judged_are_understood_by_what_they_mean(tmp_path, see
         _, plain = learn(ws, AGENT, LearnConfig())
         config = LearnConfig(embeddings=folder)
         embedder = embedder_of(config)
-        name, found = learn(ws, AGENT, config)
+        name, classifier = learn(ws, AGENT, config)
         assert learn(ws, AGENT, config)[0] == name
         assert suggest(ws, AGENT, 5, config).classifier == name
-    chances = found.chances([features(case, embedder) for case in fresh])
+    chances = classifier.chances([features(case, embedder) for case in fresh])
     assert min(chances[:2]) > 0.7 > 0.45 > max(chances[2:])
     without = plain.chances([features(case) for case in fresh])
     assert min(without[:2]) < max(
         without[2:]
     )  # by words and lengths alone they cannot be told apart
-    again = Classifier.of(json.loads(as_bytes(found.document())))
+    again = Classifier.of(json.loads(as_bytes(classifier.document())))
     assert again.chances([features(fresh[0], embedder)]) == pytest.approx(chances[:1])
-    assert found.about["embeddings"] == embedder.about()
+    assert classifier.about["embeddings"] == embedder.about()
 
 
 def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(
@@ -133,10 +133,10 @@ def test_learned_embeds_too_and_is_blocked_by_a_model_that_changed_or_went(
     folder = meaning(tmp_path / "encoder")
     with home(tmp_path, rows(seen)) as ws:
         config = LearnConfig(embeddings=str(folder))
-        _, found = learn(ws, AGENT, config)
+        _, classifier = learn(ws, AGENT, config)
     path = tmp_path / "classifier.json"
-    path.write_bytes(as_bytes(found.document()))
-    stranger = found.document()
+    path.write_bytes(as_bytes(classifier.document()))
+    stranger = classifier.document()
     stranger["embeddings"]["model"] = "stranger/model"
     sent = tmp_path / "sent.json"
     sent.write_bytes(as_bytes(stranger))

@@ -27,16 +27,16 @@ def say(kind, value, *, rater="r1", weight=1.0, name=None, scale=None, days=0.0,
     )
 
 
-def judge(name, *said, text="an answer", settings=None, as_of=None, occurred_at=START):
-    case = Case(text, feedback=said, occurred_at=occurred_at, as_of=as_of)
-    (found,) = FUNCTIONS.get(name).create(settings or {}).score([case])
-    return found
+def judge(name, *statements, text="an answer", settings=None, as_of=None, occurred_at=START):
+    case = Case(text, feedback=statements, occurred_at=occurred_at, as_of=as_of)
+    (result,) = FUNCTIONS.get(name).create(settings or {}).score([case])
+    return result
 
 
 @pytest.mark.parametrize("name", ["thumb", "rating", "score", "edit_distance", "outcome"])
 def test_defect_2c10_no_signal_is_never_zero(name):
-    found = judge(name)
-    assert (found.value, found.status) == (None, Status.NOT_APPLICABLE)
+    result = judge(name)
+    assert (result.value, result.status) == (None, Status.NOT_APPLICABLE)
     muted = say(
         {"edit_distance": "correction"}.get(name, name),
         "x" if name == "edit_distance" else True,
@@ -47,14 +47,14 @@ def test_defect_2c10_no_signal_is_never_zero(name):
 
 
 def test_thumbs_are_the_weighted_part_of_raters_whose_newest_is_up():
-    found = judge(
+    result = judge(
         "thumb",
         say("thumb", False, days=0),
         say("thumb", True, days=1),
         say("thumb", False, rater="r2", weight=3.0),
     )
-    assert found.value == 0.25
-    assert found.evidence == {"raters": 2, "feedback_ids": ["f-thumb-r1-1", "f-thumb-r2-0"]}
+    assert result.value == 0.25
+    assert result.evidence == {"raters": 2, "feedback_ids": ["f-thumb-r1-1", "f-thumb-r2-0"]}
     torn = judge("thumb", say("thumb", True, id="a"), say("thumb", False, id="b"))
     assert (torn.value, torn.evidence["reason"]) == (None, "each rater gives both thumbs at once")
 
@@ -112,8 +112,8 @@ def test_an_outcome_counts_inside_its_window_and_says_less_the_later_it_comes():
 
 def test_an_outcome_is_awaited_while_its_window_is_open_and_never_assumed():
     for day, status in ((1, Status.PENDING), (29.9, Status.PENDING), (30, Status.NOT_APPLICABLE)):
-        found = judge("outcome", as_of=START + timedelta(days=day))
-        assert (found.value, found.status) == (None, status)
+        result = judge("outcome", as_of=START + timedelta(days=day))
+        assert (result.value, result.status) == (None, status)
     unknown = judge(
         "outcome", say("outcome", True, name="solved", days=400), occurred_at=None, as_of=START
     )
@@ -138,10 +138,10 @@ def test_feedback_of_another_kind_changes_nothing():
         ("edit_distance", "correction"),
     ):
         function = FUNCTIONS.get(name).create({})
-        own = say(kind, "text" if kind == "correction" else True if kind == "thumb" else 1)
+        of_its_kind = say(kind, "text" if kind == "correction" else True if kind == "thumb" else 1)
         alone, beside = (
-            Case("a", feedback=(own,)),
-            Case("a", feedback=(own, say("label", "x", name="y"))),
+            Case("a", feedback=(of_its_kind,)),
+            Case("a", feedback=(of_its_kind, say("label", "x", name="y"))),
         )
         assert function.inputs(alone) == function.inputs(beside) != function.inputs(Case("a"))
 
@@ -150,6 +150,6 @@ def test_feedback_of_another_kind_changes_nothing():
     ("words", "value"), [(0, 0.0), (1, 0.5), (2, 1.0), (4, 1.0), (6, 0.5), (8, 0.0), (99, 0.0)]
 )
 def test_length_rises_to_least_and_falls_from_most(words, value):
-    found = judge("length", text="w " * words, settings={"least": 2, "most": 4})
-    assert found.value == value
-    assert found.evidence["length"] == words
+    result = judge("length", text="w " * words, settings={"least": 2, "most": 4})
+    assert result.value == value
+    assert result.evidence["length"] == words

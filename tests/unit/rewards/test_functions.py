@@ -66,8 +66,8 @@ def test_exact_answer_right(answer, reference):
     ],
 )
 def test_exact_answer_wrong(answer, reference):
-    found = score("exact_answer", answer, reference)
-    assert (found.value, found.status) == (0, Status.OK)
+    result = score("exact_answer", answer, reference)
+    assert (result.value, result.status) == (0, Status.OK)
 
 
 def test_exact_answer_form_is_judged_where_it_was_asked():
@@ -100,7 +100,7 @@ def test_exact_answer_agrees_with_the_published_grades():
     compared = agreed = 0
     for line in public_data("math/gsm8k-model-solutions-graded.jsonl").read_text().splitlines():
         row = json.loads(line)
-        for graded in (one for one in row.values() if isinstance(one, dict)):
+        for graded in (value for value in row.values() if isinstance(value, dict)):
             compared += 1
             agreed += (
                 bool(score("exact_answer", graded["solution"], row["ground_truth"]).value)
@@ -140,8 +140,8 @@ def test_json_fields_right_wrong_missing():
     ],
 )
 def test_json_fields_is_strict(answer):
-    found = score("json_fields", answer, {"a": 1})
-    assert (found.value, found.well_formed, found.status) == (0, False, Status.OK)
+    result = score("json_fields", answer, {"a": 1})
+    assert (result.value, result.well_formed, result.status) == (0, False, Status.OK)
 
 
 def test_json_fields_types_count():
@@ -166,8 +166,8 @@ def test_json_fields_settings():
 
 
 def test_json_fields_without_a_reference_still_judges_the_form():
-    found = score("json_fields", '{"a": 1}', None, fields=["a"])
-    assert (found.status, found.well_formed) == (Status.NOT_APPLICABLE, True)
+    result = score("json_fields", '{"a": 1}', None, fields=["a"])
+    assert (result.status, result.well_formed) == (Status.NOT_APPLICABLE, True)
     assert score("json_fields", "{}", "no object", fields=["a"]).well_formed is False
 
 
@@ -197,9 +197,9 @@ def test_regex():
 
 
 def test_a_pattern_that_backtracks_for_ever_is_a_failed_score():
-    found = score("regex", "a" * 20_000 + "!", pattern=r"((a+)+)+b", timeout=0.1)
-    assert found.status is Status.FAILED
-    assert "0.1 s" in found.evidence["reason"]
+    result = score("regex", "a" * 20_000 + "!", pattern=r"((a+)+)+b", timeout=0.1)
+    assert result.status is Status.FAILED
+    assert "0.1 s" in result.evidence["reason"]
 
 
 @pytest.mark.parametrize(

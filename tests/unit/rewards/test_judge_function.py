@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.judges import always_the_first, prefers_longer, reply, said, verdict
+from tests.judges import always_the_first, prefers_longer, question_in, reply, verdict
 from thumbwheel.core.config import Home
 from thumbwheel.core.seal import Seal
 from thumbwheel.llm.fake import FakeServer, Reply
@@ -20,7 +20,9 @@ def obeys_the_answers(request):
     """The most gullible judge there can be: it repeats the first thing in the message that looks
     like a verdict."""
     forged = re.search(r'\{\\"nonce\\".*?\}', request.body["messages"][1]["content"])
-    return reply(forged[0].replace('\\"', '"')) if forged else verdict(said(request)[0], "tie")
+    return (
+        reply(forged[0].replace('\\"', '"')) if forged else verdict(question_in(request)[0], "tie")
+    )
 
 
 def judged(script, cases, **config):
@@ -31,29 +33,29 @@ def judged(script, cases, **config):
 
 def group(*texts, **more):
     return [
-        Case(text, prompt=ASKED, mates=(*texts[:at], *texts[at + 1 :]), **more)
-        for at, text in enumerate(texts)
+        Case(text, prompt=ASKED, mates=(*texts[:index], *texts[index + 1 :]), **more)
+        for index, text in enumerate(texts)
     ]
 
 
 def test_a_group_is_ranked_and_a_shared_pair_is_asked_once_in_both_orders():
     scores, requests = judged(prefers_longer, group("a", "bbb", "cc"))
-    assert [one.value for one in scores] == [0, 1, 0.5]
+    assert [result.value for result in scores] == [0, 1, 0.5]
     assert len(requests) == 6
-    orders = [tuple(said(request)[1].values()) for request in requests]
+    orders = [tuple(question_in(request)[1].values()) for request in requests]
     assert sorted(orders) == sorted((second, first) for first, second in orders)
-    assert len({said(request)[0] for request in requests}) == 6
+    assert len({question_in(request)[0] for request in requests}) == 6
 
 
 def test_equal_answers_tie_without_a_question():
     scores, requests = judged(prefers_longer, group("same", "same"))
-    assert [one.value for one in scores] == [0.5, 0.5]
+    assert [result.value for result in scores] == [0.5, 0.5]
     assert requests == []
 
 
 def test_a_liking_for_a_place_wins_nothing():
     scores, _ = judged(always_the_first, group("good", "bad", "ugly"))
-    assert [one.value for one in scores] == [0.5] * 3
+    assert [result.value for result in scores] == [0.5] * 3
     assert scores[0].evidence["contradicted_itself"] == 2
 
 
@@ -67,8 +69,8 @@ def test_a_liking_for_a_place_wins_nothing():
 )
 def test_an_answer_cannot_forge_a_verdict(forged):
     scores, requests = judged(obeys_the_answers, group(forged, "an honest answer"))
-    assert [(one.value, one.status) for one in scores] == [(None, Status.FAILED)] * 2
-    assert all(forged in said(request)[1].values() for request in requests)
+    assert [(result.value, result.status) for result in scores] == [(None, Status.FAILED)] * 2
+    assert all(forged in question_in(request)[1].values() for request in requests)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +87,12 @@ def test_a_question_that_the_server_never_answers_is_failed_and_one_that_it_may_
 
 
 def test_a_nonce_is_never_known_before():
-    found = [
-        said(request)[0]
+    nonces = [
+        question_in(request)[0]
         for _ in range(2)
         for request in judged(prefers_longer, group("a", "bb"))[1]
     ]
-    assert len(set(found)) == len(found)
+    assert len(set(nonces)) == len(nonces)
 
 
 @pytest.mark.parametrize(
@@ -104,29 +106,31 @@ def test_what_is_no_verdict_has_failed(text):
 def test_a_verdict_in_a_code_fence_counts_and_another_word_does_not():
     def fenced(request):
         return reply(
-            "```json\n" + json.dumps({"nonce": said(request)[0], "winner": "tie"}) + "\n```"
+            "```json\n" + json.dumps({"nonce": question_in(request)[0], "winner": "tie"}) + "\n```"
         )
 
     assert judged(fenced, group("a", "b"))[0][0].value == 0.5
     assert (
-        judged(lambda request: verdict(said(request)[0], "both"), group("a", "b"))[0][0].status
+        judged(lambda request: verdict(question_in(request)[0], "both"), group("a", "b"))[0][
+            0
+        ].status
         is Status.FAILED
     )
 
 
 def test_an_endpoint_that_is_down_blocks_and_is_not_asked_for_ever():
     scores, requests = judged(lambda request: Reply("no", 401), group(*"abcdefgh"), parallel=1)
-    assert {(one.value, one.status) for one in scores} == {(None, Status.BLOCKED)}
+    assert {(result.value, result.status) for result in scores} == {(None, Status.BLOCKED)}
     assert "HTTP 401" in scores[0].evidence["reason"]
     assert len(requests) == 3
 
 
 def test_a_pair_without_verdict_leaves_the_denominator():
     def sometimes(request):
-        return reply("?") if "cc" in said(request)[1].values() else prefers_longer(request)
+        return reply("?") if "cc" in question_in(request)[1].values() else prefers_longer(request)
 
     scores, _ = judged(sometimes, group("a", "bbb", "cc"))
-    assert [one.value for one in scores] == [0, 1, None]
+    assert [result.value for result in scores] == [0, 1, None]
     assert scores[1].evidence["without_verdict"] == 1
 
 
@@ -141,7 +145,7 @@ def test_too_long_and_alone_are_not_judged():
 def test_structured_output_names_the_nonce():
     _, requests = judged(prefers_longer, group("a", "bb"))
     form = requests[0].body["response_format"]["json_schema"]["schema"]
-    assert form["properties"]["nonce"]["enum"] == [said(requests[0])[0]]
+    assert form["properties"]["nonce"]["enum"] == [question_in(requests[0])[0]]
     _, requests = judged(prefers_longer, group("a", "bb"), structured=False)
     assert "response_format" not in requests[0].body
 

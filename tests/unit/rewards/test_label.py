@@ -27,7 +27,7 @@ from thumbwheel.rewards.types import Judgement, LabelConfig, Statement
 CONFIG = LabelConfig()
 
 
-def said(
+def statement(
     kind: str,
     value: Any,
     *,
@@ -45,47 +45,47 @@ def said(
 
 
 READINGS = [
-    (said("thumb", True), True),
-    (said("thumb", False), False),
-    (said("thumb", 1), None),
-    (said("rating", 5), True),
-    (said("rating", 4), True),
-    (said("rating", 3), None),
-    (said("rating", 2), False),
-    (said("rating", 1), False),
-    (said("rating", 7, scale={"min": 0, "max": 10}), True),
-    (said("rating", 6, scale={"min": 0, "max": 10}), True),
-    (said("rating", 5, scale={"min": 0, "max": 10}), None),
-    (said("rating", 4, scale={"min": 0, "max": 10}), False),
-    (said("rating", 6), None),
-    (said("score", 0.6), True),
-    (said("score", 0.4), False),
-    (said("score", 0.5), None),
-    (said("score", 0.0), False),
-    (said("label", True, name="correct"), True),
-    (said("label", False, name="correct"), False),
-    (said("label", "incorrect", name="verdict"), False),
-    (said("label", "Correct", name="verdict"), True),
-    (said("label", True, name="wrong"), False),
-    (said("label", "billing", name="topic"), None),
-    (said("outcome", True, name="resolved"), True),
-    (said("outcome", True, name="escalated"), False),
-    (said("outcome", 0.1, name="escalated"), True),
-    (said("outcome", 0.9, name="conversion"), True),
-    (said("comment", "nice"), None),
+    (statement("thumb", True), True),
+    (statement("thumb", False), False),
+    (statement("thumb", 1), None),
+    (statement("rating", 5), True),
+    (statement("rating", 4), True),
+    (statement("rating", 3), None),
+    (statement("rating", 2), False),
+    (statement("rating", 1), False),
+    (statement("rating", 7, scale={"min": 0, "max": 10}), True),
+    (statement("rating", 6, scale={"min": 0, "max": 10}), True),
+    (statement("rating", 5, scale={"min": 0, "max": 10}), None),
+    (statement("rating", 4, scale={"min": 0, "max": 10}), False),
+    (statement("rating", 6), None),
+    (statement("score", 0.6), True),
+    (statement("score", 0.4), False),
+    (statement("score", 0.5), None),
+    (statement("score", 0.0), False),
+    (statement("label", True, name="correct"), True),
+    (statement("label", False, name="correct"), False),
+    (statement("label", "incorrect", name="verdict"), False),
+    (statement("label", "Correct", name="verdict"), True),
+    (statement("label", True, name="wrong"), False),
+    (statement("label", "billing", name="topic"), None),
+    (statement("outcome", True, name="resolved"), True),
+    (statement("outcome", True, name="escalated"), False),
+    (statement("outcome", 0.1, name="escalated"), True),
+    (statement("outcome", 0.9, name="conversion"), True),
+    (statement("comment", "nice"), None),
 ]
 
 
 @pytest.mark.parametrize(
-    ("one", "good"), READINGS, ids=lambda value: getattr(value, "feedback_id", str(value))
+    ("statement", "good"), READINGS, ids=lambda value: getattr(value, "feedback_id", str(value))
 )
-def test_what_one_statement_says(one: Statement, good: bool | None) -> None:
-    assert verdict_of(one, CONFIG) is good
+def test_what_one_statement_says(statement: Statement, good: bool | None) -> None:
+    assert verdict_of(statement, CONFIG) is good
 
 
 def test_thresholds_are_settings() -> None:
     strict = LabelConfig(good_from=1.0, bad_to=0.0)
-    assert [verdict_of(said("rating", stars), strict) for stars in range(1, 6)] == [
+    assert [verdict_of(statement("rating", stars), strict) for stars in range(1, 6)] == [
         False,
         None,
         None,
@@ -95,97 +95,121 @@ def test_thresholds_are_settings() -> None:
 
 
 def test_the_side_with_the_most_weight_decides_and_its_margin_is_the_strength() -> None:
-    found = judge(
+    judgement = judge(
         "t",
         [
-            said("thumb", True, rater="a"),
-            said("thumb", True, rater="b"),
-            said("thumb", False, rater="c"),
+            statement("thumb", True, rater="a"),
+            statement("thumb", True, rater="b"),
+            statement("thumb", False, rater="c"),
         ],
         CONFIG,
     )
-    assert (found.good, found.strength, found.conflict) == (True, pytest.approx(1 / 3), True)
-    found = judge(
-        "t", [said("thumb", True, rater="a"), said("thumb", False, rater="c", weight=3.0)], CONFIG
+    assert (judgement.good, judgement.strength, judgement.conflict) == (
+        True,
+        pytest.approx(1 / 3),
+        True,
     )
-    assert (found.good, found.strength, found.kind) == (False, pytest.approx(0.5), "thumb")
+    judgement = judge(
+        "t",
+        [statement("thumb", True, rater="a"), statement("thumb", False, rater="c", weight=3.0)],
+        CONFIG,
+    )
+    assert (judgement.good, judgement.strength, judgement.kind) == (
+        False,
+        pytest.approx(0.5),
+        "thumb",
+    )
 
 
-def test_a_rating_and_a_thumb_given_at_once_are_both_the_newest_word_and_a_later_thumb_takes_the_number_away() -> (
-    None
-):
-    def said(name: str, kind: str, value: Any, day: int) -> Statement:
+def test_a_rating_and_a_thumb_at_once_both_count_and_a_later_thumb_removes_the_number() -> None:
+    def statement(name: str, kind: str, value: Any, day: int) -> Statement:
         return Statement(name, kind, None, value, None, "ann", 1.0, START + timedelta(days=day))
 
     for first, second in (("a", "b"), ("b", "a")):
-        found = judge(
-            "t", [said(first, "thumb", True, 1), said(second, "rating", 5, 1)], LabelConfig()
+        judgement = judge(
+            "t",
+            [statement(first, "thumb", True, 1), statement(second, "rating", 5, 1)],
+            LabelConfig(),
         )
-        assert found.good is True and found.value is not None and found.value.unit == 1.0
-    later = judge("t", [said("a", "rating", 5, 1), said("b", "thumb", False, 2)], LabelConfig())
+        assert (
+            judgement.good is True and judgement.value is not None and judgement.value.unit == 1.0
+        )
+    later = judge(
+        "t", [statement("a", "rating", 5, 1), statement("b", "thumb", False, 2)], LabelConfig()
+    )
     assert (later.good, later.value) == (False, None)
 
 
 def test_a_person_who_says_neither_does_not_make_a_label_of_machines_one_of_people() -> None:
-    machine = replace(said("score", 0.0, rater="checker"), automatic=True)
+    machine = replace(statement("score", 0.0, rater="checker"), automatic=True)
     alone = judge("t", [machine], CONFIG)
     assert (alone.good, alone.automatic, alone.value and alone.value.automatic) == (
         False,
         True,
         True,
     )
-    found = judge("t", [said("rating", 3, rater="anna"), machine], CONFIG)
-    assert (found.good, found.kind, found.automatic) == (None, None, False), (
+    judgement = judge("t", [statement("rating", 3, rater="anna"), machine], CONFIG)
+    assert (judgement.good, judgement.kind, judgement.automatic) == (None, None, False), (
         "she judged it: neither good nor bad"
     )
-    assert found.value is not None and (found.value.raw, found.value.automatic) == (3.0, False), (
-        "her 3 is the number"
+    assert judgement.value is not None and (judgement.value.raw, judgement.value.automatic) == (
+        3.0,
+        False,
+    ), "her 3 is the number"
+    judgement = judge(
+        "t", [statement("label", "billing", name="topic", rater="anna"), machine], CONFIG
     )
-    found = judge("t", [said("label", "billing", name="topic", rater="anna"), machine], CONFIG)
-    assert (found.automatic, found.value and found.value.automatic) == (True, True)
-    found = judge("t", [said("correction", "better", rater="anna"), machine], CONFIG)
-    assert (found.automatic, found.edit and found.edit.automatic) == (True, False)
+    assert (judgement.automatic, judgement.value and judgement.value.automatic) == (True, True)
+    judgement = judge("t", [statement("correction", "better", rater="anna"), machine], CONFIG)
+    assert (judgement.automatic, judgement.edit and judgement.edit.automatic) == (True, False)
     for vote in (True, False):
-        found = judge(
+        judgement = judge(
             "t",
             [
-                said("thumb", vote, rater="anna"),
+                statement("thumb", vote, rater="anna"),
                 machine,
                 replace(machine, rater="other", feedback_id="o"),
             ],
             CONFIG,
         )
-        assert not found.automatic, "she had a vote, on whichever side"
+        assert not judgement.automatic, "she had a vote, on whichever side"
 
 
 def test_an_exact_tie_has_no_value() -> None:
-    found = judge("t", [said("thumb", True, rater="a"), said("rating", 1, rater="b")], CONFIG)
-    assert (found.good, found.strength, found.conflict) == (None, None, True)
+    judgement = judge(
+        "t", [statement("thumb", True, rater="a"), statement("rating", 1, rater="b")], CONFIG
+    )
+    assert (judgement.good, judgement.strength, judgement.conflict) == (None, None, True)
 
 
 def test_the_newest_statement_of_a_rater_counts() -> None:
-    found = judge(
+    judgement = judge(
         "t",
         [
-            said("thumb", True, minute=2),
-            said("rating", 1, minute=1),
-            said("thumb", False, minute=0),
+            statement("thumb", True, minute=2),
+            statement("rating", 1, minute=1),
+            statement("thumb", False, minute=0),
         ],
         CONFIG,
     )
-    assert (found.good, found.conflict, len(found.feedback_ids)) == (True, False, 1)
+    assert (judgement.good, judgement.conflict, len(judgement.feedback_ids)) == (True, False, 1)
 
 
 def test_a_newer_neutral_rating_withdraws_the_opinion() -> None:
-    found = judge("t", [said("thumb", True, minute=0), said("rating", 3, minute=1)], CONFIG)
-    assert (found.good, found.strength, found.feedback_ids) == (None, None, ())
+    judgement = judge(
+        "t", [statement("thumb", True, minute=0), statement("rating", 3, minute=1)], CONFIG
+    )
+    assert (judgement.good, judgement.strength, judgement.feedback_ids) == (None, None, ())
 
 
 def test_a_topic_is_no_opinion() -> None:
     assert (
         judge(
             "t",
-            [said("thumb", True, minute=0), said("label", "billing", name="topic", minute=1)],
+            [
+                statement("thumb", True, minute=0),
+                statement("label", "billing", name="topic", minute=1),
+            ],
             CONFIG,
         ).good
         is True
@@ -193,48 +217,55 @@ def test_a_topic_is_no_opinion() -> None:
 
 
 def test_an_outcome_is_a_witness_of_its_own() -> None:
-    found = judge(
-        "t",
-        [said("thumb", True, minute=0), said("outcome", False, name="resolved", minute=9)],
-        CONFIG,
-    )
-    assert (found.good, found.conflict) == (None, True)
-
-
-def test_a_rater_who_contradicts_himself_in_one_instant_does_not_count() -> None:
-    both = [said("thumb", True, rater="a"), said("thumb", False, rater="a")]
-    found = judge("t", [*both, said("thumb", False, rater="b")], CONFIG)
-    assert (found.good, found.strength, found.conflict) == (False, 1.0, True)
-
-
-def test_a_muted_rater_is_not_heard() -> None:
-    found = judge(
+    judgement = judge(
         "t",
         [
-            said("thumb", True, rater="bot", weight=0.0),
-            said("correction", "x", rater="bot", weight=0.0),
+            statement("thumb", True, minute=0),
+            statement("outcome", False, name="resolved", minute=9),
         ],
         CONFIG,
     )
-    assert (found.good, found.edit, found.feedback_ids) == (None, None, ())
+    assert (judgement.good, judgement.conflict) == (None, True)
+
+
+def test_a_rater_who_contradicts_himself_in_one_instant_does_not_count() -> None:
+    both = [statement("thumb", True, rater="a"), statement("thumb", False, rater="a")]
+    judgement = judge("t", [*both, statement("thumb", False, rater="b")], CONFIG)
+    assert (judgement.good, judgement.strength, judgement.conflict) == (False, 1.0, True)
+
+
+def test_a_muted_rater_is_not_heard() -> None:
+    judgement = judge(
+        "t",
+        [
+            statement("thumb", True, rater="bot", weight=0.0),
+            statement("correction", "x", rater="bot", weight=0.0),
+        ],
+        CONFIG,
+    )
+    assert (judgement.good, judgement.edit, judgement.feedback_ids) == (None, None, ())
 
 
 def test_corrections_newest_per_rater_and_conflicts() -> None:
-    found = judge(
-        "t", [said("correction", "old", minute=0), said("correction", "new", minute=1)], CONFIG
+    judgement = judge(
+        "t",
+        [statement("correction", "old", minute=0), statement("correction", "new", minute=1)],
+        CONFIG,
     )
-    assert found.edit is not None
-    assert (found.edit.text, found.edit_conflict, found.good) == ("new", False, None)
+    assert judgement.edit is not None
+    assert (judgement.edit.text, judgement.edit_conflict, judgement.good) == ("new", False, None)
     torn = judge(
-        "t", [said("correction", "x", rater="a"), said("correction", "y", rater="b")], CONFIG
+        "t",
+        [statement("correction", "x", rater="a"), statement("correction", "y", rater="b")],
+        CONFIG,
     )
     assert (torn.edit, torn.edit_conflict) == (None, True)
     decided = judge(
         "t",
         [
-            said("correction", "x", rater="a"),
-            said("correction", "y", rater="b"),
-            said("correction", "y", rater="c"),
+            statement("correction", "x", rater="a"),
+            statement("correction", "y", rater="b"),
+            statement("correction", "y", rater="c"),
         ],
         CONFIG,
     )
@@ -248,7 +279,7 @@ def test_corrections_newest_per_rater_and_conflicts() -> None:
 
 votes = st.lists(
     st.builds(
-        lambda kind, rater, minute, weight: said(
+        lambda kind, rater, minute, weight: statement(
             kind[0], kind[1], rater=rater, minute=minute, weight=weight, id=f"{kind}{rater}{minute}"
         ),
         st.sampled_from(
@@ -267,10 +298,10 @@ def test_order_does_not_matter_and_missing_is_no_number(
     given_votes: list[Statement], random: Any
 ) -> None:
     shuffled = random.sample(given_votes, len(given_votes))
-    found = judge("t", given_votes, CONFIG)
-    assert found == judge("t", shuffled, CONFIG)
-    assert (found.good is None) == (found.strength is None)
-    assert found.strength is None or 0 < found.strength <= 1
+    judgement = judge("t", given_votes, CONFIG)
+    assert judgement == judge("t", shuffled, CONFIG)
+    assert (judgement.good is None) == (judgement.strength is None)
+    assert judgement.strength is None or 0 < judgement.strength <= 1
 
 
 @given(votes)
@@ -279,11 +310,11 @@ def test_inverting_every_vote_inverts_the_judgement(given_votes: list[Statement]
         replace(vote, value=not vote.value if vote.kind == "thumb" else 6 - vote.value)
         for vote in given_votes
     ]
-    one, other = judge("t", given_votes, CONFIG), judge("t", inverted, CONFIG)
-    assert (one.good, one.strength, one.conflict) == (
-        None if other.good is None else not other.good,
-        other.strength,
-        other.conflict,
+    judgement, opposite = judge("t", given_votes, CONFIG), judge("t", inverted, CONFIG)
+    assert (judgement.good, judgement.strength, judgement.conflict) == (
+        None if opposite.good is None else not opposite.good,
+        opposite.strength,
+        opposite.conflict,
     )
 
 
@@ -291,24 +322,29 @@ def resolved(tmp_path: Path, fill: Callable[[World], object], **more: Any) -> di
     world = World()
     fill(world)
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        return {one.trace_id: one for one in judgements(connection, AGENT, **more)}
+        return {
+            judgement.trace_id: judgement for judgement in judgements(connection, AGENT, **more)
+        }
 
 
 def test_superseded_and_retracted_feedback_is_out(tmp_path: Path) -> None:
     world = World()
-    kept, replaced, withdrawn = (world.trace(name, name, "out") for name in "abc")
-    world.say("thumb", True, kept)
+    plain, replaced, withdrawn = (world.trace(name, name, "out") for name in "abc")
+    world.say("thumb", True, plain)
     first = world.say("thumb", False, replaced, at=50)
     world.say("thumb", True, replaced, at=1, supersedes=first)
     wrong = world.say("thumb", True, withdrawn)
     world.say("thumb", True, withdrawn, retracts=wrong)
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        found = {one.trace_id: one for one in judgements(connection, AGENT)}
+        judged = {judgement.trace_id: judgement for judgement in judgements(connection, AGENT)}
         counts = {
             signal.kind: (signal.count, signal.good, signal.bad, signal.raters)
             for signal in signals(connection, AGENT)
         }
-    assert {trace: one.good for trace, one in found.items()} == {kept: True, replaced: True}
+    assert {trace: judgement.good for trace, judgement in judged.items()} == {
+        plain: True,
+        replaced: True,
+    }
     assert counts == {"thumb": (2, 2, 0, 1)}
 
 
@@ -318,10 +354,10 @@ def test_as_of_sees_what_was_recorded_by_then(tmp_path: Path) -> None:
     first = world.say("thumb", True, trace, recorded=START)
     world.say("thumb", False, trace, recorded=START + timedelta(days=2), supersedes=first)
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        assert [one.good for one in judgements(connection, AGENT)] == [False]
-        assert [one.good for one in judgements(connection, AGENT, START + timedelta(days=1))] == [
-            True
-        ]
+        assert [judgement.good for judgement in judgements(connection, AGENT)] == [False]
+        assert [
+            judgement.good for judgement in judgements(connection, AGENT, START + timedelta(days=1))
+        ] == [True]
         assert list(judgements(connection, AGENT, START - timedelta(days=1))) == []
 
 
@@ -331,9 +367,9 @@ def test_unnamed_feedback_of_a_source_is_one_rater(tmp_path: Path) -> None:
         world.say("thumb", False, trace, rater=None)
         world.say("thumb", True, trace, rater=None)
 
-    assert [(one.good, one.conflict) for one in resolved(tmp_path, fill).values()] == [
-        (True, False)
-    ]
+    assert [
+        (judgement.good, judgement.conflict) for judgement in resolved(tmp_path, fill).values()
+    ] == [(True, False)]
 
 
 def test_awaited_targets_judge_nothing_and_are_counted(tmp_path: Path) -> None:
@@ -355,17 +391,29 @@ def test_rankings_become_pairs_by_plurality(tmp_path: Path) -> None:
     world.say("preference", {"ranking": [[0], [1]]}, a, b, rater="r3")
     world.say("preference", {"ranking": [[0], [1]]}, a, "missing", rater="r3")
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        found = {frozenset((one.better, one.worse)): one for one in comparisons(connection, AGENT)}
-    one = found[frozenset((a, b))]
-    assert (one.better, one.decided, one.strength, one.conflict, len(one.feedback_ids)) == (
+        by_pair = {
+            frozenset((comparison.better, comparison.worse)): comparison
+            for comparison in comparisons(connection, AGENT)
+        }
+    comparison = by_pair[frozenset((a, b))]
+    assert (
+        comparison.better,
+        comparison.decided,
+        comparison.strength,
+        comparison.conflict,
+        len(comparison.feedback_ids),
+    ) == (
         a,
         True,
         pytest.approx(1 / 3),
         True,
         3,
     )
-    assert (found[frozenset((a, c))].better, found[frozenset((a, c))].strength) == (a, 1.0)
-    assert (found[frozenset((b, c))].decided, found[frozenset((b, c))].conflict) == (False, False)
+    assert (by_pair[frozenset((a, c))].better, by_pair[frozenset((a, c))].strength) == (a, 1.0)
+    assert (by_pair[frozenset((b, c))].decided, by_pair[frozenset((b, c))].conflict) == (
+        False,
+        False,
+    )
 
 
 def test_disagreement_without_plurality_gives_no_pair(tmp_path: Path) -> None:
@@ -375,5 +423,6 @@ def test_disagreement_without_plurality_gives_no_pair(tmp_path: Path) -> None:
         world.say("preference", {"ranking": ranking}, a, b, rater=rater)
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         assert [
-            (one.decided, one.conflict, one.strength) for one in comparisons(connection, AGENT)
+            (comparison.decided, comparison.conflict, comparison.strength)
+            for comparison in comparisons(connection, AGENT)
         ] == [(False, True, 0.0)]

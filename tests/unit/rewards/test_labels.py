@@ -49,40 +49,40 @@ def test_features_are_of_the_case_alone_and_the_same_everywhere():
     case = Case(
         "Yes, 42!", prompt=[{"role": "user", "content": "Is it 42?"}], steps=run, finish="length"
     )
-    found = dict(zip(NUMBERS, features(case).numbers, strict=True))
-    assert found["failed tool calls"] == found["tokens known"] == found["cut off"] == 1
-    assert found["log tokens"] == pytest.approx(np.log(8))
-    assert found["echo of the question"] == pytest.approx(1 / 3)
+    numbers = dict(zip(NUMBERS, features(case).numbers, strict=True))
+    assert numbers["failed tool calls"] == numbers["tokens known"] == numbers["cut off"] == 1
+    assert numbers["log tokens"] == pytest.approx(np.log(8))
+    assert numbers["echo of the question"] == pytest.approx(1 / 3)
     assert not {"feedback", "reference", "metadata"} & Learned.reads
     assert {
-        place: round(value, 4) for place, value in features(Case("the answer")).words.items()
+        column: round(value, 4) for column, value in features(Case("the answer")).words.items()
     } == {2597: 0.7071, 3558: -0.7071}
     assert sum(value**2 for value in features(case).words.values()) == pytest.approx(1)
 
 
 def test_the_classifier_finds_what_differs_and_says_how_well(world):
-    name, found = learn(world, AGENT, CONFIG)
-    report = found.about["report"]
+    name, classifier = learn(world, AGENT, CONFIG)
+    report = classifier.about["report"]
     assert report["labels"] == 59  # on one of the sixty the two raters differ
     assert report["accuracy"]["low"] > report["majority"]
     assert report["gain"]["low"] > 0
     assert report["auc"]["value"] > 0.9
     assert report["brier"]["value"] < report["brier_majority"]
-    assert [one.sha256 for one in documents(world, "classifier", AGENT)] == [name]
+    assert [document.sha256 for document in documents(world, "classifier", AGENT)] == [name]
     assert documents(world, "classifier", "other") == []
 
 
 def test_it_is_deterministic_and_comes_back_from_its_document(world):
-    name, found = learn(world, AGENT, CONFIG)
+    name, classifier = learn(world, AGENT, CONFIG)
     again, _ = learn(world, AGENT, CONFIG)
     assert name == again
-    back = Classifier.of(json.loads(as_bytes(found.document())))
+    back = Classifier.of(json.loads(as_bytes(classifier.document())))
     rows = [
         features(Case(text))
         for text in ("Open the settings and press reset.", "I do not know.", "")
     ]
-    assert back.chances(rows) == pytest.approx(found.chances(rows), abs=1e-9)
-    assert back.document() == found.document()
+    assert back.chances(rows) == pytest.approx(classifier.chances(rows), abs=1e-9)
+    assert back.document() == classifier.document()
     with pytest.raises(InputError, match="no document"):
         Classifier.of({"kind": "x"})
 
@@ -90,13 +90,13 @@ def test_it_is_deterministic_and_comes_back_from_its_document(world):
 def test_labels_that_mean_nothing_give_no_figure_above_the_majority():
     draw = np.random.default_rng(3)
     rows = [features(Case(" ".join(draw.choice(list("abcdefgh"), 12)))) for _ in range(80)]
-    known = Labelled(
+    labels = Labelled(
         [str(n) for n in range(80)],
         rows,
         draw.integers(0, 2, 80).astype(float),
         [str(n) for n in range(80)],
     )
-    report = fitted(known, CONFIG, {}).about["report"]
+    report = fitted(labels, CONFIG, {}).about["report"]
     assert report["gain"]["low"] < 0
     assert report["auc"]["low"] < 0.5 < report["auc"]["high"]
 
@@ -128,8 +128,8 @@ def test_folds_never_part_a_group_and_no_figure_comes_from_having_seen_the_quest
 
 def test_traces_of_one_session_or_one_prompt_are_one_group():
     rows = [("t1", "p1", "s1"), ("t2", "p2", "s1"), ("t3", "p2", None), ("t4", "p3", "s2")]
-    found = group_of(rows)
-    assert found["t1"] == found["t2"] == found["t3"] != found["t4"]
+    groups = group_of(rows)
+    assert groups["t1"] == groups["t2"] == groups["t3"] != groups["t4"]
 
 
 def test_calibration_turns_margins_into_chances_and_never_turns_them_round():
@@ -146,8 +146,8 @@ def test_the_regression_is_at_its_minimum():
     draw = np.random.default_rng(2)
     rows = [features(Case("a" * size)) for size in draw.integers(1, 50, 60)]
     good = (draw.random(60) < 0.5).astype(float)
-    found = fit(rows, good, 1.0)
-    chances = 1 / (1 + np.exp(-found.margins(rows)))
+    regression = fit(rows, good, 1.0)
+    chances = 1 / (1 + np.exp(-regression.margins(rows)))
     assert (good - chances).sum() == pytest.approx(
         0, abs=1e-2
     )  # the free intercept makes the chances add up
@@ -186,9 +186,9 @@ def test_machines_opinions_are_no_labels(tmp_path):
 
 
 def test_learned_scores_like_its_classifier_and_is_blocked_without_one(world, tmp_path):
-    _, found = learn(world, AGENT, CONFIG)
+    _, classifier = learn(world, AGENT, CONFIG)
     path = tmp_path / "classifier.json"
-    path.write_bytes(as_bytes(found.document()))
+    path.write_bytes(as_bytes(classifier.document()))
     function = Learned.create({"classifier": str(path)})
     cases = [Case("Open the settings and press reset. please"), Case("I do not know. please")]
     good, bad = function.score(cases)
@@ -262,19 +262,19 @@ def test_what_a_person_judged_meanwhile_is_not_asked(world):
     suggest(world, AGENT, 5, CONFIG)
     queue = list(questions(world, AGENT))
     decide(world, AGENT, queue[0], True, "dora")
-    assert queue[0].trace_id not in {one.trace_id for one in questions(world, AGENT)}
+    assert queue[0].trace_id not in {question.trace_id for question in questions(world, AGENT)}
 
 
 def test_accepting_unseen_is_marked_and_counts_nothing_for_agreement(world):
     suggest(world, AGENT, 60, CONFIG)
-    sure = [one for one in questions(world, AGENT) if one.confidence >= 0.9]
-    assert {one.good == is_good(one.text) for one in sure} == {True}
+    sure = [question for question in questions(world, AGENT) if question.confidence >= 0.9]
+    assert {question.good == is_good(question.text) for question in sure} == {True}
     assert len(accept(world, AGENT, "dora", [], 0.9)) == len(sure) > 0
     rest = next(questions(world, AGENT))
     assert accept(world, AGENT, "dora", [rest.trace_id], None) == [rest.id]
-    found = status(world, AGENT)
-    assert found["suggestions"]["accepted"] == len(sure) + 1
-    assert found["bands"] == []
+    counts = status(world, AGENT)
+    assert counts["suggestions"]["accepted"] == len(sure) + 1
+    assert counts["bands"] == []
     assert list_feedback(world, AGENT, limit=1)[0]["metadata"]["how"] == "unseen"
     with pytest.raises(InputError, match="which suggestions"):
         accept(world, AGENT, "dora", [], None)
@@ -286,11 +286,11 @@ def test_agreement_of_reviews_by_band_of_confidence(world):
     suggest(world, AGENT, 60, CONFIG)
     for question in questions(world, AGENT):
         decide(world, AGENT, question, is_good(question.text), "dora")
-    found = status(world, AGENT)
-    assert sum(one["reviewed"] for one in found["bands"]) == 60
-    assert found["bands"][-1]["share"] > 0.9
-    assert found["kappa"]["value"] > 0.7
-    assert all(one["low"] <= one["share"] <= one["high"] for one in found["bands"])
+    counts = status(world, AGENT)
+    assert sum(band["reviewed"] for band in counts["bands"]) == 60
+    assert counts["bands"][-1]["share"] > 0.9
+    assert counts["kappa"]["value"] > 0.7
+    assert all(band["low"] <= band["share"] <= band["high"] for band in counts["bands"])
 
 
 def test_a_review_in_the_terminal_can_be_left_and_taken_up(command_line, tmp_path, monkeypatch):
@@ -336,8 +336,10 @@ def test_the_ledger_knows_a_kept_classifier_by_name(world, shown):
     assert report.statuses == {("learned", "ok"): 120}
     with world.db.read() as connection:
         values = [
-            one.value
-            for one in ledger.rewards(connection, AGENT, config, components(world, AGENT, config))
+            combined.value
+            for combined in ledger.rewards(
+                connection, AGENT, config, components(world, AGENT, config)
+            )
         ]
     assert len(set(values)) > 10 and all(0 < value < 1 for value in values)
 

@@ -70,13 +70,13 @@ class World:
     def rewards(self, as_of=None):
         with self.ws.db.read() as connection:
             parts = components(self.ws, AGENT, self.config)
-            found = list(ledger.rewards(connection, AGENT, self.config, parts, as_of))
+            combined = list(ledger.rewards(connection, AGENT, self.config, parts, as_of))
             names = dict(
                 connection.execute(sa.select(schema.traces.c.id, schema.traces.c.external_id))
                 .tuples()
                 .all()
             )
-        return {names[one.target_id]: one for one in found}
+        return {names[reward.target_id]: reward for reward in combined}
 
     def rows(self, **where):
         with self.ws.db.read() as connection:
@@ -86,15 +86,15 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    made = []
+    worlds = []
 
     def make(settings=None):
-        made.append(World(tmp_path, settings))
-        return made[-1]
+        worlds.append(World(tmp_path, settings))
+        return worlds[-1]
 
     yield make
-    for one in made:
-        one.ws.db.close()
+    for opened in worlds:
+        opened.ws.db.close()
 
 
 def trace(name, text="hello there", **more):
@@ -107,7 +107,7 @@ def trace(name, text="hello there", **more):
     }
 
 
-def said(kind, value, target, **more):
+def feedback_line(kind, value, target, **more):
     return {
         "type": "feedback",
         "kind": kind,
@@ -122,39 +122,39 @@ CASE = {"type": "case", "id": "c1", "input": "3 + 4?", "reference": "7"}
 
 
 def test_a_run_judges_and_a_second_one_finds_everything_there(world):
-    one = world()
-    one.add(
+    home = world()
+    home.add(
         CASE,
         trace("t1", "A: 7", case="c1"),
         trace("t2"),
-        said("thumb", True, "t1"),
-        said("rating", 2, "t2"),
+        feedback_line("thumb", True, "t1"),
+        feedback_line("rating", 2, "t2"),
     )
-    first = one.run()
+    first = home.run()
     assert (first.traces, first.rewarded) == (2, 2)
-    assert first.judged.total() == 2 * len(one.config.parts()) == len(one.rows())
-    found = one.rewards()
+    assert first.judged.total() == 2 * len(home.config.parts()) == len(home.rows())
+    rewards = home.rewards()
     assert {
-        name: score.value for name, score in found["t1"].scores.items() if score.value is not None
+        name: score.value for name, score in rewards["t1"].scores.items() if score.value is not None
     } == {"checker": 1.0, "thumb": 1.0}
-    assert (found["t1"].value, found["t2"].value) == (1.0, 0.25)
-    again = one.run()
+    assert (rewards["t1"].value, rewards["t2"].value) == (1.0, 0.25)
+    again = home.run()
     assert (again.judged.total(), again.rewarded) == (0, 0)
     assert again.standing.total() == first.judged.total()
 
 
 def test_late_feedback_judges_again_only_what_reads_it(world):
-    one = world()
-    one.add(trace("t1"), trace("t2"), said("thumb", False, "t1"))
-    one.run()
-    before = one.rewards()
-    one.add(said("rating", 5, "t1"))
-    late = one.run()
+    home = world()
+    home.add(trace("t1"), trace("t2"), feedback_line("thumb", False, "t1"))
+    home.run()
+    before = home.rewards()
+    home.add(feedback_line("rating", 5, "t1"))
+    late = home.run()
     assert dict(late.judged) == {"rating": 1}
-    after = one.rewards()
+    after = home.rewards()
     assert (before["t1"].value, after["t1"].value) == (0.0, 0.5)
     old, new = sorted(
-        one.rows(target_id=after["t1"].target_id, component="rating"),
+        home.rows(target_id=after["t1"].target_id, component="rating"),
         key=lambda row: row["recorded_at"],
     )
     assert [(row["current"], row["status"], row["value"]) for row in (old, new)] == [
@@ -164,42 +164,45 @@ def test_late_feedback_judges_again_only_what_reads_it(world):
 
 
 def test_defect_2c10_late_feedback_changes_a_reward_that_was_there(world):
-    one = world({"preset": "ocd"})
+    home = world({"preset": "ocd"})
     decision = {"decision": {"agent_type": "LIBRARIAN", "confidence": 0.9}}
-    one.add(trace("d1", "[]", metadata=decision))
-    one.run()
-    assert one.rewards()["d1"].value is None
-    assert one.rewards()["d1"].statuses == {"decision": "pending"}
-    assert [(row["value"], row["status"]) for row in one.rows()] == [(None, "pending")]
-    one.add(said("label", "CONFIRMED", "d1", name="user_feedback"))
-    assert one.run().rewarded == 1
-    assert one.rewards()["d1"].value == pytest.approx(0.75)
-    one.add(said("outcome", True, "d1", name="conflictPrevented", rater="nightly job"))
-    assert one.run().rewarded == 0
-    assert one.rewards()["d1"].value == pytest.approx(1.25)
+    home.add(trace("d1", "[]", metadata=decision))
+    home.run()
+    assert home.rewards()["d1"].value is None
+    assert home.rewards()["d1"].statuses == {"decision": "pending"}
+    assert [(row["value"], row["status"]) for row in home.rows()] == [(None, "pending")]
+    home.add(feedback_line("label", "CONFIRMED", "d1", name="user_feedback"))
+    assert home.run().rewarded == 1
+    assert home.rewards()["d1"].value == pytest.approx(0.75)
+    home.add(feedback_line("outcome", True, "d1", name="conflictPrevented", rater="nightly job"))
+    assert home.run().rewarded == 0
+    assert home.rewards()["d1"].value == pytest.approx(1.25)
 
 
 def test_defect_2c11_a_retriever_without_an_item_is_not_left_out_of_pending(world):
-    one = world({"preset": "ocd"})
+    home = world({"preset": "ocd"})
     metadata = {"decision": {"agent_type": "RETRIEVER", "confidence": 0.4}}
-    one.add(
+    home.add(
         trace("d1", None, metadata=metadata),
         trace("d2", None, metadata=metadata),
-        said("label", "CONFIRMED", "d1", name="feedback"),
+        feedback_line("label", "CONFIRMED", "d1", name="feedback"),
     )
-    one.run()
-    assert {name: found.value for name, found in one.rewards().items()} == {"d1": 0.75, "d2": None}
-    (waiting,) = missing_values(one.ws, AGENT)
+    home.run()
+    assert {name: reward.value for name, reward in home.rewards().items()} == {
+        "d1": 0.75,
+        "d2": None,
+    }
+    (waiting,) = missing_values(home.ws, AGENT)
     assert (waiting["component"], waiting["status"], waiting["count"]) == ("decision", "pending", 1)
 
 
 def test_taken_back_feedback_finds_the_row_of_before(world):
-    one = world()
-    one.add(trace("t1"))
-    one.run()
-    one.add(said("thumb", True, "t1", id="f1"))
-    one.run()
-    one.add(
+    home = world()
+    home.add(trace("t1"))
+    home.run()
+    home.add(feedback_line("thumb", True, "t1", id="f1"))
+    home.run()
+    home.add(
         {
             "type": "feedback",
             "kind": "thumb",
@@ -209,71 +212,75 @@ def test_taken_back_feedback_finds_the_row_of_before(world):
             "target": {"trace": "t1"},
         }
     )
-    back = one.run()
+    back = home.run()
     assert back.judged.total() == 0
-    assert one.rewards()["t1"].value is None
+    assert home.rewards()["t1"].value is None
     assert [
         row["current"]
-        for row in sorted(one.rows(component="thumb"), key=lambda row: row["recorded_at"])
+        for row in sorted(home.rows(component="thumb"), key=lambda row: row["recorded_at"])
     ] == [True, False]
 
 
 def test_a_run_as_of_a_time_gives_what_it_gave_then_and_leaves_today_alone(world):
-    one = world()
-    then = one.add(trace("t1"), said("thumb", False, "t1"))
-    one.run()
-    held = one.rewards()["t1"].value
-    one.add(trace("t2"), said("thumb", True, "t1", rater="r2"), said("rating", 5, "t2"))
-    one.run()
-    today = {name: found.value for name, found in one.rewards().items()}
+    home = world()
+    then = home.add(trace("t1"), feedback_line("thumb", False, "t1"))
+    home.run()
+    held = home.rewards()["t1"].value
+    home.add(
+        trace("t2"),
+        feedback_line("thumb", True, "t1", rater="r2"),
+        feedback_line("rating", 5, "t2"),
+    )
+    home.run()
+    today = {name: reward.value for name, reward in home.rewards().items()}
     assert (held, today) == (0.0, {"t1": 0.5, "t2": 1.0})
-    assert {name: found.value for name, found in one.rewards(then).items()} == {"t1": held}
-    assert one.run(as_of=then).judged.total() == 0
-    between = one.add(said("thumb", True, "t1", rater="r3"))
-    fresh = one.run(as_of=between)
+    assert {name: reward.value for name, reward in home.rewards(then).items()} == {"t1": held}
+    assert home.run(as_of=then).judged.total() == 0
+    between = home.add(feedback_line("thumb", True, "t1", rater="r3"))
+    fresh = home.run(as_of=between)
     assert dict(fresh.judged) == {"thumb": 1}
-    assert {name: found.value for name, found in one.rewards().items()} == today
-    assert one.rewards(between)["t1"].value == pytest.approx(2 / 3)
-    assert one.run().judged.total() == 0
-    assert one.rewards()["t1"].value == pytest.approx(2 / 3)
+    assert {name: reward.value for name, reward in home.rewards().items()} == today
+    assert home.rewards(between)["t1"].value == pytest.approx(2 / 3)
+    assert home.run().judged.total() == 0
+    assert home.rewards()["t1"].value == pytest.approx(2 / 3)
 
 
 def test_the_feedback_of_a_trace_that_comes_late_does_not_take_that_of_others_away(world):
-    one = world()
-    one.add(
+    home = world()
+    home.add(
         *[trace(f"t{number}") for number in range(6)],
-        *[said("thumb", True, f"t{number}") for number in range(6)],
+        *[feedback_line("thumb", True, f"t{number}") for number in range(6)],
     )
-    then = one.add(*[said("thumb", False, f"late{number}") for number in range(6)])
-    assert one.run(as_of=then).statuses["thumb", "ok"] == 6
-    held = {name: found.value for name, found in one.rewards(then).items()}
-    one.add(*[trace(f"late{number}") for number in range(6)])
+    then = home.add(*[feedback_line("thumb", False, f"late{number}") for number in range(6)])
+    assert home.run(as_of=then).statuses["thumb", "ok"] == 6
+    held = {name: reward.value for name, reward in home.rewards(then).items()}
+    home.add(*[trace(f"late{number}") for number in range(6)])
     assert held == {f"t{number}": 1.0 for number in range(6)}
-    assert {name: found.value for name, found in one.rewards(then).items()} == held
-    assert one.run(as_of=then).judged.total() == 0
-    one.run()
-    assert {name: found.value for name, found in one.rewards().items()} == held | {
+    assert {name: reward.value for name, reward in home.rewards(then).items()} == held
+    assert home.run(as_of=then).judged.total() == 0
+    home.run()
+    assert {name: reward.value for name, reward in home.rewards().items()} == held | {
         f"late{number}": 0.0 for number in range(6)
     }
 
 
 def test_other_settings_are_another_version_and_other_weights_are_not(world):
     part = {"preset": "none", "components": {"length": {"settings": {"most": 1}}}}
-    one = world(part)
-    one.add(trace("t1", "one two"))
-    one.run()
-    assert one.rewards()["t1"].value == 0.0
-    one.configure(
+    home = world(part)
+    home.add(trace("t1", "one two"))
+    home.run()
+    assert home.rewards()["t1"].value == 0.0
+    home.configure(
         {"preset": "none", "components": {"length": {"weight": 7, "settings": {"most": 1}}}}
     )
-    assert one.run().judged.total() == 0
-    one.configure({"preset": "none", "components": {"length": {"settings": {"most": 2}}}})
-    assert one.rewards() == {}
-    assert one.run().judged.total() == 1
-    assert one.rewards()["t1"].value == 1.0
-    one.configure(part)
-    assert one.run().judged.total() == 0
-    assert one.rewards()["t1"].value == 0.0
+    assert home.run().judged.total() == 0
+    home.configure({"preset": "none", "components": {"length": {"settings": {"most": 2}}}})
+    assert home.rewards() == {}
+    assert home.run().judged.total() == 1
+    assert home.rewards()["t1"].value == 1.0
+    home.configure(part)
+    assert home.run().judged.total() == 0
+    assert home.rewards()["t1"].value == 0.0
 
 
 class Trying(RewardFunction[Config]):
@@ -302,9 +309,9 @@ class Together(Trying):
 
 
 def test_what_raises_exits_or_never_ends_is_failed_and_the_others_are_judged(world):
-    one = world()
-    one.add(*(trace(name, name) for name in ("fine", "raise", "exit", "loop", "blocked")))
-    report = ledger.run(one.ws, AGENT, [Component("trying", Trying.create({}), "v1", 0.2)])
+    home = world()
+    home.add(*(trace(name, name) for name in ("fine", "raise", "exit", "loop", "blocked")))
+    report = ledger.run(home.ws, AGENT, [Component("trying", Trying.create({}), "v1", 0.2)])
     assert {status: count for (_, status), count in report.statuses.items()} == {
         "ok": 1,
         "failed": 3,
@@ -316,28 +323,28 @@ def test_what_raises_exits_or_never_ends_is_failed_and_the_others_are_judged(wor
         "ZeroDivisionError",
         "no sandbox",
     ]
-    assert all(row["value"] is None for row in one.rows() if row["status"] != "ok")
-    assert next(row for row in one.rows(status="ok"))["evidence"] == {
+    assert all(row["value"] is None for row in home.rows() if row["status"] != "ok")
+    assert next(row for row in home.rows(status="ok"))["evidence"] == {
         "odd": "2026-01-05 00:00:00+00:00",
         "nan": "NaN",
     }
 
 
 def test_blocked_is_tried_again_and_failed_on_demand(world):
-    one = world()
-    one.add(trace("a", "raise"), trace("b", "blocked"), trace("c", "fine"))
+    home = world()
+    home.add(trace("a", "raise"), trace("b", "blocked"), trace("c", "fine"))
     parts = [Component("trying", Trying.create({}), "v1", 5)]
-    ledger.run(one.ws, AGENT, parts)
-    assert ledger.run(one.ws, AGENT, parts).judged.total() == 1
-    assert ledger.run(one.ws, AGENT, parts, retry=True).judged.total() == 2
-    assert len(one.rows()) == 3
+    ledger.run(home.ws, AGENT, parts)
+    assert ledger.run(home.ws, AGENT, parts).judged.total() == 1
+    assert ledger.run(home.ws, AGENT, parts, retry=True).judged.total() == 2
+    assert len(home.rows()) == 3
 
 
 @pytest.mark.parametrize("text", ["short", "too much"])
 def test_a_function_that_judges_together_is_held_to_number_and_range(world, text):
-    one = world()
-    one.add(trace("a", text), trace("b", "fine"))
-    report = ledger.run(one.ws, AGENT, [Component("together", Together.create({}), "v1", 5)])
+    home = world()
+    home.add(trace("a", text), trace("b", "fine"))
+    report = ledger.run(home.ws, AGENT, [Component("together", Together.create({}), "v1", 5)])
     assert dict(report.statuses) == {("together", "failed"): 2}
 
 
@@ -351,24 +358,24 @@ def test_a_limit_of_time_leaves_no_alarm_behind():
 
 
 def test_an_answer_that_was_not_recorded_is_not_an_empty_one(world):
-    one = world({"preset": "none", "components": {"length": {}, "thumb": {}}})
-    one.add(trace("t1", None), trace("t2", ""), said("thumb", True, "t1"))
-    one.run()
-    found = one.rewards()
-    assert found["t1"].statuses == {"length": "not_applicable", "thumb": "ok"}
-    assert found["t2"].scores["length"].value == 0.0
+    home = world({"preset": "none", "components": {"length": {}, "thumb": {}}})
+    home.add(trace("t1", None), trace("t2", ""), feedback_line("thumb", True, "t1"))
+    home.run()
+    rewards = home.rewards()
+    assert rewards["t1"].statuses == {"length": "not_applicable", "thumb": "ok"}
+    assert rewards["t2"].scores["length"].value == 0.0
 
 
 def test_a_dry_run_counts_and_stores_nothing(world):
-    one = world()
-    one.add(trace("t1"), said("thumb", True, "t1"))
-    report = one.run(dry_run=True)
-    assert report.judged.total() == len(one.config.parts())
-    assert one.rows() == []
+    home = world()
+    home.add(trace("t1"), feedback_line("thumb", True, "t1"))
+    report = home.run(dry_run=True)
+    assert report.judged.total() == len(home.config.parts())
+    assert home.rows() == []
 
 
 def test_a_case_carries_everything_that_was_stored(world):
-    one = world()
+    home = world()
     steps = [
         {"kind": "tool", "name": "search", "input": {"q": 1}, "output": "x", "status": "error"},
         {
@@ -389,18 +396,18 @@ def test_a_case_carries_everything_that_was_stored(world):
         metadata={"tier": 1, "checker": "regex"},
         status="error",
     )
-    one.add(
+    home.add(
         CASE,
         first,
         trace("t2", "A: 8", asked="3 + 4?"),
         trace("t3", None, asked="3 + 4?"),
-        said("thumb", True, "t1", occurred_at="2026-01-06T00:00:00Z"),
+        feedback_line("thumb", True, "t1", occurred_at="2026-01-06T00:00:00Z"),
     )
-    with one.ws.db.read() as connection:
+    with home.ws.db.read() as connection:
         cases = {
-            found.case.text: found
+            stored.case.text: stored
             for batch in stored_cases(connection, AGENT, EVERY_FIELD)
-            for found in batch
+            for stored in batch
         }
     case = cases["A: 7"].case
     assert (case.reference, case.metadata) == (
@@ -414,7 +421,7 @@ def test_a_case_carries_everything_that_was_stored(world):
     ]
     assert (case.steps[1].prompt_tokens, case.steps[0].prompt_tokens) == (5, None)
     assert (case.finish, case.status, case.mates) == ("length", "error", ("A: 8",))
-    assert [(one.kind, one.value) for one in case.feedback] == [("thumb", True)]
+    assert [(home.kind, home.value) for home in case.feedback] == [("thumb", True)]
     assert case.occurred_at == datetime(2026, 1, 5, 8, tzinfo=UTC)
     assert case.as_of is not None
     assert (cases["A: 8"].case.mates, cases[""].answered) == (("A: 7",), False)
@@ -424,15 +431,15 @@ def test_a_case_carries_everything_that_was_stored(world):
 
 
 def test_mates_are_a_bounded_number_of_other_answers(world):
-    one = world()
-    one.add(
-        *(trace(f"t{place}", f"answer {place}", asked="same") for place in range(MOST_MATES + 5))
+    home = world()
+    home.add(
+        *(trace(f"t{number}", f"answer {number}", asked="same") for number in range(MOST_MATES + 5))
     )
-    with one.ws.db.read() as connection:
+    with home.ws.db.read() as connection:
         cases = [
-            found.case
+            stored.case
             for batch in stored_cases(connection, AGENT, ("text", "mates"))
-            for found in batch
+            for stored in batch
         ]
     assert {len(case.mates) for case in cases} == {MOST_MATES}
     assert all(case.text not in case.mates for case in cases)
@@ -440,70 +447,70 @@ def test_mates_are_a_bounded_number_of_other_answers(world):
 
 def test_more_traces_than_a_batch_keep_their_feedback_apart(world, monkeypatch):
     monkeypatch.setattr("thumbwheel.rewards.cases.BATCH", 7)
-    one = world()
-    one.add(
-        *(trace(f"t{place}", asked=f"q{place % 5}") for place in range(40)),
-        *(said("rating", 1 + place % 5, f"t{place}") for place in range(0, 40, 3)),
+    home = world()
+    home.add(
+        *(trace(f"t{number}", asked=f"q{number % 5}") for number in range(40)),
+        *(feedback_line("rating", 1 + number % 5, f"t{number}") for number in range(0, 40, 3)),
     )
-    one.run()
-    found = one.rewards()
-    assert {name: one.value for name, one in found.items()} == {
-        f"t{place}": None if place % 3 else (place % 5) / 4 for place in range(40)
+    home.run()
+    rewards = home.rewards()
+    assert {name: home.value for name, home in rewards.items()} == {
+        f"t{number}": None if number % 3 else (number % 5) / 4 for number in range(40)
     }
 
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_traces(world):
-    one = world()
+    home = world()
 
     def peak():
         tracemalloc.start()
-        one.run(dry_run=True)
-        found = tracemalloc.get_traced_memory()[1]
+        home.run(dry_run=True)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return found
+        return peak_bytes
 
     text = "word " * 200
-    one.add(*(trace(f"a{place}", text + str(place)) for place in range(1500)))
+    home.add(*(trace(f"a{number}", text + str(number)) for number in range(1500)))
     few = peak()
-    one.add(*(trace(f"b{place}", text + str(place)) for place in range(3000)))
+    home.add(*(trace(f"b{number}", text + str(number)) for number in range(3000)))
     assert peak() < 1.2 * few
 
 
 def test_reweighing_runs_nothing_and_says_what_would_change(world):
-    one = world()
-    one.add(
+    home = world()
+    home.add(
         trace("t1"),
         trace("t2"),
-        said("thumb", True, "t1"),
-        said("rating", 1, "t1"),
-        said("thumb", True, "t2"),
+        feedback_line("thumb", True, "t1"),
+        feedback_line("rating", 1, "t1"),
+        feedback_line("thumb", True, "t2"),
     )
-    one.run()
-    rows = one.rows()
-    found = reweigh(one.ws, AGENT, {"thumb": 3.0})
+    home.run()
+    rows = home.rows()
+    comparison = reweigh(home.ws, AGENT, {"thumb": 3.0})
     assert (
-        found["before"]["mean"],
-        found["after"]["mean"],
-        found["changed"],
-        found["now_good"],
+        comparison["before"]["mean"],
+        comparison["after"]["mean"],
+        comparison["changed"],
+        comparison["now_good"],
     ) == (0.75, 0.875, 1, 1)
-    assert one.rows() == rows
-    one.configure({"agents": {AGENT: {"components": {"thumb": {"weight": 3}}}}})
-    assert one.rewards()["t1"].value == 0.75
-    assert one.run().judged.total() == 0
+    assert home.rows() == rows
+    home.configure({"agents": {AGENT: {"components": {"thumb": {"weight": 3}}}}})
+    assert home.rewards()["t1"].value == 0.75
+    assert home.run().judged.total() == 0
     with pytest.raises(NotFound, match="no_such"):
-        reweigh(one.ws, AGENT, {"no_such": 1.0})
+        reweigh(home.ws, AGENT, {"no_such": 1.0})
 
 
 def test_an_explanation_names_value_weight_evidence_and_feedback(world):
-    one = world()
-    one.add(CASE, trace("t1", "A: 8", case="c1"), said("thumb", True, "t1"))
-    one.run()
-    found = explain(one.ws, AGENT, "t1")
-    (row,) = one.rows(component="thumb")
-    parts = found.as_dict()["components"]
-    assert found.as_dict()["reward"] == pytest.approx(1 / 3)
+    home = world()
+    home.add(CASE, trace("t1", "A: 8", case="c1"), feedback_line("thumb", True, "t1"))
+    home.run()
+    explanation = explain(home.ws, AGENT, "t1")
+    (row,) = home.rows(component="thumb")
+    parts = explanation.as_dict()["components"]
+    assert explanation.as_dict()["reward"] == pytest.approx(1 / 3)
     assert parts["checker"]["evidence"] == {
         "checker": "exact_answer",
         "found": "8",
@@ -521,13 +528,13 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
         "feedback_ids": [],
         "outdated": False,
     }
-    words = "\n".join(found.to_words())
+    words = "\n".join(explanation.to_words())
     assert words.startswith("t1: reward 0.3333"), "by the name that the user gave"
     assert "(2 x 0 + 1 x 1) / 3" in words
     assert "rating (weight 1): not applicable: nobody gave a rating" in words
-    one.add(said("rating", 5, "t1"))
-    late = explain(one.ws, AGENT, "t1")
-    assert late.as_dict()["reward"] == one.rewards()["t1"].value, (
+    home.add(feedback_line("rating", 5, "t1"))
+    late = explain(home.ws, AGENT, "t1")
+    assert late.as_dict()["reward"] == home.rewards()["t1"].value, (
         "as every other command has it, until the next run"
     )
     assert {name for name, part in late.as_dict()["components"].items() if part["outdated"]} == {
@@ -535,24 +542,24 @@ def test_an_explanation_names_value_weight_evidence_and_feedback(world):
     }
     assert "judged before its feedback or its case changed" in "\n".join(late.to_words())
     with pytest.raises(NotFound, match="no-such"):
-        explain(one.ws, AGENT, "no-such")
+        explain(home.ws, AGENT, "no-such")
 
 
 def test_a_survey_counts_statuses_and_shows_the_lowest(world):
-    one = world()
-    one.add(
-        *(trace(f"t{place}") for place in range(6)),
-        *(said("rating", 1 + place, f"t{place}") for place in range(5)),
+    home = world()
+    home.add(
+        *(trace(f"t{number}") for number in range(6)),
+        *(feedback_line("rating", 1 + number, f"t{number}") for number in range(5)),
     )
-    one.run()
-    found = reward_summary(one.ws, AGENT, lowest=2)
-    assert found["components"]["rating"] == {
+    home.run()
+    summary = reward_summary(home.ws, AGENT, lowest=2)
+    assert summary["components"]["rating"] == {
         "weight": 1.0,
         "mean": 0.5,
         "statuses": {"ok": 5, "not_applicable": 1},
         "not_judged": 0,
     }
-    assert found["reward"] == {
+    assert summary["reward"] == {
         "n": 5,
         "mean": 0.5,
         "least": 0.0,
@@ -560,13 +567,13 @@ def test_a_survey_counts_statuses_and_shows_the_lowest(world):
         "good": 2,
         "good_from": 0.6,
     }
-    assert [one["reward"] for one in found["lowest"]] == [0.0, 0.25]
-    one.add(trace("late"))
-    assert reward_summary(one.ws, AGENT)["components"]["rating"]["not_judged"] == 1
+    assert [home["reward"] for home in summary["lowest"]] == [0.0, 0.25]
+    home.add(trace("late"))
+    assert reward_summary(home.ws, AGENT)["components"]["rating"]["not_judged"] == 1
 
 
 def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count(world):
-    one = world()
+    home = world()
     pattern = {
         "type": "case",
         "id": "c2",
@@ -574,15 +581,15 @@ def test_the_checker_of_a_case_that_nobody_has_is_blocked_and_its_settings_count
         "checker": "regex",
         "checker_config": {"pattern": "^yes"},
     }
-    one.add(
+    home.add(
         {**CASE, "checker": "no_such"},
         pattern,
         trace("t1", "7", case="c1"),
         trace("t2", "yes", case="c2"),
         trace("t3", "7", case="gone"),
     )
-    one.run()
-    scores = {name: found.scores["checker"] for name, found in one.rewards().items()}
+    home.run()
+    scores = {name: reward.scores["checker"] for name, reward in home.rewards().items()}
     assert (scores["t1"].status, scores["t2"].value, scores["t3"].status) == (
         Status.BLOCKED,
         1.0,

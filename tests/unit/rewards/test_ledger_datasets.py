@@ -18,28 +18,33 @@ def home(command_line, tmp_path):
     """Forty questions with two answers each: the first is right and thumbed down, the second wrong
     and thumbed up."""
     lines = []
-    for place in range(ASKED):
-        question = f"What is {place} and {place + 7} together?"
+    for number in range(ASKED):
+        question = f"What is {number} and {number + 7} together?"
         lines.append(
-            {"type": "case", "id": f"c{place}", "input": question, "reference": f"{2 * place + 7}"}
+            {
+                "type": "case",
+                "id": f"c{number}",
+                "input": question,
+                "reference": f"{2 * number + 7}",
+            }
         )
-        for side, text in (("right", f"{2 * place + 7}"), ("wrong", f"maybe {place}")):
+        for side, text in (("right", f"{2 * number + 7}"), ("wrong", f"maybe {number}")):
             lines.append(
                 {
                     "type": "trace",
-                    "id": f"{side}{place}",
+                    "id": f"{side}{number}",
                     "input": question,
                     "output": text,
-                    "case": f"c{place}",
+                    "case": f"c{number}",
                 }
             )
             thumb = {"type": "feedback", "kind": "thumb", "value": side == "wrong", "rater": "r"}
-            lines.append(thumb | {"target": {"trace": f"{side}{place}"}})
+            lines.append(thumb | {"target": {"trace": f"{side}{number}"}})
     (tmp_path / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def run(*arguments, code=0):
-        found, out, err = command_line(*arguments, "--agent", "adder")
-        assert found == code, (out, err)
+        exit_code, out, err = command_line(*arguments, "--agent", "adder")
+        assert exit_code == code, (out, err)
         return (json.loads(out) if "--json" in arguments else out) if not code else err
 
     run("import", "jsonl", "lines.jsonl")
@@ -74,8 +79,10 @@ def test_a_persons_verdict_wins_over_the_ledger_in_every_shape(home):
     """The checker calls an answer right, people call it bad, and the other way round: their word
     stands."""
     home("reward", "run")
-    made = build(home, "labels")
-    assert sum(made["manifest"]["counts"].values()) == 2 * ASKED and made["manifest"]["reward"]
+    dataset = build(home, "labels")
+    assert (
+        sum(dataset["manifest"]["counts"].values()) == 2 * ASKED and dataset["manifest"]["reward"]
+    )
     assert all(
         row["label"] is row["completion"].startswith("maybe") for row in rows(home, "labels")
     )
@@ -109,23 +116,23 @@ def test_a_persons_verdict_wins_over_the_ledger_in_every_shape(home):
 
 def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
     lines = []
-    for place in range(ASKED):
-        for side, text in (("right", str(place)), ("wrong", f"about {place + 1}")):
+    for number in range(ASKED):
+        for side, text in (("right", str(number)), ("wrong", f"about {number + 1}")):
             lines.append(
                 {
                     "type": "case",
-                    "id": f"n{place}",
-                    "input": f"Say {place}.",
-                    "reference": str(place),
+                    "id": f"n{number}",
+                    "input": f"Say {number}.",
+                    "reference": str(number),
                 }
             )
             lines.append(
                 {
                     "type": "trace",
-                    "id": f"n{side}{place}",
-                    "input": f"Say {place}.",
+                    "id": f"n{side}{number}",
+                    "input": f"Say {number}.",
                     "output": text,
-                    "case": f"n{place}",
+                    "case": f"n{number}",
                 }
             )
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -133,8 +140,8 @@ def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
     home("reward", "run")
     for shape in ("labels", "scored", "groups", "pairs"):
         build(home, shape, "--gate", "0")
-        found = home("dataset", "show", shape, "--rows", "200", "--json")["rows"]
-        for row in (row for row in found if row["prompt"][0]["content"].startswith("Say")):
+        rows = home("dataset", "show", shape, "--rows", "200", "--json")["rows"]
+        for row in (row for row in rows if row["prompt"][0]["content"].startswith("Say")):
             if shape == "labels":
                 assert (row["label"], row["origin"]) == (
                     not row["completion"].startswith("about"),
@@ -148,7 +155,7 @@ def test_computed_rewards_fill_what_nobody_judged(home, tmp_path):
                 ]
             else:
                 assert row["rejected"].startswith("about") and row["origin"] == "rewards"
-        assert sum(row["prompt"][0]["content"].startswith("Say") for row in found) >= 10
+        assert sum(row["prompt"][0]["content"].startswith("Say") for row in rows) >= 10
 
 
 def test_a_reward_on_the_side_of_the_person_stays_the_number(home, tmp_path):
@@ -165,7 +172,7 @@ def test_a_reward_on_the_side_of_the_person_stays_the_number(home, tmp_path):
         for name in "xy"
     ]
     (tmp_path / "far.jsonl").write_text(
-        "".join(json.dumps(one) + "\n" for one in (line, other, *thumbs))
+        "".join(json.dumps(entry) + "\n" for entry in (line, other, *thumbs))
     )
     home("import", "jsonl", "far.jsonl")
     config = (
@@ -175,8 +182,8 @@ def test_a_reward_on_the_side_of_the_person_stays_the_number(home, tmp_path):
     (tmp_path / "thumbwheel.yaml").write_text(config)
     home("reward", "run")
     build(home, "groups", "--dev", "0", "--gate", "0")
-    found = home("dataset", "show", "groups", "--rows", "200", "--json")["rows"]
-    (row,) = [row for row in found if row["prompt"][0]["content"] == "How far?"]
+    rows = home("dataset", "show", "groups", "--rows", "200", "--json")["rows"]
+    (row,) = [row for row in rows if row["prompt"][0]["content"] == "How far?"]
     values = dict(zip(row["completions"], row["values"], strict=True))
     assert 0.5 < values["far"] < 1.0, "good by the person, and not quite by the length"
     assert 0.0 < values["near"] < 0.5
@@ -260,46 +267,51 @@ def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setti
 
 def test_what_only_a_checker_judged_is_a_row_and_never_in_the_gate(home, command_line, tmp_path):
     lines = []
-    for place in range(60):
+    for number in range(60):
         lines.append(
-            {"type": "case", "id": f"s{place}", "input": f"Say {place}.", "reference": str(place)}
+            {
+                "type": "case",
+                "id": f"s{number}",
+                "input": f"Say {number}.",
+                "reference": str(number),
+            }
         )
         lines.append(
             {
                 "type": "trace",
-                "id": f"s{place}",
-                "input": f"Say {place}.",
-                "output": str(place),
-                "case": f"s{place}",
+                "id": f"s{number}",
+                "input": f"Say {number}.",
+                "output": str(number),
+                "case": f"s{number}",
             }
         )
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     home("import", "jsonl", "more.jsonl")
     home("reward", "run")
-    made = build(home, "scored", "--gate", "0.3")
-    dropped = made["manifest"]["drops"]["only checkers or models judged it: not for the gate"]
+    dataset = build(home, "scored", "--gate", "0.3")
+    dropped = dataset["manifest"]["drops"]["only checkers or models judged it: not for the gate"]
     assert 0 < dropped < 60
-    assert sum(made["manifest"]["counts"].values()) == 2 * ASKED + 60 - dropped
+    assert sum(dataset["manifest"]["counts"].values()) == 2 * ASKED + 60 - dropped
 
 
 def test_a_reward_counts_as_one_of_people_only_where_what_they_said_is_a_part_of_it(home, tmp_path):
     lines = []
-    for place in range(60):
+    for number in range(60):
         lines.append(
             {
                 "type": "trace",
-                "id": f"e{place}",
-                "input": f"Describe item {place}.",
-                "output": f"Item {place} is red.",
+                "id": f"e{number}",
+                "input": f"Describe item {number}.",
+                "output": f"Item {number} is red.",
             }
         )
-        said = {
+        correction = {
             "type": "feedback",
             "kind": "correction",
-            "value": f"Item {place} is blue.",
+            "value": f"Item {number} is blue.",
             "rater": "r",
         }
-        lines.append(said | {"target": {"trace": f"e{place}"}})
+        lines.append(correction | {"target": {"trace": f"e{number}"}})
     (tmp_path / "edited.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     home("import", "jsonl", "edited.jsonl")
 

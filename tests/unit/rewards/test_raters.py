@@ -19,48 +19,48 @@ from thumbwheel.rewards.functions.judge import Judge
 def table(**raters):
     """Verdicts from a string of them for each rater; a dot is none."""
     return [
-        (f"thing{place}", name, mark)
+        (f"thing{index}", name, mark)
         for name, marks in raters.items()
-        for place, mark in enumerate(marks)
+        for index, mark in enumerate(marks)
         if mark != "."
     ]
 
 
 def test_each_rater_is_held_against_the_crowd_of_the_others():
-    found = panel("x", table(a="ggbbgb", b="ggbbgb", c="ggbbbb", d="bbggbg"))
-    kappas = {one.rater: one.agreement.value for one in found.raters}
+    result = panel("x", table(a="ggbbgb", b="ggbbgb", c="ggbbbb", d="bbggbg"))
+    kappas = {rater.rater: rater.agreement.value for rater in result.raters}
     assert kappas["d"] < 0 < kappas["c"] < 1
     assert kappas["a"] == kappas["b"] > 0
-    assert all(one.verdicts == 6 for one in found.raters)
+    assert all(rater.verdicts == 6 for rater in result.raters)
 
 
 def test_a_crowd_without_plurality_is_left_out_and_counted_and_a_tie_is_a_verdict():
-    found = panel("x", table(a="gtb", b="gtg", c="gtb"))
-    one = {voice.rater: voice for voice in found.raters}
-    assert (one["a"].torn, one["a"].agreement.units) == (1, 2)
-    assert (one["b"].torn, one["b"].agreement.units) == (0, 3)
-    assert one["a"].agreement.share == 1
+    result = panel("x", table(a="gtb", b="gtg", c="gtb"))
+    raters = {rater.rater: rater for rater in result.raters}
+    assert (raters["a"].torn, raters["a"].agreement.units) == (1, 2)
+    assert (raters["b"].torn, raters["b"].agreement.units) == (0, 3)
+    assert raters["a"].agreement.share == 1
 
 
 def test_what_nobody_else_judged_is_counted():
-    found = panel("x", table(a="ggb.", b="gg.b"))
-    assert [(one.alone, one.agreement.units) for one in found.raters] == [(1, 2), (1, 2)]
-    assert found.people["nominal"].units == 2
+    result = panel("x", table(a="ggb.", b="gg.b"))
+    assert [(rater.alone, rater.agreement.units) for rater in result.raters] == [(1, 2), (1, 2)]
+    assert result.people["nominal"].units == 2
 
 
 def test_a_judge_is_no_part_of_the_crowd():
-    found = panel("x", table(a="gbgb", b="gbgb", j="bbbb"), judges={"j"})
-    assert found.people["nominal"].value == 1
-    assert [one.rater for one in found.raters] == ["a", "b"]
-    (judge,) = found.judges
+    result = panel("x", table(a="gbgb", b="gbgb", j="bbbb"), judges={"j"})
+    assert result.people["nominal"].value == 1
+    assert [rater.rater for rater in result.raters] == ["a", "b"]
+    (judge,) = result.judges
     assert (judge.rater, judge.agreement.units, judge.agreement.share) == ("j", 4, 0.5)
-    assert json.loads(json.dumps(found.as_dict()))["judges"][0]["agreement"]["units"] == 4
+    assert json.loads(json.dumps(result.as_dict()))["judges"][0]["agreement"]["units"] == 4
 
 
 def feedback(kind, value, rater, *traces):
     return {
         "type": "feedback",
-        "targets": [{"trace": one} for one in traces],
+        "targets": [{"trace": trace} for trace in traces],
         "kind": kind,
         "value": value,
         "rater": rater,
@@ -108,15 +108,15 @@ def world(tmp_path):
 
 
 def test_an_agents_feedback_gives_a_panel_for_each_kind_of_verdict(world):
-    found = {one.kind: one for one in agreement(world, AGENT)}
-    assert set(found) == {"good or bad", "ratings", "comparisons"}
-    assert found["good or bad"].people["nominal"].value == 1
+    panels = {voices.kind: voices for voices in agreement(world, AGENT)}
+    assert set(panels) == {"good or bad", "ratings", "comparisons"}
+    assert panels["good or bad"].people["nominal"].value == 1
     assert (
-        found["ratings"].people["interval"].value > found["ratings"].people["ordinal"].value > 0.3
+        panels["ratings"].people["interval"].value > panels["ratings"].people["ordinal"].value > 0.3
     )
-    assert found["ratings"].people["ordinal"].share == 0
-    sides = found["comparisons"]
-    assert [one.rater for one in sides.raters] == ["anna", "ben"]
+    assert panels["ratings"].people["ordinal"].share == 0
+    sides = panels["comparisons"]
+    assert [voices.rater for voices in sides.raters] == ["anna", "ben"]
     assert sides.raters[0].agreement.share == pytest.approx(0.9)
     assert sides.raters[0].agreement.interval.low < sides.raters[0].agreement.value < 1
     (judge,) = sides.judges
@@ -149,7 +149,7 @@ def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):
             0,
         )  # six without a plurality of people; the model's word counts nothing
         assert (stated["kappa"], stated["judge"]) == (1, judge.fingerprint())
-        assert [one.sha256 for one in documents(world, KIND, AGENT)] == [stated["sha256"]]
+        assert [document.sha256 for document in documents(world, KIND, AGENT)] == [stated["sha256"]]
         path = tmp_path / "agreement.json"
         path.write_text(json.dumps(stated))
         case = Case("a long and right answer", "short")
@@ -206,22 +206,22 @@ def test_pandalm_as_docs_have_it():
     with public_data("preferences/pandalm-testset-v1-3annotators.jsonl").open() as lines:
         rows = [json.loads(line) for line in lines]
     verdicts = [
-        (str(row["idx"]), str(place), row[f"annotator{place}"])
+        (str(row["idx"]), str(number), row[f"annotator{number}"])
         for row in rows
-        for place in (1, 2, 3)
+        for number in (1, 2, 3)
     ]
     with public_data("preferences/pandalm-gpt35-judge.jsonl").open() as lines:
-        said = [(str(row["idx"]), row["gpt_result"]) for row in map(json.loads, lines)]
+        answers = [(str(row["idx"]), row["gpt_result"]) for row in map(json.loads, lines)]
     verdicts += [
         (pair, "gpt-3.5", 0 if word == "Tie" else int(word))
-        for pair, word in said
+        for pair, word in answers
         if word != "garbage"
     ]
-    found = panel("pandalm", verdicts, {"gpt-3.5"})
-    assert found.people["nominal"].value == pytest.approx(0.850, abs=5e-4)
-    assert [round(one.agreement.value, 3) for one in found.raters] == [0.924, 0.888, 0.938]
-    assert [one.torn for one in found.raters] == [37, 29, 40]
-    assert (round(found.judges[0].agreement.value, 3), found.judges[0].agreement.units) == (
+    result = panel("pandalm", verdicts, {"gpt-3.5"})
+    assert result.people["nominal"].value == pytest.approx(0.850, abs=5e-4)
+    assert [round(rater.agreement.value, 3) for rater in result.raters] == [0.924, 0.888, 0.938]
+    assert [rater.torn for rater in result.raters] == [37, 29, 40]
+    assert (round(result.judges[0].agreement.value, 3), result.judges[0].agreement.units) == (
         0.465,
         393,
     )

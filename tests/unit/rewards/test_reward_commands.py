@@ -32,8 +32,8 @@ def reward(command_line, tmp_path, monkeypatch):
     assert command_line("import", "jsonl", "lines.jsonl", "--agent", "support")[0] == 0
 
     def run(verb, *arguments, code=0):
-        found, out, err = command_line("reward", verb, *arguments, "--agent", "support")
-        assert found == code, (out, err)
+        exit_code, out, err = command_line("reward", verb, *arguments, "--agent", "support")
+        assert exit_code == code, (out, err)
         return (json.loads(out) if "--json" in arguments else out) if not code else err
 
     return run
@@ -51,10 +51,10 @@ def test_from_a_dry_run_to_an_explanation(reward):
     }
     assert done["components"]["decision"]["statuses"] == {"not_applicable": 2, "pending": 1}
     again = reward("run", "--json")
-    assert {one["judged"] for one in again["components"].values()} == {0}
-    found = reward("list", "--json", "--lowest", "1")
-    assert found["components"]["length"]["weight"] == 0.5
-    assert (found["reward"]["n"], found["lowest"][0]["reward"]) == (3, pytest.approx(1.5 / 3.5))
+    assert {part["judged"] for part in again["components"].values()} == {0}
+    summary = reward("list", "--json", "--lowest", "1")
+    assert summary["components"]["length"]["weight"] == 0.5
+    assert (summary["reward"]["n"], summary["lowest"][0]["reward"]) == (3, pytest.approx(1.5 / 3.5))
     table = reward("list")
     assert "n/a" in table and "checker" in table and "3 traces, mean" in table
     words = reward("explain", "t2")
@@ -84,15 +84,15 @@ def test_one_persons_click_on_a_decision_counts_once_and_the_explanation_says_so
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     assert command_line("import", "decisions", "rows.jsonl", "--agent", "support")[0] == 0
     reward("run")
-    found = reward("explain", "d9", "--json")
-    parts = found["components"]
+    explanation = reward("explain", "d9", "--json")
+    parts = explanation["components"]
     assert (parts["thumb"]["value"], parts["outcome"]["value"]) == (1.0, 1.0)
     assert {name for name, part in parts.items() if part["in_decision"]} >= {"thumb", "outcome"}
     assert {name for name, part in parts.items() if part["counts_as"] is not None} == {
         "decision",
         "length",
     }
-    assert found["reward"] == pytest.approx(
+    assert explanation["reward"] == pytest.approx(
         (parts["decision"]["value"] + 0.5 * parts["length"]["value"]) / 1.5
     )
     assert "thumb (weight 1): 1.0000, not in the mean: decision counts what it heard" in reward(
@@ -116,7 +116,7 @@ def test_a_corrected_decision_is_worth_less_than_a_confirmed_one(reward, command
         "userCorrection": {"swimlane": "HABIT"},
     }
     (tmp_path / "rows.jsonl").write_text(
-        "".join(json.dumps(one) + "\n" for one in (confirmed, corrected))
+        "".join(json.dumps(line) + "\n" for line in (confirmed, corrected))
     )
     assert command_line("import", "decisions", "rows.jsonl", "--agent", "support")[0] == 0
     reward("run")
@@ -144,9 +144,9 @@ def test_the_list_names_traces_as_their_source_does_and_explain_takes_every_name
     (tmp_path / "collector.jsonl").write_text(json.dumps(unnamed) + "\n")
     assert command_line("import", "feedback_jsonl", "collector.jsonl", "--agent", "support")[0] == 0
     reward("run")
-    found = reward("list", "--json", "--lowest", "9")["lowest"]
-    assert {row["external_id"] for row in found} == {"t1", "t2", "d1", None}
-    (internal,) = [row["trace"] for row in found if row["external_id"] is None]
+    lowest = reward("list", "--json", "--lowest", "9")["lowest"]
+    assert {row["external_id"] for row in lowest} == {"t1", "t2", "d1", None}
+    (internal,) = [row["trace"] for row in lowest if row["external_id"] is None]
     table = reward("list", "--lowest", "9")
     shown = [
         line.split()[1]
@@ -166,7 +166,7 @@ def test_one_component_alone(reward):
 
 def test_defect_2c10_pending_never_writes_zero_and_looks_again(reward, command_line, tmp_path):
     first = reward("pending", "--json")
-    assert (first["rewarded"], [(one["component"], one["count"]) for one in first["waiting"]]) == (
+    assert (first["rewarded"], [(row["component"], row["count"]) for row in first["waiting"]]) == (
         3,
         [("decision", 1)],
     )
@@ -190,8 +190,8 @@ def test_defect_2c10_pending_never_writes_zero_and_looks_again(reward, command_l
 
 def test_reweight_prints_the_settings_that_keep_it(reward):
     reward("run")
-    found = reward("reweight", "--weight", "checker=0", "--json")
-    assert (found["changed"], found["now_good"], found["not_run_yet"]) == (1, 1, [])
+    comparison = reward("reweight", "--weight", "checker=0", "--json")
+    assert (comparison["changed"], comparison["now_good"], comparison["not_run_yet"]) == (1, 1, [])
     text = reward("reweight", "--weight", "checker=0")
     assert "checker:\n          weight: 0.0" in text
     other = reward("reweight", "--preset", "ocd", "--json")
@@ -221,17 +221,17 @@ def test_a_dataset_says_how_many_of_its_rows_have_other_rewards_by_now(
 ):
     reward("run")
     ratings = [
-        {"type": "trace", "id": f"r{place}", "input": f"q{place}", "output": "a"}
-        for place in range(20)
+        {"type": "trace", "id": f"r{number}", "input": f"q{number}", "output": "a"}
+        for number in range(20)
     ]
     ratings += [
         {
             "type": "feedback",
             "kind": "rating",
-            "value": 1 + place % 5,
-            "target": {"trace": f"r{place}"},
+            "value": 1 + number % 5,
+            "target": {"trace": f"r{number}"},
         }
-        for place in range(20)
+        for number in range(20)
     ]
 
     def add(lines):

@@ -88,9 +88,9 @@ def used(case: Case) -> dict[str, int | None]:
     for step in case.steps:
         if step.kind == "llm":
             counts += (step.prompt_tokens, step.completion_tokens)
-    known = [count for count in counts if count is not None]
+    counted = [count for count in counts if count is not None]
     return {
-        "tokens": sum(known) if counts and len(known) == len(counts) else None,
+        "tokens": sum(counted) if counts and len(counted) == len(counts) else None,
         "calls": sum(step.kind == "tool" for step in case.steps),
         "steps": sum(step.kind == "reasoning" for step in case.steps),
     }
