@@ -20,9 +20,9 @@ import time
 from dataclasses import dataclass
 
 from thumbwheel.sandbox import cgroup
-from thumbwheel.sandbox.cell import ENVIRONMENT
+from thumbwheel.sandbox.bubblewrap import ENVIRONMENT
 from thumbwheel.sandbox.inside import seccomp
-from thumbwheel.sandbox.pool import Pool, fitting
+from thumbwheel.sandbox.pool import Pool, fit_to_memory
 from thumbwheel.sandbox.types import Job, Level, Limits, Refused, State, Tests
 
 FRESH_SECONDS = 3600
@@ -194,10 +194,10 @@ OWN_ENDS = {
     "saying by the conversation that it is done": Job(
         """
 import gc, os, socket
-from inside import wire
+from inside import protocol
 for one in gc.get_objects():
     if isinstance(one, socket.socket):
-        try: one.sendall(wire.pack({'id': None, 'done': True}))
+        try: one.sendall(protocol.pack({'id': None, 'done': True}))
         except OSError: pass
 os._exit(0)
 """
@@ -238,7 +238,7 @@ def examine() -> Report:
     try:
         reached, reason = _possible()
         attacks = _attacked(reached)
-        failed = [name for name, found in attacks.items() if found != "held"]
+        failed = [name for name, result in attacks.items() if result != "held"]
         if failed:
             raise Refused(
                 f"an attack succeeds here: {failed[0]} ({attacks[failed[0]]})",
@@ -270,19 +270,22 @@ def _possible() -> tuple[Level, str]:
             "bubblewrap (bwrap) is not installed",
             "Run: apt-get install bubblewrap (or dnf, pacman, zypper)",
         )
-    made = cgroup.make(SMALL.memory_mb, SMALL.processes)
-    if isinstance(made, str):
-        fitting(SMALL, 1)
-        return Level.LIMITED, made
-    made.remove()
+    group = cgroup.make(SMALL.memory_mb, SMALL.processes)
+    if isinstance(group, str):
+        fit_to_memory(SMALL, 1)
+        return Level.LIMITED, group
+    group.remove()
     return Level.STANDARD, ""
 
 
 def _attacked(reached: Level) -> dict[str, str]:
     abstract = f"\0thumbwheel-{os.getpid()}"
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as named:
-        named.bind(abstract)
-        named.listen()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.socket(socket.AF_UNIX) as unix_socket,
+    ):
+        unix_socket.bind(abstract)
+        unix_socket.listen()
         with tempfile.NamedTemporaryFile("w", prefix="thumbwheel-canary-") as secret:
             secret.write("secret")
             secret.flush()
@@ -299,13 +302,13 @@ def _attacked(reached: Level) -> dict[str, str]:
 def _run(attacks: dict[str, str], reached: Level) -> dict[str, str]:
     pool = Pool(SMALL, workers=1, level=reached)
     try:
-        found = _values(pool, PRELUDE + "kept = []\n", attacks)
-        found |= _verdicts(pool)
+        results = _values(pool, PRELUDE + "kept = []\n", attacks)
+        results |= _verdicts(pool)
         if reached is Level.STANDARD:
-            found |= _values(
+            results |= _values(
                 pool, PRELUDE + TOGETHER, {"memory of many processes together": "together()"}
             )
-        return found
+        return results
     finally:
         pool.close()
 
@@ -324,11 +327,13 @@ def _values(pool: Pool, prelude: str, attacks: dict[str, str]) -> dict[str, str]
             f"the examination ended early: {outcome.state} ({outcome.detail})",
             "Run: thumbwheel sandbox check",
         )
-    shown = dict.fromkeys(attacks, "held")
+    results = dict.fromkeys(attacks, "held")
     for name, passed in zip(attacks, outcome.passed, strict=True):
         if not passed:
-            shown[name] = outcome.detail  # that of the first one, which is the one that is reported
-    return shown
+            results[name] = (
+                outcome.detail
+            )  # that of the first one, which is the one that is reported
+    return results
 
 
 def _verdicts(pool: Pool) -> dict[str, str]:
@@ -342,14 +347,14 @@ def _verdicts(pool: Pool) -> dict[str, str]:
             f"a right answer is not found right: {right.state} ({right.detail})",
             "Run: thumbwheel sandbox check",
         )
-    shown = {}
+    results = {}
     for name, (test, entry) in OWN_VERDICTS.items():
         (outcome,) = pool.run([Job(SAYS_YES, tests=Tests((test,), entry_point=entry))])
-        shown[name] = "it passed" if any(outcome.passed) else "held"
+        results[name] = "it passed" if any(outcome.passed) else "held"
     for name, job in OWN_ENDS.items():
         (outcome,) = pool.run([job])
-        shown[name] = "it counts as done" if outcome.state is State.DONE else "held"
-    return shown
+        results[name] = "it counts as done" if outcome.state is State.DONE else "held"
+    return results
 
 
 _lock = threading.Lock()

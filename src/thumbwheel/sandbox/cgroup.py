@@ -69,17 +69,18 @@ def make(memory_mb: int, processes: int) -> Cgroup | str:
         "zero": 0,
     }
     name = f"thumbwheel-{os.getpid()}-{secrets.token_hex(4)}"
-    own = (
-        dict(re.findall(r"^\d+:([^:]*):(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE))
-        if ROOT.exists()
-        else {}
-    )
-    if not own:
+    paths: dict[str, str] = {}
+    if ROOT.exists():
+        own_cgroups = Path("/proc/self/cgroup").read_text()
+        paths = dict(re.findall(r"^\d+:([^:]*):(.*)$", own_cgroups, re.MULTILINE))
+    if not paths:
         return "this system has no cgroups"
-    by_controller = {one: path for named, path in own.items() for one in named.split(",")}
+    by_controller: dict[str, str] = {}
+    for controllers, path in paths.items():
+        by_controller |= dict.fromkeys(controllers.split(","), path)
     if "memory" in by_controller and "pids" in by_controller:
         return _version_1(by_controller, name, values)
-    return _version_2(Path(own.get("", "/")), name, values)
+    return _version_2(Path(paths.get("", "/")), name, values)
 
 
 def _sweep(parent: Path) -> None:
@@ -90,10 +91,10 @@ def _sweep(parent: Path) -> None:
                 folder.rmdir()
 
 
-def _version_1(own: dict[str, str], name: str, values: dict[str, int]) -> Cgroup | str:
+def _version_1(paths: dict[str, str], name: str, values: dict[str, int]) -> Cgroup | str:
     folders: list[Path] = []
     for controller, settings in V1.items():
-        folder = ROOT / controller / own[controller].lstrip("/") / name
+        folder = ROOT / controller / paths[controller].lstrip("/") / name
         problem = _set(folder, settings, values)
         if problem:
             Cgroup(tuple(folders)).remove()
@@ -102,8 +103,8 @@ def _version_1(own: dict[str, str], name: str, values: dict[str, int]) -> Cgroup
     return Cgroup(tuple(folders))
 
 
-def _version_2(own: Path, name: str, values: dict[str, int]) -> Cgroup | str:
-    here = ROOT / own.relative_to("/")
+def _version_2(path: Path, name: str, values: dict[str, int]) -> Cgroup | str:
+    here = ROOT / path.relative_to("/")
     problem = ""
     for parent in dict.fromkeys((here, here.parent if here != ROOT else ROOT, ROOT)):
         problem = _set(parent / name, V2, values)
@@ -113,7 +114,7 @@ def _version_2(own: Path, name: str, values: dict[str, int]) -> Cgroup | str:
 
 
 def _set(folder: Path, settings: tuple[tuple[str, str], ...], values: dict[str, int]) -> str:
-    """Make the folder and set its limits; returns what stood in the way, and then leaves nothing."""
+    """Make the folder and set its limits; returns what failed, and then leaves nothing."""
     _sweep(folder.parent)
     try:
         folder.mkdir()
@@ -124,9 +125,9 @@ def _set(folder: Path, settings: tuple[tuple[str, str], ...], values: dict[str, 
             if file in OPTIONAL and not (folder / file).exists():
                 continue
             (folder / file).write_text(str(values[key]))
-            held = (folder / file).read_text().strip()
-            if not held.isdigit() or abs(int(held) - values[key]) >= PAGE:
-                raise OSError(0, f"{file} reads {held!r} after {values[key]} was written")
+            stored = (folder / file).read_text().strip()
+            if not stored.isdigit() or abs(int(stored) - values[key]) >= PAGE:
+                raise OSError(0, f"{file} reads {stored!r} after {values[key]} was written")
     except OSError as error:
         with contextlib.suppress(OSError):
             folder.rmdir()

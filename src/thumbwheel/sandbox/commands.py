@@ -30,18 +30,18 @@ def check(
     from thumbwheel.core import log
     from thumbwheel.sandbox.canaries import examine
 
-    found = examine()
-    held = sum(one == "held" for one in found.attacks.values())
+    report = examine()
+    held = list(report.attacks.values()).count("held")
     if json:
-        log.answer(asdict(found) | {"allowed": found.allowed, "held": held})
+        log.answer(asdict(report) | {"allowed": report.allowed, "held": held})
     else:
-        log.table(f"level: {found.level}", ("attack", "result"), list(found.attacks.items()))
+        log.table(f"level: {report.level}", ("attack", "result"), list(report.attacks.items()))
         for line in (
-            f"{held} of {len(found.attacks)} attacks failed, as they should",
-            found.reason,
-            found.fix,
+            f"{held} of {len(report.attacks)} attacks failed, as they should",
+            report.reason,
+            report.fix,
         ):
             if line:
                 log.say(line)
-    if not found.allowed:
+    if not report.allowed:
         raise typer.Exit(3)

@@ -1,8 +1,8 @@
 """Warm sandboxes: programs in, outcomes out, in their order.
 
-Each worker has a cell for candidates and, once there are tests, one for the judge. Verdicts are put
-together here, outside of both: the judge asks, the question goes to the candidate, its data goes
-back. To end early, to print or to overwrite anything gains nothing.
+Each worker has a sandbox for candidates and, once there are tests, one for the judge. Verdicts are
+put together here, outside of both: the judge asks, the question goes to the candidate, its data
+goes back. A program that ends early, prints or overwrites anything gains nothing.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dataclasses import asdict
 from typing import Any
 
 from thumbwheel.core import log
-from thumbwheel.sandbox.cell import Cell, Ended, Overdue, ProtocolError, Run
-from thumbwheel.sandbox.inside import wire
+from thumbwheel.sandbox.bubblewrap import DeadlineExceeded, Ended, ProtocolError, Run, Sandbox
+from thumbwheel.sandbox.inside import protocol
 from thumbwheel.sandbox.types import Job, Level, Limits, Refused, SandboxResult, State
 
-LONGEST_DETAIL = 2000
+MAX_DETAIL = 2000
 KILLED = -9
-NEAR = 0.9
+CPU_SHARE = 0.9
 """A program that was killed after this share of its processor time had used it up."""
 
 
 class Pool:
-    """Workers with cells; thread-safe. `trusted`: plain processes without walls, for code that its
-    owner trusts."""
+    """Workers with sandboxes; thread-safe. `trusted`: plain processes without a sandbox, for code
+    that its owner trusts."""
 
     def __init__(
         self,
@@ -39,11 +39,9 @@ class Pool:
         trusted: bool = False,
     ) -> None:
         self.workers, self.level, self.trusted = workers or os.cpu_count() or 1, level, trusted
-        self.limits = (
-            fitting(limits or Limits(), self.workers)
-            if level is Level.LIMITED and not trusted
-            else limits or Limits()
-        )
+        self.limits = limits or Limits()
+        if level is Level.LIMITED and not trusted:
+            self.limits = fit_to_memory(self.limits, self.workers)
         self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
         for _ in range(self.workers):
             self._idle.put(Worker(self))
@@ -57,14 +55,14 @@ class Pool:
         """One outcome per job. Programs do not see each other. Never on the caller's thread, where
         a signal could end a run halfway."""
         with ThreadPoolExecutor(self.workers) as threads:
-            return list(threads.map(self._one, jobs))
+            return list(threads.map(self._run_on_worker, jobs))
 
-    def _one(self, job: Job) -> SandboxResult:
+    def _run_on_worker(self, job: Job) -> SandboxResult:
         worker = self._idle.get()
         try:
             return worker.run(job)
         except BaseException as error:
-            worker.close()  # half a run is still in its cells, and would answer the next job
+            worker.close()  # half a run is still in its sandboxes, and would answer the next job
             if isinstance(error, Refused | ValueError):
                 return SandboxResult(State.BROKEN, str(error))
             raise
@@ -72,7 +70,8 @@ class Pool:
             self._idle.put(worker)
 
     def warm(self) -> None:
-        """Have the cells of the worker up that runs next. Raises Refused where one does not start."""
+        """Start the sandboxes of the worker that runs next. Raises Refused where one does not
+        start."""
         worker = self._idle.get()
         try:
             worker.warm()
@@ -80,13 +79,12 @@ class Pool:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """End all cells."""
         for _ in range(self.workers):
             self._idle.get().close()
 
-    def cell(self) -> Cell:
-        """A new cell of this pool's kind."""
-        return Cell(
+    def sandbox(self) -> Sandbox:
+        """A new sandbox of this pool's kind."""
+        return Sandbox(
             self.limits,
             sealed=not self.trusted,
             grouped=self.level is Level.STANDARD and not self.trusted,
@@ -97,7 +95,7 @@ class Worker:
     """Runs one job at a time."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool, self._cells = pool, dict[str, Cell]()
+        self._pool, self._sandboxes = pool, dict[str, Sandbox]()
 
     def run(self, job: Job) -> SandboxResult:
         """The outcome of a job. Raises Refused where its sandbox does not start, ValueError where
@@ -105,36 +103,40 @@ class Worker:
         self.warm(("candidate", "judge") if job.tests else ("candidate",))
         deadline = time.monotonic() + self._pool.limits.wall_seconds
         for _ in range(2):
-            found = self._judged(job, deadline) if job.tests else self._plain(job, deadline)
-            if found is not None:
-                return found
+            result = (
+                self._run_with_tests(job, deadline)
+                if job.tests
+                else self._run_without_tests(job, deadline)
+            )
+            if result is not None:
+                return result
             if time.monotonic() >= deadline:
                 break
         return SandboxResult(State.DIED, "the sandbox itself ended while this ran")
 
     def warm(self, kinds: Sequence[str] = ("candidate", "judge")) -> None:
-        """Start the cells that are not up, so that no program pays for it. Raises Refused where one
-        does not start."""
+        """Start the sandboxes that are not up, so that no program pays for it. Raises Refused where
+        one does not start."""
         for kind in kinds:
-            if kind not in self._cells:
-                self._cells[kind] = self._pool.cell()
+            if kind not in self._sandboxes:
+                self._sandboxes[kind] = self._pool.sandbox()
 
     def _begin(self, kind: str, job: dict[str, Any]) -> Run:
         self.warm((kind,))
-        return self._cells[kind].begin(job)
+        return self._sandboxes[kind].begin(job)
 
-    def _plain(self, job: Job, deadline: float) -> SandboxResult | None:
+    def _run_without_tests(self, job: Job, deadline: float) -> SandboxResult | None:
         run = self._begin("candidate", {"kind": job.language, "code": job.code})
         answer = _answer(run, None, deadline)
         if isinstance(answer, tuple) or "ended" not in answer:
             return self._outcome(run, *_started(answer))
         return self._outcome(run, State.DIED, "", ended=int(answer["ended"]))
 
-    def _judged(self, job: Job, deadline: float) -> SandboxResult | None:
+    def _run_with_tests(self, job: Job, deadline: float) -> SandboxResult | None:
         assert job.tests is not None  # noqa: S101 - the caller asked
         number = secrets.token_hex(16)
         tests = {"kind": "judge", **asdict(job.tests), "tests": job.tests.asserts}
-        wire.pack(tests)  # too long is known before anything runs
+        protocol.pack(tests)  # too long is known before anything runs
         program = {"kind": "python", "code": job.code, "id": number, "questions": True}
         run = self._begin("candidate", program)
         state, detail = _started(_answer(run, number, deadline))
@@ -156,32 +158,30 @@ class Worker:
     ) -> SandboxResult | None:
         """The outcome, with what the parent of the program says about its end, or with the exit
         code `ended` that a watcher saw; None where the sandbox was lost."""
-        how = run.finish()
-        if "code" not in how:
+        exit_status = run.finish()
+        if "code" not in exit_status:
             self._drop("candidate")
             return None
         limits = self._pool.limits
-        code = how["code"] if ended is None else ended
+        code = exit_status["code"] if ended is None else ended
         if state is State.DIED and run.stopped:
             state, detail = State.TIMEOUT, "it closed the conversation and went on"
         elif state is State.DIED and code == KILLED:
-            spent = how["cpu"] >= NEAR * limits.cpu_seconds
-            state, detail = (
-                (State.TIMEOUT, "processor time used up")
-                if spent
-                else (State.MEMORY, "killed, out of memory")
-            )
+            spent = exit_status["cpu"] >= CPU_SHARE * limits.cpu_seconds
+            if spent:
+                state, detail = State.TIMEOUT, "processor time used up"
+            else:
+                state, detail = State.MEMORY, "killed, out of memory"
         elif state is State.DIED:
             detail = f"it ended with {code} before its end"
-        shown = detail[:LONGEST_DETAIL].encode(errors="replace").decode()
-        return SandboxResult(state, shown, run.output, passed, round(how["cpu"], 3))
+        shown = detail[:MAX_DETAIL].encode(errors="replace").decode()
+        return SandboxResult(state, shown, run.output, passed, round(exit_status["cpu"], 3))
 
     def _drop(self, kind: str) -> None:
-        self._cells.pop(kind).close()
+        self._sandboxes.pop(kind).close()
 
     def close(self) -> None:
-        """End its cells."""
-        for kind in list(self._cells):
+        for kind in list(self._sandboxes):
             self._drop(kind)
 
 
@@ -206,15 +206,13 @@ def _answer(run: Run, number: str | None, deadline: float) -> dict[str, Any] | t
         answer = run.receive(deadline)
     except Ended:
         return State.DIED, "it ended without an answer"
-    except Overdue:
+    except DeadlineExceeded:
         return State.TIMEOUT, "no answer in time"
     except ProtocolError as error:
         return State.LIED, str(error)
-    return (
-        answer
-        if answer.get("id") == number
-        else (State.LIED, "an answer to something that was not asked")
-    )
+    if answer.get("id") != number:
+        return State.LIED, "an answer to something that was not asked"
+    return answer
 
 
 def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tuple[bool, ...]]:
@@ -222,56 +220,56 @@ def _relay(judge: Run, candidate: Run, deadline: float) -> tuple[State, str, tup
     asked = False
     while True:
         try:
-            said = judge.receive(deadline)
-        except Overdue:
+            message = judge.receive(deadline)
+        except DeadlineExceeded:
             return State.TIMEOUT, "its answers could not be judged in time", ()
         except (Ended, ProtocolError):
-            state = (
-                State.TIMEOUT if asked else State.BROKEN
-            )  # over an answer: what it died of came from the candidate
+            # once an answer is there, what it died of came from the candidate
+            state = State.TIMEOUT if asked else State.BROKEN
             return state, "the judge ended without a verdict", ()
-        if "verdict" in said:
-            verdict = said["verdict"]
+        if "verdict" in message:
+            verdict = message["verdict"]
             if "broken" in verdict:
                 return State.BROKEN, f"the tests cannot run: {verdict['broken']}", ()
             return State.DONE, verdict["detail"], tuple(verdict["passed"])
-        answer = _put(candidate, said, deadline, asked)
+        answer = _ask_candidate(candidate, message, deadline, asked)
         if isinstance(answer, tuple):
             return *answer, ()
         asked = True
-        failed = _handed(judge, answer, deadline)
+        failed = _pass_answer(judge, answer, deadline)
         if failed:
             return *failed, ()
 
 
-def _put(
+def _ask_candidate(
     candidate: Run, question: dict[str, Any], deadline: float, asked: bool
 ) -> dict[str, Any] | tuple[State, str]:
     """What the candidate says to a question of the judge; `asked`: it may hold earlier answers."""
     number = secrets.token_hex(16)
     try:
         candidate.send({**question, "id": number}, deadline)
-    except Overdue:
+    except DeadlineExceeded:
         return State.TIMEOUT, "no answer in time"
     except Ended:
         return State.DIED, "it ended before all tests were asked"
     except ValueError as error:  # too long, with its number
-        return State.LIED if asked else State.BROKEN, f"a question that cannot be sent: {error}"
+        state = State.LIED if asked else State.BROKEN
+        return state, f"a question that cannot be sent: {error}"
     return _answer(candidate, number, deadline)
 
 
-def _handed(judge: Run, answer: dict[str, Any], deadline: float) -> tuple[State, str] | None:
+def _pass_answer(judge: Run, answer: dict[str, Any], deadline: float) -> tuple[State, str] | None:
     """Hand an answer to the judge; what became of the candidate where that fails."""
     try:
         judge.send(answer, deadline)
-    except (Overdue, Ended):
+    except (DeadlineExceeded, Ended):
         return State.TIMEOUT, "the judge ended over its answers"
     except ValueError as error:
         return State.LIED, f"an answer that cannot be handed on: {error}"
     return None
 
 
-def fitting(limits: Limits, workers: int) -> Limits:
+def fit_to_memory(limits: Limits, workers: int) -> Limits:
     """Limits whose processes, each at its own limit of memory, fit into half of the machine's.
     Raises Refused where none does."""
     budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2 // workers // (1 << 20)

@@ -1,5 +1,4 @@
-"""The verb of this stage: run programs where that is safe, on warm sandboxes that last as long as
-this process."""
+"""Runs programs where that is safe, on warm sandboxes that last as long as this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nouns of the sandbox: limits, how safe it is here, how a run ended."""
+"""Types of the sandbox: limits, how safe it is here, how a run ended."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ def NAME(*a, **k): return L()
 """,
     "patched builtins": """
 import builtins
-for n in ('all', 'any', 'isinstance', 'issubclass', 'type', 'len', 'abs', 'sorted', 'bool', 'eval', 'exec', 'compile'):
+for n in ('all', 'any', 'isinstance', 'issubclass', 'type', 'len', 'abs', 'sorted', 'bool',
+          'eval', 'exec', 'compile'):
     setattr(builtins, n, lambda *a, **k: True)
 def NAME(*a, **k): return True
 """,
@@ -72,14 +73,14 @@ def NAME(*a, **k): raise AssertionError
 """,
     "raises AssertionError": "def NAME(*a, **k): raise AssertionError('passed')",
     "patched encode": """
-import inside.wire, inside.work
-inside.work.encode = inside.wire.encode = lambda *a: ['bool', True]
+import inside.protocol, inside.work
+inside.work.encode = inside.protocol.encode = lambda *a: ['bool', True]
 def NAME(*a, **k): return None
 """,
     "patched verdict": """
 import inside.judge, inside.work
 inside.judge.verdict = lambda *a: dict(verdict=dict(passed=[True], detail=''))
-inside.judge.one = lambda test: None
+inside.judge.run_test = lambda test: None
 def NAME(*a, **k): return None
 """,
     "patched json": """
@@ -88,10 +89,12 @@ json.dumps = lambda *a, **k: '{"verdict": {"passed": [true], "detail": ""}}'
 def NAME(*a, **k): return 1
 """,
     "another writer": """
-import inside.wire
+import inside.protocol
 def send(self, message):
-    self.connection.sendall(inside.wire.pack(dict(message, passed=[True], verdict=dict(passed=[True], detail=''), value=['bool', True])))
-inside.wire.Talk.send = send
+    verdict = dict(passed=[True], detail='')
+    frame = dict(message, passed=[True], verdict=verdict, value=['bool', True])
+    self.connection.sendall(inside.protocol.pack(frame))
+inside.protocol.Channel.send = send
 def NAME(*a, **k): return None
 """,
     "writes a verdict itself": """

@@ -1,4 +1,4 @@
-"""Programs of the escape battery: how they end, what takes time, what could survive, and scripts."""
+"""Programs of the escape battery: how they end, what takes time or survives, and scripts."""
 
 from thumbwheel.sandbox.types import State
 
@@ -105,13 +105,15 @@ os._exit(0)
 """,
     "by every conversation that there is": """
 import gc, json, os, socket, struct
-from inside import wire
-numbers = [None] + [one['id'] for one in gc.get_objects() if isinstance(one, dict) and isinstance(one.get('id'), str)]
+from inside import protocol
+numbers = [None]
 for one in gc.get_objects():
-    if isinstance(one, wire.Talk) or isinstance(one, socket.socket):
+    if isinstance(one, dict) and isinstance(one.get('id'), str): numbers.append(one['id'])
+for one in gc.get_objects():
+    if isinstance(one, protocol.Channel) or isinstance(one, socket.socket):
         for number in numbers:
-            frame = wire.pack({'id': number, 'done': True})
-            try: (one.connection if isinstance(one, wire.Talk) else one).sendall(frame)
+            frame = protocol.pack({'id': number, 'done': True})
+            try: (one.connection if isinstance(one, protocol.Channel) else one).sendall(frame)
             except Exception: pass
 raise SystemExit(0)
 """,
@@ -135,9 +137,9 @@ os._exit(0)
 """,
     "by what runs it": """
 import os, sys
-import inside.work, inside.watched, inside.ending
-inside.ending.ran = lambda *a: {'done': True}
-inside.work.raised = inside.ending.raised = lambda *a: {'done': True}
+import inside.work, inside.supervised, inside.execution
+inside.execution.run_program = lambda *a: {'done': True}
+inside.work.describe_error = inside.execution.describe_error = lambda *a: {'done': True}
 sys.exit(0)
 """,
     "by a frame that goes on": """
@@ -160,8 +162,8 @@ if os.fork():
 
 SAY_DONE_SHELL = {
     "by an exit code": "exit 0",
-    "by the descriptor of its last line": "for n in 3 4 5 6 7 8 9 10; do echo done >&$n; echo 'end 0' >&$n; done 2>/dev/null; "
-    "exit "
+    "by the descriptor of its last line": "for n in 3 4 5 6 7 8 9 10; do "
+    "echo done >&$n; echo 'end 0' >&$n; done 2>/dev/null; exit "
     "0",
     "by another printf": "printf() { command printf 'end 0\\n'; }; exit 0",
     "by a trap": "trap 'echo end 0 >&9' EXIT; false; exit 1",
@@ -244,12 +246,12 @@ assert json.dumps(1) == '1' and math.sqrt(4) == 2
     "a changed builtin": ("import builtins; builtins.len = lambda x: 7", "assert len([]) == 0"),
     "a changed parent": (
         """
-import inside.work, inside.wire
-inside.work.candidate = inside.wire.encode = None
+import inside.work, inside.protocol
+inside.work.candidate = inside.protocol.encode = None
 """,
         """
-import inside.wire
-assert inside.wire.encode(1) == ['int', '1']
+import inside.protocol
+assert inside.protocol.encode(1) == ['int', '1']
 """,
     ),
     "the environment": (

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.required import missing
-from thumbwheel.sandbox.cell import ENVIRONMENT
-from thumbwheel.sandbox.tree import tree
+from thumbwheel.sandbox.bubblewrap import ENVIRONMENT
+from thumbwheel.sandbox.root_files import root_files
 
 USER = 61180
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ def test_the_battery_holds_as_an_ordinary_user(report):
     if closed:
         said = f"another user cannot read {closed[0]}"
         missing("sandbox", said)
-    interpreter = tree().root / "py"
+    interpreter = root_files().root / "py"
     home = Path(tempfile.mkdtemp(prefix="thumbwheel-user-"))
     os.chown(home, USER, USER)
     environment = {
@@ -81,8 +81,11 @@ def test_the_battery_holds_as_an_ordinary_user(report):
 
 def test_the_interpreter_of_these_tests_is_the_one_of_the_tree(report):
     done = subprocess.run(
-        [tree().root / "py/bin/python3", "-c", "import sys; print(sys.version)"],
-        env={"LD_LIBRARY_PATH": str(tree().root / "py/lib"), "PYTHONHOME": str(tree().root / "py")},
+        [root_files().root / "py/bin/python3", "-c", "import sys; print(sys.version)"],
+        env={
+            "LD_LIBRARY_PATH": str(root_files().root / "py/lib"),
+            "PYTHONHOME": str(root_files().root / "py"),
+        },
         capture_output=True,
         text=True,
         check=True,

@@ -153,7 +153,7 @@ def test_limits_of_the_cgroup_are_read_back_and_it_is_removed(report):
         pytest.skip(f"no cgroup: {report.reason}")
     made = Pool(LIMITS, workers=1, level=report.level)
     one(made, "1")
-    group = made._idle.queue[0]._cells["candidate"].group
+    group = made._idle.queue[0]._sandboxes["candidate"].group
     held = {
         file.name: file.read_text().strip()
         for folder in group.folders

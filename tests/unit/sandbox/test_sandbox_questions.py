@@ -273,7 +273,9 @@ def test_what_the_questions_need_of_a_setup_is_there(pool):
     assert (found.state, found.passed) == (State.DONE, (True,) * 4), found.detail
 
 
-EVALUATED = "__import__('sys').modules['inside.judge'].__dict__.update(one=lambda test: None) or 3"
+EVALUATED = (
+    "__import__('sys').modules['inside.judge'].__dict__.update(run_test=lambda test: None) or 3"
+)
 EVALUATING = {
     "asked whole": (Asked(("assert eval(f(1)) == 4",)), (False,)),
     "executed by the candidate": (Asked(("exec(f(1))\nassert f(2) == 4",)), (False,)),
@@ -288,9 +290,8 @@ EVALUATING = {
     ),
     "caught by a check": (
         Asked(
-            check="def check(c):\n    try:\n        assert eval(c(1)) == 4\n    except Exception:\n "
-            " "
-            "      pass",
+            check="def check(c):\n    try:\n        assert eval(c(1)) == 4\n"
+            "    except Exception:\n        pass",
             entry_point="f",
         ),
         (),

@@ -21,10 +21,21 @@ from functools import partial
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from .asking import GUARD, Candidate, FromCandidate, TestsBroken, value
-from .questions import ASK, Asked, InPlace, asserted, binds, bound, loaded, modules, needs, touched
+from .candidate_proxy import GUARD, Candidate, CandidateError, TestsBroken, ask
+from .protocol import ANNOTATIONS_FLAG, Channel, encode
+from .questions import (
+    ASK,
+    InPlace,
+    QuestionTransformer,
+    asserted,
+    binds,
+    bound,
+    loaded,
+    modules,
+    needs,
+    touched,
+)
 from .verdict_source import Flow, Undecided, asked_function
-from .wire import LATE, Talk, encode
 
 
 class Test(NamedTuple):
@@ -35,51 +46,49 @@ class Test(NamedTuple):
     names: set[str]
 
 
-def verdict(talk: Talk, job: dict[str, Any]) -> dict[str, Any]:
+def verdict(channel: Channel, job: dict[str, Any]) -> dict[str, Any]:
     """{"passed": [bool, ...], "detail": the first failure}, or {"broken": why the tests cannot
     run}."""
     sys.addaudithook(GUARD)
-    warnings.filterwarnings(
-        "error", "NotImplemented should not be used", DeprecationWarning
-    )  # it is true, and no verdict
+    # NotImplemented is true, and no verdict
+    warnings.filterwarnings("error", "NotImplemented should not be used", DeprecationWarning)
     try:
-        tests = functional(talk, job) if job.get("check") else asserts(talk, job)
+        tests = (
+            check_function_test(channel, job) if job.get("check") else assert_tests(channel, job)
+        )
     except (TestsBroken, SyntaxError, ValueError) as error:
         return {"verdict": {"broken": f"{type(error).__name__}: {error}"[:2000]}}
     try:
-        results = [one(test) for test in tests]
+        results = [run_test(test) for test in tests]
         if GUARD.refused:
             raise TestsBroken(GUARD.refused)
     except TestsBroken as error:
         return {"verdict": {"broken": str(error)[:2000]}}
-    return {
-        "verdict": {
-            "passed": [text is None for text in results],
-            "detail": next((text for text in results if text is not None), ""),
-        }
-    }
+    failures = [text for text in results if text is not None]
+    passed = [text is None for text in results]
+    return {"verdict": {"passed": passed, "detail": failures[0] if failures else ""}}
 
 
-def one(test: Test) -> str | None:
+def run_test(test: Test) -> str | None:
     """What is wrong with the candidate by this test; None where nothing is."""
     try:
         test.run()
     except TestsBroken:
         raise
-    except FromCandidate as error:
-        return f"it raised: {error.told or said(error)}"[:2000]
+    except CandidateError as error:
+        return f"it raised: {error.shown or error_text(error)}"[:2000]
     except AssertionError as error:
-        return f"not as expected: {said(error)}"[:2000].removesuffix(": ")
+        return f"not as expected: {error_text(error)}"[:2000].removesuffix(": ")
     except (NameError, ImportError) as error:
         if isinstance(error, UnboundLocalError) or error.name in test.names:
-            return said(error)
-        raise TestsBroken(said(error)) from None
+            return error_text(error)
+        raise TestsBroken(error_text(error)) from None
     except Exception as error:  # noqa: BLE001 - what the candidate gave cannot be compared
-        return f"{type(error).__name__}: {said(error)}"[:2000]
+        return f"{type(error).__name__}: {error_text(error)}"[:2000]
     return None
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Its text; what it holds may be an answer that cannot be shown."""
     try:
         return str(error)
@@ -87,23 +96,23 @@ def said(error: BaseException) -> str:
         return f"{type(error).__name__} over an answer that cannot be shown"
 
 
-def functional(talk: Talk, job: dict[str, Any]) -> list[Test]:
+def check_function_test(channel: Channel, job: dict[str, Any]) -> list[Test]:
     """The `check` function of a task, for the candidate's entry point; names of the task's own head
     are the judge's."""
     space: dict[str, Any] = {"__name__": "tests"}
     setup, tree = job.get("setup") or "", InPlace().visit(ast.parse(job["check"]))
     try:
         for text in (job.get("head") or "", setup):
-            exec(compile(text, "<tests>", "exec", LATE, dont_inherit=True), space)
+            exec(compile(text, "<tests>", "exec", ANNOTATIONS_FLAG, dont_inherit=True), space)
         exec(compile(ast.fix_missing_locations(tree), "<tests>", "exec", dont_inherit=True), space)
         check = space["check"]
     except BaseException as error:  # noqa: BLE001 - whatever it was, the task cannot be judged
         raise TestsBroken(f"{type(error).__name__}: {error}") from None
-    candidate = Candidate(talk, job["entry_point"])
+    candidate = Candidate(channel, job["entry_point"])
     space[job["entry_point"]] = candidate
 
     def test() -> None:
-        share(talk, ast.parse(setup).body, set(), space, job["entry_point"])
+        send_setup(channel, ast.parse(setup).body, set(), space, job["entry_point"])
         try:
             check(candidate)
         finally:
@@ -113,102 +122,102 @@ def functional(talk: Talk, job: dict[str, Any]) -> list[Test]:
     return [Test(test, bound(tree))]
 
 
-def asserts(talk: Talk, job: dict[str, Any]) -> list[Test]:
+def assert_tests(channel: Channel, job: dict[str, Any]) -> list[Test]:
     """One test per assert statement of the task."""
-    space: dict[str, Any] = {"__name__": "tests", ASK: lambda text: value(talk, {"ask": text})}
+    space: dict[str, Any] = {"__name__": "tests", ASK: lambda text: ask(channel, {"ask": text})}
     setup, entry = ast.parse(job.get("setup") or "").body, job.get("entry_point")
-    known = own(setup, space) - {entry}
-    classes = {one.name for one in setup if isinstance(one, ast.ClassDef)}
-    found, needed = [], set[str]()
+    judge_names = run_setup(setup, space) - {entry}
+    classes = {statement.name for statement in setup if isinstance(statement, ast.ClassDef)}
+    tests, needed = [], set[str]()
     for text in job["tests"]:
-        for name in modules(ast.parse(text)) - known:
+        for name in modules(ast.parse(text)) - judge_names:
             space[name] = importlib.import_module(name)
-            known.add(name)
+            judge_names.add(name)
         # a class of the setup is the judge's, unless a test has nothing else to ask: then it is the
         # outline of what was asked for
-        asked, tree = next(
-            (one for names in (known, known - classes) if (one := questioned(text, names, entry))),
-            (None, None),
-        )
-        if asked is None or tree is None:
+        questioned = put_questions(text, judge_names, entry)
+        questioned = questioned or put_questions(text, judge_names - classes, entry)
+        if questioned is None:
             raise TestsBroken(f"the test {text[:200]!r} asserts nothing about the candidate")
+        transformer, tree = questioned
         code = compile(ast.fix_missing_locations(tree), "<test>", "exec", dont_inherit=True)
-        run = partial(
-            asserting, code, space, {name: Candidate(talk, name) for name in asked.proxies}
-        )
-        found.append(Test(run, bound(tree)))
-        needed |= asked.needed | asked.proxies
+        candidates = {name: Candidate(channel, name) for name in transformer.proxies}
+        tests.append(Test(partial(run_assert, code, space, candidates), bound(tree)))
+        needed |= transformer.needed | transformer.proxies
     try:
-        share(talk, setup, needed, space, entry)
-    except FromCandidate as error:
-        return [Test(partial(failing, error), set()) for _ in found]
-    return found
+        send_setup(channel, setup, needed, space, entry)
+    except CandidateError as error:
+        return [Test(partial(raise_error, error), set()) for _ in tests]
+    return tests
 
 
-def questioned(text: str, known: set[str], entry: str | None) -> tuple[Asked, ast.Module] | None:
+def put_questions(
+    text: str, judge_names: set[str], entry: str | None
+) -> tuple[QuestionTransformer, ast.Module] | None:
     """A test with its questions in place; None where it asserts nothing about the candidate."""
     tree = ast.parse(text)
-    asked = Asked(known, bound(tree))
+    transformer = QuestionTransformer(judge_names, bound(tree))
+    is_candidate_call = transformer.is_candidate_call
     try:
-        function = asked_function(tree, asked.theirs, entry)
+        function = asked_function(tree, is_candidate_call, entry)
     except Undecided as error:
         raise TestsBroken(
             f"the test {text[:200]!r} calls {error}, which only the program defines: name the one "
             "that it is about as entry_point"
         ) from None
-    if (
-        function is not None
-        and (name := Flow(tree, asked.theirs, function).verdict_by()) is not None
-    ):
+    decider = None
+    if function is not None:
+        decider = Flow(tree, is_candidate_call, function).verdict_by()
+    if decider is not None:
         raise TestsBroken(
             f"in the test {text[:200]!r} the program itself would say whether its answer is "
-            f"right: {name!r} is not known here, "
-            f"and the test is about {function!r}"
+            f"right: {decider!r} is not known here, and the test is about {function!r}"
         )
-    return (asked, tree) if asserted(asked, tree.body) else None
+    return (transformer, tree) if asserted(transformer, tree.body) else None
 
 
-def asserting(code: CodeType, space: dict[str, Any], more: dict[str, Any]) -> None:
-    """A test: names that it changes are its own."""
+def run_assert(code: CodeType, space: dict[str, Any], more: dict[str, Any]) -> None:
+    """Run a test; names that it changes stay its own."""
     exec(code, {**space, **more})
 
 
-def failing(error: Exception) -> None:
+def raise_error(error: Exception) -> None:
     """A test whose setup the candidate's program could not do."""
     raise error
 
 
-def own(setup: list[ast.stmt], space: dict[str, Any]) -> set[str]:
+def run_setup(setup: list[ast.stmt], space: dict[str, Any]) -> set[str]:
     """Do what the setup needs no candidate for. Returns the known names; raises TestsBroken where a
     compound statement needs one.
 
     A plain assignment from the candidate's names, and a class that needs them, stay the
     candidate's.
     """
-    known = set(vars(builtins)) | set(space)
+    names = set(vars(builtins)) | set(space)
     for statement in setup:
-        needed = loaded(statement) - known
+        needed = loaded(statement) - names
         if not needed or isinstance(statement, ast.Import | ast.ImportFrom | ast.FunctionDef):
+            module = ast.Module([statement], [])
             try:
-                exec(
-                    compile(
-                        ast.Module([statement], []), "<setup>", "exec", LATE, dont_inherit=True
-                    ),
-                    space,
-                )
+                code = compile(module, "<setup>", "exec", ANNOTATIONS_FLAG, dont_inherit=True)
+                exec(code, space)
             except Exception as error:  # noqa: BLE001 - whatever it was, the task cannot be judged
                 raise TestsBroken(f"the setup: {type(error).__name__}: {error}") from None
-            known |= set(space)
+            names |= set(space)
         elif isinstance(statement, ast.Try | ast.If | ast.For | ast.While | ast.With):
             raise TestsBroken(
                 f"the setup {ast.unparse(statement)[:200]!r} needs {sorted(needed)} of the "
                 "candidate"
             )
-    return known
+    return names
 
 
-def share(
-    talk: Talk, setup: list[ast.stmt], needed: set[str], space: dict[str, Any], entry: str | None
+def send_setup(
+    channel: Channel,
+    setup: list[ast.stmt],
+    needed: set[str],
+    space: dict[str, Any],
+    entry: str | None,
 ) -> None:
     """Give the candidate the imports of a setup and what makes these names; data go as values that
     were made here.
@@ -216,38 +225,37 @@ def share(
     The rest of a setup may hold what is right, and what it has under the name that the program is
     asked for certainly does. Raises what the candidate raises over it.
     """
-    body = [one for one in setup if entry is None or entry not in binds(one)]
-    chosen: set[ast.stmt] = {one for one in body if isinstance(one, ast.Import | ast.ImportFrom)}
-    defined = set().union(
-        *(
-            binds(one)
-            for one in body
-            if isinstance(one, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom)
-        )
-    )
-    made = set().union(*map(binds, body))
+    imports = ast.Import | ast.ImportFrom
+    body = [statement for statement in setup if entry is None or entry not in binds(statement)]
+    chosen: set[ast.stmt] = {statement for statement in body if isinstance(statement, imports)}
+    defined, assigned = set[str](), set[str]()
+    for statement in body:
+        assigned |= binds(statement)
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef | imports):
+            defined |= binds(statement)
+
+    # follow what each name needs; what is data goes as a value
     values, waiting, done = dict[str, Any](), needed - {entry}, set[str]()
     while waiting:
         name = waiting.pop()
         done.add(name)
-        if name in space and (held := data(space[name])) is not None:
-            values[name] = held
+        if name in space and (encoded := as_data(space[name])) is not None:
+            values[name] = encoded
             continue
-        for one in body if name in made else ():
-            if one not in chosen and name in (binds(one) if name in defined else touched(one)):
-                chosen.add(one)
-                waiting |= needs(one) - done - {entry}
-    found = [ast.unparse(one) for one in body if one in chosen]
-    found += [
-        f"import {name}"
-        for name in sorted(done - defined)
-        if isinstance(space.get(name), ModuleType)
-    ]
-    if found or values:
-        value(talk, {"setup": "\n".join(found), "values": values})
+        makes = binds if name in defined else touched
+        makers = [statement for statement in body if name in makes(statement)]
+        for statement in set(makers) - chosen if name in assigned else ():
+            chosen.add(statement)
+            waiting |= needs(statement) - done - {entry}
+
+    lines = [ast.unparse(statement) for statement in body if statement in chosen]
+    modules = [name for name in done - defined if isinstance(space.get(name), ModuleType)]
+    lines += [f"import {name}" for name in sorted(modules)]
+    if lines or values:
+        ask(channel, {"setup": "\n".join(lines), "values": values})
 
 
-def data(held: Any) -> Any:
+def as_data(held: Any) -> Any:
     """The value for the wire; None for what is no data."""
     try:
         return encode(held)

@@ -13,63 +13,60 @@ GATHERING = frozenset({"list", "tuple"})
 """What takes all items of an answer as they are: asked with it, so that they come at once."""
 
 
-def asserted(asked: Asked, body: list[ast.stmt]) -> bool:
-    """Put the questions into a test. Returns whether one of its own asserts depends on an answer."""
-    found, answers = False, set[str]()
-    for place, statement in enumerate(body):
-        asked.seen = False
+def asserted(transformer: QuestionTransformer, body: list[ast.stmt]) -> bool:
+    """Put the questions into a test. Returns whether one of its asserts depends on an answer."""
+    depends, answers = False, set[str]()
+    for index, statement in enumerate(body):
+        transformer.asked = False
         if isinstance(statement, ast.Assert):
             read = names(statement.test)
-            statement.test, statement.msg = (
-                asked.visit(statement.test),
-                None,
-            )  # a message asks nothing
-            found |= not isinstance(statement.test, ast.Tuple) and (
-                asked.seen or bool(read & answers)
+            statement.test = transformer.visit(statement.test)
+            statement.msg = None  # a message asks nothing
+            depends |= not isinstance(statement.test, ast.Tuple) and (
+                transformer.asked or bool(read & answers)
             )
         else:
-            body[place] = asked.visit(statement)
-            if asked.seen and isinstance(
+            body[index] = transformer.visit(statement)
+            if transformer.asked and isinstance(
                 statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.FunctionDef
             ):
                 answers |= binds(statement)
-            elif asked.seen and isinstance(statement, ast.Expr):
-                answers |= (
-                    names(statement) & asked.bound
-                )  # what it was called with, which it may have changed
-    return found
+            elif transformer.asked and isinstance(statement, ast.Expr):
+                # what it was called with, which it may have changed
+                answers |= names(statement) & transformer.bound
+    return depends
 
 
 def names(tree: ast.AST) -> set[str]:
     """All names in it."""
-    return {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def modules(tree: ast.AST) -> set[str]:
     """Modules of the library that a test names without an import: what it takes an attribute of."""
     used = {
-        one.value.id
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
+        node.value.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
     return used & sys.stdlib_module_names
 
 
 def bound(tree: ast.AST) -> set[str]:
     """Names that it binds, at any depth."""
-    found = set[str]()
-    for one in ast.walk(tree):
-        if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load):
-            found.add(one.id)
-        elif isinstance(one, ast.alias):
-            found.add((one.asname or one.name).partition(".")[0])
-        elif isinstance(one, ast.FunctionDef | ast.ClassDef):
-            found.add(one.name)
-        elif isinstance(one, ast.arg):
-            found.add(one.arg)
-        elif isinstance(one, ast.ExceptHandler) and one.name:
-            found.add(one.name)
-    return found
+    names = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.add(node.name)
+    return names
 
 
 def binds(statement: ast.stmt) -> set[str]:
@@ -109,32 +106,36 @@ def base_name(call: ast.Call) -> str:
 def loaded(statement: ast.stmt) -> set[str]:
     """Names that a statement reads and does not itself make."""
     read = {
-        one.id
-        for one in ast.walk(statement)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     }
     if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
         return read - (bound(statement.value) if statement.value else set())
     return read - bound(statement)
 
 
-class Asked(ast.NodeTransformer):
+class QuestionTransformer(ast.NodeTransformer):
     """Puts a question in the place of every outermost call of the candidate. `bound`: names that
     the test binds itself."""
 
-    def __init__(self, known: set[str], bound: set[str]) -> None:
-        self.known, self.bound = known, bound
+    def __init__(self, judge_names: set[str], bound: set[str]) -> None:
+        self.judge_names, self.bound = judge_names, bound
         self.proxies, self.needed = set[str](), set[str]()
-        self.seen = False
+        self.asked = False
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """A call: the candidate's, or one whose arguments may hold one."""
         outer = node.func.id if isinstance(node.func, ast.Name) else ""
-        evaluates = outer in EVALUATORS and any(self.theirs(one) for one in ast.walk(node))
-        gathers = outer in GATHERING and len(node.args) == 1 and self.theirs(node.args[0])
-        if not (evaluates or gathers or self.theirs(node)):
+        evaluates = outer in EVALUATORS and any(
+            self.is_candidate_call(node) for node in ast.walk(node)
+        )
+        gathers = (
+            outer in GATHERING and len(node.args) == 1 and self.is_candidate_call(node.args[0])
+        )
+        if not (evaluates or gathers or self.is_candidate_call(node)):
             return self.generic_visit(node)
-        self.seen = True
+        self.asked = True
         if not (names(node) - bound(node)) & self.bound:
             return self._question(node)
         if isinstance(node.func, ast.Attribute):
@@ -146,7 +147,11 @@ class Asked(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         """A call whose result nobody takes is made for what it does to its arguments."""
         call = node.value
-        alone = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and self.theirs(call)
+        alone = (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and self.is_candidate_call(call)
+        )
         self.generic_visit(node)
         if (
             alone
@@ -157,11 +162,11 @@ class Asked(ast.NodeTransformer):
             node.value.func = ast.Attribute(node.value.func, "in_place", ast.Load())
         return node
 
-    def theirs(self, node: ast.AST) -> bool:
+    def is_candidate_call(self, node: ast.AST) -> bool:
         """Whether it calls something by a name, dotted or not, that neither the judge nor the test
         knows."""
         name = base_name(node) if isinstance(node, ast.Call) else ""
-        return bool(name) and name not in self.known | self.bound
+        return bool(name) and name not in self.judge_names | self.bound
 
     def _question(self, node: ast.expr) -> ast.Call:
         self.needed |= names(node)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from .questions import EVALUATORS, base_name, bound, names
 
-IsTheirs = Callable[[ast.AST], bool]
+IsCandidateCall = Callable[[ast.AST], bool]
 """Whether a node is a call of something that only the program defines."""
 
 
@@ -25,12 +25,16 @@ class Undecided(Exception):
     point."""
 
 
-def asked_function(tree: ast.AST, theirs: IsTheirs, entry: str | None) -> str | None:
-    """The function of the program that a test is about; None where it calls none. Raises Undecided."""
+def asked_function(
+    tree: ast.AST, is_candidate_call: IsCandidateCall, entry: str | None
+) -> str | None:
+    """The function of the program that a test is about; None for none. Raises Undecided."""
     if entry is not None:
         return entry
     called = {
-        base_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and theirs(node)
+        base_name(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and is_candidate_call(node)
     }
     if len(called) > 1:
         raise Undecided(" and ".join(sorted(called)))
@@ -43,8 +47,8 @@ class Flow:
     `inputs` are the names that hold such a value, or that may have been changed into one.
     """
 
-    def __init__(self, tree: ast.Module, theirs: IsTheirs, entry: str) -> None:
-        self._tree, self._theirs, self._entry = tree, theirs, entry
+    def __init__(self, tree: ast.Module, is_candidate_call: IsCandidateCall, entry: str) -> None:
+        self._tree, self._theirs, self._entry = tree, is_candidate_call, entry
         self._bound = bound(tree)
         self.inputs = set[str]()
         while self._spread():
@@ -124,9 +128,8 @@ class Flow:
                 [*statement.body, *statement.orelse]
             )
         if isinstance(statement, ast.Try):
-            for caught in (
-                statement.body if statement.handlers else []
-            ):  # to raise there would decide what happens next
+            # to raise there would decide what happens next
+            for caught in statement.body if statement.handlers else []:
                 if (name := self._foreign(caught)) is not None:
                     return name
             handled = [inner for handler in statement.handlers for inner in handler.body]

@@ -1,5 +1,5 @@
 """What a child does: run a program and answer questions about it, have one run that nobody asks
-anything (watched.py), or judge.
+anything (supervised.py), or judge.
 
 The answers of a candidate are data and nothing else: whatever its code does to this process, it can
 only choose which data to send, and what would be right is not in its sandbox. Every question has a
@@ -13,40 +13,40 @@ import os
 import socket
 from typing import Any
 
-from . import ending, judge, watched
-from .ending import flush, raised
-from .wire import LATE, Talk, decode, encode
+from . import execution, judge, supervised
+from .execution import describe_error, flush
+from .protocol import ANNOTATIONS_FLAG, Channel, decode, encode
 
 
 def serve(connection: socket.socket) -> None:
     """Read one job and do it; never returns."""
-    talk = Talk(connection)
-    job = talk.receive()
+    channel = Channel(connection)
+    job = channel.receive()
     if job["kind"] == "judge":
-        talk.send(judge.verdict(talk, job))
+        channel.send(judge.verdict(channel, job))
     elif job.get("questions"):
-        candidate(talk, job)
+        candidate(channel, job)
     else:
-        talk.send(watched.run(connection, job["kind"], job["code"]))
+        channel.send(supervised.run(connection, job["kind"], job["code"]))
     flush()
     os._exit(0)
 
 
-def candidate(talk: Talk, job: dict[str, Any]) -> None:
+def candidate(channel: Channel, job: dict[str, Any]) -> None:
     """Run the program, say how that went, then answer questions until there are none."""
     program = Program()
-    found = ending.ran(job["code"], program.space)
-    talk.send({"id": job["id"]} | found)
-    while "done" in found:
+    result = execution.run_program(job["code"], program.space)
+    channel.send({"id": job["id"]} | result)
+    while "done" in result:
         try:
-            question = talk.receive()
+            question = channel.receive()
         except EOFError:
             return
         answer = program.reply(question)
         try:
-            talk.send({"id": question["id"]} | answer)
+            channel.send({"id": question["id"]} | answer)
         except ValueError as error:
-            talk.send(
+            channel.send(
                 {
                     "id": question["id"],
                     "raised": "OverflowError",
@@ -60,7 +60,7 @@ class Program:
     their numbers."""
 
     def __init__(self) -> None:
-        self.space, self._held = ending.main_space(), list[Any]()
+        self.space, self._objects = execution.new_main_namespace(), list[Any]()
 
     def reply(self, question: dict[str, Any]) -> dict[str, Any]:
         """The value of what is asked, or what was raised on the way."""
@@ -70,9 +70,11 @@ class Program:
             return {"value": encode(value, self._describe)}
         except BaseException as error:  # noqa: BLE001 - a candidate may raise anything
             try:
-                return raised(error) | {"arguments": encode(list(error.args), self._describe)}
+                return describe_error(error) | {
+                    "arguments": encode(list(error.args), self._describe)
+                }
             except BaseException:  # noqa: BLE001 - and say anything about it
-                return raised(error)
+                return describe_error(error)
 
     def _value(self, question: dict[str, Any]) -> Any:
         """Of an expression (`ask`), of an `attribute` of an object, of its next items (`take`), or
@@ -82,32 +84,34 @@ class Program:
                 compile(question["ask"], "<question>", "eval", dont_inherit=True), self.space
             )
         if "setup" in question:
-            own = {
-                name: one for name, one in self.space.items() if callable(one)
-            }  # a program comes after the setup, and may define anew
-            self.space |= {
-                name: decode(given, self._found) for name, given in question["values"].items()
-            }
-            exec(compile(question["setup"], "<setup>", "exec", LATE, dont_inherit=True), self.space)
-            self.space |= own
+            # a program comes after the setup, and may define its functions anew
+            functions = {name: value for name, value in self.space.items() if callable(value)}
+            for name, encoded in question["values"].items():
+                self.space[name] = decode(encoded, self._object)
+            setup = question["setup"]
+            code = compile(setup, "<setup>", "exec", ANNOTATIONS_FLAG, dont_inherit=True)
+            exec(code, self.space)
+            self.space |= functions
             return None
         target = (
-            self._held[question["object"]] if "object" in question else self.space[question["call"]]
+            self._objects[question["object"]]
+            if "object" in question
+            else self.space[question["call"]]
         )
         if "attribute" in question:
             return getattr(target, question["attribute"])
         if "take" in question:
             return list(itertools.islice(target, question["take"]))
         arguments, named = (
-            decode(question["arguments"], self._found),
-            decode(question["named"], self._found),
+            decode(question["arguments"], self._object),
+            decode(question["named"], self._object),
         )
-        found = target(*arguments, **named)
-        return arguments if question.get("back") else found
+        result = target(*arguments, **named)
+        return arguments if question.get("back") else result
 
     def _describe(self, value: Any) -> tuple[str, int]:
-        self._held.append(value)
-        return f"{type(value).__module__}.{type(value).__qualname__}"[:200], len(self._held) - 1
+        self._objects.append(value)
+        return f"{type(value).__module__}.{type(value).__qualname__}"[:200], len(self._objects) - 1
 
-    def _found(self, name: str, number: int) -> Any:
-        return self._held[number]
+    def _object(self, name: str, number: int) -> Any:
+        return self._objects[number]

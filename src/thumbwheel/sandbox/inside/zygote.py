@@ -25,10 +25,10 @@ from typing import Any
 
 from . import seccomp, work
 
-WARM = (
-    "abc ast bisect collections copy dataclasses datetime decimal enum fractions functools heapq io itertools json math operator os \
-random re statistics string sys textwrap time traceback typing"
-)
+WARM = """
+abc ast bisect collections copy dataclasses datetime decimal enum fractions functools heapq io
+itertools json math operator os random re statistics string sys textwrap time traceback typing
+"""
 """Modules that are there already when a candidate imports them."""
 
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
@@ -43,7 +43,7 @@ PR_SET_NO_NEW_PRIVS, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_CAP_AMBIENT, AMBIENT
 NO_ROOT = 0x2F
 """Running a file as user 0 gives no capability, and this cannot be undone."""
 CAPABILITY_VERSION = 0x20080522
-OWN_PROCESSES = 3
+EXTRA_PROCESSES = 3
 """bubblewrap's, this one and the watcher of a program without tests count against the limit of
 processes."""
 MEGABYTE = 1 << 20
@@ -88,7 +88,7 @@ def _clone() -> int:
     python = ctypes.PyDLL(None, use_errno=True)
     python.syscall.restype = ctypes.c_long
     python.PyOS_BeforeFork()
-    found = int(
+    pid = int(
         python.syscall(
             ctypes.c_long(number),
             ctypes.c_ulong(CLONE_NEWNS | CLONE_NEWPID | signal.SIGCHLD),
@@ -99,32 +99,32 @@ def _clone() -> int:
         )
     )
     error = ctypes.get_errno()
-    if found == 0:
+    if pid == 0:
         python.PyOS_AfterFork_Child()
     else:
         python.PyOS_AfterFork_Parent()
-    if found < 0:
+    if pid < 0:
         raise OSError(error, os.strerror(error))
-    return found
+    return pid
 
 
 def _wait(link: socket.socket, child: int, sealed: bool) -> dict[str, Any]:
     """Wait for the end of the run, or end it when the host says so or is gone; returns how it
     ended."""
-    ended = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
+    pid_fd = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
     status, usage = 0, None
     while usage is None:
-        watched: list[Any] = [link] if ended is None else [link, ended]
-        ready, _, _ = select.select(watched, [], [], POLL if ended is None else None)
+        sources: list[Any] = [link] if pid_fd is None else [link, pid_fd]
+        ready, _, _ = select.select(sources, [], [], POLL if pid_fd is None else None)
         if link in ready:
-            gone = not link.recv(1)
+            host_gone = not link.recv(1)
             _kill(child, sealed)
-            if gone:
+            if host_gone:
                 os._exit(0)
         pid, status, used = os.wait4(child, os.WNOHANG)
         usage = used if pid else None
-    if ended is not None:
-        os.close(ended)
+    if pid_fd is not None:
+        os.close(pid_fd)
     if not sealed:
         _kill(child, sealed)
     code = os.waitstatus_to_exitcode(status)
@@ -148,7 +148,7 @@ def _child(
         # watches it
         os.setsid()
         if filter:
-            _walls(limits, filter)
+            _isolate(limits, filter)
         else:
             os.chdir(limits["folder"])
         _streams(output)
@@ -162,21 +162,21 @@ def _child(
         os._exit(70)
 
 
-def _walls(limits: dict[str, Any], filter: bytes) -> None:
+def _isolate(limits: dict[str, Any], filter: bytes) -> None:
     options = f"size={limits['files_mb']}m,nr_inodes={limits['inodes']},mode=0700".encode()
-    _must(LIBC.mount(b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options), "mount")
+    _check(LIBC.mount(b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options), "mount")
     os.chdir("/tmp")
-    _must(LIBC.prctl(PR_SET_SECUREBITS, NO_ROOT, 0, 0, 0), "securebits")
-    _must(LIBC.prctl(PR_CAP_AMBIENT, AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient")
+    _check(LIBC.prctl(PR_SET_SECUREBITS, NO_ROOT, 0, 0, 0), "securebits")
+    _check(LIBC.prctl(PR_CAP_AMBIENT, AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient")
     for capability in range(64):
         if LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0):
             break  # past the last one that this kernel knows
     header, none = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
-    _must(LIBC.capset(header, none), "capset")
-    _must(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _check(LIBC.capset(header, none), "capset")
+    _check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
-def _must(result: int, what: str) -> None:
+def _check(result: int, what: str) -> None:
     if result:
         error = ctypes.get_errno()
         raise OSError(error, f"{what}: {os.strerror(error)}")
@@ -201,7 +201,7 @@ def _limit(limits: dict[str, Any], sealed: bool) -> None:
         "RLIMIT_CORE": 0,
     }
     if sealed:  # outside, the user's own processes would count
-        wanted |= {"RLIMIT_NPROC": limits["processes"] + OWN_PROCESSES}
+        wanted |= {"RLIMIT_NPROC": limits["processes"] + EXTRA_PROCESSES}
         wanted |= dict.fromkeys(
             ("RLIMIT_MEMLOCK", "RLIMIT_MSGQUEUE", "RLIMIT_RTPRIO", "RLIMIT_NICE"), 0
         ) | {"RLIMIT_SIGPENDING": 256}

@@ -23,10 +23,12 @@ from pathlib import Path
 
 from thumbwheel.sandbox.types import Refused
 
-TOOLS = """awk basename bash cat chmod cmp comm cp cut date dd diff dirname echo egrep env expr false find grep head join ln ls mkdir
-mktemp mv nl od paste printf pwd readlink realpath rev rm rmdir sed seq sh sleep sort split stat tac tail tar tee test touch tr true uniq wc
-xargs"""
-LEFT_OUT = shutil.ignore_patterns(
+TOOLS = """
+awk basename bash cat chmod cmp comm cp cut date dd diff dirname echo egrep env expr false find
+grep head join ln ls mkdir mktemp mv nl od paste printf pwd readlink realpath rev rm rmdir sed seq
+sh sleep sort split stat tac tail tar tee test touch tr true uniq wc xargs
+"""
+IGNORED = shutil.ignore_patterns(
     "site-packages",
     "dist-packages",
     "test",
@@ -52,27 +54,28 @@ PYTHON = "/py/bin/python3"
 
 
 @dataclass(frozen=True)
-class Tree:
+class RootFiles:
     """Two folders of the host: the root of a sandbox, and our own programs that run within."""
 
     root: Path
     programs: Path
 
 
-def tree() -> Tree:
+def root_files() -> RootFiles:
     """The folders, made where they are missing. Raises Refused where they cannot be made."""
     root = Path("/var/cache/thumbwheel") if os.geteuid() == 0 else _cache()
     interpreter = (
         f"{sys.version} {platform.machine()} {_interpreter().stat().st_mtime_ns}".encode()
         + Path(__file__).read_bytes()
     )
-    ours = b"".join(file.read_bytes() for file in sorted(INSIDE.glob("*.py")))
+    programs = b"".join(file.read_bytes() for file in sorted(INSIDE.glob("*.py")))
     try:
         root.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             root.chmod(0o755)  # the unprivileged user that runs the code has to pass
-        return Tree(
-            _made(root, "tree", interpreter, _fill), _made(root, "inside", ours, _copy_programs)
+        return RootFiles(
+            _folder_for(root, "tree", interpreter, _fill_root),
+            _folder_for(root, "inside", programs, _copy_programs),
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise Refused(
@@ -81,15 +84,15 @@ def tree() -> Tree:
         ) from None
 
 
-def _made(root: Path, name: str, content: bytes, fill: Callable[[Path], None]) -> Path:
+def _folder_for(root: Path, name: str, content: bytes, fill: Callable[[Path], None]) -> Path:
     """The folder for this content; nobody but its owner can have changed it."""
-    made = root / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
-    if not made.exists():
-        _make(root, made, fill)
-    found = made.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Refused(f"{made} can be changed by somebody else", f"Run: rm -rf {made}")
-    return made
+    folder = root / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}"
+    if not folder.exists():
+        _create_folder(root, folder, fill)
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Refused(f"{folder} can be changed by somebody else", f"Run: rm -rf {folder}")
+    return folder
 
 
 def _cache() -> Path:
@@ -102,65 +105,67 @@ def _interpreter() -> Path:
     return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
 
 
-def _make(root: Path, made: Path, fill: Callable[[Path], None]) -> None:
-    making = Path(tempfile.mkdtemp(prefix="making-", dir=root))
+def _create_folder(root: Path, folder: Path, fill: Callable[[Path], None]) -> None:
+    staging = Path(tempfile.mkdtemp(prefix="making-", dir=root))
     try:
-        fill(making)
-        _open(making)
-        making.rename(made)
+        fill(staging)
+        _make_readable(staging)
+        staging.rename(folder)
     except OSError:
-        if not made.exists():  # otherwise another process was faster
+        if not folder.exists():  # otherwise another process was faster
             raise
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def _fill(place: Path) -> None:
+def _fill_root(root: Path) -> None:
     for folder in FOLDERS:
-        (place / folder).mkdir(parents=True, exist_ok=True)
+        (root / folder).mkdir(parents=True, exist_ok=True)
     standard = Path(sysconfig.get_path("stdlib"))
-    kept = place / "py/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    shutil.copytree(standard, kept, ignore=LEFT_OUT, symlinks=False, ignore_dangling_symlinks=True)
-    shutil.copy2(_interpreter(), place / "py/bin/python3")
-    (place / "bin/python3").symlink_to(PYTHON)
-    (place / "bin/python").symlink_to(PYTHON)
-    (place / "usr/bin").symlink_to("/bin")
-    programs = [place / "py/bin/python3", *kept.glob("lib-dynload/*.so")]
+    library = root / "py/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    shutil.copytree(
+        standard, library, ignore=IGNORED, symlinks=False, ignore_dangling_symlinks=True
+    )
+    shutil.copy2(_interpreter(), root / "py/bin/python3")
+    (root / "bin/python3").symlink_to(PYTHON)
+    (root / "bin/python").symlink_to(PYTHON)
+    (root / "usr/bin").symlink_to("/bin")
+    programs = [root / "py/bin/python3", *library.glob("lib-dynload/*.so")]
     for name in TOOLS.split():
-        found = shutil.which(name, path="/usr/bin:/bin")
-        if found:
-            shutil.copy2(Path(found).resolve(), place / "bin" / name)
-            programs.append(place / "bin" / name)
-    _libraries(place, programs)
+        path = shutil.which(name, path="/usr/bin:/bin")
+        if path:
+            shutil.copy2(Path(path).resolve(), root / "bin" / name)
+            programs.append(root / "bin" / name)
+    _libraries(root, programs)
 
 
-def _copy_programs(place: Path) -> None:
+def _copy_programs(root: Path) -> None:
     for file in INSIDE.glob("*.py"):
-        shutil.copy2(file, place / file.name)
+        shutil.copy2(file, root / file.name)
 
 
-def _libraries(place: Path, programs: list[Path]) -> None:
+def _libraries(root: Path, programs: list[Path]) -> None:
     """Copy the shared libraries that the programs name into /py/lib, and the loader to where
     programs expect it."""
     environment = {
         "LD_LIBRARY_PATH": str(Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")),
         "PATH": "/usr/bin:/bin",
     }
-    done = subprocess.run(
+    listing = subprocess.run(
         ["ldd", *map(str, programs)], env=environment, capture_output=True, text=True, check=False
     )
-    for name in sorted(set(LIBRARY.findall(done.stdout))):
-        source, inside = Path(name), place / name.lstrip("/")
+    for name in sorted(set(LIBRARY.findall(listing.stdout))):
+        source, inside_path = Path(name), root / name.lstrip("/")
         loader = source.name.startswith("ld-")
-        target = inside if loader else place / "py/lib" / source.name
+        target = inside_path if loader else root / "py/lib" / source.name
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             shutil.copy2(source, target)
 
 
-def _open(place: Path) -> None:
+def _make_readable(root: Path) -> None:
     """Everybody may read, nobody may write, no file gives its owner's rights."""
-    for folder, _, files in os.walk(place):
+    for folder, _, files in os.walk(root):
         Path(folder).chmod(0o755)
         for name in files:
             path = Path(folder, name)

@@ -19,11 +19,11 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-LATE = __future__.annotations.compiler_flag
+ANNOTATIONS_FLAG = __future__.annotations.compiler_flag
 """A setup may name in an annotation what it defines later."""
-LONGEST_FRAME = 4 << 20
+MAX_FRAME = 4 << 20
 """Bytes."""
-DEEPEST = 60
+MAX_DEPTH = 60
 
 SEQUENCES: dict[str, Any] = {
     "list": list,
@@ -32,28 +32,28 @@ SEQUENCES: dict[str, Any] = {
     "frozenset": frozenset,
     "deque": deque,
 }
-WRITTEN: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+AS_TEXT: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "decimal": (Decimal, str, Decimal),
     "fraction": (Fraction, str, Fraction),
     "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
     "date": (date, date.isoformat, date.fromisoformat),
     "time": (time, time.isoformat, time.fromisoformat),
 }
-"""Types of the library that are sent as text, only as themselves: a subclass could write anything."""
+"""Types of the library that are sent as text, no subclasses: those could write anything."""
 
 
-def no_data(value: Any) -> tuple[str, int]:
+def refuse_object(value: Any) -> tuple[str, int]:
     """Raises ValueError: no object is known by a number here."""
     raise ValueError(f"an object of {type(value).__name__} is no data")
 
 
 def encode(
-    value: Any, describe: Callable[[Any], tuple[str, int]] = no_data, depth: int = 0
+    value: Any, describe: Callable[[Any], tuple[str, int]] = refuse_object, depth: int = 0
 ) -> list[Any]:
     """`value` as JSON with its type; an object by what `describe` says. Raises ValueError for what
     is nested too deep."""
-    if depth > DEEPEST:
-        raise ValueError(f"a value nested deeper than {DEEPEST}")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"a value nested deeper than {MAX_DEPTH}")
     kind = type(value)
     if value is None:
         return ["none"]
@@ -89,8 +89,8 @@ def _container(
         ]
     for name, base in SEQUENCES.items():
         if issubclass(kind, base):
-            return [name, [encode(one, describe, depth) for one in base.__iter__(value)]]
-    for name, (base, write, _) in WRITTEN.items():
+            return [name, [encode(item, describe, depth) for item in base.__iter__(value)]]
+    for name, (base, write, _) in AS_TEXT.items():
         if kind is base:
             return [name, write(value)]
     if kind is range:
@@ -100,37 +100,39 @@ def _container(
     return ["object", *describe(value)]
 
 
-def decode(given: Any, found: Callable[[str, int], Any] = lambda *_: no_data(None)) -> Any:
+def decode(
+    encoded: Any, resolve: Callable[[str, int], Any] = lambda *_: refuse_object(None)
+) -> Any:
     """The value; objects are what `found` gives for a class and a number. Raises ValueError for
     anything that `encode` does not write."""
     try:
-        return _decode(given, found)
+        return _decode(encoded, resolve)
     except (TypeError, IndexError, KeyError, RecursionError, ArithmeticError) as error:
         raise ValueError(f"no value: {error}") from None
 
 
-def _decode(given: Any, found: Callable[[str, int], Any]) -> Any:
-    name = given[0]
+def _decode(encoded: Any, resolve: Callable[[str, int], Any]) -> Any:
+    name = encoded[0]
     if name in SEQUENCES:
-        return SEQUENCES[name](_decode(one, found) for one in given[1])
+        return SEQUENCES[name](_decode(item, resolve) for item in encoded[1])
     if name == "dict":
-        return {_decode(key, found): _decode(inner, found) for key, inner in given[1]}
+        return {_decode(key, resolve): _decode(inner, resolve) for key, inner in encoded[1]}
     if name == "object":
-        return found(str(given[1]), int(given[2]))
-    return _plain(name, given)
+        return resolve(str(encoded[1]), int(encoded[2]))
+    return _plain(name, encoded)
 
 
-def _plain(name: str, given: Any) -> Any:
+def _plain(name: str, encoded: Any) -> Any:
     if name == "none":
         return None
     if name == "complex":
-        return complex(float.fromhex(given[1]), float.fromhex(given[2]))
+        return complex(float.fromhex(encoded[1]), float.fromhex(encoded[2]))
     if name == "range":
-        return range(*given[1:4])
+        return range(*encoded[1:4])
     if name == "timedelta":
-        return timedelta(*given[1:4])
-    if name in WRITTEN:
-        return WRITTEN[name][2](given[1])
+        return timedelta(*encoded[1:4])
+    if name in AS_TEXT:
+        return AS_TEXT[name][2](encoded[1])
     read: dict[str, Any] = {
         "bool": bool,
         "int": lambda text: int(text, 16),
@@ -139,14 +141,14 @@ def _plain(name: str, given: Any) -> Any:
         "bytes": bytes.fromhex,
         "bytearray": bytearray.fromhex,
     }
-    return read[name](given[1])
+    return read[name](encoded[1])
 
 
 def pack(message: dict[str, Any]) -> bytes:
     """The message as a frame. Raises ValueError where it is too long."""
     body = json.dumps(message).encode()
-    if len(body) > LONGEST_FRAME:
-        raise ValueError(f"{len(body)} bytes; at most {LONGEST_FRAME} are sent")
+    if len(body) > MAX_FRAME:
+        raise ValueError(f"{len(body)} bytes; at most {MAX_FRAME} are sent")
     return struct.pack("!I", len(body)) + body
 
 
@@ -156,22 +158,22 @@ def unpack(buffer: bytearray) -> dict[str, Any] | None:
     if len(buffer) < 4:
         return None
     (length,) = struct.unpack_from("!I", buffer)
-    if length > LONGEST_FRAME:
-        raise ValueError(f"a frame of {length} bytes; at most {LONGEST_FRAME} are read")
+    if length > MAX_FRAME:
+        raise ValueError(f"a frame of {length} bytes; at most {MAX_FRAME} are read")
     if len(buffer) < 4 + length:
         return None
     body = bytes(buffer[4 : 4 + length])
     del buffer[: 4 + length]
     try:
-        found = json.loads(body)
+        message = json.loads(body)
     except RecursionError:
         raise ValueError("a frame nested too deep") from None
-    if not isinstance(found, dict):
+    if not isinstance(message, dict):
         raise ValueError("a frame that is no object")
-    return found
+    return message
 
 
-class Talk:
+class Channel:
     """One end of a conversation of frames that waits for the other side."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -183,9 +185,9 @@ class Talk:
 
     def receive(self) -> dict[str, Any]:
         """The next frame. Raises EOFError where the other side is gone."""
-        while (found := unpack(self._buffer)) is None:
+        while (message := unpack(self._buffer)) is None:
             data = self.connection.recv(65536)
             if not data:
                 raise EOFError
             self._buffer += data
-        return found
+        return message

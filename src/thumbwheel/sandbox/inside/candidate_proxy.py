@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import BuiltinMethodType, ModuleType
 from typing import Any
 
-from .wire import Talk, decode, encode
+from .protocol import Channel, decode, encode
 
 EVALUATES = frozenset(
     {"exec", "compile", "code.__new__", "function.__new__", "marshal.loads", "pickle.find_class"}
@@ -32,34 +32,34 @@ EVALUATES = frozenset(
     }
 )
 """Events of the interpreter by which a text or bytes become code or a process."""
-MAKERS = (
-    __file__.replace("asking.py", "judge.py"),
+TRUSTED_FILES = (
+    __file__.replace("candidate_proxy.py", "judge.py"),
     ast.__file__,
     collections.__file__,
     dataclasses.__file__,
 )
-"""Files whose code evaluates what is not an answer, or only reads it: the tests themselves,
-literals, fields that are names."""
+"""Files whose code evaluates no answer, or only reads it: the tests themselves, literals, fields
+that are names."""
 IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 LIBRARY = (collections.__file__.removesuffix("collections/__init__.py"), "<frozen")
-"""Where that what imports evaluate has to lie."""
+"""Folders from which imports may evaluate code."""
 PREDICATES = frozenset(
     name
     for kind in (str, set, float)
     for name in dir(kind)
     if name.startswith(("is", "startswith", "endswith"))
 )
-"""Methods of data whose truth would be the candidate's to choose, were its objects asked for them."""
+"""Methods of data whose truth would be the candidate's to choose, if objects were asked."""
 MUTABLE = (list, dict, set, bytearray, collections.deque)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-COMPARED = 100_000
+MAX_ITEMS = 100_000
 """Items of sets and dicts in one value."""
 
 
-class FromCandidate(Exception):
-    """What the candidate raised. `told`: how it is shown."""
+class CandidateError(Exception):
+    """What the candidate raised; `shown` is its text."""
 
-    told = ""
+    shown = ""
 
 
 class TestsBroken(Exception):
@@ -71,12 +71,12 @@ class Guard:
     what an answer could say by that is a verdict."""
 
     def __init__(self) -> None:
-        self.answered, self.refused = False, ""
+        self.has_answer, self.refused = False, ""
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         """A hook for the events of the interpreter."""
         if (
-            self.answered
+            self.has_answer
             and (event in EVALUATES or event in ("open", "import"))
             and not self._harmless(event, arguments, sys._getframe(1))
         ):
@@ -92,7 +92,7 @@ class Guard:
         if event == "import":  # with a path where it is a library in machine code
             return not arguments[1] or str(arguments[1]).startswith(LIBRARY)
         if frame.f_code.co_filename not in IMPORTING:
-            return frame.f_code.co_filename in MAKERS
+            return frame.f_code.co_filename in TRUSTED_FILES
         code = {
             "exec": lambda: arguments[0].co_filename,
             "compile": lambda: arguments[1],
@@ -107,25 +107,27 @@ GUARD = Guard()
 class Candidate:
     """A name of the candidate's program, as the tests see it."""
 
-    def __init__(self, talk: Talk, name: str) -> None:
-        self._talk, self._name, self.called = talk, name, False
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel, self._name, self.called = channel, name, False
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """What the candidate's function gives for these values."""
         self.called = True
-        return value(self._talk, {"call": self._name, **called_with(arguments, named)})
+        return ask(self._channel, {"call": self._name, **call_arguments(arguments, named)})
 
     def in_place(self, *arguments: Any, **named: Any) -> None:
         """Call it for what it does to its arguments: lists, dicts and sets are afterwards as it
         left them."""
         self.called = True
-        changed = value(
-            self._talk, {"call": self._name, **called_with(arguments, named), "back": True}
+        changed = ask(
+            self._channel, {"call": self._name, **call_arguments(arguments, named), "back": True}
         )
-        for mine, theirs in zip(arguments, changed, strict=True):
-            if type(mine) is type(theirs) and isinstance(mine, MUTABLE):
-                mine.clear()
-                mine.update(theirs) if isinstance(mine, dict | set) else mine.extend(theirs)
+        for argument, changed_argument in zip(arguments, changed, strict=True):
+            if type(argument) is type(changed_argument) and isinstance(argument, MUTABLE):
+                argument.clear()
+                argument.update(changed_argument) if isinstance(
+                    argument, dict | set
+                ) else argument.extend(changed_argument)
 
 
 class Remote:
@@ -135,56 +137,55 @@ class Remote:
     Arithmetic and comparison are not asked of it: `abs(answer - 2) < 0.1` would be its own verdict.
     """
 
-    def __init__(self, talk: Talk, name: str, number: int) -> None:
-        self.__dict__["__held__"] = talk, name, number
+    def __init__(self, channel: Channel, name: str, number: int) -> None:
+        self.__dict__["__held__"] = channel, name, number
 
     def __ask__(self, question: dict[str, Any]) -> Any:
-        talk, _, number = self.__dict__["__held__"]
-        return value(talk, {"object": number, **question})
+        channel, _, number = self.__dict__["__held__"]
+        return ask(channel, {"object": number, **question})
 
     def __getattr__(self, name: str) -> Any:
         if name in PREDICATES:
-            raise FromCandidate(
+            raise CandidateError(
                 f"an object of {self.__dict__['__held__'][1]} is asked for {name}, which only "
                 "data can answer"
             )
         return self.__ask__({"attribute": name})
 
-    def __setattr__(self, name: str, held: Any) -> None:
-        self.__getattr__("__setattr__")(name, held)
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__getattr__("__setattr__")(name, value)
 
-    def __told__(self, name: str, kind: type) -> Any:
-        found = self.__getattr__(name)()
-        if type(found) is not kind:
-            raise FromCandidate(f"an object gives no {kind.__name__} as its {name}")
-        return found
+    def __own__(self, name: str, kind: type) -> Any:
+        result = self.__getattr__(name)()
+        if type(result) is not kind:
+            raise CandidateError(f"an object gives no {kind.__name__} as its {name}")
+        return result
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """What it gives for these values."""
-        return self.__ask__(called_with(arguments, named))
+        return self.__ask__(call_arguments(arguments, named))
 
     def __bool__(self) -> bool:
         return True
 
     def __str__(self) -> str:
-        return str(self.__told__("__str__", str))
+        return str(self.__own__("__str__", str))
 
     def __repr__(self) -> str:
-        return str(self.__told__("__repr__", str))
+        return str(self.__own__("__repr__", str))
 
     def __len__(self) -> int:
         try:
-            return int(self.__told__("__len__", int))
+            return int(self.__own__("__len__", int))
         except AttributeError:
-            raise TypeError(
-                "an object without a length"
-            ) from None  # what list() takes for "not known"
+            # list() takes a TypeError for "length not known"
+            raise TypeError("an object without a length") from None
 
     def __getitem__(self, key: Any) -> Any:
         return self.__getattr__("__getitem__")(key)
 
-    def __setitem__(self, key: Any, held: Any) -> None:
-        self.__getattr__("__setitem__")(key, held)
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__getattr__("__setitem__")(key, value)
 
     def __delitem__(self, key: Any) -> None:
         self.__getattr__("__delitem__")(key)
@@ -196,51 +197,53 @@ class Remote:
         self.__getattr__("__exit__")(None, None, None)
 
     def __next__(self) -> Any:
-        for found in self.__ask__({"take": 1}):
-            return found
-        raise FromCandidate(
-            "no further item"
-        )  # StopIteration would end a loop of the tests as if all had been asked
+        for item in self.__ask__({"take": 1}):
+            return item
+        # StopIteration would end a loop of the tests as if all had been asked
+        raise CandidateError("no further item")
 
     def __iter__(self) -> Iterator[Any]:
-        made = self.__getattr__("__iter__")()
-        if not isinstance(made, Remote):
-            raise FromCandidate("an object that gives no iterator")
-        while found := made.__ask__({"take": 1}):  # one by one: the next one may take for ever
-            yield found[0]
+        iterator = self.__getattr__("__iter__")()
+        if not isinstance(iterator, Remote):
+            raise CandidateError("an object that gives no iterator")
+        while items := iterator.__ask__({"take": 1}):  # one by one: the next one may take for ever
+            yield items[0]
 
 
-def called_with(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+def call_arguments(arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     """The part of a question that says what to call with."""
-    return {"arguments": encode(list(arguments), handed), "named": encode(named, handed)}
+    return {
+        "arguments": encode(list(arguments), object_reference),
+        "named": encode(named, object_reference),
+    }
 
 
-def handed(held: Any) -> tuple[str, int]:
+def object_reference(value: Any) -> tuple[str, int]:
     """An object of the candidate's as it knows it; raises TestsBroken for any other, which cannot
     be handed over."""
-    if isinstance(held, Remote):
-        _, name, number = held.__dict__["__held__"]
+    if isinstance(value, Remote):
+        _, name, number = value.__dict__["__held__"]
         return name, number
-    if isinstance(held, BuiltinMethodType) and not isinstance(held.__self__, ModuleType):
-        raise FromCandidate(
-            f"a method of {type(held.__self__).__name__} where the test expects data"
+    if isinstance(value, BuiltinMethodType) and not isinstance(value.__self__, ModuleType):
+        raise CandidateError(
+            f"a method of {type(value.__self__).__name__} where the test expects data"
         )
     raise TestsBroken(
-        f"they hand an object ({type(held).__name__}) to the candidate, which only data can be"
+        f"they hand an object ({type(value).__name__}) to the candidate, which only data can be"
     )
 
 
-def value(talk: Talk, question: dict[str, Any]) -> Any:
-    """Ask the candidate; raises what it raised, as a class that is also FromCandidate."""
-    talk.send(question)
-    answer = talk.receive()
-    GUARD.answered = True
+def ask(channel: Channel, question: dict[str, Any]) -> Any:
+    """Ask the candidate; raises what it raised, as a class that is also CandidateError."""
+    channel.send(question)
+    answer = channel.receive()
+    GUARD.has_answer = True
 
-    def read(given: Any) -> Any:
+    def read(encoded: Any) -> Any:
         try:
-            return decode(bounded(given), lambda name, number: Remote(talk, name, number))
+            return decode(check_size(encoded), lambda name, number: Remote(channel, name, number))
         except ValueError as error:
-            raise FromCandidate(f"no value: {error}") from None
+            raise CandidateError(f"no value: {error}") from None
 
     if "value" in answer:
         return read(answer["value"])
@@ -252,32 +255,29 @@ def value(talk: Talk, question: dict[str, Any]) -> Any:
         and issubclass(base, Exception)
         and not issubclass(base, AssertionError)
     )
-    kind = type(
-        "Raised",
-        (FromCandidate, base) if ordinary and base is not Exception else (FromCandidate,),
-        {},
-    )
+    bases: tuple[type, ...] = (CandidateError,)
+    if ordinary and base is not Exception:
+        bases = (CandidateError, base)
+    kind = type("Raised", bases, {})
     arguments = read(answer.get("arguments", ["list", []]))
     try:
-        made = kind(*arguments)
+        error = kind(*arguments)
     except Exception:  # noqa: BLE001 - a class may want others
-        made = FromCandidate(*arguments)
-    made.told = str(answer.get("text"))
-    raise made
+        error = CandidateError(*arguments)
+    error.shown = str(answer.get("text"))
+    raise error
 
 
-def bounded(given: Any) -> Any:
+def check_size(encoded: Any) -> Any:
     """`given`; raises ValueError where its sets and dicts have too many items."""
-    held, waiting = 0, [given]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            held += (
-                len(one[1])
-                if one and one[0] in ("set", "frozenset", "dict") and isinstance(one[1], list)
-                else 0
-            )
-            waiting += one
-    if held > COMPARED:
-        raise ValueError(f"{held} items in sets and dicts; at most {COMPARED} are compared")
-    return given
+    items, pending = 0, [encoded]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            hashed = part and part[0] in ("set", "frozenset", "dict")
+            if hashed and isinstance(part[1], list):
+                items += len(part[1])
+            pending += part
+    if items > MAX_ITEMS:
+        raise ValueError(f"{items} items in sets and dicts; at most {MAX_ITEMS} are compared")
+    return encoded

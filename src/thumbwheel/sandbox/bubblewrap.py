@@ -1,8 +1,9 @@
 """One sandbox: bubblewrap around a warm interpreter that runs one program at a time, each in
 namespaces of its own.
 
-`Cell.begin` starts a run and returns its conversation. A cell that has failed in any way is closed,
-never used again. To leave the walls out (`sealed=False`) is for code that its owner trusts.
+`Sandbox.begin` starts a run and returns its conversation. A sandbox that has failed in any way is
+closed, never used again. An unsealed one (`sealed=False`) is a plain process, for code that its
+owner trusts.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.sandbox import cgroup, launch
-from thumbwheel.sandbox.inside import wire, zygote
-from thumbwheel.sandbox.tree import PYTHON, tree
+from thumbwheel.sandbox.inside import protocol, zygote
+from thumbwheel.sandbox.root_files import PYTHON, root_files
 from thumbwheel.sandbox.types import Limits, Refused
 
-CANDIDATE = 1000
+CANDIDATE_UID = 1000
 """The user within; it has no rights outside."""
-UNPRIVILEGED = range(61184, 65520)
-"""Ids that systemd gives to passing services; root's sandboxes run as one that has no name."""
+UNPRIVILEGED_IDS = range(61184, 65520)
+"""User ids that systemd gives to transient services; root's sandboxes run as one without a name."""
 START_SECONDS = 60
 GRACE_SECONDS = 5
 """How long a killed run may take to be gone."""
@@ -43,39 +44,38 @@ ENVIRONMENT = {
     "LD_LIBRARY_PATH": "/py/lib",
     "PYTHONHASHSEED": "0",
 }
-ENVIRONMENT_OPEN = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+ENVIRONMENT_UNSEALED = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 START = (
     "import sys; sys.path.insert(0, '/app'); from inside.zygote import main; "
     "main(int(sys.argv[1]), True)"
 )
-OPEN_START = """
+START_UNSEALED = """
 import importlib.util, sys
-found = importlib.util.spec_from_file_location("inside", sys.argv[2] + "/__init__.py", submodule_search_locations=[sys.argv[2]])
-sys.modules["inside"] = importlib.util.module_from_spec(found)
+folder = sys.argv[2]
+spec = importlib.util.spec_from_file_location(
+    "inside", folder + "/__init__.py", submodule_search_locations=[folder]
+)
+sys.modules["inside"] = importlib.util.module_from_spec(spec)
 from inside.zygote import main
 main(int(sys.argv[1]), False)
 """
-SEQUENCE = (
-    getattr(socket, "SOCK_SEQPACKET", socket.SOCK_STREAM)
-    if sys.platform == "linux"
-    else socket.SOCK_STREAM
-)
-_numbers = itertools.count(os.getpid() * 8)
+SOCKET_TYPE = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_STREAM
+_user_numbers = itertools.count(os.getpid() * 8)
 
 
 class Ended(Exception):
     """The run is over."""
 
 
-class Overdue(Exception):
+class DeadlineExceeded(Exception):
     """The time is up."""
 
 
 class ProtocolError(Exception):
-    """What came is no frame."""
+    """The other side sent something that is no frame."""
 
 
-class Cell:
+class Sandbox:
     """A sandbox that is up. Raises Refused where it cannot be started."""
 
     def __init__(self, limits: Limits, sealed: bool = True, grouped: bool = False) -> None:
@@ -83,19 +83,19 @@ class Cell:
         self.group: cgroup.Cgroup | None = None
         self._folder = None if sealed else tempfile.TemporaryDirectory(prefix="thumbwheel-trusted-")
         if grouped:
-            made = cgroup.make(limits.memory_mb, limits.processes)
-            if isinstance(made, str):
+            group = cgroup.make(limits.memory_mb, limits.processes)
+            if isinstance(group, str):
                 raise Refused(
-                    made, "Run as root, or under: systemd-run --user --scope -p Delegate=yes"
+                    group, "Run as root, or under: systemd-run --user --scope -p Delegate=yes"
                 )
-            self.group = made
-        ours, theirs = socket.socketpair(socket.AF_UNIX, SEQUENCE)
-        self.link = ours
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the cell
+            self.group = group
+        local, remote = socket.socketpair(socket.AF_UNIX, SOCKET_TYPE)
+        self.link = local
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the cell
         try:
-            with theirs:
-                self._process = self._start(theirs.fileno())
-            self._greeting()
+            with remote:
+                self._process = self._start(remote.fileno())
+            self._wait_until_ready()
         except BaseException:
             self.close()
             raise
@@ -103,15 +103,15 @@ class Cell:
     def _start(self, control: int) -> subprocess.Popen[bytes]:
         options: dict[str, Any] = {
             "stdin": subprocess.DEVNULL,
-            "stdout": self._said,
-            "stderr": self._said,
+            "stdout": self._log,
+            "stderr": self._log,
             "pass_fds": (control,),
         }
         if not self.sealed:
             inside = str(Path(zygote.__file__).parent)
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", "-c", OPEN_START, str(control), inside],
-                env=ENVIRONMENT_OPEN,
+                [sys.executable, "-I", "-S", "-B", "-c", START_UNSEALED, str(control), inside],
+                env=ENVIRONMENT_UNSEALED,
                 **options,
             )
         program = shutil.which("bwrap")
@@ -122,9 +122,9 @@ class Cell:
             )
         spec = {
             "cgroups": [str(folder) for folder in self.group.folders] if self.group else [],
-            "user": unprivileged() if os.geteuid() == 0 else None,
+            "user": unprivileged_id() if os.geteuid() == 0 else None,
             "program": program,
-            "by_descriptor": walls(),
+            "by_descriptor": bubblewrap_arguments(),
             "arguments": ["--", PYTHON, "-I", "-S", "-B", "-c", START, str(control)],
         }
         return subprocess.Popen(
@@ -134,20 +134,21 @@ class Cell:
             **options,
         )
 
-    def _greeting(self) -> None:
+    def _wait_until_ready(self) -> None:
         ready, _, _ = select.select([self.link], [], [], START_SECONDS)
         if not ready or not self.link.recv(4096):
-            self._said.seek(0)
-            said = self._said.read(4000).decode(errors="replace").strip() or "it said nothing"
-            raise Refused(f"the sandbox did not start: {said.splitlines()[-1]}", advice(said))
+            self._log.seek(0)
+            output = self._log.read(4000).decode(errors="replace").strip() or "it printed nothing"
+            raise Refused(f"the sandbox did not start: {output.splitlines()[-1]}", advice(output))
 
     def begin(self, job: dict[str, Any]) -> Run:
-        """Start a run and hand it its job. Raises Ended where the cell is gone."""
+        """Start a run and hand it its job. Raises Ended where the sandbox is gone."""
         if not self.sealed and self._folder:
             for path in Path(self._folder.name).iterdir():
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
-                    missing_ok=True
-                )
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         return Run(self, job)
 
     def close(self) -> None:
@@ -158,9 +159,12 @@ class Cell:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL) if self.sealed else process.kill()
+                if self.sealed:
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
             process.wait()
-        self._said.close()
+        self._log.close()
         if self.group:
             self.group.remove()
         if self._folder:
@@ -172,39 +176,39 @@ class Cell:
         return self._folder.name if self._folder else ""
 
 
-def walls() -> list[str]:
+def bubblewrap_arguments() -> list[str]:
     """The arguments of bubblewrap: new namespaces of every kind, our own tree, nothing else of the
     host."""
-    files = tree()
-    words = [
+    root = root_files()
+    arguments = [
         "--unshare-user",
         "--unshare-all",
         "--uid",
-        str(CANDIDATE),
+        str(CANDIDATE_UID),
         "--gid",
-        str(CANDIDATE),
+        str(CANDIDATE_UID),
         "--hostname",
         "sandbox",
     ]
-    words += [
+    arguments += [
         "--cap-add",
         "CAP_SYS_ADMIN",
         "--cap-add",
         "CAP_SETPCAP",
-    ]  # within the namespaces, for the parent; a candidate has none
-    words += [
+    ]  # within the namespaces, for the zygote; a candidate has none
+    arguments += [
         "--ro-bind",
-        str(files.root),
+        str(root.root),
         "/",
         "--ro-bind",
-        str(files.programs),
+        str(root.programs),
         "/app/inside",
         "--tmpfs",
         "/dev",
     ]
     for name in DEVICES:
-        words += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
-    words += [
+        arguments += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    arguments += [
         "--symlink",
         "/tmp",
         "/dev/shm",
@@ -215,21 +219,21 @@ def walls() -> list[str]:
         "--new-session",
     ]
     for name, value in ENVIRONMENT.items():
-        words += ["--setenv", name, value]
-    return words
+        arguments += ["--setenv", name, value]
+    return arguments
 
 
-def unprivileged() -> int:
+def unprivileged_id() -> int:
     """An id without a name for one sandbox of root's."""
     while True:
-        found = UNPRIVILEGED[next(_numbers) % len(UNPRIVILEGED)]
+        user_id = UNPRIVILEGED_IDS[next(_user_numbers) % len(UNPRIVILEGED_IDS)]
         try:
-            pwd.getpwuid(found)
+            pwd.getpwuid(user_id)
         except KeyError:
-            return found
+            return user_id
 
 
-def advice(said: str) -> str:
+def advice(output: str) -> str:
     """What to do about a bubblewrap that does not start."""
     restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     if restricted.exists() and restricted.read_text().strip() == "1":
@@ -237,7 +241,7 @@ def advice(said: str) -> str:
             "Ubuntu restricts user namespaces: add an AppArmor profile for bwrap that allows "
             "`userns,` (docs/30-operations.md has it)"
         )
-    if "namespace" in said.lower() or "not permitted" in said.lower():
+    if "namespace" in output.lower() or "not permitted" in output.lower():
         return (
             "User namespaces are forbidden here; in Docker, run with --security-opt "
             "seccomp=unconfined, or see docs/30-operations.md"
@@ -248,126 +252,128 @@ def advice(said: str) -> str:
 class Run:
     """The conversation with one running program."""
 
-    def __init__(self, cell: Cell, job: dict[str, Any]) -> None:
-        wire.pack(job)  # raises ValueError before anything is open
-        self.cell, self._output, self._how, self._kept = (
-            cell,
+    def __init__(self, sandbox: Sandbox, job: dict[str, Any]) -> None:
+        protocol.pack(job)  # raises ValueError before anything is open
+        self.sandbox, self._output, self._exit, self._max_output = (
+            sandbox,
             bytearray(),
             dict[str, Any](),
-            cell.limits.output_kb * 1024,
+            sandbox.limits.output_kb * 1024,
         )
-        self._buffer, self._printing, self.stopped = bytearray(), True, False
-        self._talk, theirs = socket.socketpair()
-        self._out, writing = os.pipe()
+        self._buffer, self._output_open, self.stopped = bytearray(), True, False
+        self._channel, remote = socket.socketpair()
+        self._output_fd, writing = os.pipe()
         try:
-            order = cell.limits.model_dump() | {"folder": cell.folder}
-            socket.send_fds(cell.link, [json.dumps(order).encode()], [theirs.fileno(), writing])
+            order = sandbox.limits.model_dump() | {"folder": sandbox.folder}
+            socket.send_fds(sandbox.link, [json.dumps(order).encode()], [remote.fileno(), writing])
         except OSError:
-            self._how = {"gone": True}
+            self._exit = {"gone": True}
         finally:
-            theirs.close()
+            remote.close()
             os.close(writing)
-        os.set_blocking(self._out, False)
-        with contextlib.suppress(Ended, Overdue):
+        os.set_blocking(self._output_fd, False)
+        with contextlib.suppress(Ended, DeadlineExceeded):
             self.send(job, time.monotonic() + GRACE_SECONDS)
 
     def send(self, message: dict[str, Any], deadline: float) -> None:
-        """Send a frame. Raises Ended where nobody reads it, Overdue where nobody does in time,
-        ValueError where it is too long."""
-        self._talk.settimeout(max(0.01, deadline - time.monotonic()))
+        """Send a frame. Raises Ended where nobody reads it, DeadlineExceeded where nobody does in
+        time, ValueError where it is too long."""
+        self._channel.settimeout(max(0.01, deadline - time.monotonic()))
         try:
-            self._talk.sendall(wire.pack(message))
+            self._channel.sendall(protocol.pack(message))
         except TimeoutError:
-            raise Overdue from None
+            raise DeadlineExceeded from None
         except OSError:
             raise Ended from None
 
     def receive(self, deadline: float) -> dict[str, Any]:
-        """The next frame. Raises Ended after the last one, Overdue when the time is up, ProtocolError for
-        what is no frame."""
+        """The next frame. Raises Ended after the last one, DeadlineExceeded when the time is up,
+        ProtocolError for what is no frame."""
         while True:
             try:
-                found = wire.unpack(self._buffer)
+                frame = protocol.unpack(self._buffer)
             except ValueError as error:
                 raise ProtocolError(str(error)) from None
-            if found is not None:
-                return found
-            if self._how:
+            if frame is not None:
+                return frame
+            if self._exit:
                 raise Ended
             self._wait(deadline)
 
     def _wait(self, deadline: float) -> None:
         """Take in whatever comes next: output, which moves no deadline, a part of a frame, or the
         end."""
-        ready = self._ready([self._talk, self.cell.link], deadline)
+        ready = self._ready([self._channel, self.sandbox.link], deadline)
         if not ready or time.monotonic() > deadline:
-            raise Overdue
-        if self._talk in ready:
-            self._hear(deadline)
-        elif self.cell.link in ready:
-            self._end()
+            raise DeadlineExceeded
+        if self._channel in ready:
+            self._read_channel(deadline)
+        elif self.sandbox.link in ready:
+            self._read_exit()
 
     def _ready(self, sources: list[Any], deadline: float) -> list[Any]:
         """Which of the sources have something, output included, which is read at once; empty when
         the time is up."""
-        watched = [*sources, self._out] if self._printing else sources
-        ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
-        if self._out in ready:
-            self._drain()
+        sources_and_output = [*sources, self._output_fd] if self._output_open else sources
+        ready, _, _ = select.select(
+            sources_and_output, [], [], max(0.0, deadline - time.monotonic())
+        )
+        if self._output_fd in ready:
+            self._read_output()
         return ready
 
-    def _hear(self, deadline: float) -> None:
+    def _read_channel(self, deadline: float) -> None:
         with contextlib.suppress(OSError):
-            data = self._talk.recv(1 << 18)
+            data = self._channel.recv(1 << 18)
             if data:
                 self._buffer += data
                 return
-        self._end_within(
+        self._wait_for_exit(
             min(GRACE_SECONDS, deadline - time.monotonic())
         )  # closed by the program: what remains to come is its end
 
-    def _drain(self) -> bool:
+    def _read_output(self) -> bool:
         """Read some output; False where there is none now."""
         try:
-            data = os.read(self._out, 1 << 16)
+            data = os.read(self._output_fd, 1 << 16)
         except BlockingIOError:
             return False
-        self._output += data[: max(0, self._kept - len(self._output))]
-        self._printing = bool(data)
-        return self._printing
+        self._output += data[: max(0, self._max_output - len(self._output))]
+        self._output_open = bool(data)
+        return self._output_open
 
-    def _end(self) -> None:
+    def _read_exit(self) -> None:
         """Read how it ended, from the parent."""
         try:
-            data = self.cell.link.recv(4096)
+            data = self.sandbox.link.recv(4096)
         except OSError:
             data = b""
-        self._how = json.loads(data) if data else {"gone": True}
+        self._exit = json.loads(data) if data else {"gone": True}
 
-    def _end_within(self, seconds: float) -> None:
+    def _wait_for_exit(self, seconds: float) -> None:
         """Wait for the end, and order it when it does not come by itself."""
         for last in (time.monotonic() + seconds, time.monotonic() + seconds + GRACE_SECONDS):
-            while not self._how and time.monotonic() < last:
-                if self.cell.link in self._ready([self.cell.link], last):
-                    self._end()
-            if not self._how:
+            while not self._exit and time.monotonic() < last:
+                if self.sandbox.link in self._ready([self.sandbox.link], last):
+                    self._read_exit()
+            if not self._exit:
                 self.stopped = True
                 with contextlib.suppress(OSError):
-                    self.cell.link.send(zygote.STOP)
-        self._how = self._how or {"gone": True}
+                    self.sandbox.link.send(zygote.STOP)
+        self._exit = self._exit or {"gone": True}
 
     def finish(self) -> dict[str, Any]:
         """End it if it still runs. Returns how it ended: `code`, `cpu`, `memory_kb`, or `gone`: the
         sandbox itself is no more."""
-        if not self._how:
+        if not self._exit:
             with contextlib.suppress(OSError):
-                self.cell.link.send(zygote.STOP)
-            self._end_within(GRACE_SECONDS)
-        while self._drain():
+                self.sandbox.link.send(zygote.STOP)
+            self._wait_for_exit(GRACE_SECONDS)
+        while self._read_output():
             pass
-        self._talk.close()
-        os.close(self._out)
-        return self._how
+        self._channel.close()
+        os.close(self._output_fd)
+        return self._exit
 
     @property
     def output(self) -> str:

@@ -21,15 +21,18 @@ import signal
 import socket
 from typing import Any
 
-from . import ending
+from . import execution
 
 SCRIPT = "block.sh"
 LINE = 9
 """The descriptor of a script's line to the watcher."""
-SCRIPT_END = """
-builtin printf 'end %s\\n' "$?" >&9; IFS= builtin read -r -u 9 REPLY; builtin printf '%s\\n' "$REPLY" >&9
-"""
-LONGEST = 1 << 16
+SCRIPT_END = (
+    "\nbuiltin printf 'end %s\\n' \"$?\" >&9; "
+    "IFS= builtin read -r -u 9 REPLY; "
+    "builtin printf '%s\\n' \"$REPLY\" >&9\n"
+)
+"""One line, because bash reads a script line by line, and the script could write to its own file."""
+MAX_LINE = 1 << 16
 """Bytes that are read of a line."""
 POLL = 0.01
 PR_SET_DUMPABLE = 4
@@ -38,13 +41,13 @@ PR_SET_DUMPABLE = 4
 def run(conversation: socket.socket, kind: str, code: str) -> dict[str, Any]:
     """{"done": True}, what was raised, {"ended": exit code} where the end was not reached, or
     {"lied": True}."""
-    ours, theirs = socket.socketpair()
+    local, remote = socket.socketpair()
     child = os.fork()
     if child == 0:
-        _alone(conversation, ours, theirs.detach(), kind, code)
-    theirs.close()
-    _shielded()
-    result = Watch(ours, child).result()
+        _run_child(conversation, local, remote.detach(), kind, code)
+    remote.close()
+    _shield()
+    result = Watch(local, child).result()
     with contextlib.suppress(OSError):
         os.kill(child, signal.SIGKILL)
     if kind == "shell":
@@ -52,7 +55,7 @@ def run(conversation: socket.socket, kind: str, code: str) -> dict[str, Any]:
     return result
 
 
-def _alone(
+def _run_child(
     conversation: socket.socket, watchers: socket.socket, line: int, kind: str, code: str
 ) -> None:
     """The process of the program; never returns."""
@@ -66,7 +69,7 @@ def _alone(
         os._exit(70)
 
 
-def _shielded() -> None:
+def _shield() -> None:
     """The watcher heeds no signal of the program, and lets it look into nothing."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(AttributeError):
@@ -91,21 +94,21 @@ def _program(code: str, line: int) -> None:
     changes what is said of an exception.
     """
     write, read, leave, process = os.write, os.read, os._exit, os.getpid
-    raised, flush = ending.raised, ending.flush
-    own, space = process(), ending.main_space()
+    raised, flush = execution.describe_error, execution.flush
+    pid, space = process(), execution.new_main_namespace()
     try:
         exec(compile(code, "<answer>", "exec", dont_inherit=True), space)
     except BaseException as error:  # noqa: BLE001 - a program may end in any way
         result = raised(error)
         flush()
         text = result["text"].encode(errors="replace").hex()
-        if process() == own:
+        if process() == pid:
             write(
                 line, f"raised {result['raised']} {int(bool(result.get('exit')))} {text}\n".encode()
             )
     else:
         flush()
-        if process() == own:  # a child that it left behind may come to this line too
+        if process() == pid:  # a child that it left behind may come to this line too
             write(line, b"end 0\n")
             write(line, read(line, 200))
     leave(0)
@@ -116,7 +119,7 @@ class Watch:
 
     def __init__(self, line: socket.socket, child: int) -> None:
         self._line, self._child = line, child
-        self._heard = b""
+        self._received = b""
         self._word = b""
         self._status = ""
         self._open = True
@@ -126,7 +129,7 @@ class Watch:
         after that."""
         exit_code: int | None = None
         while True:
-            result = self._listen()
+            result = self._poll()
             if result is not None:
                 return result
             if exit_code is not None:
@@ -135,7 +138,7 @@ class Watch:
             if pid:
                 exit_code = os.waitstatus_to_exitcode(status)
 
-    def _listen(self) -> dict[str, Any] | None:
+    def _poll(self) -> dict[str, Any] | None:
         """What is said within a moment; None where nothing was decided by it."""
         ready, _, _ = select.select([self._line] if self._open else [], [], [], POLL)
         if not ready:
@@ -145,21 +148,21 @@ class Watch:
         except OSError:
             data = b""
         self._open = bool(data)
-        self._heard += data
-        while b"\n" in self._heard:
-            message, _, self._heard = self._heard.partition(b"\n")
-            result = self._said(message)
+        self._received += data
+        while b"\n" in self._received:
+            message, _, self._received = self._received.partition(b"\n")
+            result = self._read_message(message)
             if result is not None:
                 return result
-        return {"lied": True} if len(self._heard) > LONGEST else None
+        return {"lied": True} if len(self._received) > MAX_LINE else None
 
-    def _said(self, message: bytes) -> dict[str, Any] | None:
+    def _read_message(self, message: bytes) -> dict[str, Any] | None:
         words = message.decode("ascii", errors="replace").split(" ")
         if self._word:
-            return (
-                {"done": True, "status": self._status} if message == self._word else {"lied": True}
-            )
-        if words[0] == "end" and len(words) == 2 and not self._heard:
+            if message != self._word:
+                return {"lied": True}
+            return {"done": True, "status": self._status}
+        if words[0] == "end" and len(words) == 2 and not self._received:
             self._word = secrets.token_hex(16).encode()
             self._status = words[1]
             with contextlib.suppress(OSError):
@@ -176,12 +179,12 @@ def _of_script(result: dict[str, Any]) -> dict[str, Any]:
     """A script has succeeded when its last line was reached and the command before that had the
     status 0."""
     if "done" not in result:
-        how = (
+        reason = (
             f"bash ended with {result['ended']}"
             if "ended" in result
             else "something else was said in its place"
         )
-        return {"raised": "EOFError", "text": f"its end was not reached ({how})", "exit": True}
+        return {"raised": "EOFError", "text": f"its end was not reached ({reason})", "exit": True}
     if result["status"] != "0":
         return {
             "raised": "OSError",

@@ -8,10 +8,10 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-LONGEST_TEXT = 2000
+MAX_TEXT = 2000
 
 
-def main_space() -> dict[str, Any]:
+def new_main_namespace() -> dict[str, Any]:
     """The names of a new main module."""
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
@@ -19,33 +19,33 @@ def main_space() -> dict[str, Any]:
     return vars(module)
 
 
-def ran(code: str, space: dict[str, Any]) -> dict[str, Any]:
+def run_program(code: str, space: dict[str, Any]) -> dict[str, Any]:
     """Run a program in `space`: {"done": True}, or what it raised; what it printed is handed on."""
     try:
         exec(compile(code, "<answer>", "exec", dont_inherit=True), space)
         result: dict[str, Any] = {"done": True}
     except BaseException as error:  # noqa: BLE001 - a program may end in any way
-        result = raised(error)
+        result = describe_error(error)
     flush()
     return result
 
 
-def raised(error: BaseException) -> dict[str, Any]:
+def describe_error(error: BaseException) -> dict[str, Any]:
     """What was raised, in words; the name is that of the nearest built-in class."""
     try:
-        kind = next(
-            one.__name__
-            for one in type(error).__mro__
-            if getattr(builtins, one.__name__, None) is one
-        )
+        kind = ""
+        for base in type(error).__mro__:
+            if getattr(builtins, base.__name__, None) is base:
+                kind = base.__name__
+                break
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         if isinstance(error, SystemExit):
             return {
                 "raised": kind,
-                "text": f"the program left by exit ({text})"[:LONGEST_TEXT],
+                "text": f"the program left by exit ({text})"[:MAX_TEXT],
                 "exit": True,
             }
-        return {"raised": kind, "text": text[:LONGEST_TEXT]}
+        return {"raised": kind, "text": text[:MAX_TEXT]}
     except BaseException:  # noqa: BLE001 - an exception whose text raises
         return {"raised": "Exception", "text": "an exception that cannot be described"}
 
