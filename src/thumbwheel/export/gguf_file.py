@@ -103,7 +103,7 @@ def write(merged: Path, base: str, quant: str, out: Path, scratch: Path) -> None
         except OSError:  # not every file system has links
             shutil.copyfile(first, out)
     else:
-        log.say(f"quantising to {quant} with {convert.requantise(first, out, quant)}")
+        log.say(f"quantising to {quant} with {convert.requantize(first, out, quant)}")
     precision = describe(out)["precision"]
     if precision != quant:
         raise ModelError(

@@ -1,8 +1,7 @@
 """A client for OpenAI-compatible servers: one JSON request, one JSON reply, tried again where
 trying again can help.
 
-What a server answers is data of strangers: this module checks that it is a JSON object and no more.
-Does not live here: what a reply means (engine/endpoint.py).
+What a server answers is untrusted data: this module checks that it is a JSON object and no more.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import httpx
 
 from thumbwheel.core.errors import ModelError
 
-AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504})
+RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed."""
-FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+FIRST_WAIT, MAX_WAIT = 0.5, 30.0
 """Seconds before the second attempt, doubled for each further one; and the most that a server may
 ask for."""
-
-
-REFUSES = frozenset({400, 413, 422})
+REFUSED = frozenset({400, 413, 422})
 """Statuses of a request that will never succeed."""
 
 
@@ -33,7 +30,7 @@ class Refused(ModelError):
 
 
 class Client:
-    """`model` at `url` (as `http://127.0.0.1:8000/v1`); safe to use from several threads. Close it."""
+    """`model` at `url` (as `http://127.0.0.1:8000/v1`). Thread-safe; close it."""
 
     def __init__(
         self,
@@ -46,9 +43,7 @@ class Client:
     ) -> None:
         self.url, self.model, self._attempts = url.rstrip("/"), model, attempts
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(
-            max_connections=None
-        )  # who calls decides how many requests run at once
+        limits = httpx.Limits(max_connections=None)  # the caller bounds how many run at once
         self._http = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(timeout, connect=10.0),
@@ -73,23 +68,22 @@ class Client:
             if reply.status_code < 300:
                 return self._object(reply)
             why = f"HTTP {reply.status_code}: {' '.join(reply.text.split())[:300]}"
-            if reply.status_code not in AGAIN:
-                raise self._error(why, Refused if reply.status_code in REFUSES else ModelError)
-            wait = max(wait, _asked(reply))
+            if reply.status_code not in RETRIED:
+                raise self._error(why, Refused if reply.status_code in REFUSED else ModelError)
+            wait = max(wait, _retry_after(reply))
         raise self._error(f"{self._attempts} attempts failed, the last with {why}")
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def _object(self, reply: httpx.Response) -> dict[str, Any]:
         try:
-            found = reply.json()
+            content = reply.json()
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            content = None
+        if not isinstance(content, dict):
             raise self._error(f"its reply is no JSON object: {reply.text[:100]!r}")
-        return found
+        return content
 
     def _error(self, why: str, kind: type[ModelError] = ModelError) -> ModelError:
         return kind(
@@ -108,9 +102,9 @@ def loopback(url: str) -> bool:
     return re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])([:/]|$)", url) is not None
 
 
-def _asked(reply: httpx.Response) -> float:
+def _retry_after(reply: httpx.Response) -> float:
     """Seconds that the server asks to wait."""
     try:
-        return min(max(float(reply.headers.get("retry-after", 0)), 0.0), LONGEST_WAIT)
+        return min(max(float(reply.headers.get("retry-after", 0)), 0.0), MAX_WAIT)
     except ValueError:
         return 0.0

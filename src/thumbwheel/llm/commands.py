@@ -1,8 +1,7 @@
-"""The `tools` commands: which programs of llama.cpp are here, and getting them."""
+"""The `tools` commands: list and install the programs of llama.cpp."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +15,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 @tools.command("list")
 def list_(json: Json = False) -> None:
-    """What is found, where, and what is missing with the command that helps.
+    """Show which tools are installed and where, and the command that gets a missing one.
 
     Searched: the folder of THUMBWHEEL_LLAMA_CPP, the PATH, our build, our downloads.
 
@@ -48,29 +47,28 @@ def install(
     from thumbwheel.llm.install import install as run
     from thumbwheel.llm.tools import FILES
 
-    found = {tool.name: tool for tool in run(build)}
-    _show({name: found.get(name) for name in FILES}, json)
+    installed = {tool.name: tool for tool in run(build)}
+    _show({name: installed.get(name) for name in FILES}, json)
 
 
-def _show(found: dict[str, Tool | None], json: bool) -> None:
+def _show(tools: dict[str, Tool | None], json: bool) -> None:
     from thumbwheel.core import log
     from thumbwheel.llm.tools import FOR, fix
 
     if json:
-        log.answer(
-            {
-                name: tool and {"path": tool.path, "origin": tool.origin, "version": tool.version}
-                for name, tool in found.items()
+        answer: dict[str, Any] = {}
+        for name, tool in tools.items():
+            answer[name] = tool and {
+                "path": tool.path,
+                "origin": tool.origin,
+                "version": tool.version,
             }
-        )
+        log.answer(answer)
         return
-    rows: Iterable[tuple[Any, ...]] = (
-        (
-            name,
-            FOR[name],
-            tool.origin if tool else "missing",
-            f"{tool.path} ({tool.version})" if tool else fix(name),
-        )
-        for name, tool in found.items()
-    )
+    rows: list[tuple[str, ...]] = []
+    for name, tool in tools.items():
+        if tool:
+            rows.append((name, FOR[name], tool.origin, f"{tool.path} ({tool.version})"))
+        else:
+            rows.append((name, FOR[name], "missing", fix(name)))
     log.table("llama.cpp", ("tool", "what it does", "from", "where"), rows)

@@ -13,13 +13,13 @@ from pathlib import Path
 from thumbwheel.core.errors import MissingExtra, ModelError, StorageError
 from thumbwheel.llm import tools
 from thumbwheel.llm.convert_child import UNKNOWN
-from thumbwheel.llm.library import quantise
+from thumbwheel.llm.library import quantize
 
 DIRECT = ("F32", "F16", "BF16", "Q8_0")
 """Precisions that the converter writes itself."""
 TAIL = 6
 """Lines of a program that an error shows."""
-FULL = ("No space left", "File too large", "Disk quota exceeded", "iostream error")
+DISK_FULL = ("No space left", "File too large", "Disk quota exceeded", "iostream error")
 """How programs say that the disk is full."""
 
 
@@ -55,20 +55,20 @@ def convert_adapter(adapter: Path, base: Path, out: Path, precision: str, family
     _child(script, arguments, family, (), base)
 
 
-def check_quantiser(precision: str) -> None:
+def check_quantizer(precision: str) -> None:
     """Raise NotFound where nothing here can write `precision`, before any work is done for it."""
     if precision not in DIRECT and not tools.find("library"):
         tools.require("llama-quantize")
 
 
-def requantise(whole: Path, out: Path, precision: str) -> str:
+def requantize(whole: Path, out: Path, precision: str) -> str:
     """Write `whole`, a GGUF file in 16 or 32 bits, in a smaller `precision`; says what did it.
 
     By llama-quantize where it is found, else by the library; never leaves the larger file instead.
     """
     program = tools.find("llama-quantize")
     if program is None:
-        quantise(whole, out, precision)
+        quantize(whole, out, precision)
         return "the library of llama.cpp"
     done = subprocess.run(
         [program.path, whole, out, precision],
@@ -78,7 +78,7 @@ def requantise(whole: Path, out: Path, precision: str) -> str:
         check=False,
     )
     if done.returncode or not out.is_file():
-        raise _failed(f"{whole.name} as {precision}", done)
+        raise _error(f"{whole.name} as {precision}", done)
     return "llama-quantize"
 
 
@@ -99,44 +99,44 @@ def _child(
         command, capture_output=True, text=True, errors="replace", env=_environment(), check=False
     )
     if done.returncode:
-        raise _failed(f"model {model.name!r} as GGUF", done, family)
+        raise _error(f"model {model.name!r} as GGUF", done, family)
 
 
 def _environment() -> Mapping[str, str]:
-    """Ours, offline, with this package on the path of the child."""
-    path = os.pathsep.join(
-        [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    """This environment, offline, with this package on the path of the child."""
+    paths = [str(Path(__file__).parents[2])]
+    if existing := os.environ.get("PYTHONPATH"):
+        paths.append(existing)
     return os.environ | {
-        "PYTHONPATH": path,
+        "PYTHONPATH": os.pathsep.join(paths),
         "HF_HUB_OFFLINE": "1",
         "TQDM_DISABLE": "1",
         "PYTHONWARNINGS": "ignore",
     }
 
 
-def _failed(what: str, done: subprocess.CompletedProcess[str], family: str = "") -> Exception:
-    said = done.stdout + done.stderr
-    last = "\n".join(said.strip().splitlines()[-TAIL:])
-    if any(word in said for word in FULL):
+def _error(what: str, done: subprocess.CompletedProcess[str], family: str = "") -> Exception:
+    output = done.stdout + done.stderr
+    last = "\n".join(output.strip().splitlines()[-TAIL:])
+    if any(word in output for word in DISK_FULL):
         return StorageError(
             what,
             f"it cannot be written: {last.splitlines()[-1]}",
             "Free some space, then run the same command again",
         )
-    if "No module named" in said:
+    if "No module named" in output:
         return MissingExtra.of(
             "converting to GGUF",
-            said.rpartition("No module named ")[2].split()[0].strip("'"),
+            output.rpartition("No module named ")[2].split()[0].strip("'"),
             "gguf",
         )
-    if UNKNOWN in said:
+    if UNKNOWN in output:
         why = (
             "llama.cpp does not know how its tokenizer splits text, and a model of family "
             f"{family!r} does not tell"
         )
         return ModelError(what, why, "Export it with --format merged")
-    if "is not supported" in said or "NotImplementedError" in said:
+    if "is not supported" in output or "NotImplementedError" in output:
         return ModelError(
             what,
             f"llama.cpp's converter does not support a model of family {family!r} "

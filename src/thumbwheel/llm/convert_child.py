@@ -1,8 +1,8 @@
 """Runs llama.cpp's own converter with what it does not know: `python -m
 thumbwheel.llm.convert_child SCRIPT SETTINGS ARGUMENTS...`.
 
-Two things are told to it. The pre-tokenizer, where the tokenizer is none of those that it
-recognises by a hash: what the tokenizer itself says decides, then the model's family. And the
+Two things are given to it. The pre-tokenizer, where the tokenizer is none of those that it
+recognizes by a hash: the tokenizer's own description decides, then the model's family. And the
 tokens that end an answer, which it would read from files that may say otherwise.
 """
 
@@ -42,32 +42,31 @@ BY_FAMILY = {
 
 def main(script: str, settings: str, *arguments: str) -> None:
     """Patch and run; the converter's own messages go where they always go."""
-    known = json.loads(settings)
+    options = json.loads(settings)
     folder = Path(script).parent
-    sys.path[:0] = [
-        str(folder),
-        str(folder / "gguf-py"),
-    ]  # the published gguf has the same version number and is older
+    # the published gguf has the same version number and is older
+    sys.path[:0] = [str(folder), str(folder / "gguf-py")]
     import gguf
     from conversion import base
 
-    base.TextModel.get_vocab_base_pre = _pre(base.TextModel.get_vocab_base_pre, known["family"])
-    gguf.SpecialVocab.add_to_gguf = _ends(gguf.SpecialVocab.add_to_gguf, known["ends"])
+    base.TextModel.get_vocab_base_pre = _with_family(
+        base.TextModel.get_vocab_base_pre, options["family"]
+    )
+    gguf.SpecialVocab.add_to_gguf = _with_ends(gguf.SpecialVocab.add_to_gguf, options["ends"])
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 
 
-def _pre(whole: Callable[..., str], family: str) -> Callable[..., str]:
+def _with_family(original: Callable[..., str], family: str) -> Callable[..., str]:
     def get_vocab_base_pre(self: Any, tokenizer: Any) -> str:
         try:
-            return whole(self, tokenizer)
+            return original(self, tokenizer)
         except NotImplementedError:
-            found = by_pattern(
-                json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]
-            ) or BY_FAMILY.get(family)
-            if found is None:
+            description = json.loads(tokenizer.backend_tokenizer.to_str())
+            name = by_pattern(description["pre_tokenizer"]) or BY_FAMILY.get(family)
+            if name is None:
                 raise NotImplementedError(UNKNOWN) from None
-            return found
+            return name
 
     return get_vocab_base_pre
 
@@ -89,10 +88,10 @@ def by_pattern(split: dict[str, Any] | None) -> str | None:
     return BY_PATTERN.get(patterns[0]) if len(patterns) == 1 else None
 
 
-def _ends(whole: Callable[..., None], ends: list[int]) -> Callable[..., None]:
+def _with_ends(original: Callable[..., None], ends: list[int]) -> Callable[..., None]:
     def add_to_gguf(self: Any, *arguments: Any, **options: Any) -> None:
         self.special_token_ids.update(zip(("eos", "eot", "eom"), ends, strict=False))
-        whole(self, *arguments, **options)
+        original(self, *arguments, **options)
 
     return add_to_gguf
 

@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Request:
-    """What came in; `path` without `/v1/`, as `completions`."""
+    """A request; `path` is without `/v1/`, as `completions`."""
 
     path: str
     body: dict[str, Any]
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What goes out after `delay` seconds; text goes out as it is, anything else as JSON."""
+    """A reply, sent after `delay` seconds; text is sent as it is, anything else as JSON."""
 
     content: Any
     status: int = 200
@@ -36,15 +36,15 @@ Script = Callable[[Request], Reply]
 
 
 class FakeServer:
-    """Answers by `script` inside `with FakeServer(script) as server`; `requests` is what came in,
-    `busiest` how many at once.
+    """Answers by `script` inside `with FakeServer(script) as server`; `requests` are those that
+    came in, `busiest` the most at once.
 
-    `told` is what a GET finds, by path; nothing else is found.
+    `pages` are the replies to a GET, by path; any other path is a 404.
     """
 
     def __init__(self, script: Script) -> None:
         self.script, self.requests, self.busiest, self._busy = script, list[Request](), 0, 0
-        self.told: dict[str, Any] = {}
+        self.pages: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(
@@ -55,7 +55,6 @@ class FakeServer:
 
     @property
     def url(self) -> str:
-        """For a client."""
         return f"http://127.0.0.1:{self._server.server_port}/v1"
 
     def answer(self, request: Request) -> Reply:
@@ -90,19 +89,18 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self._reply(
-                fake.answer(Request(self.path.removeprefix("/v1/"), body, dict(self.headers)))
-            )
+            request = Request(self.path.removeprefix("/v1/"), body, dict(self.headers))
+            self._reply(fake.answer(request))
 
         def do_GET(self) -> None:
-            self._reply(Reply(fake.told.get(self.path), 200 if self.path in fake.told else 404))
+            status = 200 if self.path in fake.pages else 404
+            self._reply(Reply(fake.pages.get(self.path), status))
 
         def _reply(self, reply: Reply) -> None:
-            content = (
-                reply.content.encode()
-                if isinstance(reply.content, str)
-                else json.dumps(reply.content).encode()
-            )
+            text = reply.content
+            if not isinstance(text, str):
+                text = json.dumps(text)
+            content = text.encode()
             self.send_response(reply.status)
             for name, value in {"Content-Length": str(len(content)), **reply.headers}.items():
                 self.send_header(name, value)

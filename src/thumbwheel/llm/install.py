@@ -1,9 +1,9 @@
 """Gets the parts of llama.cpp that are missing into the cache of this user, and builds its
 programs; only when asked to.
 
-Both downloads are pinned by hash. Everything is made beside its place and renamed when it is whole:
-a broken download, a failed build or a full disk leave nothing. The converter comes from the source
-package of llama-cpp-python, the library from npm's @node-llama-cpp.
+Both downloads are pinned by hash. Everything is made in a folder of its own and renamed when it is
+whole: a broken download, a failed build or a full disk leave nothing. The converter comes from the
+source package of llama-cpp-python, the library from npm's @node-llama-cpp.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ UNUSED = re.compile(
 """Two thirds of the source package: what neither the converter nor the build reads."""
 
 LLAMA_CPP = "vendor/llama.cpp"
-NEEDED = {
+CONTENTS = {
     SOURCE: (
         "llama_cpp/llama_cpp.py",
         *(
@@ -83,8 +83,8 @@ COMPILERS = (
     "Install them (Debian, Ubuntu: sudo apt-get install cmake g++; macOS: xcode-select --install, "
     "then pip install cmake)"
 )
-STEP = re.compile(r"^\[ *(\d+)(?:%|/(\d+))\]")
-"""How far make or ninja says that it is."""
+PROGRESS = re.compile(r"^\[ *(\d+)(?:%|/(\d+))\]")
+"""The progress that make or ninja prints."""
 
 
 def install(build: bool = False) -> list[Tool]:
@@ -94,27 +94,26 @@ def install(build: bool = False) -> list[Tool]:
     Raises NotFound for a missing compiler and a Python that is too old, StorageError for a broken
     download or a full disk.
     """
-    for name in NEEDED:
-        if not _whole(name):
+    for name in CONTENTS:
+        if not _complete(name):
             shutil.rmtree(cache_folder() / name, ignore_errors=True)
-    if not (find("converter") and find("bindings")) or (
-        build and not (cache_folder() / SOURCE).is_dir()
-    ):
-        _place(SOURCE, _get_source)
+    missing_source = build and not (cache_folder() / SOURCE).is_dir()
+    if missing_source or not (find("converter") and find("bindings")):
+        _install_folder(SOURCE, _get_source)
     machine = (platform.system(), platform.machine())
     if find("library") is None and machine in NPM:
-        _place(PREBUILT, _get_library)
+        _install_folder(PREBUILT, _get_library)
     elif find("library") is None and not build:
         log.say(
             f"there is no prebuilt library for {' '.join(machine)}; build it: thumbwheel tools "
             "install --build"
         )
     if build and not (cache_folder() / BUILD).is_dir():
-        _place(BUILD, _build)
+        _install_folder(BUILD, _build)
     return [tool for name in FILES if (tool := find(name))]
 
 
-def _place(name: str, make: Callable[[Path], None]) -> None:
+def _install_folder(name: str, make: Callable[[Path], None]) -> None:
     """Let `make` fill a folder, and put that into the cache as `name` once it is whole."""
     target = cache_folder() / name
     with _staging(target) as folder:
@@ -125,12 +124,12 @@ def _place(name: str, make: Callable[[Path], None]) -> None:
         try:
             folder.rename(target)
         except OSError:
-            if not _whole(name):  # otherwise another process was first, with the same
+            if not _complete(name):  # otherwise another process was first, with the same
                 raise
 
 
-def _whole(name: str) -> bool:
-    return all((cache_folder() / name / part).exists() for part in NEEDED[name])
+def _complete(name: str) -> bool:
+    return all((cache_folder() / name / part).exists() for part in CONTENTS[name])
 
 
 @contextmanager
@@ -159,11 +158,10 @@ def _get_source(folder: Path) -> None:
     _check_python()
     log.say(f"downloading {SDIST} (77 MB): converter and source code of llama.cpp, MIT")
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        pinned, got = Path(scratch) / "requirements.txt", Path(scratch) / "got"
+        pinned, download = Path(scratch) / "requirements.txt", Path(scratch) / "got"
         digest = base64.b64decode(SDIST_HASH.removeprefix("sha256-")).hex()
-        pinned.write_text(
-            f"{SDIST} --hash=sha256:{digest}\n"
-        )  # pip runs code of the archive: it has to know the hash before
+        # pip runs code of the archive: it has to know the hash before
+        pinned.write_text(f"{SDIST} --hash=sha256:{digest}\n")
         command = [
             sys.executable,
             "-P",
@@ -177,12 +175,12 @@ def _get_source(folder: Path) -> None:
         ]
         fix = "See whether this machine reaches its package index, then run the same command again"
         _run(
-            [*command, "--require-hashes", "-r", str(pinned), "-d", str(got)],
+            [*command, "--require-hashes", "-r", str(pinned), "-d", str(download)],
             "pip download",
             fix,
             folder=scratch,
         )
-        _unpack(_only(got), SDIST_HASH, folder, lambda name: not UNUSED.match(name))
+        _unpack(_single_file(download), SDIST_HASH, folder, lambda name: not UNUSED.match(name))
 
 
 def _check_python() -> None:
@@ -223,7 +221,7 @@ def _get_library(folder: Path) -> None:
                 Path(scratch) / "library.tgz",
             )
         _unpack(
-            _only(Path(scratch)),
+            _single_file(Path(scratch)),
             expected,
             folder,
             lambda name: "/bins/" not in name or "/lib" in name,
@@ -257,7 +255,7 @@ def _fetch(url: str, path: Path) -> None:
         ) from None
 
 
-def _only(folder: Path) -> Path:
+def _single_file(folder: Path) -> Path:
     return next(path for path in folder.iterdir() if path.is_file())
 
 
@@ -283,14 +281,8 @@ def _unpack(archive: Path, expected: str, folder: Path, wanted: Callable[[str], 
 
 def _build(folder: Path) -> None:
     """llama-server, llama-quantize and the library, for this machine's processor."""
-    missing = [
-        what
-        for what, names in {
-            "cmake": ("cmake",),
-            "a C++ compiler": ("c++", "g++", "clang++"),
-        }.items()
-        if not any(map(shutil.which, names))
-    ]
+    programs = {"cmake": ("cmake",), "a C++ compiler": ("c++", "g++", "clang++")}
+    missing = [what for what, names in programs.items() if not any(map(shutil.which, names))]
     if missing and not (missing == ["a C++ compiler"] and os.environ.get("CXX")):
         raise NotFound(
             " and ".join(missing),
@@ -301,20 +293,20 @@ def _build(folder: Path) -> None:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     log.say(f"building llama.cpp on {cores} cores; on two it takes about ten minutes")
-    source, made = cache_folder() / SOURCE / LLAMA_CPP, folder / "made"
+    source, output = cache_folder() / SOURCE / LLAMA_CPP, folder / "made"
     fix = "Read the lines above; another compiler may be named by CXX"
-    given = shlex.split(os.environ.get("CMAKE_ARGS", ""))  # as -DGGML_CUDA=ON
-    _run(["cmake", "-S", str(source), "-B", str(made), *FLAGS, *given], "cmake", fix)
+    extra_flags = shlex.split(os.environ.get("CMAKE_ARGS", ""))  # as -DGGML_CUDA=ON
+    _run(["cmake", "-S", str(source), "-B", str(output), *FLAGS, *extra_flags], "cmake", fix)
     targets = ["--target", "llama-server", "--target", "llama-quantize"]
     _run(
-        ["cmake", "--build", str(made), "--parallel", str(cores), *targets],
+        ["cmake", "--build", str(output), "--parallel", str(cores), *targets],
         "the build of llama.cpp",
         fix,
         progress="building",
     )
-    shutil.move(made / "bin", folder / "bin")
+    shutil.move(output / "bin", folder / "bin")
     shutil.copyfile(source / "LICENSE", folder / "LICENSE")
-    shutil.rmtree(made)
+    shutil.rmtree(output)
 
 
 def _run(
@@ -345,8 +337,8 @@ def _run(
         try:
             for line in process.stdout:
                 last.append(line.rstrip())
-                if progress and (found := STEP.match(line)):
-                    now = 100 * int(found[1]) / int(found[2] or 100)
+                if progress and (match := PROGRESS.match(line)):
+                    now = 100 * int(match[1]) / int(match[2] or 100)
                     advance(max(0.0, now - shown))
                     shown = max(shown, now)
         except BaseException:

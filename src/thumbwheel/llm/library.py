@@ -1,4 +1,4 @@
-"""llama.cpp's library in a child process: logits, tokens and answers of a GGUF file, and quantising
+"""llama.cpp's library in a child process: logits, tokens and answers of a GGUF file, and quantizing
 without a compiler."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from thumbwheel.core.errors import ModelError, StorageError
 from thumbwheel.llm import tools
-from thumbwheel.llm.llama_server import die_with_parent, own_threads
+from thumbwheel.llm.llama_server import default_threads, die_with_parent
 
 TYPES = {
     "Q4_0": 2,
@@ -45,18 +45,18 @@ class Library:
     ModelError with its last words."""
 
     def __init__(self) -> None:
-        path = str(Path(__file__).parents[2])
+        paths = [str(Path(__file__).parents[2])]
+        if existing := os.environ.get("PYTHONPATH"):
+            paths.append(existing)
         command = [sys.executable, "-P", "-m", "thumbwheel.llm.library_child"]
         command += [str(tools.require("library").path), str(tools.require("bindings").path)]
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([path, *filter(None, [os.environ.get("PYTHONPATH")])])
-        }
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             env=environment,
             preexec_fn=die_with_parent,
         )
@@ -75,11 +75,10 @@ class Library:
         return answer["value"], self._process.stdout.read(answer["bytes"])
 
     def close(self) -> None:
-        """End the child."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._said):
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream:
                 with suppress(OSError):  # what was buffered for a process that has ended
                     stream.close()
@@ -97,13 +96,12 @@ class Library:
 
     def _ended(self, do: str) -> ModelError:
         code = self._process.wait()
-        self._said.seek(0)
-        said = [
-            line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()
-        ]
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").splitlines()
+        lines = [line for line in lines if line.strip()]
         return ModelError(
             f"llama.cpp's library ({do})",
-            f"it ended with {code}:\n" + "\n".join(said[-5:]),
+            f"it ended with {code}:\n" + "\n".join(lines[-5:]),
             "See whether the file is whole",
         )
 
@@ -114,15 +112,18 @@ class Model(Library):
     def __init__(self, file: Path, adapter: Path | None = None, context: int = 1280) -> None:
         super().__init__()
         try:
-            opened = {"model": str(file), "adapter": str(adapter) if adapter else None}
-            facts, _ = self.ask("open", **opened, context=context, threads=own_threads())
+            facts, _ = self.ask(
+                "open",
+                model=str(file),
+                adapter=str(adapter) if adapter else None,
+                context=context,
+                threads=default_threads(),
+            )
         except BaseException:
             self.close()
             raise
-        self.vocabulary, self.ends = (
-            int(facts["vocabulary"]),
-            frozenset(int(one) for one in facts["ends"]),
-        )
+        self.vocabulary = int(facts["vocabulary"])
+        self.ends = frozenset(int(token) for token in facts["ends"])
 
     def tokens(self, text: str, special: bool = False) -> list[int]:
         """`text` with special tokens in it read as such; `special` adds those that the model wants
@@ -133,11 +134,11 @@ class Model(Library):
         """float32 arrays [positions, vocabulary] at the last `last` positions of each row."""
         import numpy as np
 
-        found = []
+        logits = []
         for row in rows:
             counts, data = self.ask("logits", rows=[list(row)], last=last)
-            found.append(np.frombuffer(data, np.float32).reshape(counts[0], self.vocabulary))
-        return found
+            logits.append(np.frombuffer(data, np.float32).reshape(counts[0], self.vocabulary))
+        return logits
 
     def greedy(self, row: Sequence[int], most: int) -> list[int]:
         """The most likely continuation of `row`, up to and with a token that ends an answer."""
@@ -151,20 +152,19 @@ def describe(file: Path) -> dict[str, Any]:
     with Library() as library:
         facts, _ = library.ask("describe", file=str(file), reader=str(reader))
     named = [name for name, number in TYPES.items() if number == facts.get("general.file_type")]
+    precisions = named or sorted(facts["types"]) or ["unknown"]  # an adapter's header names none
     return {
-        "precision": (named or sorted(facts["types"]) or ["unknown"])[
-            0
-        ],  # an adapter's header names none
+        "precision": precisions[0],
         "template": facts.get("tokenizer.chat_template"),
         "types": dict(facts["types"]),
     }
 
 
-def quantise(whole: Path, out: Path, precision: str) -> None:
+def quantize(whole: Path, out: Path, precision: str) -> None:
     """Write the GGUF file `whole` in a smaller precision; raises StorageError where it cannot be
     written."""
     with Library() as library:
-        code, _ = library.ask("quantise", whole=str(whole), out=str(out), type=TYPES[precision])
+        code, _ = library.ask("quantize", whole=str(whole), out=str(out), type=TYPES[precision])
     if code:
         why = f"llama.cpp's library could not write it (code {code})"
         raise StorageError(

@@ -14,12 +14,12 @@ import os
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 DEFAULTS = {"nthread": 0, "ftype": 7, "output_tensor_type": 43}
-"""What the quantiser's settings must be before we change any; otherwise the library is of another
+"""What the quantizer's settings must be before we change any; otherwise the library is of another
 version than its bindings."""
 
 
@@ -34,7 +34,7 @@ def bind(library: Path, bindings: Path) -> Any:
     from llama_cpp import _ctypes_extensions as extensions  # type: ignore[import-not-found,unused-ignore]
 
     whole = extensions.ctypes_function_for_shared_library
-    extensions.ctypes_function_for_shared_library = lambda lib: _known(lib, whole(lib))
+    extensions.ctypes_function_for_shared_library = lambda lib: _optional(lib, whole(lib))
     suffix = library.suffix
     ggml = ctypes.CDLL(str(folder / f"libggml{suffix}"), mode=ctypes.RTLD_GLOBAL)
     ggml.ggml_backend_load_all_from_path.argtypes = [ctypes.c_char_p]
@@ -48,13 +48,11 @@ def bind(library: Path, bindings: Path) -> Any:
     return api
 
 
-def _known(lib: Any, decorate: Callable[..., Any]) -> Callable[..., Any]:
+def _optional(lib: Any, decorate: Callable[..., Any]) -> Callable[..., Any]:
     def function(name: str, *arguments: Any, **options: Any) -> Any:
-        return (
-            decorate(name, *arguments, enabled=hasattr(lib, name))
-            if "enabled" not in options
-            else decorate(name, *arguments, **options)
-        )
+        if "enabled" not in options:
+            options["enabled"] = hasattr(lib, name)
+        return decorate(name, *arguments, **options)
 
     return function
 
@@ -65,7 +63,7 @@ class Child:
     def __init__(self, api: Any) -> None:
         self.api = api
 
-    def quantise(self, whole: str, out: str, type: int) -> int:
+    def quantize(self, whole: str, out: str, type: int) -> int:
         """0 when it went well."""
         settings = self.api.llama_model_quantize_default_params()
         settings.ftype = type
@@ -99,10 +97,10 @@ class Child:
         }
 
     def _adapt(self, adapter: str) -> None:
-        found = self.api.llama_adapter_lora_init(self.model, adapter.encode())
-        if not found:
+        loaded = self.api.llama_adapter_lora_init(self.model, adapter.encode())
+        if not loaded:
             raise RuntimeError(f"{adapter} is no adapter of this model")
-        adapters, scales = (type(found) * 1)(found), (ctypes.c_float * 1)(1.0)
+        adapters, scales = (type(loaded) * 1)(loaded), (ctypes.c_float * 1)(1.0)
         if self.api.llama_set_adapters_lora(self.context, adapters, 1, scales):
             raise RuntimeError(f"{adapter} cannot be applied to this model")
 
@@ -116,45 +114,44 @@ class Child:
 
     def logits(self, rows: list[list[int]], last: int) -> tuple[list[int], bytes]:
         """Positions of each row, and their float32 logits."""
-        counts, found = [], bytearray()
+        counts, data = [], bytearray()
         for row in rows:
-            kept = min(last, len(row))
-            self._decode(row, 0, kept)
-            for place in range(len(row) - kept, len(row)):
-                found += ctypes.string_at(
-                    self.api.llama_get_logits_ith(self.context, place), 4 * self.size
-                )
-            counts.append(kept)
-        return counts, bytes(found)
+            count = min(last, len(row))
+            self._decode(row, 0, count)
+            for position in range(len(row) - count, len(row)):
+                logits = self.api.llama_get_logits_ith(self.context, position)
+                data += ctypes.string_at(logits, 4 * self.size)
+            counts.append(count)
+        return counts, bytes(data)
 
     def greedy(self, row: list[int], most: int) -> list[int]:
         """The most likely continuation, up to and with a token that ends an answer."""
         import numpy as np
 
         self._decode(row, 0, 1)
-        found: list[int] = []
-        place = len(row) - 1
-        while len(found) < most:
-            logits = np.ctypeslib.as_array(
-                self.api.llama_get_logits_ith(self.context, place), (self.size,)
-            )
-            found.append(int(logits.argmax()))
-            if self.api.llama_vocab_is_eog(self.vocab, found[-1]) or len(found) == most:
+        tokens: list[int] = []
+        position = len(row) - 1
+        while len(tokens) < most:
+            pointer = self.api.llama_get_logits_ith(self.context, position)
+            logits = np.ctypeslib.as_array(pointer, (self.size,))
+            tokens.append(int(logits.argmax()))
+            if self.api.llama_vocab_is_eog(self.vocab, tokens[-1]) or len(tokens) == most:
                 break
-            self._decode(found[-1:], len(row) + len(found) - 1, 1)
-            place = 0
-        return found
+            self._decode(tokens[-1:], len(row) + len(tokens) - 1, 1)
+            position = 0
+        return tokens
 
-    def _decode(self, row: list[int], start: int, kept: int) -> None:
+    def _decode(self, row: list[int], start: int, last: int) -> None:
+        """Compute `row` from position `start` on, with logits for its `last` positions."""
         api = self.api
         if start == 0:
             api.llama_memory_clear(api.llama_get_memory(self.context), True)
         batch = api.llama_batch_init(len(row), 0, 1)
         batch.n_tokens = len(row)
-        for place, token in enumerate(row):
-            batch.token[place], batch.pos[place] = token, start + place
-            batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
-            batch.logits[place] = place >= len(row) - kept
+        for index, token in enumerate(row):
+            batch.token[index], batch.pos[index] = token, start + index
+            batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
+            batch.logits[index] = index >= len(row) - last
         code = api.llama_decode(self.context, batch)
         api.llama_batch_free(batch)
         if code:
@@ -166,17 +163,15 @@ class Child:
         sys.path.insert(0, reader)
         from gguf import GGUFReader
 
-        found = GGUFReader(file)
-        facts = {
-            name: found.fields[name].contents()
-            for name in ("general.file_type", "general.architecture", "tokenizer.chat_template")
-            if name in found.fields
-        }
-        types = Counter(
-            tensor.tensor_type.name
-            for tensor in found.tensors
-            if len(tensor.shape) > 1 and min(tensor.shape) > 1
-        )
+        gguf = GGUFReader(file)
+        facts: dict[str, Any] = {}
+        for name in ("general.file_type", "general.architecture", "tokenizer.chat_template"):
+            if name in gguf.fields:
+                facts[name] = gguf.fields[name].contents()
+        types: Counter[str] = Counter()
+        for tensor in gguf.tensors:
+            if len(tensor.shape) > 1 and min(tensor.shape) > 1:
+                types[tensor.tensor_type.name] += 1
         return facts | {"types": dict(types)}
 
 
@@ -185,16 +180,12 @@ def main(library: str, bindings: str) -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the library prints where answers go
     child = Child(bind(Path(library), Path(bindings)))
-    for request in _requests():
+    for line in sys.stdin:
+        request = json.loads(line)
         answer = getattr(child, request.pop("do"))(**request)
         value, data = answer if isinstance(answer, tuple) else (answer, b"")
         out.write(json.dumps({"value": value, "bytes": len(data)}).encode() + b"\n" + data)
         out.flush()
-
-
-def _requests() -> Iterator[dict[str, Any]]:
-    for line in sys.stdin:
-        yield json.loads(line)
 
 
 if __name__ == "__main__":

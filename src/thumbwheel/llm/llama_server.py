@@ -1,7 +1,6 @@
 """A llama-server process on loopback that lives as long as its owner: started, awaited, stopped.
 
-Servers that outlive the command are the business of the deploy stage, which takes `arguments` and
-`environment` from here.
+Servers that outlive the command are the deploy stage's, which uses `arguments` and `environment`.
 """
 
 from __future__ import annotations
@@ -47,29 +46,17 @@ def arguments(
     With adapters the cache of prompts in memory is off: it does not know under which adapter a
     prompt was computed, and answers would be those of another one.
     """
-    found = [
-        "--model",
-        str(model),
-        "--host",
-        HOST,
-        "--port",
-        str(port),
-        "--offline",
-        "--no-webui",
-        "--parallel",
-        str(parallel),
-    ]
-    found += [
-        "--threads",
-        str(threads or own_threads()),
-        "--ctx-size",
-        str((context or 0) * parallel),
-    ]
+    command = ["--model", str(model), "--host", HOST, "--port", str(port)]
+    command += ["--offline", "--no-webui", "--parallel", str(parallel)]
+    command += ["--threads", str(threads or default_threads())]
+    command += ["--ctx-size", str((context or 0) * parallel)]
     for adapter in adapters:
-        found += ["--lora", str(adapter)]
-    return (
-        found + (["--cache-ram", "0"] if adapters else []) + (["--alias", alias] if alias else [])
-    )
+        command += ["--lora", str(adapter)]
+    if adapters:
+        command += ["--cache-ram", "0"]
+    if alias:
+        command += ["--alias", alias]
+    return command
 
 
 def environment(api_key: str | None = None) -> dict[str, str]:
@@ -87,17 +74,13 @@ def with_adapters(scales: Sequence[float]) -> dict[str, object]:
     }
 
 
-def own_threads() -> int:
-    """Half of the cores: threads that wait for each other stall on a core that another program has."""
-    return max(
-        1,
-        len(
-            os.sched_getaffinity(0)
-            if hasattr(os, "sched_getaffinity")
-            else range(os.cpu_count() or 1)
-        )
-        // 2,
-    )
+def default_threads() -> int:
+    """Half of the cores: threads that wait for each other stall on a busy core."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, cores // 2)
 
 
 class LlamaServer:
@@ -147,15 +130,16 @@ class LlamaServer:
                 "Name another one, or 0 for any that is free",
             )
         self.port = port
-        known = {
-            "adapters": self.adapters,
-            "threads": self._threads,
-            "context": self._context,
-            "parallel": self._parallel,
-        }
-        command = [str(program), *arguments(self.model, self.port, **known)]  # type: ignore[arg-type]
+        options = arguments(
+            self.model,
+            self.port,
+            adapters=self.adapters,
+            threads=self._threads,
+            context=self._context,
+            parallel=self._parallel,
+        )
         self._process = subprocess.Popen(
-            command,
+            [str(program), *options],
             stdin=subprocess.DEVNULL,
             stdout=self._stream(),
             stderr=subprocess.STDOUT,
@@ -181,17 +165,14 @@ class LlamaServer:
         if self._process is None or self._process.poll() is not None:
             return False
         try:
-            return (
-                httpx.get(
-                    f"http://{HOST}:{self.port}/health", timeout=5.0, trust_env=False
-                ).status_code
-                == 200
-            )
+            url = f"http://{HOST}:{self.port}/health"
+            reply = httpx.get(url, timeout=5.0, trust_env=False)
         except httpx.TransportError:
             return False
+        return reply.status_code == 200
 
     def post(self, path: str, body: dict[str, object]) -> dict[str, Any]:
-        """The reply of one of its own paths, such as /tokenize; raises ModelError where it refuses."""
+        """The reply of a path such as /tokenize; raises ModelError where it refuses."""
         import httpx
 
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
@@ -253,11 +234,9 @@ class LlamaServer:
 
     def _failed(self) -> ModelError:
         code = self._process.poll() if self._process else None
-        why = (
-            f"llama-server ended with {code}"
-            if code is not None
-            else f"llama-server did not answer within {self._wait:.0f} s"
-        )
+        why = f"llama-server ended with {code}"
+        if code is None:
+            why = f"llama-server did not answer within {self._wait:.0f} s"
         return ModelError(
             f"model {str(self.model)!r}",
             f"{why}:\n{self.tail()}",

@@ -2,7 +2,7 @@
 
 Searched in this order: the folder of `THUMBWHEEL_LLAMA_CPP`, the PATH, what `thumbwheel tools
 install --build` built, what `thumbwheel tools install` downloaded; library and bindings only among
-the last two. Does not live here: downloading and building (install.py).
+the last two. install.py downloads and builds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SETTING = "THUMBWHEEL_LLAMA_CPP"
 """Environment variable with a folder: a build, a release or a checkout of llama.cpp."""
 SOURCE, BUILD, PREBUILT = "source-0.3.36", "build-0.3.36", "prebuilt-3.22.1"
 """Folders of the cache; a new version of ours gets new ones."""
-WITHIN = ("", "bin", "build/bin", "lib", "vendor/llama.cpp")
+SUBFOLDERS = ("", "bin", "build/bin", "lib", "vendor/llama.cpp")
 """Where in such a folder the files may lie."""
 LIBRARY = ("libllama.so", "libllama.dylib")
 
@@ -46,9 +46,8 @@ FOR = {
 FIX = {
     "llama-server": "Install llama.cpp so that it is on the PATH, or run: thumbwheel tools install "
     "--build",
-    "llama-quantize": "Run: thumbwheel tools install (no compiler needed), or install llama.cpp so that it is "
-    "on "
-    "the PATH",
+    "llama-quantize": "Run: thumbwheel tools install (no compiler needed), or install llama.cpp "
+    "so that it is on the PATH",
     "converter": "Run: thumbwheel tools install",
     "library": "Run: thumbwheel tools install",
     "bindings": "Run: thumbwheel tools install",
@@ -72,22 +71,28 @@ class Tool:
 def find(name: str) -> Tool | None:
     """The tool called `name`, or None; raises NotFound where `THUMBWHEEL_LLAMA_CPP` names no
     folder."""
-    return next(
-        (Tool(name, path, origin) for origin, path in _candidates(name) if _whole(name, path)), None
-    )
+    for tool in _candidates(name):
+        if _complete(name, tool.path):
+            return tool
+    return None
 
 
-def _candidates(name: str) -> Iterator[tuple[str, Path]]:
+def _candidates(name: str) -> Iterator[Tool]:
+    folders = [("build", cache_folder() / BUILD)]
+    folders += [("download", cache_folder() / folder) for folder in (SOURCE, PREBUILT)]
     if name not in PAIR:
-        if given := os.environ.get(SETTING):
-            yield from (("setting", path) for path in _within(_given(given), name))
-        yield from (("PATH", Path(found)) for file in FILES[name] if (found := shutil.which(file)))
-    yield from (("build", path) for path in _within(cache_folder() / BUILD, name))
-    for folder in (SOURCE, PREBUILT):
-        yield from (("download", path) for path in _within(cache_folder() / folder, name))
+        if setting := os.environ.get(SETTING):
+            for path in _paths_in(_setting_folder(setting), name):
+                yield Tool(name, path, "setting")
+        for file in FILES[name]:
+            if program := shutil.which(file):
+                yield Tool(name, Path(program), "PATH")
+    for origin, folder in folders:
+        for path in _paths_in(folder, name):
+            yield Tool(name, path, origin)
 
 
-def _given(text: str) -> Path:
+def _setting_folder(text: str) -> Path:
     folder = Path(text).expanduser()
     if not folder.is_dir():
         raise NotFound(
@@ -98,11 +103,11 @@ def _given(text: str) -> Path:
     return folder
 
 
-def _within(folder: Path, name: str) -> Iterator[Path]:
-    return (folder / within / file for within in WITHIN for file in FILES[name])
+def _paths_in(folder: Path, name: str) -> Iterator[Path]:
+    return (folder / within / file for within in SUBFOLDERS for file in FILES[name])
 
 
-def _whole(name: str, path: Path) -> bool:
+def _complete(name: str, path: Path) -> bool:
     """Whether the file is there, and for the converter the modules beside it: older ones were one
     long file, which we cannot guide."""
     return path.is_file() and (
@@ -123,13 +128,13 @@ def fix(name: str) -> str:
 
 def require(name: str) -> Tool:
     """As `find`; raises NotFound that names the fix."""
-    found = find(name)
-    if found is None:
+    tool = find(name)
+    if tool is None:
         elsewhere = "" if name in PAIR else "in THUMBWHEEL_LLAMA_CPP, on the PATH or "
         raise NotFound(
             f"{name} ({FOR[name]})", f"it is not {elsewhere}among what we installed", fix(name)
         )
-    return found
+    return tool
 
 
 def cache_folder() -> Path:
@@ -147,7 +152,7 @@ def _version(program: Path) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not run: {error}"
-    said = done.stdout + done.stderr
-    if found := re.search(r"version: (.+)", said):
-        return found.group(1)
-    return "states none" if "usage:" in said else f"does not run: it ended with {done.returncode}"
+    output = done.stdout + done.stderr
+    if match := re.search(r"version: (.+)", output):
+        return match.group(1)
+    return "states none" if "usage:" in output else f"does not run: it ended with {done.returncode}"

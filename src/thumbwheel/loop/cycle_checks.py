@@ -47,7 +47,7 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
             "Leave --quant out",
         )
     if takes_gguf:
-        convert.check_quantiser(precision(GGUF, config.quant) or "")
+        convert.check_quantizer(precision(GGUF, config.quant) or "")
         for program in ("converter", "library", "bindings"):
             tools.require(program)
 

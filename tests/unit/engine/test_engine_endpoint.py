@@ -185,7 +185,7 @@ def test_a_prompt_that_the_server_reads_differently_is_refused(ask):
         ask(PROMPTS[:1], 1, Sampling(max_new_tokens=4), script=script)
 
 
-def test_the_ending_token_that_a_server_keeps_is_put_back_on_policy_and_refused_where_its_log_probability_is_needed(
+def test_the_ending_token_that_a_server_keeps_is_put_back_where_no_log_probability_is_needed(
     ask,
 ):
     def shorn(choice):

@@ -128,7 +128,11 @@ import sys, torch
 from thumbwheel.engine.refcache import RefCache
 cache, who = RefCache(sys.argv[1]), int(sys.argv[2])
 for number in range(int(sys.argv[3])):
-    cache.put({bytes([who, number // 256, number % 256, part]) * 8: torch.full((50,), float(number)) for part in range(20)})
+    logps = {}
+    for part in range(20):
+        key = bytes([who, number // 256, number % 256, part]) * 8
+        logps[key] = torch.full((50,), float(number))
+    cache.put(logps)
     print(number, flush=True)
 """
 

@@ -213,13 +213,13 @@ def test_another_model_behind_the_same_name_is_asked_anew(home, path, listed):
     with FakeServer(Knows()) as server:
         ws, add = home(cases=34)
         name = add("good")
-        server.told[path] = listed("one")
+        server.pages[path] = listed("one")
         first = evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned")
         assert (
             evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id == first.id
         )
         assert len(server.requests) == 34
-        server.told[path] = listed("two")
+        server.pages[path] = listed("two")
         assert (
             evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id != first.id
         )

@@ -25,7 +25,7 @@ from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import export, exports, ladder
 from thumbwheel.export.types import Parity, Source
 from thumbwheel.llm import convert, tools
-from thumbwheel.llm.library import describe, quantise
+from thumbwheel.llm.library import describe, quantize
 
 pytestmark = pytest.mark.tools
 
@@ -130,7 +130,7 @@ def test_the_library_and_llama_quantize_write_the_same_bytes(
     needs("llama-quantize")
     (tmp_path / "out").mkdir()
     FORMATS.get("gguf").write(replace(trained, quant="Q4_K_M", scratch=scratch), tmp_path / "out")
-    quantise(scratch / "F32.gguf", tmp_path / "library.gguf", "Q4_K_M")
+    quantize(scratch / "F32.gguf", tmp_path / "library.gguf", "Q4_K_M")
     assert (tmp_path / "library.gguf").read_bytes() == (
         tmp_path / "out" / "model-Q4_K_M.gguf"
     ).read_bytes()

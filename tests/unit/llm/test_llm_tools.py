@@ -1,4 +1,4 @@
-"""Where the programs of llama.cpp are looked for, and that getting them is whole or leaves nothing."""
+"""Where the programs of llama.cpp are looked for, and that getting them leaves nothing halfway."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str
 
 
 def get_library() -> Path:
-    install._place(tools.PREBUILT, install._get_library)
+    install._install_folder(tools.PREBUILT, install._get_library)
     return install.cache_folder() / tools.PREBUILT
 
 
@@ -217,7 +217,7 @@ def test_an_interruption_ends_what_was_started(
         def match(self, line: str) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(install, "STEP", Interrupted())
+    monkeypatch.setattr(install, "PROGRESS", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         install._run([str(script)], "make", "", progress="building")
     state = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"

@@ -63,7 +63,7 @@ class GGUFExporter:
         where the file is there already.
         """
         from thumbwheel.export import gguf_file
-        from thumbwheel.llm.convert import check_quantiser
+        from thumbwheel.llm.convert import check_quantizer
 
         precision = quantization.upper()
         if precision not in gguf_file.QUANTS:
@@ -78,7 +78,7 @@ class GGUFExporter:
                 "there is no model of Hugging Face",
                 "Name a folder with a config.json",
             )
-        check_quantiser(precision)
+        check_quantizer(precision)
         self.output_dir.mkdir(parents=True, exist_ok=True)
         target = self.output_dir / (
             output_name or f"{self.model_path.name}-{precision}{gguf_file.SUFFIX}"

@@ -121,7 +121,7 @@ def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
         "cache-ram": 0 if is_adapter else None,
         "parallel": parallel,
         "ctx-size": (settings.context or profile.context) * parallel,
-        "threads": settings.threads or profile.threads or llama_server.own_threads(),
+        "threads": settings.threads or profile.threads or llama_server.default_threads(),
         "flash-attn": "on" if profile.flash_attention else None,
         "n-gpu-layers": gpu_layers,
         "load-on-startup": "true",  # so that a router that is started again loads all of them

@@ -12,7 +12,7 @@ from thumbwheel.export import gguf_file, hf_compat
 from thumbwheel.export.format import Opened
 from thumbwheel.export.merge import merge
 from thumbwheel.export.types import GGUF_MODEL, Source
-from thumbwheel.llm.convert import check_quantiser
+from thumbwheel.llm.convert import check_quantizer
 
 
 class GgufFormat:
@@ -32,7 +32,7 @@ class GgufFormat:
     def write(self, source: Source, folder: Path) -> None:
         """`model-Q4_K_M.gguf` and the tokenizer."""
         quant = source.quant or self.default() or ""
-        check_quantiser(quant)
+        check_quantizer(quant)
         file = folder / f"model-{quant}{gguf_file.SUFFIX}"
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as own_scratch:
             scratch = source.scratch or Path(own_scratch)
