@@ -13,6 +13,7 @@ from thumbwheel.core import ids
 from thumbwheel.datasets import store
 from thumbwheel.datasets.evidence import read_evidence
 from thumbwheel.datasets.types import Dataset, DatasetConfig, Tally
+from thumbwheel.db.batches import VARIABLES
 from thumbwheel.rewards.label import judgements
 
 AGENT_ID = ids.derived("agt", AGENT)
@@ -22,7 +23,7 @@ def test_prompts_are_read_as_chains_in_order(tmp_path: Path) -> None:
     world = World()
     long = world.prompt("one", "two", "three", system="be kind")
     short = world.prompt("one", system="be kind")
-    many = [world.prompt(f"question {number}") for number in range(store.VARIABLES + 3)]
+    many = [world.prompt(f"question {number}") for number in range(VARIABLES + 3)]
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         chains = store.prompts(connection, [long, short, *many, "msg_missing"])
     assert [message["content"] for message in chains[long]] == ["be kind", "one", "two", "three"]

@@ -39,6 +39,7 @@ from thumbwheel.capture.types import (
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.db import feedback_in_force
+from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
@@ -212,7 +213,7 @@ def _complete(
     for table, columns in COMPLETED.items():
         of_table = {named.id for named in repeated if TABLES[type(named.record)] is table}
         stored: dict[str, Row] = {}
-        for part in _in_parts(list(of_table)):
+        for part in batches(of_table, MOST):
             query = sa.select(table).where(table.c.id.in_(part))
             for stored_row in connection.execute(query).mappings():
                 stored[stored_row["id"]] = dict(stored_row)
@@ -638,13 +639,8 @@ def _select(
     *columns: sa.ColumnElement[Any] | sa.Table,
 ) -> Iterator[Any]:
     """Rows (key, columns) whose key is among `wanted`, however many these are."""
-    for part in _in_parts(list(wanted)):
+    for part in batches(list(wanted), MOST):
         yield from connection.execute(sa.select(key, *columns).where(key.in_(part)))
-
-
-def _in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The values in parts of at most MOST, for IN lists."""
-    return (values[start : start + MOST] for start in range(0, len(values), MOST))
 
 
 def _resolve_targets(connection: sa.Connection, rows: Rows, arrived: Collection[Target]) -> None:
@@ -696,7 +692,7 @@ def _link_waiting(
     names = {name for name in arrived.values() if name is not None}
     names.update(target_id for _, target_id, _ in arrived)
     links: list[tuple[Any, str]] = []
-    for part in _in_parts(list(names)):
+    for part in batches(names, MOST):
         query = _WAITING.where(
             feedback.c.agent_id == scope.agent_id, feedback_targets.c.external_id.in_(part)
         )
@@ -813,7 +809,7 @@ def latest_feedback(
 def targets_of(connection: sa.Connection, feedback_ids: Sequence[str]) -> list[sa.RowMapping]:
     """All targets of these feedback rows, in order."""
     targets: list[sa.RowMapping] = []
-    for part in _in_parts(feedback_ids):
+    for part in batches(feedback_ids, MOST):
         query = sa.select(feedback_targets).where(feedback_targets.c.feedback_id.in_(part))
         in_order = query.order_by(feedback_targets.c.feedback_id, feedback_targets.c.position)
         targets += connection.execute(in_order).mappings()

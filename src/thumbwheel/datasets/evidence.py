@@ -25,7 +25,7 @@ from thumbwheel.datasets.episode import LAST_ONLY, history
 from thumbwheel.datasets.ledger_rewards import Reward, with_reward
 from thumbwheel.datasets.split import group_key, share_of
 from thumbwheel.datasets.split_assignment import SplitAssignment, align_by_key, assign_splits
-from thumbwheel.datasets.store import TraceRow, batched
+from thumbwheel.datasets.store import TraceRow
 from thumbwheel.datasets.types import (
     EXCLUDED,
     Answer,
@@ -35,6 +35,7 @@ from thumbwheel.datasets.types import (
     Message,
     Tally,
 )
+from thumbwheel.db.batches import batches
 from thumbwheel.rewards.label import comparisons, judgements
 from thumbwheel.rewards.types import Comparison, Judgement, Scope
 
@@ -267,7 +268,7 @@ def _unjudged(
         for prompt_id, prompt_cases in cases.items():
             yield prompt_id, [], prompt_cases
 
-    for batch in batched(with_cases(), BATCH):
+    for batch in batches(with_cases(), BATCH):
         messages = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
         for prompt_id, rows, prompt_cases in batch:
             unjudged: JudgedTraces = [(row, None) for row in rows]

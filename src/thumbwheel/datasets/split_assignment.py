@@ -36,6 +36,7 @@ from thumbwheel.datasets.minhash import SHORT, SPLIT, WordTriples, bare, near_ti
 from thumbwheel.datasets.split import asked_text, dialogue_keys, split_of, turn_key
 from thumbwheel.datasets.store import GOLD, AskedTrace
 from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, SPLITS, DatasetConfig, Message, Tally
+from thumbwheel.db.batches import VARIABLES
 from thumbwheel.rewards.types import Scope
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ class SplitAssignment:
                 self._claim_trace(key, trace, judged, edited)
             if judged:
                 runs += [(messages, trace) for trace in permitted if trace.several]
-            if len(runs) >= store.VARIABLES:
+            if len(runs) >= VARIABLES:
                 self._claim_runs(connection, runs, edited)
                 runs = []
         self._claim_runs(connection, runs, edited)

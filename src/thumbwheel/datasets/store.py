@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.datasets.episode import RunStep
 from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, Case, Dataset, Message, owner_mark
+from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
@@ -31,12 +31,9 @@ from thumbwheel.db.schema import (
 from thumbwheel.rewards.cases import offered_tools
 from thumbwheel.rewards.types import Scope
 
-T = TypeVar("T")
 Links = dict[str, tuple[str | None, Message]]
 """Message id -> (the id of the one before it, the message)."""
 GOLD = "gold"
-VARIABLES = 500
-"""Values in one IN (...): SQLite allows at least 999 variables."""
 AUTOMATIC = ("checker", "model")
 """Kinds of raters that are not persons."""
 CALLS = ("llm", "tool")
@@ -168,7 +165,7 @@ def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, 
     """The model and tool steps of each trace, in their order."""
     by_trace: dict[str, list[RunStep]] = {}
     columns = (steps.c.trace_id, steps.c.kind, steps.c.input, steps.c.output)
-    for batch in batched(trace_ids, VARIABLES):
+    for batch in batches(trace_ids):
         query = sa.select(*columns).where(steps.c.trace_id.in_(batch))
         ordered = query.order_by(steps.c.trace_id, steps.c.position)
         for trace_id, kind, input_, output in connection.execute(ordered):
@@ -317,7 +314,7 @@ def judged_prompts(
     if not judged:
         prompt_ids = sa.select(traces.c.input_id).where(_others(agent_id, scope))
     query = sa.select(messages).where(messages.c.id.in_(prompt_ids)).order_by(messages.c.id)
-    for batch in batched(streamed(connection, query), VARIABLES):
+    for batch in batches(streamed(connection, query)):
         links: Links = {}
         for message_id, parent_id, role, content in batch:
             links[message_id] = (parent_id, {"role": role, **content})
@@ -396,16 +393,9 @@ def _add_ancestors(connection: sa.Connection, links: Links) -> None:
         links |= level
 
 
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items, the last one shorter."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch
-
-
 def _messages(connection: sa.Connection, wanted: Iterable[str]) -> Links:
     links: Links = {}
-    for batch in batched(wanted, VARIABLES):
+    for batch in batches(wanted):
         query = sa.select(messages).where(messages.c.id.in_(batch))
         for message_id, parent_id, role, content in connection.execute(query):
             links[message_id] = (parent_id, {"role": role, **content})

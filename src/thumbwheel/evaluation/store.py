@@ -4,7 +4,7 @@ and declarations."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from thumbwheel.core import ids
+from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.schema import (
     answers,
@@ -35,8 +36,6 @@ from thumbwheel.evaluation.policy import (
 from thumbwheel.evaluation.types import Answer, Case, Evaluation, EvaluationConfig, Measure, Message
 from thumbwheel.models.types import ModelVersion
 
-VARIABLES = 500
-"""Values in one IN (...): SQLite takes at least 999 variables."""
 MODEL_FUNCTIONS = {"reward_model", "learned", "judge"}
 """Reward functions that ask a model."""
 CALL_COLUMNS = (
@@ -88,7 +87,7 @@ def _prompts(connection: sa.Connection, prompt_ids: Sequence[str]) -> dict[str, 
     wanted = set(prompt_ids)
     while wanted:
         parents = set()
-        for batch in _batches(wanted):
+        for batch in batches(sorted(wanted)):
             query = sa.select(messages).where(messages.c.id.in_(batch))
             for row in connection.execute(query).mappings():
                 by_id[row["id"]] = row
@@ -110,13 +109,6 @@ def _prompt(by_id: dict[str, sa.RowMapping], last_id: str) -> list[Message]:
     return newest_first[::-1]
 
 
-def _batches(values: Collection[str]) -> Iterator[list[str]]:
-    """Sorted values in batches that fit into one IN (...)."""
-    ordered = sorted(values)
-    for start in range(0, len(ordered), VARIABLES):
-        yield ordered[start : start + VARIABLES]
-
-
 def dataset_of_run(connection: sa.Connection, run_id: str) -> str | None:
     """The dataset that a run trained on."""
     return connection.execute(sa.select(runs.c.dataset_id).where(runs.c.id == run_id)).scalar()
@@ -127,7 +119,7 @@ def stored_answers(
 ) -> dict[str, Any]:
     """Key of a question -> the stored reply of `model`, for those of `keys` that have one."""
     replies: dict[str, Any] = {}
-    for batch in _batches(keys):
+    for batch in batches(sorted(keys)):
         query = sa.select(answers.c.row, answers.c.result).where(
             answers.c.model == model, answers.c.suite == kind, answers.c.row.in_(batch)
         )
@@ -166,7 +158,7 @@ def recorded(
     )
     columns = [traces.c.input_id, traces.c.output, *(steps.c[name] for name in CALL_COLUMNS)]
     newest: dict[str, Answer] = {}
-    for batch in _batches(prompt_ids):
+    for batch in batches(sorted(prompt_ids)):
         query = (
             sa.select(*columns)
             .select_from(joined)

@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
+from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.schema import (
     agents,
@@ -43,8 +44,6 @@ from thumbwheel.db.schema import (
 )
 from thumbwheel.loop.types import Record, SubjectRows
 
-VARIABLES = 900
-"""Values in one IN (...): SQLite takes at least 999 variables."""
 ERASURE = "erasure"
 """Kind of tombstone that is the record of an erasure."""
 INSTRUCTIONS = ("system", "developer")
@@ -166,9 +165,7 @@ def select(
     connection: sa.Connection, columns: Iterable[Any], key: Any, wanted: Iterable[Any], *where: Any
 ) -> Iterator[Any]:
     """Rows of `columns` whose `key` is among `wanted`, however many these are."""
-    values = list(wanted)
-    for start in range(0, len(values), VARIABLES):
-        batch = values[start : start + VARIABLES]
+    for batch in batches(list(wanted)):
         yield from connection.execute(sa.select(*columns).where(key.in_(batch), *where))
 
 
@@ -561,23 +558,16 @@ def delete(connection: sa.Connection, doomed: SubjectRows) -> None:
 def _delete(
     connection: sa.Connection, table: sa.Table, column: sa.Column[Any], values: Iterable[str]
 ) -> None:
-    for batch in _batches(values):
+    for batch in batches(sorted(values)):
         connection.execute(table.delete().where(column.in_(batch)))
 
 
 def _set_null(
     connection: sa.Connection, table: sa.Table, column: sa.Column[Any], values: Iterable[str]
 ) -> None:
-    for batch in _batches(values):
+    for batch in batches(sorted(values)):
         where = column.in_(batch)
         connection.execute(table.update().where(where).values({column.name: None}))
-
-
-def _batches(values: Iterable[str]) -> Iterator[list[str]]:
-    """Sorted values in batches that fit into one IN (...)."""
-    ordered = sorted(values)
-    for start in range(0, len(ordered), VARIABLES):
-        yield ordered[start : start + VARIABLES]
 
 
 def _record(row: sa.RowMapping) -> dict[str, Any]:

@@ -257,7 +257,9 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
         "model": judge.config.model,
         "criteria": judge.config.criteria,
     }
-    reasons = Counter(reason.reason for reason in verdicts.values() if reason.value is None).most_common(3)
+    reasons = Counter(
+        reason.reason for reason in verdicts.values() if reason.value is None
+    ).most_common(3)
     stated = {
         **facts,
         "kappa": kappa_figures["value"],

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from thumbwheel.db import feedback_in_force
+from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
@@ -30,8 +31,6 @@ AUTOMATIC = ("checker", "model")
 """Kinds of raters whose word alone fills no gate. A grade against a known right answer
 (`reference`) may."""
 AT = feedback_in_force.STATED_AT
-VARIABLES = 900
-"""Ids that one query names."""
 
 
 def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
@@ -590,9 +589,8 @@ def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[
     """Feedback -> the rater who gave it; feedback without a named rater is left out."""
     query = sa.select(feedback.c.id, feedback.c.rater_id).where(feedback.c.rater_id.is_not(None))
     rater_of: dict[str, str] = {}
-    wanted = sorted(feedback_ids)
-    for start in range(0, len(wanted), VARIABLES):
-        rows = connection.execute(query.where(feedback.c.id.in_(wanted[start : start + VARIABLES])))
+    for batch in batches(sorted(feedback_ids)):
+        rows = connection.execute(query.where(feedback.c.id.in_(batch)))
         rater_of |= {row.id: row.rater_id for row in rows}
     return rater_of
 
