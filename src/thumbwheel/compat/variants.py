@@ -7,4 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-VARIANTS: Mapping[str, Mapping[str, str]] = {}
+VARIANTS: Mapping[str, Mapping[str, str]] = {
+    "thumbwheel.sources": {
+        "flowagent": "thumbwheel.compat.isaa.source:SOURCE",
+        "decisions": "thumbwheel.compat.ocd.source:SOURCE",
+        "widgets": "thumbwheel.compat.command_center.source:SOURCE",
+        "feedback_jsonl": "thumbwheel.compat.rlhf_plan.source:SOURCE",
+        "n3": "thumbwheel.compat.n3.source:SOURCE",
+    },
+    "thumbwheel.reward_functions": {
+        "decision": "thumbwheel.compat.ocd.decision_function:Decision",
+    },
+    "thumbwheel.reward_presets": {
+        "isaa": "thumbwheel.compat.isaa.preset:PRESET",
+        "ocd": "thumbwheel.compat.ocd.preset:PRESET",
+    },
+    "thumbwheel.reward_arithmetics": {
+        "isaa": "thumbwheel.compat.isaa.preset:counted_value",
+    },
+    "thumbwheel.export_layouts": {
+        "tree": "thumbwheel.compat.n3.version_tree:export",
+    },
+}

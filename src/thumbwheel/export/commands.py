@@ -76,8 +76,9 @@ def export(
 
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
-    from thumbwheel.export import package, version_tree
+    from thumbwheel.export import package
     from thumbwheel.export.formats import FORMATS
+    from thumbwheel.export.layouts import LAYOUTS
 
     if ladder is not None and (quant or accept or tree):
         raise InputError(
@@ -93,7 +94,7 @@ def export(
     format = OTHER_NAMES.get(format, format)
     with ctx.obj() as ws:
         if ladder is None:
-            export_version = version_tree.export if tree else package.export
+            export_version = LAYOUTS.get("tree") if tree else package.export
             finished = [export_version(ws, agent, version, format, to, quant, accept, cases)]
         else:
             if ladder.lower() == "all":

@@ -14,7 +14,7 @@ from tests.command_line import Run
 from thumbwheel.capture.detect import Options, source_of
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.source import LeftOut, Line, Refused
-from thumbwheel.capture.sources.decisions import SOURCE
+from thumbwheel.compat.ocd.source import SOURCE
 from thumbwheel.core.errors import InputError
 
 ACTIONS: dict[str, dict[str, Any]] = {

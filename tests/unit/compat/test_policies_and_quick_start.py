@@ -16,7 +16,7 @@ from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import TrainingPipeline
 from thumbwheel.compat.n3 import PolicyVersion, list_policy_versions
 from thumbwheel.core.errors import NotFound
-from thumbwheel.export import version_tree
+from thumbwheel.compat.n3 import version_tree
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.app.open import opener
 from thumbwheel.capture.source import Line
-from thumbwheel.capture.sources.widgets import ASKED, SOURCE
+from thumbwheel.compat.command_center.source import ASKED, SOURCE
 from thumbwheel.capture.types import TraceRecord
 from thumbwheel.compat.training_rows import report_refused
 from thumbwheel.core.errors import DataError, InputError, MissingExtra

@@ -293,8 +293,8 @@ class RLHFTrainer:
         `output_dir`. Called again, it leaves `policy/v2`, and `reward_model/` is the one that
         judged this time.
         """
-        from thumbwheel.export.version_tree import RESULTS as TREE_RESULTS
-        from thumbwheel.export.version_tree import export
+        from thumbwheel.compat.n3.version_tree import RESULTS as TREE_RESULTS
+        from thumbwheel.compat.n3.version_tree import export
         from thumbwheel.training.train import train
 
         folder = Path(output_dir)

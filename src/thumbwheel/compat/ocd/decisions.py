@@ -16,10 +16,10 @@ from statistics import fmean
 from typing import Any
 
 from thumbwheel.capture.detect import address_of
-from thumbwheel.capture.leading_goals import instant
+from thumbwheel.compat.ocd.leading_goals import instant
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.source import AnyRecord, Line, Refused
-from thumbwheel.capture.sources.decisions import SOURCE, Decision, decision_of
+from thumbwheel.compat.ocd.source import SOURCE, Decision, decision_of
 from thumbwheel.capture.types import FeedbackRecord
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.compat.ocd.rewards import calculate_reward_from_record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from thumbwheel.capture.decision_prompts import prompt_of, system_of
+from thumbwheel.compat.ocd.decision_prompts import prompt_of, system_of
 
 
 def format_prompt_for_agent(agent_type: str, state: Mapping[str, Any]) -> str:

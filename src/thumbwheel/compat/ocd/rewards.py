@@ -13,7 +13,7 @@ from typing import Any
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.core.errors import InputError
 from thumbwheel.rewards.function import Case
-from thumbwheel.rewards.functions.decision import OLD_BOUND, PARTS, Decision
+from thumbwheel.compat.ocd.decision_function import OLD_BOUND, PARTS, Decision
 
 ITEM = ("swimlane", "priority", "labels")
 """Fields of an action by which its item is filed."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.app.open import opener
-from thumbwheel.capture.sources.feedback_jsonl import parse
+from thumbwheel.compat.rlhf_plan.source import parse
 from thumbwheel.capture.types import Unreadable
 from thumbwheel.compat.jsonl_file import append, read
 from thumbwheel.core import log

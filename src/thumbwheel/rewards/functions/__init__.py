@@ -12,7 +12,6 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
     "thumbwheel.reward_functions",
     {
         "code_execution": "thumbwheel.rewards.functions.code_execution:CodeExecution",
-        "decision": "thumbwheel.rewards.functions.decision:Decision",
         "edit_distance": "thumbwheel.rewards.functions.edit_distance:EditDistance",
         "efficiency": "thumbwheel.rewards.functions.efficiency:Efficiency",
         "exact_answer": "thumbwheel.rewards.functions.exact_answer:ExactAnswer",

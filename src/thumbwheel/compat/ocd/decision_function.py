@@ -3,7 +3,7 @@ and by what came of it.
 
 `metadata["decision"]` has agent_type, confidence, item, outcome, action and correction. Their keys
 may be written camelCase or snake_case; action and correction may be spelled live or as declared
-(`capture/spelling`). What a person said is a label CONFIRMED, CORRECTED, OVERRIDDEN or IGNORED;
+(`spelling`). What a person said is a label CONFIRMED, CORRECTED, OVERRIDDEN or IGNORED;
 where nobody gave such a label, a thumb up counts as CONFIRMED and a thumb down as OVERRIDDEN, or
 CORRECTED where there is a correction. Outcomes that come later are feedback (`outcome` or `label`)
 named like the metric, and stand before what the decision brought along.
@@ -41,7 +41,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from thumbwheel.capture.spelling import STORED_COMPONENTS, STORED_REWARD, declared
+from thumbwheel.compat.ocd.spelling import STORED_COMPONENTS, STORED_REWARD, declared
 from thumbwheel.core.config import Config
 from thumbwheel.core.plugins import nearest
 from thumbwheel.rewards.aggregate import (

@@ -12,7 +12,7 @@ from tests.models.tiny_models import tuned_version
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.schema import runs
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.export import version_tree
+from thumbwheel.compat.n3 import version_tree
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
 

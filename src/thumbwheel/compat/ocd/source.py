@@ -3,7 +3,7 @@ three dialects of JSON lines, rows of their table, and the table itself by its P
 which is only read (`?agentType=FILER` takes one agent's).
 
 A decision is a trace: its input is what the agent was asked, one labelled line a fact
-(`capture/decision_prompts.py`), its answer the action as JSON, in whichever spelling it came and in
+(`decision_prompts.py`), its answer the action as JSON, in whichever spelling it came and in
 one order of keys. Where a file has the state (a row, a line with messages), the input is made of
 it; a line that has a prompt only keeps it, with the agent's system prompt where the line has none.
 The step of kind decision, and `metadata.decision` for the reward function of that name, have the
@@ -22,7 +22,7 @@ with one more statement:
   weights only.
 - a label `leadingGoal` at a FILER's decision of an item that is finished and has the label of a
   goal, where the other rows say which goal
-  led (`capture/leading_goals`).
+  led (`leading_goals`).
 - reward: a score `decision_reward` from -5 to 5 of a checker, with little weight: people are never
   outvoted by it. A 0.0 that nothing
   stands behind was written for "no signal" and is left out. rewardComponents: a label
@@ -49,14 +49,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from thumbwheel.capture.decision_prompts import prompt_of, system_of
+from thumbwheel.compat.ocd.decision_prompts import prompt_of, system_of
 from thumbwheel.capture.json_text import value_in
-from thumbwheel.capture.leading_goals import AUTHORITY, INCOME, Completion, LeadingGoals, instant
+from thumbwheel.compat.ocd.leading_goals import AUTHORITY, INCOME, Completion, LeadingGoals, instant
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.location import Address
 from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import Item, JsonLines, Parse, Row, Unwanted
-from thumbwheel.capture.spelling import (
+from thumbwheel.compat.ocd.spelling import (
     KEYS,
     STORED_COMPONENTS,
     STORED_REWARD,

@@ -54,7 +54,7 @@ from thumbwheel.capture.types import (
     Unreadable,
     parse_time,
 )
-from thumbwheel.capture.unpickle import MOST_BYTES, Standin, as_json, unpickle
+from thumbwheel.compat.isaa.unpickle import MOST_BYTES, Standin, as_json, unpickle
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 from thumbwheel.sdk.redact import redacted, secrets_in

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from thumbwheel.capture.spelling import KEYS, VALUES, spelled_keys, spelled_value
+from thumbwheel.compat.ocd.spelling import KEYS, VALUES, spelled_keys, spelled_value
 
 State = Mapping[str, Any]
 MOST_PROJECTS, MOST_ITEMS, MOST_INTEGRATIONS = 10, 20, 10

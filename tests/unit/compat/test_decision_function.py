@@ -11,7 +11,7 @@ import pytest
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions import FUNCTIONS
-from thumbwheel.rewards.functions.decision import PARTS
+from thumbwheel.compat.ocd.decision_function import PARTS
 from thumbwheel.rewards.types import Statement
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)

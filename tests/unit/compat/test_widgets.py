@@ -13,7 +13,7 @@ from tests.command_line import Run
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.source import Line, Refused
-from thumbwheel.capture.sources.widgets import SOURCE, prompt_of
+from thumbwheel.compat.command_center.source import SOURCE, prompt_of
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
 from thumbwheel.core.errors import InputError
 from thumbwheel.datasets.build import build, load_rows
