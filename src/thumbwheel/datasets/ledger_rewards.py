@@ -19,6 +19,7 @@ from thumbwheel.rewards import ledger
 from thumbwheel.rewards.aggregate import ROUNDING, verdict_value
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.function import Status
+from thumbwheel.rewards.presets import PRESETS
 from thumbwheel.rewards.types import Judgement, LabelConfig, Value
 
 SCALE = (0.0, 1.0)
@@ -58,10 +59,10 @@ def ledger_values(ws: Workspace, agent: str, as_of: datetime | None = None) -> d
     out_of_range = sum(not 0 <= reward.value <= 1 for reward in rewards.values())
     if out_of_range:
         fix = "Leave out the component that is to blame, or build with the reward 'feedback'"
-        if config.preset == "ocd":
+        if PRESETS.get(config.preset).leaves_unit_interval:
             fix = (
-                "The preset ocd leaves 0..1, the default stays inside: rewards: {preset: default} "
-                "in the settings, then reward run"
+                f"The preset {config.preset} leaves 0..1, the default stays inside: rewards: "
+                "{preset: default} in the settings, then reward run"
             )
         raise DataError(
             f"rewards of {agent!r}",

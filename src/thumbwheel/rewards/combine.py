@@ -2,13 +2,9 @@
 values.
 
 The reward is the weighted mean of the components that are `ok`; all others leave the denominator.
-Where `decision` has a value, it already contains `thumb`, `outcome` and `score`: these leave the
-mean too, because one click of a person counts once.
-
-The preset `isaa` keeps the arithmetic of the system that it comes from: a missing value counts as a
-middle (NEUTRAL) and a failure as 0, so a faultless plain answer cannot reach the threshold of a
-good one. `ocd` is one component, `decision`, in its old arithmetic. To add a preset: a line in
-PRESETS. Fresh answers in training are combined by the same mean.
+Where a function that `replaces` others has a value, these leave the mean too, because one click of
+a person counts once. A preset may bring another arithmetic (`presets`). Fresh answers in training
+are combined by the same mean.
 """
 
 from __future__ import annotations
@@ -16,108 +12,45 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator
 
 from thumbwheel.core import ids
 from thumbwheel.core.config import Config
-from thumbwheel.core.plugins import nearest
-from thumbwheel.rewards.function import Score, Status
+from thumbwheel.core.plugins import Table, nearest
+from thumbwheel.rewards.function import Score
 from thumbwheel.rewards.functions import FUNCTIONS
-
-CHECKER = "checker"
-"""The component that judges by what the trace's own case names."""
-DECISION = "decision"
-IN_DECISION = frozenset({"thumb", "outcome", "score", "edit_distance"})
-"""Functions that judge by the same statements as `decision`."""
-Arithmetic = Literal["applicable", "isaa"]
-NEUTRAL: Mapping[str, float] = {"efficiency": 1.0, "format_compliance": 1.0}
-"""What a component without a value counts as in the arithmetic of isaa, where it is not 0.5:
-nothing spent was the best."""
-
-
-class ComponentConfig(Config):
-    """One component of the reward."""
-
-    weight: float = Field(default=1.0, ge=0)
-    """Its part in the weighted mean; 0 keeps it out of the reward, and recorded."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the function."""
-    function: str | None = None
-    """The reward function, or `checker` (what the trace's case names); where none is named, the one
-    called like the component."""
-    timeout: float = Field(default=60.0, gt=0)
-    """Seconds for one answer; what takes longer is a failure."""
-
-
-def _weights(
-    weights: Mapping[str, float], settings: Mapping[str, dict[str, Any]] | None = None
-) -> dict[str, ComponentConfig]:
-    return {
-        name: ComponentConfig(weight=weight, settings=(settings or {}).get(name, {}))
-        for name, weight in weights.items()
-    }
-
-
-PRESETS: Mapping[str, tuple[Arithmetic, Mapping[str, ComponentConfig]]] = {
-    "default": (
-        "applicable",
-        _weights(
-            {
-                CHECKER: 2.0,
-                "thumb": 1.0,
-                "rating": 1.0,
-                "score": 1.0,
-                "outcome": 1.0,
-                "edit_distance": 1.0,
-                "decision": 1.0,
-            },
-        ),
-    ),
-    "isaa": (
-        "isaa",
-        _weights(
-            {
-                "code_execution": 2.0,
-                "syntax": 1.0,
-                "tool_success": 2.0,
-                "task_completion": 1.5,
-                "efficiency": 0.5,
-                "format_compliance": 1.0,
-            },
-            {"tool_success": {"compatible": True}},
-        ),
-    ),
-    "ocd": ("applicable", _weights({"decision": 1.0}, {"decision": {"compatible": True}})),
-    "none": ("applicable", {}),
-}
+from thumbwheel.rewards.presets import ARITHMETICS, PRESETS, ComponentConfig
 
 
 class RewardConfig(Config):
     """What the reward of an agent's answers is made of."""
 
     preset: str = "default"
-    """Where to start from: default (the checker of a case, and what people said), isaa, ocd, or
-    none."""
+    """Where to start from: default (the checker of a case, and what people said), none, or a preset
+    that a plugin brings."""
     components: dict[str, ComponentConfig] = Field(default_factory=dict)
     """Added to those of the preset; of one that the preset has, only what is set here changes."""
     checkers: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of functions that cases name as their checker, as {judge: {url:
     "http://127.0.0.1:11434/v1", model: qwen3}}. A case may itself bring only what the function
     declares harmless; addresses, keys, paths, limits and trust are set here."""
-    arithmetic: Arithmetic | None = None
-    """applicable: what has no value leaves the mean; isaa: it counts as a middle, and a failure as
-    0. Unset: the preset's own."""
+    arithmetic: str | None = None
+    """What a component without a value counts as. applicable: it leaves the mean. Unset: the
+    preset's own."""
     good_from: float = 0.6
     """A reward from this on is called good."""
 
     @field_validator("preset")
     @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in PRESETS:
-            raise ValueError(f"known are {', '.join(PRESETS)}.{nearest(name, PRESETS)}")
-        return name
+    def _check_preset(cls, name: str) -> str:
+        return _known(PRESETS, name)
+
+    @field_validator("arithmetic")
+    @classmethod
+    def _check_arithmetic(cls, name: str | None) -> str | None:
+        return name if name is None else _known(ARITHMETICS, name)
 
     @field_validator("checkers")
     @classmethod
@@ -131,7 +64,12 @@ class RewardConfig(Config):
 
     def parts(self) -> dict[str, ComponentConfig]:
         """Every component that is to be run, by name."""
-        return merged(PRESETS[self.preset][1], self.components)
+        return merged(PRESETS.get(self.preset).components, self.components)
+
+    @property
+    def arithmetic_name(self) -> str:
+        """The arithmetic that is set, else the preset's."""
+        return self.arithmetic or PRESETS.get(self.preset).arithmetic
 
     def combine(self, scores: Mapping[str, Score]) -> float | None:
         """The reward of these components; None where nothing has a value."""
@@ -149,7 +87,7 @@ class RewardConfig(Config):
             for name, part in self.parts().items()
         }
         checkers = [self.checkers] if self.checkers else []
-        return ids.fingerprint([parts, self.arithmetic or PRESETS[self.preset][0], *checkers])
+        return ids.fingerprint([parts, self.arithmetic_name, *checkers])
 
 
 class ComponentValues:
@@ -158,28 +96,41 @@ class ComponentValues:
     def __init__(self, config: RewardConfig) -> None:
         parts = config.parts()
         functions = {name: part.function or name for name, part in parts.items()}
-        self.arithmetic: Arithmetic = config.arithmetic or PRESETS[config.preset][0]
         self.weights = {name: part.weight for name, part in parts.items()}
-        self._decisions = [
-            name for name in parts if functions[name] == DECISION and self.weights[name]
-        ]
-        self._in_decision = frozenset(name for name in parts if functions[name] in IN_DECISION)
+        self._arithmetic = ARITHMETICS.get(config.arithmetic_name)
+        self._replaced: dict[str, frozenset[str]] = {}
+        for name, function in functions.items():
+            if not self.weights[name] or function not in FUNCTIONS.names():
+                continue
+            replaced = FUNCTIONS.get(function).replaces
+            others = frozenset(other for other in parts if functions[other] in replaced)
+            if others:
+                self._replaced[name] = others
 
     def values(self, scores: Mapping[str, Score]) -> dict[str, float | None]:
         """Component -> its value in the mean, None where it has no part in it; components that the
         settings do not have are left out."""
         left_out = self.left_out(scores)
         return {
-            name: None if name in left_out else counted_value(name, score, self.arithmetic)
+            name: None if name in left_out else self._arithmetic(name, score)
             for name, score in scores.items()
             if name in self.weights
         }
 
     def left_out(self, scores: Mapping[str, Score]) -> frozenset[str]:
-        """Components that leave the mean because a decision has a value, in which their statements
+        """Components that leave the mean because another has a value in which their statements
         count already."""
-        decided = any(name in scores and scores[name].value is not None for name in self._decisions)
-        return self._in_decision if decided else frozenset()
+        left_out: frozenset[str] = frozenset()
+        for name, others in self._replaced.items():
+            if name in scores and scores[name].value is not None:
+                left_out |= others
+        return left_out
+
+
+def _known(table: Table[Any], name: str) -> str:
+    if name not in table.names():
+        raise ValueError(f"known are {', '.join(table.names())}.{nearest(name, table.names())}")
+    return name
 
 
 class RewardsConfig(RewardConfig):
@@ -225,13 +176,6 @@ class Combined:
     def statuses(self) -> dict[str, str]:
         """Component -> status."""
         return {name: str(score.status) for name, score in self.scores.items()}
-
-
-def counted_value(name: str, score: Score, arithmetic: Arithmetic) -> float | None:
-    """The value with which a score enters the mean; None where it leaves the denominator."""
-    if score.value is not None or arithmetic == "applicable":
-        return score.value
-    return 0.0 if score.status is Status.FAILED else NEUTRAL.get(name, 0.5)
 
 
 def weighted_mean(values: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:

@@ -57,7 +57,7 @@ def run(
           components:
             length: {weight: 0.5, settings: {most: 120}}
           agents:
-            filer: {preset: ocd}
+            support: {preset: none}
 
     Example: thumbwheel reward run --agent support
     """

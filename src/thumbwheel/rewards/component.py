@@ -27,9 +27,10 @@ from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.documents import documents
 from thumbwheel.rewards.cases import StoredCase
 from thumbwheel.rewards.checker import CaseChecker
-from thumbwheel.rewards.combine import CHECKER, ComponentConfig, RewardConfig
+from thumbwheel.rewards.combine import RewardConfig
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
+from thumbwheel.rewards.presets import CHECKER, ComponentConfig
 
 OF_ANSWERS = frozenset({"text", "reference", "prompt", "tools", "finish", "mates"})
 """A function that reads nothing else has nothing to judge where the answer was not recorded."""

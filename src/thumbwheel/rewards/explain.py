@@ -12,7 +12,7 @@ from thumbwheel.core.errors import NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
-from thumbwheel.rewards.combine import PRESETS, Combined, ComponentValues, RewardConfig
+from thumbwheel.rewards.combine import Combined, ComponentValues, RewardConfig
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.ledger import not_run, one_reward, settings
 
@@ -39,7 +39,7 @@ class Explanation:
         return {
             "trace": self.combined.target_id,
             "reward": self.combined.value,
-            "arithmetic": self.config.arithmetic or PRESETS[self.config.preset][0],
+            "arithmetic": self.config.arithmetic_name,
             "components": {name: self._part(name) for name in self.config.parts()},
             "not_run": self.not_run,
         }

@@ -125,6 +125,9 @@ class RewardFunction(ABC, Generic[C]):
     `score` to judge many at once."""
 
     Config: ClassVar[type[Config]]
+    replaces: ClassVar[frozenset[str]] = frozenset()
+    """Functions that judge by statements that this one judges by too; where it has a value, they
+    leave the mean."""
     version: ClassVar[int] = 1
     """Raised when the same case would get another score; what an older one judged is then judged
     again."""

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.log import say
 from thumbwheel.core.private import UMASK
-from thumbwheel.rewards.combine import CHECKER, weighted_mean
+from thumbwheel.rewards.combine import weighted_mean
+from thumbwheel.rewards.presets import CHECKER
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModel

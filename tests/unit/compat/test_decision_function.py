@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from thumbwheel.compat.ocd.decision_function import PARTS
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.function import Case, Status
 from thumbwheel.rewards.functions import FUNCTIONS
-from thumbwheel.compat.ocd.decision_function import PARTS
 from thumbwheel.rewards.types import Statement
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from thumbwheel.app.open import opener
-from thumbwheel.compat.ocd.decision_prompts import prompt_of
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.source import Line
-from thumbwheel.compat.ocd.source import SOURCE
 from thumbwheel.capture.types import TraceRecord
+from thumbwheel.compat.ocd.decision_prompts import prompt_of
+from thumbwheel.compat.ocd.source import SOURCE
 from thumbwheel.db.schema import feedback, messages, raters, steps, subjects, traces
 
 ACTIONS: dict[str, list[dict[str, Any]]] = {

@@ -17,10 +17,10 @@ from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.location import Address, path_or_address
 from thumbwheel.capture.source import AnyRecord, Line, Refused
-from thumbwheel.compat.ocd.source import EXAMPLE, SOURCE
-from thumbwheel.compat.ocd.spelling import BACK, VALUES, agent_of, apply_change, declared
 from thumbwheel.capture.store import signals
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
+from thumbwheel.compat.ocd.source import EXAMPLE, SOURCE
+from thumbwheel.compat.ocd.spelling import BACK, VALUES, agent_of, apply_change, declared
 from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.schema import feedback, raters, traces

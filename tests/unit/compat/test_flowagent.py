@@ -18,8 +18,8 @@ import pytest
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ImportReport, ingest
 from thumbwheel.capture.source import Item, Line, Refused
-from thumbwheel.compat.isaa.source import EXAMPLE, SOURCE
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
+from thumbwheel.compat.isaa.source import EXAMPLE, SOURCE
 from thumbwheel.db.schema import feedback, steps, traces
 from thumbwheel.sdk import TraceCollector
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.command_line import Run
 from tests.models.tiny_models import tuned_version
+from thumbwheel.compat.n3 import version_tree
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.schema import runs
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.compat.n3 import version_tree
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
 

@@ -14,9 +14,8 @@ from tests.models.tiny_models import tuned_version
 from thumbwheel.app.open import opener
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import TrainingPipeline
-from thumbwheel.compat.n3 import PolicyVersion, list_policy_versions
+from thumbwheel.compat.n3 import PolicyVersion, list_policy_versions, version_tree
 from thumbwheel.core.errors import NotFound
-from thumbwheel.compat.n3 import version_tree
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
 

@@ -24,8 +24,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thumbwheel.compat.isaa import unpickle as machine
 from thumbwheel.capture.types import Unreadable
+from thumbwheel.compat.isaa import unpickle as machine
 from thumbwheel.compat.isaa.unpickle import Standin, as_json, unpickle
 
 MODULE = "toolboxv2.mods.isaa.base.Agent.types"

@@ -46,9 +46,10 @@ from thumbwheel.loop.taint import descendants
 from thumbwheel.models import documents, reward_models, versions
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.rewards import ledger, unlearn
-from thumbwheel.rewards.combine import ComponentConfig, RewardConfig
+from thumbwheel.rewards.combine import RewardConfig
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.label_config import LearnConfig
+from thumbwheel.rewards.presets import ComponentConfig
 from thumbwheel.rewards.suggest import decide, questions, suggest
 from thumbwheel.training.algorithms.dpo import DpoConfig
 from thumbwheel.training.rundir import RunDir

@@ -14,7 +14,7 @@ from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.models.documents import as_bytes, documents
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.classifier import Classifier, calibrate, calibrated, fit
-from thumbwheel.rewards.combine import ComponentConfig, RewardConfig
+from thumbwheel.rewards.combine import RewardConfig
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.features import NUMBERS, features
 from thumbwheel.rewards.function import Case, Status, Step
@@ -29,6 +29,7 @@ from thumbwheel.rewards.learn import (
     learn,
     person_labels,
 )
+from thumbwheel.rewards.presets import ComponentConfig
 from thumbwheel.rewards.suggest import accept, decide, order, questions, status, suggest
 
 CONFIG = LearnConfig()

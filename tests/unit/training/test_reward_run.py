@@ -414,8 +414,9 @@ def test_the_ledger_judges_by_a_reward_model_under_its_name(
 ) -> None:
     from thumbwheel.capture.ingest import ingest
     from thumbwheel.rewards import ledger
-    from thumbwheel.rewards.combine import ComponentConfig, RewardConfig
+    from thumbwheel.rewards.combine import RewardConfig
     from thumbwheel.rewards.component import components
+    from thumbwheel.rewards.presets import ComponentConfig
 
     lines = [
         {"type": "trace", "id": answer, "input": PROMPT, "output": answer} for answer in ANSWERS

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from thumbwheel.app.open import opener
 from thumbwheel.capture.source import Line
-from thumbwheel.compat.command_center.source import ASKED, SOURCE
 from thumbwheel.capture.types import TraceRecord
+from thumbwheel.compat.command_center.source import ASKED, SOURCE
 from thumbwheel.compat.training_rows import report_refused
 from thumbwheel.core.errors import DataError, InputError, MissingExtra
 from thumbwheel.db.workspace import Workspace

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.rewards.combine import Arithmetic, counted_value, group_normalised, weighted_mean
+from thumbwheel.rewards.combine import group_normalised, weighted_mean
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Step
 from thumbwheel.rewards.functions import FUNCTIONS
+from thumbwheel.rewards.presets import ARITHMETICS
 from thumbwheel.sdk.tracefile import ExecutionTrace, line_of
 
 GOOD = 0.6
@@ -205,7 +206,7 @@ class RewardEngine:
     """
 
     def __init__(
-        self, rewards: Sequence[BaseReward] | None = None, *, arithmetic: Arithmetic = "applicable"
+        self, rewards: Sequence[BaseReward] | None = None, *, arithmetic: str = "applicable"
     ) -> None:
         self.rewards = list(rewards) if rewards is not None else default_rewards(arithmetic)
         self.arithmetic = arithmetic
@@ -248,13 +249,12 @@ class RewardEngine:
 
     def _combined(self, results: Mapping[str, RewardResult]) -> float | None:
         weights = {reward.name: reward.weight for reward in self.rewards}
-        values = {}
-        for name, result in results.items():
-            values[name] = counted_value(name, _score_of(result), self.arithmetic)
+        count = ARITHMETICS.get(self.arithmetic)
+        values = {name: count(name, _score_of(result)) for name, result in results.items()}
         return weighted_mean(values, weights)
 
 
-def default_rewards(arithmetic: Arithmetic) -> list[BaseReward]:
+def default_rewards(arithmetic: str) -> list[BaseReward]:
     """The six rewards of the default engine."""
     return [
         CodeExecutionReward(),

@@ -32,8 +32,8 @@ class PolicyVersion:
 def list_policy_versions(agent_id: str, *, home: str | Path | None = None) -> list[PolicyVersion]:
     """The trained versions of an agent, the newest first; what runs without training (v0) is none.
     Raises NotFound for an unknown agent."""
-    from thumbwheel.export.package import exports
     from thumbwheel.compat.n3.version_tree import results_of
+    from thumbwheel.export.package import exports
     from thumbwheel.models.versions import versions
 
     policies = []

@@ -334,6 +334,7 @@ class Decision(RewardFunction[DecisionConfig]):
 
     Config = DecisionConfig
     version = 3
+    replaces = frozenset({"thumb", "outcome", "score", "edit_distance"})
     case_settings = frozenset({"bound", "compatible", "weights"})
     low, high = (-OLD_BOUND + 2) / 4, (OLD_BOUND + 2) / 4
     reads = frozenset({"text", "metadata", "feedback"})

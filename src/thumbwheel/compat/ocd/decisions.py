@@ -16,13 +16,13 @@ from statistics import fmean
 from typing import Any
 
 from thumbwheel.capture.detect import address_of
-from thumbwheel.compat.ocd.leading_goals import instant
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.source import AnyRecord, Line, Refused
-from thumbwheel.compat.ocd.source import SOURCE, Decision, decision_of
 from thumbwheel.capture.types import FeedbackRecord
+from thumbwheel.compat.ocd.leading_goals import instant
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.compat.ocd.rewards import calculate_reward_from_record
+from thumbwheel.compat.ocd.source import SOURCE, Decision, decision_of
 from thumbwheel.core import log
 from thumbwheel.core.errors import DataError
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from thumbwheel.compat.ocd.decision_function import OLD_BOUND, PARTS, Decision
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.core.errors import InputError
 from thumbwheel.rewards.function import Case
-from thumbwheel.compat.ocd.decision_function import OLD_BOUND, PARTS, Decision
 
 ITEM = ("swimlane", "priority", "labels")
 """Fields of an action by which its item is filed."""

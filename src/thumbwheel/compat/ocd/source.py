@@ -49,23 +49,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from thumbwheel.compat.ocd.decision_prompts import prompt_of, system_of
 from thumbwheel.capture.json_text import value_in
-from thumbwheel.compat.ocd.leading_goals import AUTHORITY, INCOME, Completion, LeadingGoals, instant
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.location import Address
 from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import Item, JsonLines, Parse, Row, Unwanted
-from thumbwheel.compat.ocd.spelling import (
-    KEYS,
-    STORED_COMPONENTS,
-    STORED_REWARD,
-    agent_of,
-    apply_change,
-    declared,
-    in_order,
-    spelled,
-)
 from thumbwheel.capture.types import (
     AnyRecord,
     CaseRecord,
@@ -75,6 +63,18 @@ from thumbwheel.capture.types import (
     TargetRef,
     TraceRecord,
     Unreadable,
+)
+from thumbwheel.compat.ocd.decision_prompts import prompt_of, system_of
+from thumbwheel.compat.ocd.leading_goals import AUTHORITY, INCOME, Completion, LeadingGoals, instant
+from thumbwheel.compat.ocd.spelling import (
+    KEYS,
+    STORED_COMPONENTS,
+    STORED_REWARD,
+    agent_of,
+    apply_change,
+    declared,
+    in_order,
+    spelled,
 )
 from thumbwheel.core.errors import InputError, MissingExtra
 from thumbwheel.sdk.tracefile import plain

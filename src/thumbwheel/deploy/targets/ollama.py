@@ -42,7 +42,7 @@ class OllamaConfig(ModelConfig, TargetConfig):
     host: str | None = None
     """Its address, as 127.0.0.1:11434 [default: OLLAMA_HOST, else that one]"""
     name: str | None = None
-    """A further name for the live version, as toolbox-isaa for `ollama run toolbox-isaa`"""
+    """A further name for the live version, as toolbox-support for `ollama run toolbox-support`"""
     keep_alive: int | str = -1
     """How long the model stays loaded: 30m, seconds, or -1 for ever"""
 

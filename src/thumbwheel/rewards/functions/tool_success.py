@@ -3,9 +3,8 @@ what the tools answered.
 
 A call failed when its status is none of `SUCCEEDED`, when its answer is an object that reports an
 error, or a text that begins like one. A run without tool calls has no score: nothing is known about
-tools there. With `compatible` the arithmetic of the system that the preset `isaa` comes from is
-kept: a tenth more for tools that suit the words of the question, and a middle for runs without any
-tool.
+tools there. With `compatible` another arithmetic applies, which a preset may ask for: a tenth more
+for tools that suit the words of the question, and a middle for runs without any tool.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class ToolSuccessConfig(Config):
     """An answer of a tool that begins with one of these is a failure, whatever its status says; in
     lower case."""
     compatible: bool = False
-    """Keep the arithmetic of the system that the weights of `isaa` come from."""
+    """A tenth more for tools that suit the question, and a value for runs without any tool."""
 
 
 class ToolSuccess(RewardFunction[ToolSuccessConfig]):

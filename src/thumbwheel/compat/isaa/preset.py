@@ -1,0 +1,39 @@
+"""The preset `isaa` of the reward: the six components and weights of the agent's RL pipeline, in its
+arithmetic.
+
+There a component without a value counts as a middle value and a failure as 0, so that a faultless
+plain answer does not reach the mark of a good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from thumbwheel.rewards.function import Score, Status
+from thumbwheel.rewards.presets import Preset, weighted_components
+
+MIDDLE = 0.5
+NEUTRAL: Mapping[str, float] = {"efficiency": 1.0, "format_compliance": 1.0}
+"""What these count as instead of MIDDLE: nothing spent was the best."""
+
+PRESET = Preset(
+    weighted_components(
+        {
+            "code_execution": 2.0,
+            "syntax": 1.0,
+            "tool_success": 2.0,
+            "task_completion": 1.5,
+            "efficiency": 0.5,
+            "format_compliance": 1.0,
+        },
+        {"tool_success": {"compatible": True}},
+    ),
+    arithmetic="isaa",
+)
+
+
+def counted_value(name: str, score: Score) -> float | None:
+    """The value with which a component enters the mean in the arithmetic `isaa`."""
+    if score.value is not None:
+        return score.value
+    return 0.0 if score.status is Status.FAILED else NEUTRAL.get(name, MIDDLE)

@@ -1,0 +1,12 @@
+"""Layouts of exports on disk, beside the plain folder that `package.export` writes. Plugins bring
+them; a layout takes what `package.export` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from thumbwheel.core.plugins import Table
+from thumbwheel.export.types import Export
+
+LAYOUTS: Table[Callable[..., Export]] = Table("layout", "thumbwheel.export_layouts", {})
