@@ -129,14 +129,7 @@ def import_(
         {"question": "3 + 4?", "ground_truth": "#### 7", "model-a": {"is_correct": false,
         "solution": "A: 8"}}
 
-    **openwebui**, **langfuse**, **openai**, **trl**, **feedback_jsonl**, **n3**: what these
-    programs export or take.
-
-    **flowagent**: trace files and checkpoints (.pkl), one or a folder. **decisions**: JSON lines,
-                   or postgresql://... with that table,
-    without PATH the one in DATABASE_URL; --agent-type FILER takes one agent's; with --gold its
-    lines are cases.
-    **widgets**: exhaustive_data.json with the ratings beside it, or a folder of such runs.
+    **openwebui**, **langfuse**, **openai**, **trl**: what these programs export or take.
 
     **csv**, **parquet**, tables of anybody's: columns by --column, or guessed by name and shown.
 
@@ -207,6 +200,20 @@ def import_(
         )
     if report.refused:
         raise typer.Exit(DataError.exit_code)
+
+
+def import_help() -> str:
+    """The help of `import`: its docstring, and what the sources of plugins say that they read."""
+    import inspect
+
+    from thumbwheel.capture.sources import SOURCES
+
+    paragraphs = [inspect.getdoc(import_) or ""]
+    for name in SOURCES.names():
+        about = getattr(SOURCES.get(name), "about", "")
+        if about:
+            paragraphs.append(f"**{name}**: {about}")
+    return "\n\n".join(paragraphs)
 
 
 def _show_detection(path: Path, source: str | None, options: Any, as_json: bool) -> None:

@@ -142,7 +142,9 @@ class Source(Protocol):
     """One format. Sources get a path and return data; they know no database."""
 
     example: str
-    """A line of the format, shown by `--help`."""
+    """A line of the format."""
+    about: str
+    """What it reads, for the help of `import`; empty where that help names the source itself."""
 
     def claims(self, row: Row) -> bool:
         """Whether an object with these keys is of this format."""
@@ -227,6 +229,7 @@ class JsonLines:
     example: str
     beside: Callable[[Path], Parse] | None = None
     missing: Callable[[Path], str | None] | None = None
+    about: str = ""
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         parse = self.beside(path) if self.beside else self.parse

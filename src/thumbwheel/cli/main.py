@@ -130,6 +130,9 @@ WITHIN = {
 }
 """Commands of a group that are implemented in a higher stage than the group."""
 
+HELP = {"import": "thumbwheel.capture.commands:import_help"}
+"""Commands whose help also names what plugins bring."""
+
 ENDLESS = frozenset({"serve"})
 """Commands that run until they are stopped, and so have no progress to report."""
 
@@ -309,7 +312,10 @@ def _attach(app: typer.Typer, name: str, command: Any, line: str) -> None:
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name, help=line, no_args_is_help=True)
     else:
-        app.command(name, help=None if command else line)(command or _stub)
+        text: str | None = line
+        if command is not None:
+            text = _load(HELP[name])() if name in HELP else None  # None: the docstring
+        app.command(name, help=text)(command or _stub)
 
 
 def _stub() -> None:

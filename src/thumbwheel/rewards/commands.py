@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.rewards.presets import PRESETS
+
 if TYPE_CHECKING:
     from thumbwheel.db.workspace import Workspace
     from thumbwheel.rewards.ledger import Report
@@ -173,7 +175,8 @@ def reweight(
         typer.Option(help="A component and its weight, as thumb=2; may be repeated."),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Start from this preset instead: default, isaa, ocd or none.")
+        str | None,
+        typer.Option(help=f"Start from this preset instead: {', '.join(PRESETS.names())}."),
     ] = None,
     json: AsJson = False,
 ) -> None:

@@ -4,7 +4,7 @@ file, and its line of our own format.
 A file has exactly the keys of `ExecutionTrace`, and `agent`, `parent_trace_id` and `user_id` where
 there are such. Numbers that nobody knows are null, never 0. Reading is tolerant: unknown keys are
 kept in `extra`, missing ones get their default. Not here: when a file is written (`collector`),
-what else there is in somebody's folder (the source `flowagent`).
+what else there is in somebody's folder (an import source).
 """
 
 from __future__ import annotations

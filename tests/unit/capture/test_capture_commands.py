@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import Run
+from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 
@@ -146,6 +147,8 @@ def test_help_shows_a_line_of_every_source(run: Run) -> None:
     assert code == 0
     for word in ('"type": "trace"', '"chosen"', '"annotator1"', '"is_correct"'):
         assert word in out
+    for name in SOURCES.names():
+        assert name in out, f"the help of import does not name the source {name}"
 
 
 def test_an_id_may_be_abbreviated_as_in_git(run: Run) -> None:

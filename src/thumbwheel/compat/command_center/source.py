@@ -552,4 +552,9 @@ def _item(records: Callable[[], list[AnyRecord]], row: Any) -> Item:
     return item_of(0, text, records)
 
 
-SOURCE = Widgets(parse, claims, EXAMPLE)
+SOURCE = Widgets(
+    parse,
+    claims,
+    EXAMPLE,
+    about="rated widgets: exhaustive_data.json with the ratings beside it, or a folder of such runs.",
+)

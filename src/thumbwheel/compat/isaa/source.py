@@ -553,4 +553,9 @@ def _turn_at(turns: list[_Turn], time: datetime | None, last: _Turn | None) -> _
     return matches[0] if len(matches) == 1 else None
 
 
-SOURCE = FlowAgent(parse, claims, EXAMPLE)
+SOURCE = FlowAgent(
+    parse,
+    claims,
+    EXAMPLE,
+    about="trace files and checkpoints (.pkl) of an agent: one, or a folder of them.",
+)

@@ -137,4 +137,4 @@ def _demand_one_agent(path: Path) -> None:
         )
 
 
-SOURCE = N3(parse, claims, EXAMPLE)
+SOURCE = N3(parse, claims, EXAMPLE, about="feedback rows of the n3 server.")

@@ -668,4 +668,10 @@ def _value(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else plain(value)
 
 
-SOURCE = Decisions(parse, claims, EXAMPLE)
+SOURCE = Decisions(
+    parse,
+    claims,
+    EXAMPLE,
+    about="decisions of agents: JSON lines, or postgresql://... with that table, without PATH the one "
+    "in DATABASE_URL. --agent-type FILER takes one agent's; with --gold its lines are cases.",
+)

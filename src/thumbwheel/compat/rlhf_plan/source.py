@@ -80,4 +80,4 @@ def _signals(row: Row) -> list[dict[str, Any]]:
     return signals
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+SOURCE = JsonLines(parse, claims, EXAMPLE, about="the lines of a FeedbackCollector.")
