@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from tests.public_data import public_data
 from thumbwheel.capture.source import AnyRecord, Line
-from thumbwheel.capture.sources import SOURCES, feedback_jsonl, jsonl, preference
+from thumbwheel.capture.sources import SOURCES, jsonl, preference
 from thumbwheel.capture.sources.published_benchmarks import graded
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord, Unreadable, explain
+from thumbwheel.compat.rlhf_plan import source as feedback_jsonl
 
 
 def refusal(module: Any, row: dict[str, Any]) -> str:
