@@ -268,7 +268,7 @@ class TestDetect:
         )
         path = write(tmp_path / "both.jsonl", json.dumps(both))
         with pytest.raises(
-            InputError, match=r"ambiguous: feedback_jsonl \(1 of the first rows\), trl \(1"
+            InputError, match=r"ambiguous: trl \(1 of the first rows\), feedback_jsonl \(1"
         ):
             detect(path)
         mixed = [SOURCES.get(name).example.splitlines()[0] for name in ("trl", "jsonl", "jsonl")]
