@@ -22,7 +22,7 @@ from thumbwheel.engine.rollout import SOURCES, Rollout
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import LossOut, Method, Parts, Prepared, Row
 from thumbwheel.training.memory import branch_by_branch
-from thumbwheel.training.types import Metric, TrainConfig
+from thumbwheel.training.types import Metric, RewardDrivenConfig
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from thumbwheel.training.judge import Reward
 
 
-class OnlineConfig(TrainConfig):
+class OnlineConfig(RewardDrivenConfig):
     """What methods that sample share. A step takes `batch_size` prompts and `num_generations`
     answers to each."""
 
@@ -86,12 +86,6 @@ class OnlineConfig(TrainConfig):
     which gives no reward. A program of an answer is ended before that, and is wrong."""
     reward_workers: int = Field(2, ge=1)
     """Processes that run reward functions beside the model."""
-    early_stopping_patience: int | None = Field(4, ge=1)
-    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation;
-    needs dev rows."""
-    load_best_model_at_end: bool = True
-    """Keep the checkpoint that metric_for_best_model calls best: what is learned from fresh answers
-    can fall apart late."""
     metric_for_best_model: Metric = "reward"
     """The dev metric that decides which checkpoint is best."""
     eval_prompts: int = Field(256, ge=1)

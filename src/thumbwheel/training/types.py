@@ -177,6 +177,18 @@ class TrainConfig(Config):
         return self.learning_rate
 
 
+class RewardDrivenConfig(TrainConfig):
+    """What methods share that push answers apart by their rewards, fresh or recorded: they can get
+    worse the longer they run."""
+
+    early_stopping_patience: int | None = Field(4, ge=1)
+    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation;
+    needs dev rows."""
+    load_best_model_at_end: bool = True
+    """Keep the checkpoint that metric_for_best_model calls best: what is learned from rewards can
+    fall apart late."""
+
+
 class RunState(StrEnum):
     """`stopped` can be resumed; `failed` can too where a checkpoint exists and its cause is gone.
     `nothing_learned` ended as `finished` does, and made nothing, because no dev figure was better

@@ -40,7 +40,7 @@ from thumbwheel.training.group import (
     kl,
     ratios,
 )
-from thumbwheel.training.types import TrainConfig
+from thumbwheel.training.types import RewardDrivenConfig, TrainConfig
 
 if TYPE_CHECKING:
     import torch
@@ -51,14 +51,9 @@ if TYPE_CHECKING:
 GOOD, BAD = "better", "worse"
 
 
-class GrpoOfflineConfig(TrainConfig):
+class GrpoOfflineConfig(RewardDrivenConfig):
     """Settings of grpo_offline."""
 
-    early_stopping_patience: int | None = Field(4, ge=1)
-    """Stop after so many evaluations, and so many tenths of the run, without a better evaluation;
-    needs dev rows."""
-    load_best_model_at_end: bool = True
-    """Keep the checkpoint that metric_for_best_model calls best."""
     loss_type: Normaliser = "dapo"
     """What the loss is divided by: dapo tokens, grpo answers and each by its tokens, dr_grpo
     answers times max_length."""
