@@ -16,13 +16,13 @@ from typing import Any
 from learners.learner import Spec, cost, report
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ThumbwheelError
-from thumbwheel.datasets.plan import data_plan
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.models import reward_models
 from thumbwheel.models.versions import adapter_folder, version
+from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import train
 
 SAMPLING = ("grpo", "ppo")

@@ -96,7 +96,8 @@ def test_two_steps_then_resume_then_plain_peft(
 def test_it_names_itself_a_shape_and_documented_settings(name: str) -> None:
     method = ALGORITHMS.get(name)
     assert method.name == name
-    assert method.needs in SHAPES.names()
+    assert method.title
+    assert {method.needs, *method.also_learns_from} <= set(SHAPES.names())
     assert issubclass(method.Config, TrainConfig)
     assert all(field.description for field in method.Config.model_fields.values())
     assert method.good_roles or method.produces_reward_model or issubclass(method, OnlineAlgorithm)

@@ -26,7 +26,7 @@ from thumbwheel.core import ids, log
 
 COMMANDS = {
     "plan": (
-        "thumbwheel.datasets.commands:plan",
+        "thumbwheel.training.dataset_commands:plan",
         "What a file of feedback would teach; nothing is stored.",
     ),
     "import": ("thumbwheel.capture.commands:import_", "Bring traces and feedback in from a file."),
@@ -44,7 +44,7 @@ COMMANDS = {
         "Suggest labels, review them, and how far raters and judges agree.",
     ),
     "dataset": (
-        "thumbwheel.datasets.commands:dataset",
+        "thumbwheel.training.dataset_commands:dataset",
         "Plan, build, show and export training data.",
     ),
     "hardware": (

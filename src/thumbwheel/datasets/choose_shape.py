@@ -3,35 +3,19 @@ plan."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.dataplan import DataPlan, plural
+from thumbwheel.datasets.learner import Learner
 from thumbwheel.datasets.plan import data_plan
+from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 
 AUTO = "auto"
-SHAPES_OF = {
-    "sft": ("chats",),
-    "dpo": ("pairs",),
-    "kto": ("labels",),
-    "reward": ("pairs", "scored"),
-    "grpo": ("prompts",),
-    "ppo": ("prompts",),
-    "grpo_offline": ("groups",),
-}
-"""Method -> the shapes that it can learn from. The one with the most training rows is chosen; of
-equals the first."""
-LEARNS = {
-    "chats": "imitates good answers",
-    "pairs": "learns from a better and a worse answer to the same prompt",
-    "labels": "learns from single answers that were called good or bad",
-    "scored": "learns numbers",
-    "prompts": "answers afresh and learns from what judges the answers",
-    "groups": "learns from recorded answers to one prompt, by how good each was beside the others",
-}
 
 
 @dataclass(frozen=True)
@@ -44,40 +28,44 @@ class Choice:
 
 
 def choose(
-    ws: Workspace, agent: str, method: str = AUTO, config: DatasetConfig | None = None
+    ws: Workspace,
+    agent: str,
+    learners: Mapping[str, Learner],
+    method: str = AUTO,
+    config: DatasetConfig | None = None,
 ) -> Choice:
     """The shape for `method`; `auto` is the method that the data plan recommends.
 
     Raises InputError for an unknown method, DataError if the agent has no data for it or no method
     is recommended.
     """
-    methods = [AUTO, *SHAPES_OF]
+    methods = [AUTO, *learners]
     if method not in methods:
         raise InputError(
             f"method {method!r}",
             "there is no such method",
             f"Known: {', '.join(methods)}.{nearest(method, methods)}",
         )
-    plan = data_plan(ws, agent, config)
+    plan = data_plan(ws, agent, learners, config)
     if method != AUTO:
-        return Choice(method, *_shape(plan, method))
+        return Choice(method, *_shape(plan, learners, method))
     if plan.recommended is None:
         raise DataError(f"feedback of agent {agent!r}", plan.why, plan.to_words()[-1])
-    shape, why = _shape(plan, plan.recommended)
+    shape, why = _shape(plan, learners, plan.recommended)
     return Choice(
         plan.recommended, shape, [f"{plan.recommended} is recommended, because {plan.why}", *why]
     )
 
 
-def _shape(plan: DataPlan, method: str) -> tuple[str, list[str]]:
+def _shape(plan: DataPlan, learners: Mapping[str, Learner], method: str) -> tuple[str, list[str]]:
     """The shape for `method`, and the reasons."""
-    possible = SHAPES_OF[method]
+    possible = learners[method].shapes
     shape = max(possible, key=lambda name: plan.shapes[name].counts["train"])
     shape_plan = plan.shapes[shape]
     if not shape_plan.rows:
-        raise _no_rows(plan, method, shape)
+        raise _no_rows(plan, learners, method, shape)
     origins = ", ".join(f"{count:,} from {origin}" for origin, count in shape_plan.origins.items())
-    why = [f"{method} {LEARNS[shape]}: {shape}, {origins}"]
+    why = [f"{method} {SHAPES.get(shape).teaches}: {shape}, {origins}"]
     others = [f"{name} would give {plan.shapes[name].rows:,}" for name in possible if name != shape]
     if others:
         why.append(f"of what {method} can read it is the most: {', '.join(others)}")
@@ -90,15 +78,15 @@ def _shape(plan: DataPlan, method: str) -> tuple[str, list[str]]:
     return shape, why
 
 
-def _no_rows(plan: DataPlan, method: str, shape: str) -> DataError:
-    reason = f"it {LEARNS[shape]}, and there are no {shape}"
+def _no_rows(plan: DataPlan, learners: Mapping[str, Learner], method: str, shape: str) -> DataError:
+    reason = f"it {SHAPES.get(shape).teaches}, and there are no {shape}"
     largest_drops = list(plan.shapes[shape].drops.items())[:3]
     if largest_drops:
         drops = ", ".join(f"{count:,} x {drop}" for drop, count in largest_drops)
         reason += f" (left out: {drops})"
     with_data = []
-    for name, shapes in SHAPES_OF.items():
-        if any(plan.shapes[shape].rows for shape in shapes):
+    for name, learner in learners.items():
+        if any(plan.shapes[possible].rows for possible in learner.shapes):
             with_data.append(name)
     return DataError(
         f"method {method!r} for agent {plan.agent!r}",

@@ -1,20 +1,15 @@
-"""The commands of this stage: `thumbwheel plan FILE` and `thumbwheel dataset ...`."""
+"""`thumbwheel dataset ...`: what there is of datasets. Those that plan and build, which know the
+methods, are in training/dataset_commands.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thumbwheel.capture.location import path_or_address
-from thumbwheel.core.config import options as options_of
-from thumbwheel.datasets.types import DatasetConfig
-
 if TYPE_CHECKING:
-    from thumbwheel.datasets.dataplan import DataPlan
     from thumbwheel.datasets.stale import Stale
     from thumbwheel.datasets.types import Dataset
     from thumbwheel.db.workspace import Workspace
@@ -26,126 +21,6 @@ AgentOfName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 dataset = typer.Typer(no_args_is_help=True)
-
-
-@options_of(DatasetConfig)
-def plan(
-    ctx: typer.Context,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            parser=path_or_address,
-            metavar="FILE",
-            help="Any file, folder or address that a source reads: an export of ratings.",
-        ),
-    ],
-    options: dict[str, Any],
-    source: Annotated[
-        str | None,
-        typer.Option(
-            help="The source that reads it [default: the one that recognises its first rows]."
-        ),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question."),
-    ] = None,
-    scale: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10."),
-    ] = None,
-    timezone: Annotated[
-        str | None,
-        typer.Option(help="The zone of times that are written without one [default: UTC]."),
-    ] = None,
-    json: AsJson = False,
-) -> None:
-    """What a file of feedback is good for: which methods it permits, what is missing, whether to
-    train at all.
-
-    Reads any export that a source reads: Open WebUI, Langfuse, OpenAI, TRL, CSV, Parquet and more
-    (thumbwheel import --help). Nothing is stored and no model is needed. Example: thumbwheel plan
-    ratings.jsonl
-    """
-    from thumbwheel.capture.detect import Options
-    from thumbwheel.datasets.plan import plan_file
-
-    config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
-    parsed = Options.parsed(column, scale, timezone=timezone)
-    _present(plan_file(file, source, config=config, options=parsed), json)
-
-
-@dataset.command("plan")
-@options_of(DatasetConfig)
-def plan_agent(
-    ctx: typer.Context, agent: Agent, options: dict[str, Any], json: AsJson = False
-) -> None:
-    """The data plan of an agent: its feedback, which methods it permits, contradictions, what is
-    missing, the recommended method."""
-    from thumbwheel.datasets.plan import data_plan
-
-    with ctx.obj() as ws:
-        plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
-    _present(plan, json)
-
-
-@dataset.command()
-@options_of(DatasetConfig)
-def build(
-    ctx: typer.Context,
-    agent: Agent,
-    options: dict[str, Any],
-    shape: Annotated[
-        str | None,
-        typer.Option(
-            help="chats (for sft), pairs (dpo), labels (kto), scored (reward), prompts (grpo, ppo) "
-            "or groups (grpo on recorded answers)."
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="sft, dpo, kto, reward, grpo, ppo, grpo_offline or auto: the data plan picks the "
-            "shape and says why."
-        ),
-    ] = None,
-    since: Annotated[
-        datetime | None,
-        typer.Option(help="Only feedback given at this time (UTC) or later is heard."),
-    ] = None,
-    until: Annotated[
-        datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")
-    ] = None,
-    json: AsJson = False,
-) -> None:
-    """Freeze training data: rows of one shape, split into train, dev and gate. The same evidence
-    gives the same dataset.
-
-    Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks
-    the shape and says why.
-    """
-    from thumbwheel.core.errors import InputError
-    from thumbwheel.datasets.build import build as build_dataset
-    from thumbwheel.datasets.choose_shape import choose
-
-    if (shape is None) == (method is None):
-        raise InputError(
-            "dataset build",
-            "it takes either --shape or --method",
-            "Give one; --method auto takes what the data plan recommends",
-        )
-    with ctx.obj() as ws:
-        if since:
-            options["since"] = since
-        if until:
-            options["until"] = until
-        config = ws.settings(DatasetConfig, "dataset", options)
-        why = None
-        if method:
-            choice = choose(ws, agent, method, config)
-            shape, why = choice.shape, choice.why
-        dataset = build_dataset(ws, agent, str(shape), config)
-    _describe(dataset, json, why=why)
 
 
 @dataset.command()
@@ -167,7 +42,7 @@ def show(
         dataset = _named(ws, name, agent)
         first = [asdict(row) for row in islice(load_rows(ws, dataset.id, "train"), rows)]
         stale_rows = stale(ws, dataset)
-    _describe(dataset, json, first, stale=stale_rows)
+    describe(dataset, json, first, stale=stale_rows)
 
 
 @dataset.command()
@@ -277,21 +152,11 @@ def _named(ws: Workspace, name: str, agent: str | None) -> Dataset:
     return find(ws, agent, name) if agent else by_id(ws, name)
 
 
-def _present(plan: DataPlan, json: bool) -> None:
-    from thumbwheel.core import log
-
-    if json:
-        log.answer(plan.to_json())
-        return
-    for line in plan.to_words():
-        log.show(line)
-
-
 def _stale_rows(stale: Stale | None) -> int:
     return stale.rows if stale else 0
 
 
-def _describe(
+def describe(
     dataset: Dataset,
     json: bool,
     rows: list[dict[str, Any]] | None = None,

@@ -14,8 +14,6 @@ from thumbwheel.datasets.types import WAITS
 from thumbwheel.rewards.types import RULE, DominantRater, Signal, TargetCounts
 from thumbwheel.stats.types import FEWEST
 
-NAMES = {"kto": "KTO", "dpo": "DPO", "sft": "SFT"}
-
 
 @dataclass(frozen=True)
 class ShapePlan:
@@ -40,6 +38,7 @@ class MethodPlan:
     """Whether a method is worth training: `ready`, `usable` (it may work, the gate decides) or `too
     few` (`missing` says of what)."""
 
+    title: str
     shape: str
     rows: int
     readiness: str
@@ -169,21 +168,21 @@ def _signal(signal: Signal) -> str:
 
 
 def _methods(plan: DataPlan) -> Iterator[str]:
-    for name, method in plan.methods.items():
+    for method in plan.methods.values():
         shape = plan.shapes[method.shape]
         if not method.rows:
-            yield f"{NAMES[name]}: no {method.shape}."
+            yield f"{method.title}: no {method.shape}."
             continue
         origins = ", ".join(f"{count:,} from {origin}" for origin, count in shape.origins.items())
         weights = ""
-        if name == "kto":
+        if method.shape == "labels":
             desirable = plan.class_weights["desirable"]
             undesirable = plan.class_weights["undesirable"]
             weights = f"; weights {desirable:.1f}/{undesirable:.1f}"
         split = "/".join(f"{count:,}" for count in shape.counts.values())
         needed = f"; {_needed(method.missing)} needed" if method.missing else ""
         yield (
-            f"{NAMES[name]} {_readiness(method)}: {method.rows:,} {method.shape} "
+            f"{method.title} {_readiness(method)}: {method.rows:,} {method.shape} "
             f"({origins}){weights}; train/dev/gate {split}{needed}."
         )
 
@@ -301,13 +300,15 @@ def _detectable(plan: DataPlan, basis: str) -> str:
 def _conclusion(plan: DataPlan) -> str:
     if plan.recommended is None:
         ways = "; ".join(
-            f"{_needed(missing)} for {NAMES[name]}" for name, missing in plan.missing.items()
+            f"{_needed(method.missing)} for {method.title}"
+            for method in plan.methods.values()
+            if method.missing
         )
         text = f"Do not train yet. Missing, any one of: {ways}."
         if checked := plan.shapes["prompts"].origins.get("case", 0):
             prompts = plural(checked, "prompt")
             text += f" Only GRPO has data: {prompts} whose answers can be checked."
         return text
-    others = [NAMES[name] for name in plan.eligible if name != plan.recommended]
+    others = [plan.methods[name].title for name in plan.eligible if name != plan.recommended]
     compare = f" Also eligible, to be compared on dev: {', '.join(others)}." if others else ""
-    return f"Recommended: {NAMES[plan.recommended]}, because {plan.why}.{compare}"
+    return f"Recommended: {plan.methods[plan.recommended].title}, because {plan.why}.{compare}"

@@ -2,7 +2,7 @@
 trained.
 
 It counts the rows that every shape would get, and judges by the counts which methods are worth
-training. The thresholds are settings (`types.PlanConfig`) with their reasons. The words are in
+training. The methods say how much they need (`learner.Learner`). The words are in
 `dataplan`.
 """
 
@@ -23,6 +23,7 @@ from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
 from thumbwheel.datasets.evidence import merge_prompts, read_evidence
+from thumbwheel.datasets.learner import Learner
 from thumbwheel.datasets.ledger_rewards import Reward, ledger_values, ledger_warnings
 from thumbwheel.datasets.row_stats import RowStats, columns_of
 from thumbwheel.datasets.shape import Shape
@@ -44,15 +45,18 @@ from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.checker import refusal
 from thumbwheel.rewards.label import dominant_rater, signals, target_counts
 
-METHODS = {"sft": "chats", "kto": "labels", "dpo": "pairs"}
-"""Method -> the shape that it needs, in the order in which they are recommended if nothing else
-decides."""
 COUNTED = 1000
 """Rows of a shape that are counted at once."""
 
 
-def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) -> DataPlan:
-    """What the feedback of `agent` in force now permits; raises NotFound for an unknown agent."""
+def data_plan(
+    ws: Workspace,
+    agent: str,
+    learners: Mapping[str, Learner],
+    config: DatasetConfig | None = None,
+) -> DataPlan:
+    """What the feedback of `agent` in force now permits `learners`, methods by name, to learn;
+    raises NotFound for an unknown agent."""
     from thumbwheel.stats.power import expected_detectable
 
     require_agent(ws, agent)
@@ -78,11 +82,11 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
         "desirable": stats["labels"].of_label(True),
         "undesirable": stats["labels"].of_label(False),
     }
-    methods = _methods(stats, labels, config.plan)
+    methods = _methods(learners, stats, labels, config.plan)
     recommended, why = _recommend(methods, stats)
 
     # What an evaluation could detect, on each kind of held-out item that there may be. Rows of the
-    # shape that it would read: pairs for DPO, else labels if there are good and bad ones.
+    # shape that it would read: pairs for a method that compares, else labels if there are both.
     gold = [case.group for case in cases if case.basis == GOLD]
     held_out = [
         case.group
@@ -90,7 +94,7 @@ def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) ->
         if case.basis != GOLD and assignment.split_of(case.prompt_id) == "gate"
     ]
     evaluated = "chats"
-    if recommended == "dpo":
+    if recommended is not None and methods[recommended].shape == "pairs":
         evaluated = "pairs"
     elif all(labels.values()):
         evaluated = "labels"
@@ -136,6 +140,7 @@ def _shape_plan(stats: RowStats) -> ShapePlan:
 
 def plan_file(
     path: Path,
+    learners: Mapping[str, Learner],
     source: str | None = None,
     agent: str = "file",
     config: DatasetConfig | None = None,
@@ -152,7 +157,7 @@ def plan_file(
         Workspace.open(Home.at(folder), None, refusal) as ws,
     ):
         report = ingest(ws, agent, chosen.source, path, options=options)
-        plan = data_plan(ws, agent, config)
+        plan = data_plan(ws, agent, learners, config)
     plan = replace(plan, read_as=[chosen.words(), *chosen.mapping, *report.words()])
     if not report.refused:
         return plan
@@ -231,64 +236,66 @@ def _weights(labels: RowStats, config: DatasetConfig) -> dict[str, float]:
 
 
 def _methods(
-    stats: Mapping[str, RowStats], labels: Mapping[str, int], config: PlanConfig
+    learners: Mapping[str, Learner],
+    stats: Mapping[str, RowStats],
+    labels: Mapping[str, int],
+    config: PlanConfig,
 ) -> dict[str, MethodPlan]:
-    needs = {
-        "kto": {"labels": config.kto_min} | {f"{name} labels": config.kto_class for name in labels},
-        "dpo": {"pairs": config.dpo_min},
-        "sft": {"good answers": config.sft_min},
-    }
-    fine = {"kto": config.kto_fine, "dpo": config.dpo_fine, "sft": config.sft_fine}
-    have_labels = {f"{label} labels": count for label, count in labels.items()}
     plans = {}
-    for name, shape in METHODS.items():
+    for name, learner in learners.items():
+        if learner.enough is None:
+            continue
+        enough, shape = learner.enough.by_settings(name, config), learner.shapes[0]
         rows = stats[shape].rows
         missing = {}
-        for item, needed in needs[name].items():
-            lacking = needed - have_labels.get(item, rows)
-            if lacking > 0:
-                missing[item] = lacking
+        if rows < enough.minimum:
+            missing[enough.rows] = enough.minimum - rows
+        for label, count in labels.items():
+            if count < enough.each_label:
+                missing[f"{label} labels"] = enough.each_label - count
         readiness = "usable"
         if missing:
             readiness = "too few"
-        elif rows >= fine[name]:
+        elif rows >= enough.ready:
             readiness = "ready"
-        plans[name] = MethodPlan(shape, rows, readiness, missing)
+        plans[name] = MethodPlan(learner.title, shape, rows, readiness, missing)
     return plans
 
 
 def _recommend(
     methods: Mapping[str, MethodPlan], stats: Mapping[str, RowStats]
 ) -> tuple[str | None, str]:
-    """The method to train, and why: DPO if most answers were compared; otherwise imitation, which
-    gained most from the same feedback in `benchmarks/quality.py`.
+    """The method to train, and why: one that compares if most answers were compared; otherwise
+    imitation, which gained most from the same feedback in `benchmarks/quality.py`.
 
     Only what people said themselves counts: siblings and halves of edits are derived.
     """
     compared = stats["pairs"].origins["correction"] + stats["pairs"].origins["preference"]
     single = stats["labels"].rows - stats["labels"].origins["correction"]
-    eligible = [name for name in METHODS if methods[name].eligible]
-    if not eligible:
+    # The first eligible method of each shape.
+    by_shape: dict[str, str] = {}
+    for name, method in methods.items():
+        if method.eligible:
+            by_shape.setdefault(method.shape, name)
+    if not by_shape:
         return None, "no method has enough rows"
-    if "dpo" in eligible and 2 * compared >= single:
-        return (
-            "dpo",
-            f"{compared:,} answers were compared or edited, and DPO learns from both sides of each",
+    if "pairs" in by_shape and 2 * compared >= single:
+        name = by_shape["pairs"]
+        return name, (
+            f"{compared:,} answers were compared or edited, and {methods[name].title} learns from "
+            "both sides of each"
         )
-    if "sft" in eligible:
-        return (
-            "sft",
+    if "chats" in by_shape:
+        return by_shape["chats"], (
             f"{stats['chats'].rows:,} good answers are known, and imitating them gained most from "
-            "the same feedback where it was measured",
+            "the same feedback where it was measured"
         )
-    if "kto" in eligible:
-        return (
-            "kto",
-            f"{single:,} answers were judged one by one, good and bad, and KTO learns from both "
-            "without needing pairs",
+    if "labels" in by_shape:
+        name = by_shape["labels"]
+        return name, (
+            f"{single:,} answers were judged one by one, good and bad, and {methods[name].title} "
+            "learns from both without needing pairs"
         )
-    return (
-        "dpo",
-        f"the {stats['pairs'].rows:,} pairs say more than the labels, which are too few of one "
-        "kind",
-    )
+    name = next(iter(by_shape.values()))
+    rows, shape = methods[name].rows, methods[name].shape
+    return name, (f"the {rows:,} {shape} say more than the labels, which are too few of one kind")

@@ -23,6 +23,8 @@ class Shape(ABC):
     """One kind of training rows. `trl_columns` turns a row into the columns that TRL reads."""
 
     name: ClassVar[str]
+    teaches: ClassVar[str]
+    """What a method does that learns from it, as "imitates good answers"."""
     row: ClassVar[type[Row]]
     unjudged: ClassVar[bool] = False
     """Also uses prompts without feedback."""

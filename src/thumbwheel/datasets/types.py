@@ -42,25 +42,24 @@ def owner_mark(metadata: Any) -> str | None:
 
 
 class PlanConfig(Config):
-    """How many rows a method needs: below `min` it is not worth training, from `fine` on it is
+    """How many rows a method needs, where it is not to be what the method itself says
+    (`training/algorithms`). `min`: below, it is not worth training; `fine`: from here on it is
     recommended."""
 
-    sft_min: int = Field(default=50, ge=1)
-    """Good answers below which imitation overfits their wording (LIMA needed 1,000 for style;
-    single habits show from about 50)."""
-    sft_fine: int = Field(default=200, ge=1)
-    """Good answers from which imitation is recommended."""
-    dpo_min: int = Field(default=50, ge=1)
-    """Pairs below which DPO is weak: at 80 % for training, less than 40 margins to learn from."""
-    dpo_fine: int = Field(default=200, ge=1)
-    """Pairs from which DPO is recommended."""
-    kto_min: int = Field(default=100, ge=1)
-    """Labels below which KTO is weak: a label says less than a pair, so it takes about twice as
-    many."""
-    kto_fine: int = Field(default=200, ge=1)
-    """Labels from which KTO is recommended."""
-    kto_class: int = Field(default=30, ge=1)
-    """Labels of the rarer class that KTO needs; class weights cannot replace examples."""
+    sft_min: int | None = Field(default=None, ge=1)
+    """Good answers below which sft is not worth training; unset, the method's own number."""
+    sft_fine: int | None = Field(default=None, ge=1)
+    """Good answers from which sft is recommended; unset, the method's own number."""
+    dpo_min: int | None = Field(default=None, ge=1)
+    """Pairs below which dpo is not worth training; unset, the method's own number."""
+    dpo_fine: int | None = Field(default=None, ge=1)
+    """Pairs from which dpo is recommended; unset, the method's own number."""
+    kto_min: int | None = Field(default=None, ge=1)
+    """Labels below which kto is not worth training; unset, the method's own number."""
+    kto_fine: int | None = Field(default=None, ge=1)
+    """Labels from which kto is recommended; unset, the method's own number."""
+    kto_class: int | None = Field(default=None, ge=1)
+    """Labels of the rarer class that kto needs; unset, the method's own number."""
     discordance: float = Field(default=0.3, gt=0, le=1)
     """Share of held-out answers that a new version is assumed to change between right and wrong,
     for the power of the evaluation."""

@@ -23,7 +23,6 @@ from typing import Any
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import DataError, TrainingError
-from thumbwheel.datasets.plan import data_plan
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
@@ -42,6 +41,7 @@ from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
 from thumbwheel.loop.report import report
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE
+from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import runs, train
 from thumbwheel.training.types import RunState
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.datasets.plan import data_plan
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.targets import TARGETS
@@ -19,6 +18,7 @@ from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import dry_run
 
 GGUF, OLLAMA = "gguf", "ollama"

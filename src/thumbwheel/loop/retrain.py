@@ -12,6 +12,7 @@ from thumbwheel.db import schema
 from thumbwheel.loop import store
 from thumbwheel.loop.report import changed, option
 from thumbwheel.loop.types import Record, Tainted
+from thumbwheel.training.algorithms import ALGORITHMS
 
 DROPPED = ("continue_from",)
 """Settings that would start from a tainted version."""
@@ -25,7 +26,10 @@ def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
         for run in store.rows_by_id(connection, schema.runs, tainted.runs)
         if run["state"] == "finished"
     ]
-    runs.sort(key=lambda run: (run["algorithm"] != "reward", run["recorded_at"]))
+    reward_methods = {
+        name for name in ALGORITHMS.names() if ALGORITHMS.get(name).produces_reward_model
+    }
+    runs.sort(key=lambda run: (run["algorithm"] not in reward_methods, run["recorded_at"]))
     agents = sa.select(schema.agents.c.id, schema.agents.c.slug)
     name_of = dict(connection.execute(agents).tuples().all())
     base_of_export = {}
@@ -39,7 +43,7 @@ def retrain(connection: sa.Connection, tainted: Tainted) -> list[str]:
         agent = name_of[run["agent_id"]]
         base = base_of_export.get(run["base"]) or run["base"]
         commands[_train_command(agent, run, base)] = None
-        if run["algorithm"] != "reward":
+        if run["algorithm"] not in reward_methods:
             evaluated[agent] = None
     for agent in evaluated:
         commands[shlex.join(["thumbwheel", "evaluate", "latest", "--agent", agent])] = None

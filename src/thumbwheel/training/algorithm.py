@@ -3,8 +3,9 @@ else is a method's business.
 
 To add a method: one file in `algorithms/` with a subclass of `Algorithm` (it learns from recorded
 answers; here) or `OnlineAlgorithm` (it learns from its own fresh answers; online.py) and its
-`Config`, and one line in that folder's table. A method sees rows, token ids and log-probs; the
-model, the optimiser, files and the database belong to others.
+`Config`, and one line in that folder's table. What else there is to know of it are its fields: the
+shape that it needs, how much feedback is enough, what holds it near the base. A method sees rows,
+token ids and log-probs; the model, the optimiser, files and the database belong to others.
 
 A loss is divided by the totals of the whole optimiser batch and summed over its micro-batches, so
 that the token budget changes memory and never the gradient. Metrics travel as (sum, count) for the
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from thumbwheel.datasets.learner import Enough
 from thumbwheel.engine.score import NOT_REQUESTED
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.memory import Budget
@@ -141,10 +143,17 @@ class Parts:
 
 
 class Method(ABC, Generic[C]):
-    """What every method says of itself. `needs` names the dataset shape."""
+    """What every method says of itself."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """As people write it: DPO."""
     needs: ClassVar[str]
+    """The dataset shape that it learns from."""
+    also_learns_from: ClassVar[tuple[str, ...]] = ()
+    """Further shapes, under other settings, that the data plan may choose instead."""
+    enough: ClassVar[Enough | None] = None
+    """How much feedback it needs; without it the data plan never recommends the method."""
     rate: ClassVar[float]
     """Learning rate of an adapter on a base 2,000 wide; see rate.py."""
     Config: ClassVar[type[TrainConfig]]

@@ -21,7 +21,7 @@ from thumbwheel.capture.source import Line, Refused
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord
 from thumbwheel.core.errors import InputError
-from thumbwheel.datasets.plan import plan_file
+from thumbwheel.training.data_plan import plan_file
 
 
 def items(path: Path, name: str = "csv", **options: Any) -> list[Line | Refused]:

@@ -16,8 +16,8 @@ from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.sources.published_benchmarks.code_tasks import entry_point
 from thumbwheel.capture.types import CaseRecord, FeedbackRecord, TraceRecord
 from thumbwheel.core.config import Home
-from thumbwheel.datasets.plan import plan_file
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.data_plan import plan_file
 
 
 def records(name: str, path: Path) -> list[AnyRecord]:

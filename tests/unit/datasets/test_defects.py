@@ -17,10 +17,10 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.datasets import collect
 from thumbwheel.datasets.build import build, load_rows
-from thumbwheel.datasets.choose_shape import choose
 from thumbwheel.datasets.split import prompt_key
 from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.data_plan import choose
 
 TRAIN = DatasetConfig(dev=0, gate=0)
 

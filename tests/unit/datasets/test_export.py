@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.datasets.build import build, load_rows
-from thumbwheel.datasets.commands import dataset as commands
 from thumbwheel.datasets.export import export
 from thumbwheel.datasets.files import read_parquet
 from thumbwheel.datasets.types import Dataset, DatasetConfig, PairRow
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.dataset_commands import dataset as commands
 
 CONFIG = DatasetConfig(dev=0.3, gate=0.3)
 

@@ -18,9 +18,9 @@ from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.datasets.build import build
 from thumbwheel.datasets.dataplan import DataPlan
-from thumbwheel.datasets.plan import data_plan, plan_file
 from thumbwheel.datasets.shapes.labels import class_weights
 from thumbwheel.datasets.types import DatasetConfig, PlanConfig
+from thumbwheel.training.data_plan import data_plan, plan_file
 
 
 def thumbs(count: int, up: int = 10, world: World | None = None) -> World:

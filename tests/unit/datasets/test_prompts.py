@@ -14,9 +14,9 @@ from tests.public_data import public_data
 from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
-from thumbwheel.datasets.plan import data_plan
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.data_plan import data_plan
 
 
 def rows_of(

@@ -85,12 +85,13 @@ class TrainingPipeline:
 
     def _run(self, ws: Workspace, served_as: str | None) -> None:
         from thumbwheel.capture.ingest import ingest
-        from thumbwheel.datasets.choose_shape import AUTO, choose
+        from thumbwheel.datasets.choose_shape import AUTO
         from thumbwheel.deploy.types import public_name
         from thumbwheel.evaluation.policy import Verdict
         from thumbwheel.loop.cycle import CANARY, release_candidate
         from thumbwheel.loop.cycle_checks import OLLAMA, check_ready
         from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
+        from thumbwheel.training.data_plan import choose
         from thumbwheel.training.train import train
         from thumbwheel.training.types import RunState
 

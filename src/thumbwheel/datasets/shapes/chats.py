@@ -22,6 +22,7 @@ class Chats(Shape):
     """An edited answer gives only its edit; a bad or undecided answer gives nothing."""
 
     name = "chats"
+    teaches = "imitates good answers"
     row = ChatRow
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[ChatRow | Drop]:

@@ -26,6 +26,7 @@ class Groups(Shape):
     """
 
     name = "groups"
+    teaches = "learns from recorded answers to one prompt, by how good each was beside the others"
     row = GroupRow
     merges = True
 

@@ -28,6 +28,7 @@ class Labels(Shape):
     """One row for each answer that is good or bad; class weights are fitted on train."""
 
     name = "labels"
+    teaches = "learns from single answers that were called good or bad"
     row = LabelRow
     adjusts = ("weight", "label")
 

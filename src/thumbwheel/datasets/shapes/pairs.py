@@ -15,6 +15,7 @@ class Pairs(Shape):
     """Direct comparisons come first; then siblings, up to a number for each prompt."""
 
     name = "pairs"
+    teaches = "learns from a better and a worse answer to the same prompt"
     row = PairRow
 
     def rows(self, evidence: Evidence, config: DatasetConfig) -> Iterator[PairRow | Drop]:

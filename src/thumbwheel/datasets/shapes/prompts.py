@@ -19,6 +19,7 @@ class Prompts(Shape):
     Feedback about answers does not matter."""
 
     name = "prompts"
+    teaches = "answers afresh and learns from what judges the answers"
     row = PromptRow
     unjudged = True
 

@@ -22,6 +22,7 @@ class ScoredAnswers(Shape):
     """One row for each answer with a number; thumbs and words give none."""
 
     name = "scored"
+    teaches = "learns numbers"
     row = ScoredRow
     adjusts = ("value", "scale")
 

@@ -1,5 +1,6 @@
 """The training methods, one file each. To add one: its file here and its line below; the contract
-tests then run over it."""
+tests then run over it. Their order is that in which the data plan and a turn of the wheel go through
+them."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ ALGORITHMS: Table[type[Method[Any]]] = Table(
     "thumbwheel.algorithms",
     {
         "sft": "thumbwheel.training.algorithms.sft:Sft",
-        "dpo": "thumbwheel.training.algorithms.dpo:Dpo",
         "kto": "thumbwheel.training.algorithms.kto:Kto",
+        "dpo": "thumbwheel.training.algorithms.dpo:Dpo",
         "reward": "thumbwheel.training.algorithms.reward:Reward",
         "grpo": "thumbwheel.training.algorithms.grpo:Grpo",
         "grpo_offline": "thumbwheel.training.algorithms.grpo_offline:GrpoOffline",

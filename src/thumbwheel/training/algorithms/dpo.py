@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from thumbwheel.datasets.learner import Enough
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import (
     Algorithm,
@@ -50,7 +51,10 @@ class Dpo(Algorithm[DpoConfig]):
     the optimiser batch."""
 
     name: ClassVar[str] = "dpo"
+    title: ClassVar[str] = "DPO"
     needs: ClassVar[str] = "pairs"
+    enough: ClassVar[Enough | None] = Enough("pairs", minimum=50, ready=200)
+    """At 80 % for training, fewer pairs leave less than 40 margins to learn from."""
     good_roles: ClassVar[frozenset[str]] = frozenset({"chosen"})
     rate: ClassVar[float] = 5e-5
     regularizer_setting: ClassVar[str | None] = "nll_weight"

@@ -97,6 +97,7 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
     sampled them."""
 
     name: ClassVar[str] = "grpo"
+    title: ClassVar[str] = "GRPO"
     rate: ClassVar[float] = 1e-4
     regularizer_setting: ClassVar[str | None] = "beta"
     Config: ClassVar[type[TrainConfig]] = GrpoConfig

@@ -85,6 +85,7 @@ class GrpoOffline(Algorithm[GrpoOfflineConfig]):
     them."""
 
     name: ClassVar[str] = "grpo_offline"
+    title: ClassVar[str] = "GRPO on recorded answers"
     needs: ClassVar[str] = "groups"
     good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 1e-4

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from thumbwheel.core.errors import DataError
+from thumbwheel.datasets.learner import Enough
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import (
     Algorithm,
@@ -64,7 +65,11 @@ class Kto(Algorithm[KtoConfig]):
     log-ratio; weighted mean over rows."""
 
     name: ClassVar[str] = "kto"
+    title: ClassVar[str] = "KTO"
     needs: ClassVar[str] = "labels"
+    enough: ClassVar[Enough | None] = Enough("labels", minimum=100, ready=200, each_label=30)
+    """A lone label says less than a pair, so it takes about twice as many; class weights cannot
+    replace examples of the rarer class."""
     good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
     regularizer_setting: ClassVar[str | None] = "nll_weight"

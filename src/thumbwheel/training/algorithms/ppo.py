@@ -125,6 +125,7 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
     * value."""
 
     name: ClassVar[str] = "ppo"
+    title: ClassVar[str] = "PPO"
     rate: ClassVar[float] = 1e-4
     regularizer_setting: ClassVar[str | None] = "init_kl_coef"
     Config: ClassVar[type[TrainConfig]] = PpoConfig

@@ -71,7 +71,9 @@ class Reward(Algorithm[RewardConfig]):
     weighted mean over the rows."""
 
     name: ClassVar[str] = "reward"
+    title: ClassVar[str] = "Reward model"
     needs: ClassVar[str] = "pairs"
+    also_learns_from: ClassVar[tuple[str, ...]] = ("scored",)
     rate: ClassVar[float] = 1e-4
     produces_reward_model: ClassVar[bool] = True
     reference: ClassVar[bool] = False

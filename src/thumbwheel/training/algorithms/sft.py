@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from thumbwheel.core.errors import DataError
+from thumbwheel.datasets.learner import Enough
 from thumbwheel.engine.tree import Branch, Example
 from thumbwheel.training.algorithm import (
     Algorithm,
@@ -63,7 +64,11 @@ class Sft(Algorithm[SftConfig]):
     """-sum_t w log p(y_t | x, y_<t) / sum of w over the scored tokens of the optimiser batch."""
 
     name: ClassVar[str] = "sft"
+    title: ClassVar[str] = "SFT"
     needs: ClassVar[str] = "chats"
+    enough: ClassVar[Enough | None] = Enough("good answers", minimum=50, ready=200)
+    """Fewer good answers overfit their wording (LIMA needed 1,000 for style; single habits show from
+    about 50)."""
     reference: ClassVar[bool] = False
     good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4

@@ -1,0 +1,48 @@
+"""The data plan with the training methods in it: datasets counts what the feedback gives, and the
+methods say what they need of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thumbwheel.capture.detect import Options
+from thumbwheel.datasets import choose_shape, plan
+from thumbwheel.datasets.choose_shape import AUTO, Choice
+from thumbwheel.datasets.dataplan import DataPlan
+from thumbwheel.datasets.learner import Learner
+from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.algorithms import ALGORITHMS
+
+
+def learners() -> dict[str, Learner]:
+    """Every training method, by name."""
+    by_name = {}
+    for name in ALGORITHMS.names():
+        method = ALGORITHMS.get(name)
+        shapes = (method.needs, *method.also_learns_from)
+        by_name[name] = Learner(name, method.title, shapes, method.enough)
+    return by_name
+
+
+def data_plan(ws: Workspace, agent: str, config: DatasetConfig | None = None) -> DataPlan:
+    """What the feedback of `agent` in force now permits; raises NotFound for an unknown agent."""
+    return plan.data_plan(ws, agent, learners(), config)
+
+
+def plan_file(
+    path: Path,
+    source: str | None = None,
+    agent: str = "file",
+    config: DatasetConfig | None = None,
+    options: Options | None = None,
+) -> DataPlan:
+    """The plan of one file, as `datasets.plan.plan_file` makes it."""
+    return plan.plan_file(path, learners(), source, agent, config, options)
+
+
+def choose(
+    ws: Workspace, agent: str, method: str = AUTO, config: DatasetConfig | None = None
+) -> Choice:
+    """The shape for `method`, as `datasets.choose_shape.choose` finds it."""
+    return choose_shape.choose(ws, agent, learners(), method, config)

@@ -1,0 +1,156 @@
+"""`thumbwheel plan FILE`, `thumbwheel dataset plan` and `thumbwheel dataset build`: what the feedback
+could teach, and by which method. They need the methods, which the datasets themselves do not know.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from thumbwheel.capture.location import path_or_address
+from thumbwheel.core.config import options as options_of
+from thumbwheel.datasets import commands
+from thumbwheel.datasets.commands import Agent, AsJson, describe
+from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.training.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from thumbwheel.datasets.dataplan import DataPlan
+
+dataset = typer.Typer(no_args_is_help=True)
+
+
+@options_of(DatasetConfig)
+def plan(
+    ctx: typer.Context,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            parser=path_or_address,
+            metavar="FILE",
+            help="Any file, folder or address that a source reads: an export of ratings.",
+        ),
+    ],
+    options: dict[str, Any],
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="The source that reads it [default: the one that recognises its first rows]."
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question."),
+    ] = None,
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10."),
+    ] = None,
+    timezone: Annotated[
+        str | None,
+        typer.Option(help="The zone of times that are written without one [default: UTC]."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """What a file of feedback is good for: which methods it permits, what is missing, whether to
+    train at all.
+
+    Reads any export that a source reads: Open WebUI, Langfuse, OpenAI, TRL, CSV, Parquet and more
+    (thumbwheel import --help). Nothing is stored and no model is needed. Example: thumbwheel plan
+    ratings.jsonl
+    """
+    from thumbwheel.capture.detect import Options
+    from thumbwheel.training.data_plan import plan_file
+
+    config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
+    parsed = Options.parsed(column, scale, timezone=timezone)
+    _show_plan(plan_file(file, source, config=config, options=parsed), json)
+
+
+@dataset.command("plan")
+@options_of(DatasetConfig)
+def plan_agent(
+    ctx: typer.Context, agent: Agent, options: dict[str, Any], json: AsJson = False
+) -> None:
+    """The data plan of an agent: its feedback, which methods it permits, contradictions, what is
+    missing, the recommended method."""
+    from thumbwheel.training.data_plan import data_plan
+
+    with ctx.obj() as ws:
+        plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
+    _show_plan(plan, json)
+
+
+@dataset.command()
+@options_of(DatasetConfig)
+def build(
+    ctx: typer.Context,
+    agent: Agent,
+    options: dict[str, Any],
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(SHAPES.names())}: what the rows hold; each method learns from one."
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(ALGORITHMS.names())} or auto: the data plan picks the shape and says "
+            "why."
+        ),
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(help="Only feedback given at this time (UTC) or later is heard."),
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Freeze training data: rows of one shape, split into train, dev and gate. The same evidence
+    gives the same dataset.
+
+    Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks
+    the shape and says why.
+    """
+    from thumbwheel.core.errors import InputError
+    from thumbwheel.datasets.build import build as build_dataset
+    from thumbwheel.training.data_plan import choose
+
+    if (shape is None) == (method is None):
+        raise InputError(
+            "dataset build",
+            "it takes either --shape or --method",
+            "Give one; --method auto takes what the data plan recommends",
+        )
+    with ctx.obj() as ws:
+        if since:
+            options["since"] = since
+        if until:
+            options["until"] = until
+        config = ws.settings(DatasetConfig, "dataset", options)
+        why = None
+        if method:
+            choice = choose(ws, agent, method, config)
+            shape, why = choice.shape, choice.why
+        dataset = build_dataset(ws, agent, str(shape), config)
+    describe(dataset, json, why=why)
+
+
+dataset.add_typer(commands.dataset)
+
+
+def _show_plan(plan: DataPlan, json: bool) -> None:
+    from thumbwheel.core import log
+
+    if json:
+        log.answer(plan.to_json())
+        return
+    for line in plan.to_words():
+        log.show(line)
