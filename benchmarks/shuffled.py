@@ -60,6 +60,7 @@ def world(seed: int) -> dict[str, Any]:
     from thumbwheel.evaluation.evaluate import evaluate
     from thumbwheel.evaluation.gate import gate
     from thumbwheel.evaluation.types import EvaluationConfig
+    from thumbwheel.models import versions
     from thumbwheel.training.train import train
 
     torch.set_num_threads(1)
@@ -81,7 +82,7 @@ def world(seed: int) -> dict[str, Any]:
         }
         if result.version is not None:
             config = EvaluationConfig(max_new_tokens=24, few_shot=0)
-            evaluation = evaluate(ws, AGENT, result.version, config)
+            evaluation = evaluate(ws, versions.version(ws, AGENT, result.version), config)
             decision = gate(ws, evaluation)
             primary = evaluation.primary
             row |= {
@@ -105,6 +106,7 @@ def judged_again(ws: Any, folder: Path, seed: int, version: str, config: Any) ->
     from thumbwheel.demo.run import AGENT
     from thumbwheel.demo.world import messages
     from thumbwheel.evaluation.evaluate import evaluate
+    from thumbwheel.models import versions
 
     person, path = Person(seed), folder / "fresh.jsonl"
     with path.open("w", encoding="utf-8") as file:
@@ -119,9 +121,9 @@ def judged_again(ws: Any, folder: Path, seed: int, version: str, config: Any) ->
             }
             file.write(json.dumps(case, ensure_ascii=False) + "\n")
     ingest(ws, AGENT, "jsonl", path, reviewer="owner")
-    primary = evaluate(
-        ws, AGENT, version, config.model_copy(update={"suite": ("success",)})
-    ).primary
+    candidate = versions.version(ws, AGENT, version)
+    success_only = config.model_copy(update={"suite": ("success",)})
+    primary = evaluate(ws, candidate, success_only).primary
     return {"gain": primary.gain, "low": primary.low, "high": primary.high, "n": primary.n}
 
 

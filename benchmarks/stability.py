@@ -44,7 +44,7 @@ from thumbwheel.demo.run import AGENT, import_world, write_world
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.reward_model import RewardModel
 from thumbwheel.evaluation.evaluate import evaluate
-from thumbwheel.models import reward_models
+from thumbwheel.models import reward_models, versions
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
@@ -106,7 +106,7 @@ def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) 
         )
     if result.version is None:
         return row | {"before": None, "after": None}
-    primary = evaluate(ws, AGENT, result.version).primary
+    primary = evaluate(ws, versions.version(ws, AGENT, result.version)).primary
     return row | {"before": primary.before, "after": primary.after}
 
 

@@ -20,7 +20,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
-from thumbwheel.models import reward_models
+from thumbwheel.models import reward_models, versions
 from thumbwheel.models.versions import adapter_folder, version
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import train
@@ -92,7 +92,7 @@ def reward_model(ws: Workspace, spec: Spec) -> dict[str, Any]:
 
 def judged(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
     """What the gate says of a version."""
-    decision = gate(ws, evaluate(ws, agent, name)).decision
+    decision = gate(ws, evaluate(ws, versions.version(ws, agent, name))).decision
     return {"verdict": decision.verdict.value, "verdict_reasons": list(decision.reasons)}
 
 
@@ -105,7 +105,7 @@ def best_on_dev(ws: Workspace, spec: Spec) -> dict[str, Any]:
     }
     if not by_version:
         return {"reason": "; ".join(str(candidate["reason"]) for candidate in candidates)}
-    chosen = compare_on_dev(ws, spec.agent, list(by_version))
+    chosen = compare_on_dev(ws, [versions.version(ws, spec.agent, name) for name in by_version])
     if chosen.best is None:
         return {"reason": "; ".join(chosen.reasons)}
     return by_version[chosen.best]

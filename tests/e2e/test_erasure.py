@@ -21,6 +21,7 @@ from thumbwheel.evaluation.gate import gate
 from thumbwheel.export.package import export
 from thumbwheel.loop.erase import erase
 from thumbwheel.loop.report import report
+from thumbwheel.models import versions
 from thumbwheel.training.train import train
 
 GONE = 1
@@ -44,9 +45,14 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
             dataset=dataset.id,
             options={"max_steps": 2, "batch_size": 4, "save_steps": 1, "eval_steps": 1},
         )
-        decided = gate(ws, evaluate(ws, AGENT, "v1", QUICK))
+        decided = gate(ws, evaluate(ws, versions.version(ws, AGENT, "v1"), QUICK))
         exported = export(ws, AGENT, "v1", "adapter", tmp_path / "exported")
-        report(ws, AGENT, "v1", tmp_path / "report.html", ws.home.path / "report.json")
+        report(
+            ws,
+            versions.version(ws, AGENT, "v1"),
+            tmp_path / "report.html",
+            ws.home.path / "report.json",
+        )
         assert any(
             name.startswith("thumbwheel.db") for name in find(ws.home.path, word(GONE))
         )  # in the file or still in its log
@@ -63,7 +69,7 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
         assert not (ws.home.runs / made.run_id / "checkpoints").exists()
         with pytest.raises(Conflict, match="tainted"):
             export(ws, AGENT, "v1", "adapter", tmp_path / "again")
-        tainted = gate(ws, evaluate(ws, AGENT, "v1", QUICK))
+        tainted = gate(ws, evaluate(ws, versions.version(ws, AGENT, "v1"), QUICK))
         assert "tainted" in tainted.decision.reasons[0]
         assert ingest(ws, AGENT, "jsonl", file).stored == 0
         assert (

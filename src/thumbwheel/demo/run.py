@@ -135,6 +135,7 @@ def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
     """Let the approved version answer, take it back and put it forward again, and write it for
     llama.cpp; the report then says so too."""
     from thumbwheel.loop.report import report
+    from thumbwheel.models import versions
 
     assert cycle.evaluation is not None  # noqa: S101 - what was approved was evaluated
     assert cycle.report is not None  # noqa: S101
@@ -147,7 +148,8 @@ def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
         log.say(f"  {outcome.gguf}")
         if "mean KL" in outcome.gguf:  # a file was written and compared with the trained model
             outcome.served = show_llama_server(ws, AGENT, version, changed[0].prompt)
-    report(ws, AGENT, version, cycle.report, cycle.report.with_suffix(".json"))
+    model_version = versions.version(ws, AGENT, version)
+    report(ws, model_version, cycle.report, cycle.report.with_suffix(".json"))
 
 
 def import_world(ws: Workspace, world: Emitted) -> None:

@@ -107,10 +107,12 @@ def evaluate(
     decision = None
     with ctx.obj() as ws:
         config = ws.settings(EvaluationConfig, "evaluation", options)
+        candidate = versions.version(ws, agent, version)
+        incumbent = versions.version(ws, agent, against) if against is not None else None
         if compare_base:
-            against = base_of(ws, versions.version(ws, agent, version)).name
+            incumbent = base_of(ws, candidate)
         evaluation = verbs.evaluate(
-            ws, agent, version, config, against=against, form=form, against_form=against_form
+            ws, candidate, config, against=incumbent, form=form, against_form=against_form
         )
         policy = policy_of(ws, agent)
         why_not = why_refused(evaluation, policy) or why_waiting(evaluation, policy)

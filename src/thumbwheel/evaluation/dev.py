@@ -30,7 +30,6 @@ from thumbwheel.evaluation.types import (
     Measure,
     RecordedAnswer,
 )
-from thumbwheel.models import versions as known_versions
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.rewards.checker import checker_of
 from thumbwheel.rewards.function import Case
@@ -39,28 +38,28 @@ from thumbwheel.stats.rates import ranking_area
 
 
 def compare_on_dev(
-    ws: Workspace, agent: str, versions: Sequence[str], config: EvaluationConfig | None = None
+    ws: Workspace, versions: Sequence[ModelVersion], config: EvaluationConfig | None = None
 ) -> DevComparison:
-    """Score the base and `versions` (names) on the dev split and name the best one, with reasons;
+    """Score the base and `versions` on the dev split and name the best one, with reasons;
     None where none beats the base.
 
     A version whose fresh answers succeed clearly less often than another's (interval of the paired
     difference) is out. Dev rows are few, so the others are told apart by how well they rank
     recorded good answers above bad ones, a finer measure of the same thing; then by success and by
-    the likelihood of good answers. Raises DataError without dev rows, InputError for versions over
+    the likelihood of good answers. Raises NoDevRows (a DataError) without dev rows, InputError for versions over
     different bases.
     """
     config = config or ws.settings(EvaluationConfig, "evaluation")
-    candidates = [known_versions.version(ws, agent, name) for name in dict.fromkeys(versions)]
+    candidates = list({version.id: version for version in versions}.values())
     bases = {version.base_fingerprint for version in candidates}
     untrained = any(version.adapter is None for version in candidates)
     if not candidates or untrained or len(bases) > 1:
         raise InputError(
-            f"versions {', '.join(versions) or 'none'}",
+            f"versions {', '.join(version.name for version in versions) or 'none'}",
             "trained versions over one base are needed",
             "Name such versions",
         )
-    rows = dev_rows(ws, agent, candidates)
+    rows = dev_rows(ws, candidates)
     base = base_of(ws, candidates[0])
     local_model = LocalModel(ws, base, candidates, config)
     results = [_dev_result(local_model, version, rows) for version in (base, *candidates)]
@@ -98,8 +97,7 @@ def _fresh_answers(
     ws, config = local_model.ws, local_model.config
     by_prompt = _by_prompt([row for row in rows if row.tools is None])
     asks = [Ask(recorded[0].prompt, config.max_new_tokens) for recorded in by_prompt]
-    agent_id = known_versions.require_agent(ws, version.agent)
-    replies = ask(ws, agent_id, local_model.responder(version), asks, "dev answers")
+    replies = ask(ws, version.agent_id, local_model.responder(version), asks, "dev answers")
     answers = []
     for recorded, (answer,) in zip(by_prompt, replies, strict=True):
         success = agrees(answer.text.strip(), recorded)
@@ -147,9 +145,8 @@ def _score(
         texts = tuple(row.text for row in recorded)
         finish_reasons = tuple(row.finish_reason for row in recorded)
         asks.append(AskLikelihood(recorded[0].prompt, texts, recorded[0].tools, finish_reasons))
-    agent_id = known_versions.require_agent(ws, version.agent)
     responder = local_model.responder(version)
-    replies = ask(ws, agent_id, responder, asks, "dev log-probabilities")
+    replies = ask(ws, version.agent_id, responder, asks, "dev log-probabilities")
     scored = []
     for recorded, sums in zip(by_prompt, replies, strict=True):
         if not sums:  # they do not fit the model

@@ -73,37 +73,35 @@ class _Run:
 
     @property
     def agent_id(self) -> str:
-        return versions.require_agent(self.ws, self.responders.candidate.agent)
+        return self.responders.candidate.agent_id
 
 
 def evaluate(
     ws: Workspace,
-    agent: str,
-    version: str,
+    candidate: ModelVersion,
     config: EvaluationConfig | None = None,
     *,
-    against: str | None = None,
+    against: ModelVersion | None = None,
     form: str | None = None,
     against_form: str | None = None,
 ) -> Evaluation:
-    """Measure `version` and the incumbent on the same held-out rows and store the result, or return
+    """Measure `candidate` and the incumbent on the same held-out rows and store the result, or return
     the stored one.
 
-    `against` names the incumbent. Unset, it is the version behind the alias `live`, else `v0` where
+    `against` is the incumbent. Unset, it is the version behind the alias `live`, else `v0` where
     that is an endpoint, else the candidate's base. `form` and `against_form` say how each is served
     (responders.py). Raises DataError without held-out rows, InputError for a version that cannot be
     a candidate, ModelError for a base that has changed.
     """
     config = config or ws.settings(EvaluationConfig, "evaluation")
     if config.reward_model is not None:
-        reward_model = reward_models.find(ws, agent, config.reward_model)
+        reward_model = reward_models.find(ws, candidate.agent, config.reward_model)
         config = config.model_copy(update={"reward_model": reward_model.name})
-    candidate = versions.version(ws, agent, version)
     incumbent = _incumbent(ws, candidate, against, form, against_form)
 
     needs_rows = not config.suite or not set(config.suite) <= WITHOUT_ROWS
     rows = gate_rows(ws, candidate, needed=needs_rows)
-    leading = policy_of(ws, agent).leading
+    leading = policy_of(ws, candidate.agent).leading
     suites = _applicable_suites(suite_context(ws, candidate, rows, config), leading)
     responders = Responders(ws, config, rows.cases, candidate, incumbent, form, against_form)
 
@@ -125,12 +123,9 @@ def evaluate(
 def store_evaluation(ws: Workspace, evaluation: Evaluation) -> Evaluation:
     """Sign and store what was measured. Where another process stored the same evaluation first,
     return that one."""
-    agent_id = versions.require_agent(ws, evaluation.agent)
     signed = signed_evaluation(ws, evaluation)
     return ws.db.write(
-        lambda connection: store.add(
-            connection, agent_id, signed, lambda stored: genuine(ws, stored)
-        )
+        lambda connection: store.add(connection, signed, lambda stored: genuine(ws, stored))
     )
 
 
@@ -150,17 +145,16 @@ def _stored(ws: Workspace, candidate: ModelVersion, key: str) -> Evaluation | No
     return None
 
 
-def evaluations(ws: Workspace, agent: str, version: str) -> list[Evaluation]:
+def evaluations(ws: Workspace, version: ModelVersion) -> list[Evaluation]:
     """The stored evaluations of a version, oldest first."""
-    version_id = versions.version(ws, agent, version).id
     with ws.db.read() as connection:
-        return store.find(connection, version_id)
+        return store.find(connection, version.id)
 
 
 def _incumbent(
     ws: Workspace,
     candidate: ModelVersion,
-    against: str | None,
+    against: ModelVersion | None,
     form: str | None,
     against_form: str | None,
 ) -> ModelVersion:
@@ -172,8 +166,8 @@ def _incumbent(
         )
     base = base_of(ws, candidate)
     live_id = versions.aliases_of(ws, candidate.agent).get(LIVE)
-    if against:
-        incumbent = versions.version(ws, candidate.agent, against)
+    if against is not None:
+        incumbent = against
     elif live_id:
         incumbent = versions.by_id(ws, live_id)
     else:

@@ -214,11 +214,10 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
     an evaluation that was changed.
     """
     check_evaluation(ws, evaluation)
-    agent_id = versions.require_agent(ws, evaluation.agent)
     version = versions.by_id(ws, evaluation.candidate_id)
     settings = ws.settings(GatePolicy, "gate")
     with ws.db.read() as connection:
-        declared = store.declarations(connection, agent_id)
+        declared = store.declarations(connection, evaluation.agent_id)
         earlier = store.find_decisions(connection, evaluation_id=evaluation.id)
     used = policy or (declared[-1].policy if declared else settings)
     inputs = inputs_of(
@@ -251,7 +250,9 @@ def gate(ws: Workspace, evaluation: Evaluation, policy: GatePolicy | None = None
     )
     version = _without_false_approval(ws, version)
     declare = None if declared else FIRST
-    ws.db.write(lambda connection: store.add_decision(connection, agent_id, decision, declare))
+    ws.db.write(
+        lambda connection: store.add_decision(connection, version.agent_id, decision, declare)
+    )
     _update_state(ws, version, decision)
     return decision
 

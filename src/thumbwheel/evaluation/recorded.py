@@ -9,7 +9,6 @@ from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, Case, Sums
-from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
 
@@ -44,10 +43,9 @@ def recorded(
 ) -> RecordedResponder:
     """The newest answer of `version` to the prompt of each case. An answer whose model was not
     recorded counts as the version's."""
-    agent_id = versions.require_agent(ws, version.agent)
     prompt_ids = {case.prompt_id for case in cases}
     with ws.db.read() as connection:
-        answers = store.recorded(connection, agent_id, version, prompt_ids)
+        answers = store.recorded(connection, version, prompt_ids)
     by_prompt = {
         ids.canonical(case.prompt): answers[case.prompt_id]
         for case in cases

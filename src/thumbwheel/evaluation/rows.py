@@ -49,7 +49,7 @@ class HeldOut:
 def gate_rows(ws: Workspace, version: ModelVersion, needed: bool = True) -> HeldOut:
     """What the gate reads about `version`: its cases, and the recorded answers of the gate split.
     Raises DataError where both are missing and `needed`."""
-    agent_id = ids.derived("agt", version.agent)
+    agent_id = version.agent_id
     dropped: Counter[str] = Counter()
     trained_on = dataset_of(ws, version)
     seen = _prompt_keys(ws, _datasets_of_lineage(ws, version), ("train", "dev"))
@@ -101,9 +101,10 @@ def train_rows(ws: Workspace, version: ModelVersion, cases: Sequence[Case]) -> l
     return list(_unseen(answers, held_out, Counter()))
 
 
-def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> list[RecordedAnswer]:
-    """Recorded answers of the dev split whose prompts none of `versions` saw in training. Raises
-    DataError without any."""
+def dev_rows(ws: Workspace, versions: Sequence[ModelVersion]) -> list[RecordedAnswer]:
+    """Recorded answers of the dev split whose prompts none of `versions` (of one agent) saw in
+    training. Raises NoDevRows without any."""
+    agent = versions[0].agent
     trained_on = []
     for version in versions:
         dataset = dataset_of(ws, version)
@@ -120,12 +121,28 @@ def dev_rows(ws: Workspace, agent: str, versions: Sequence[ModelVersion]) -> lis
     in_dev_split = _recorded_answers(ws, agent, trained_on[0] if trained_on else None, ["dev"])
     answers = list(_unseen(in_dev_split, seen, Counter()))
     if not answers:
-        raise DataError(
-            f"agent {agent!r}",
-            "its datasets have no rows in the dev split",
-            "Collect more feedback, or raise dataset.dev",
-        )
+        raise _no_dev_rows(ws, agent, trained_on)
     return answers
+
+
+class NoDevRows(DataError):
+    """There is no recorded answer in the dev split."""
+
+
+def _no_dev_rows(ws: Workspace, agent: str, trained_on: Sequence[Dataset]) -> NoDevRows:
+    if any(dataset.counts.get("dev") for dataset in trained_on):
+        return NoDevRows(
+            f"agent {agent!r}",
+            "the rows of its dev split are prompts without a recorded answer, so nothing says which "
+            "answers are good",
+            "Collect thumbs or corrections, or evaluate on cases: thumbwheel evaluate VERSION "
+            f"--agent {agent}",
+        )
+    return NoDevRows(
+        f"agent {agent!r}",
+        "its datasets have no rows in the dev split",
+        "Collect more feedback, or raise dataset.dev",
+    )
 
 
 def training_prompts(ws: Workspace, version: ModelVersion) -> Iterator[list[Message]]:

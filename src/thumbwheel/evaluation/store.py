@@ -142,7 +142,7 @@ def store_answers(
 
 
 def recorded(
-    connection: sa.Connection, agent_id: str, version: ModelVersion, prompt_ids: Collection[str]
+    connection: sa.Connection, version: ModelVersion, prompt_ids: Collection[str]
 ) -> dict[str, Answer]:
     """Prompt id -> the newest answer that the app recorded, with the token counts of its last model
     call. Answers of another model than `version` are left out."""
@@ -163,7 +163,7 @@ def recorded(
             sa.select(*columns)
             .select_from(joined)
             .where(
-                traces.c.agent_id == agent_id,
+                traces.c.agent_id == version.agent_id,
                 traces.c.output.is_not(None),
                 traces.c.input_id.in_(batch),
             )
@@ -227,7 +227,6 @@ def _evaluation(row: sa.RowMapping) -> Evaluation | None:
 
 def add(
     connection: sa.Connection,
-    agent_id: str,
     evaluation: Evaluation,
     genuine: Callable[[Evaluation], bool],
 ) -> Evaluation:
@@ -239,7 +238,7 @@ def add(
     connection.execute(
         evaluations.insert().values(
             id=evaluation.id,
-            agent_id=agent_id,
+            agent_id=evaluation.agent_id,
             candidate_id=evaluation.candidate_id,
             against_id=evaluation.against_id,
             basis=evaluation.basis,

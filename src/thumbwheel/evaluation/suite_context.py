@@ -14,7 +14,7 @@ from thumbwheel.evaluation.measure import blocked
 from thumbwheel.evaluation.rows import HeldOut
 from thumbwheel.evaluation.suite import RewardModelScorer, Scorer, SuiteContext
 from thumbwheel.evaluation.types import Answer, EvaluationConfig
-from thumbwheel.models import reward_models, versions
+from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import StoredCase
@@ -50,7 +50,7 @@ def suite_context(
         rewards=_reward_scorer(ws, candidate.agent, optimised),
         reward_models=scorers,
         optimised=optimised,
-        score_by_judge=_judge_scorer(ws, candidate.agent),
+        score_by_judge=_judge_scorer(ws, candidate.agent_id),
         checkers=resolve_paths(ws, candidate.agent, reward_config.checkers),
         home=str(ws.home.path),
         identity=[reward_config.fingerprint(), sorted(scorers)],
@@ -109,10 +109,9 @@ def _reward_scorer(
     return score
 
 
-def _judge_scorer(ws: Workspace, agent: str) -> Scorer:
+def _judge_scorer(ws: Workspace, agent_id: str) -> Scorer:
     """Scores by a judging model. Verdicts are stored chunk by chunk. A missing verdict is asked for
     again, but not while the judge is down."""
-    agent_id = versions.require_agent(ws, agent)
 
     def score(function: RewardFunction[Any], cases: Sequence[Case]) -> list[Score]:
         judge = ids.fingerprint([type(function).__name__, function.version, function.identity()])

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from thumbwheel.core import ids
 from thumbwheel.core.config import Config
 from thumbwheel.models.types import Basis
 from thumbwheel.stats.types import Estimate
@@ -370,6 +371,11 @@ class Evaluation(Config):
     """Fingerprint of the candidate's base and adapter files, as they were measured."""
     signature: str | None = None
     """Keyed hash over all else, with the home's key (signing.py)."""
+
+    @property
+    def agent_id(self) -> str:
+        """The id of the candidate's agent."""
+        return ids.derived("agt", self.agent)
 
     @property
     def weights_pay(self) -> str:

@@ -114,9 +114,10 @@ def show(ctx: typer.Context, version: Version, agent: Agent, json: AsJson = Fals
     """
     from thumbwheel.core import log
     from thumbwheel.loop.report import collect
+    from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        report = collect(ws, agent, version)
+        report = collect(ws, versions.version(ws, agent, version))
     if json:
         log.answer(report)
         return
@@ -165,6 +166,7 @@ def lineage(
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
     from thumbwheel.loop import lineage as verbs
+    from thumbwheel.models import versions
 
     if (version is None) == (of is None):
         raise InputError(
@@ -176,7 +178,7 @@ def lineage(
         if of is not None:
             _show_uses(verbs.uses(ws, agent, of), of, json)
             return
-        version_lineage = verbs.lineage(ws, agent, version or "")
+        version_lineage = verbs.lineage(ws, versions.version(ws, agent, version or ""))
     if json:
         log.answer(version_lineage.to_json())
         return
@@ -252,8 +254,9 @@ def report(
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        name = versions.version(ws, agent, version).name
-        done = write(ws, agent, version, to or Path(f"{agent}-{name}.html"), json)
-    for path in (done.path, done.json_path):
+        reported = versions.version(ws, agent, version)
+        html = to or Path(f"{agent}-{reported.name}.html")
+        written = write(ws, reported, html, json)
+    for path in (written.path, written.json_path):
         if path is not None:
             log.say(f"written: {path.absolute()}")

@@ -40,7 +40,7 @@ from thumbwheel.loop.cycle_state import CycleState
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
 from thumbwheel.loop.report import report
 from thumbwheel.models import versions
-from thumbwheel.models.types import LIVE
+from thumbwheel.models.types import LIVE, ModelVersion
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import runs, train
 from thumbwheel.training.types import RunState
@@ -149,7 +149,8 @@ def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> 
     if state.chosen in names:
         return state.chosen
     with log.step("compare the candidates on the dev rows"):
-        comparison = compare_on_dev(ws, agent, names)
+        trained = [versions.version(ws, agent, name) for name in names]
+        comparison = compare_on_dev(ws, trained)
         for line in comparison.reasons:
             log.say(f"  {line}")
     if comparison.best is None:
@@ -170,9 +171,9 @@ def release_candidate(
 
     A version that was approved on feedback alone is deployed as `canary`, never as `live`.
     """
-    agent, version = cycle.agent, str(cycle.version)
-    with log.step(f"evaluate {version} on rows that nobody trained on"):
-        cycle.evaluation = evaluate_once(ws, agent, version, state)
+    version = versions.version(ws, cycle.agent, str(cycle.version))
+    with log.step(f"evaluate {version.name} on rows that nobody trained on"):
+        cycle.evaluation = evaluate_once(ws, version, state)
         decision = gate(ws, cycle.evaluation).decision
         log.say(f"  {decision.verdict}: {decision.reasons[0]}")
     cycle.verdict = decision.verdict
@@ -181,47 +182,44 @@ def release_candidate(
     if cycle.approved:
         for name in config.export:
             with log.step(f"export {name}, checked against the trained model"):
-                cycle.exports.append(export_once(ws, agent, version, name, config))
+                cycle.exports.append(export_once(ws, version, name, config))
         if config.deploy:
             alias = LIVE if cycle.verdict is Verdict.APPROVED else CANARY
-            with log.step(f"deploy {version} on {config.deploy} as {alias}"):
+            with log.step(f"deploy {version.name} on {config.deploy} as {alias}"):
                 cycle.deployment = deploy_once(ws, cycle, config, alias, target_settings)
 
     with log.step("report"):
-        path = config.report_to or ws.home.reports / f"{agent}-{version}.html"
+        path = config.report_to or ws.home.reports / f"{version.agent}-{version.name}.html"
         cycle.report = path.expanduser().resolve()
         cycle.report.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        report(ws, agent, version, cycle.report, cycle.report.with_suffix(".json"))
+        report(ws, version, cycle.report, cycle.report.with_suffix(".json"))
 
 
-def evaluate_once(ws: Workspace, agent: str, version: str, state: CycleState | None) -> Evaluation:
+def evaluate_once(ws: Workspace, version: ModelVersion, state: CycleState | None) -> Evaluation:
     """The evaluation of `version`; the one that this cycle made before its deployment, if any."""
     if state:
-        for evaluation in evaluations(ws, agent, version):
+        for evaluation in evaluations(ws, version):
             if evaluation.id == state.evaluation:
                 return evaluation
-    evaluation = evaluate(ws, agent, version)
+    evaluation = evaluate(ws, version)
     if state:
         state.note(evaluation=evaluation.id)
     return evaluation
 
 
-def export_once(
-    ws: Workspace, agent: str, version: str, format: str, config: CycleConfig
-) -> Export:
+def export_once(ws: Workspace, version: ModelVersion, format: str, config: CycleConfig) -> Export:
     """The export of `version` as `format`; the one that this cycle wrote before it was killed, if
     any."""
-    folder = (config.export_to or Path()) / f"{agent}-{version}-{format}"
+    folder = (config.export_to or Path()) / f"{version.agent}-{version.name}-{format}"
     folder = folder.expanduser().resolve()
-    version_id = versions.version(ws, agent, version).id
-    for earlier in exports(ws, version_id):
+    for earlier in exports(ws, version.id):
         if (earlier.format, earlier.path) == (format, folder) and folder.is_dir():
             return earlier
-    if manifest_of(folder).get("version_id") == version_id:
+    if manifest_of(folder).get("version_id") == version.id:
         # The cycle was killed between the files and their record.
         shutil.rmtree(folder)
     quant = config.quant if format == GGUF else None
-    return export(ws, agent, version, format, folder, quant)
+    return export(ws, version.agent, version.name, format, folder, quant)
 
 
 def deploy_once(

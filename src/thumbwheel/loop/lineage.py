@@ -24,13 +24,14 @@ from thumbwheel.loop import store
 from thumbwheel.loop.taint import datasets_holding, judge_of
 from thumbwheel.loop.types import Lineage, Record, Sources, SourceUse
 from thumbwheel.models import versions
+from thumbwheel.models.types import ModelVersion
 
 SOURCES = {"feedback": "feedback_ids", "traces": "trace_ids", "subjects": "subject_ids"}
 
 
-def lineage(ws: Workspace, agent: str, version: str) -> Lineage:
-    """The lineage of `version` of `agent`, and what was decided about it."""
-    version_id = versions.version(ws, agent, version).id
+def lineage(ws: Workspace, model_version: ModelVersion) -> Lineage:
+    """The lineage of a version, and what was decided about it."""
+    version_id = model_version.id
     with ws.db.read() as connection:
         row = store.version(connection, version_id) or {}
         parent = store.version(connection, row["parent_id"])

@@ -43,6 +43,7 @@ from thumbwheel.loop import formatting
 from thumbwheel.loop.lineage import lineage, tree
 from thumbwheel.loop.purge import note_report
 from thumbwheel.loop.types import Lineage, Record
+from thumbwheel.models.types import ModelVersion
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.rundir import RunDir
 
@@ -67,32 +68,32 @@ class Report:
 
 
 def report(
-    ws: Workspace, agent: str, version: str, to: Path | None = None, json_to: Path | None = None
+    ws: Workspace, version: ModelVersion, to: Path | None = None, json_to: Path | None = None
 ) -> Report:
     """Write the report of `version` as HTML to `to` and as JSON to `json_to`, where these are
     named. Each file is there whole or not at all."""
-    value = collect(ws, agent, version)
+    value = collect(ws, version)
     files = {}
     if to is not None:
         files[to] = page(value)
     if json_to is not None:
         files[json_to] = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
     for path, content in files.items():
-        note_report(ws, value["lineage"]["version"]["id"], path, content)
+        note_report(ws, version.id, path, content)
         _write(path, content)
     return Report(to, json_to, value)
 
 
-def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
+def collect(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
     """The content of the report as a JSON value. Parts that do not exist yet (no run, no
     evaluation) are None."""
-    version_lineage = lineage(ws, agent, version)
+    version_lineage = lineage(ws, version)
     record, run = version_lineage.version, version_lineage.run
     decision = version_lineage.decisions[-1] if version_lineage.decisions else None
     evaluation = _evaluation(version_lineage, decision)
     suites = evaluation.get("suites", ()) if evaluation else ()
     return {
-        "agent": agent,
+        "agent": version.agent,
         "version": record["name"],
         "state": record["state"],
         "tainted": record["tainted"],
@@ -102,16 +103,16 @@ def collect(ws: Workspace, agent: str, version: str) -> dict[str, Any]:
         "data": _data(version_lineage),
         "training": _training(ws, run) if run else None,
         "evaluation": evaluation,
-        "guards": _guards(ws, agent, evaluation, decision),
+        "guards": _guards(ws, version.agent, evaluation, decision),
         "weights": _weights(record["name"], evaluation),
         "opinions": tests_in_words(suite["details"] for suite in suites),
         "decision": decision,
         "served": _served(version_lineage),
-        "exports": _exports(ws, record["id"]),
+        "exports": _exports(ws, version.id),
         "lineage": version_lineage.to_json(),
         "tree": [list(line) for line in tree(version_lineage)],
         "environment": dict(run["environment"]) if run else None,
-        "reproduce": _reproduce(agent, version_lineage, decision),
+        "reproduce": _reproduce(version.agent, version_lineage, decision),
     }
 
 

@@ -109,6 +109,11 @@ class ModelVersion:
         return f"v{self.number}"
 
     @property
+    def agent_id(self) -> str:
+        """The id of its agent."""
+        return ids.derived("agt", self.agent)
+
+    @property
     def weights(self) -> str:
         """Fingerprint of the base's weights and the adapter's files."""
         return ids.fingerprint([self.base_fingerprint, self.adapter])

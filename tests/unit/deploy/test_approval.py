@@ -140,7 +140,7 @@ def test_an_edited_evaluation_is_refused_and_not_signed_over(world: World) -> No
         evaluation.id,
         results=json.loads(json.dumps(results | {"primary": primary})),
     )
-    (forged,) = evaluations(world.ws, world.agent, version.name)
+    (forged,) = evaluations(world.ws, version)
     with pytest.raises(
         Conflict,
         match=rf"its signature does not fit.*Evaluate again.*thumbwheel evaluate {version.name}",
@@ -149,7 +149,7 @@ def test_an_edited_evaluation_is_refused_and_not_signed_over(world: World) -> No
     assert versions.by_id(world.ws, version.id).state is State.CANDIDATE
     edit(world, schema.evaluations, evaluation.id, results=results | {"signature": None})
     with pytest.raises(Conflict, match="its signature does not fit"):
-        gate(world.ws, evaluations(world.ws, world.agent, version.name)[0])
+        gate(world.ws, evaluations(world.ws, version)[0])
 
 
 def test_the_alias_command_asks_for_the_decision_too(

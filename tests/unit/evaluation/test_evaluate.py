@@ -38,7 +38,7 @@ def guard_of(evaluation, name):
 @pytest.mark.slow
 def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
     ws, add = home()
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (found.basis, found.fresh, found.primary.name, found.reads) == (
         Basis.GOLD,
         True,
@@ -87,18 +87,25 @@ def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
         "batch_size": 8,
     }
     assert train(ws, AGENT, "reward", str(taught.base), options=settings).reward_model == "rm1"
-    found = evaluate(ws, AGENT, add("good"), QUICK.model_copy(update={"reward_model": "latest"}))
+    found = evaluate(
+        ws,
+        versions.version(ws, AGENT, add("good")),
+        QUICK.model_copy(update={"reward_model": "latest"}),
+    )
     (opinion,) = found.opinions
     assert (opinion.name, found.config.reward_model) == ("mean score by rm1", "rm1")
     assert opinion.n > 34  # the held-out prompts of recorded answers too
     assert opinion.low <= opinion.gain <= opinion.high and opinion.before != opinion.after
-    assert gate(ws, found).decision == gate(ws, evaluate(ws, AGENT, "latest", QUICK)).decision
+    assert (
+        gate(ws, found).decision
+        == gate(ws, evaluate(ws, versions.version(ws, AGENT, "latest"), QUICK)).decision
+    )
 
 
 @pytest.mark.slow
 def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
     ws, add = home()
-    found = evaluate(ws, AGENT, add("zero"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("zero")), QUICK)
     assert found.primary.gain == 0 and found.primary.changed == 0
     assert found.primary.low < 0 < found.primary.high
     assert found.examples == ()
@@ -113,12 +120,14 @@ def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
 def test_the_same_question_has_the_same_stored_answer_and_other_rows_are_another_read(home):
     ws, add = home(cases=34)
     name = add("good")
-    first = evaluate(ws, AGENT, name, QUICK)
-    assert evaluate(ws, AGENT, name, QUICK) == first
-    assert evaluations(ws, AGENT, name) == [first]
-    finer = evaluate(ws, AGENT, name, QUICK.model_copy(update={"examples": 3}))
+    first = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
+    assert evaluate(ws, versions.version(ws, AGENT, name), QUICK) == first
+    assert evaluations(ws, versions.version(ws, AGENT, name)) == [first]
+    finer = evaluate(
+        ws, versions.version(ws, AGENT, name), QUICK.model_copy(update={"examples": 3})
+    )
     assert (finer.reads, finer.primary) == (1, first.primary)  # the same rows are the same read
-    other = evaluate(ws, AGENT, add("zero"), QUICK)
+    other = evaluate(ws, versions.version(ws, AGENT, add("zero")), QUICK)
     assert (other.reads, other.primary.n) == (2, 34)  # another candidate looks at the rows again
     assert "look 2" in gate(ws, other).decision.reasons[0]
 
@@ -129,16 +138,16 @@ def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
     measures."""
     ws, add = home(cases=34)
     name = add("zero")
-    first = evaluate(ws, AGENT, name, QUICK)
+    first = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
     forged = first.model_dump(mode="json", exclude={"id", "config"})
     forged["primary"] |= {"after": 1.0, "gain": 1.0, "low": 0.9}
     forged["primary"]["spread"] |= {"centre": 1.0, "error": 0.01}
     ws.db.write(lambda c: c.execute(schema.evaluations.update().values(results=forged)))
-    assert evaluations(ws, AGENT, name)[0].primary.gain == 1.0
-    again = evaluate(ws, AGENT, name, QUICK)
+    assert evaluations(ws, versions.version(ws, AGENT, name))[0].primary.gain == 1.0
+    again = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
     assert "is not used: its signature does not fit" in capsys.readouterr().err
     assert (again.primary, again.id != first.id) == (first.primary, True)
-    assert evaluate(ws, AGENT, name, QUICK) == again
+    assert evaluate(ws, versions.version(ws, AGENT, name), QUICK) == again
     assert gate(ws, again).decision.verdict is Verdict.REJECTED
 
 
@@ -146,7 +155,10 @@ def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
 def test_measuring_again_gives_the_same_figures(home):
     ws, add = home()
     one, other = add("good"), add("good")
-    first, second = evaluate(ws, AGENT, one, QUICK), evaluate(ws, AGENT, other, QUICK)
+    first, second = (
+        evaluate(ws, versions.version(ws, AGENT, one), QUICK),
+        evaluate(ws, versions.version(ws, AGENT, other), QUICK),
+    )
     changing = {"id", "candidate", "candidate_id", "key", "serving", "signature"}
     assert first.model_dump(exclude=changing) == second.model_dump(exclude=changing)
 
@@ -155,31 +167,44 @@ def test_measuring_again_gives_the_same_figures(home):
 def test_two_adapters_are_compared_in_one_model(home):
     ws, add = home()
     good, zero = add("good"), add("zero")
-    gate(ws, evaluate(ws, AGENT, good, QUICK))
+    gate(ws, evaluate(ws, versions.version(ws, AGENT, good), QUICK))
     versions.point(ws, AGENT, "live", versions.version(ws, AGENT, good))
-    worse = evaluate(ws, AGENT, zero, QUICK)  # what is live is what it has to beat
+    worse = evaluate(
+        ws, versions.version(ws, AGENT, zero), QUICK
+    )  # what is live is what it has to beat
     assert (worse.primary.before, worse.primary.after, worse.against) == (1.0, 0.0, good)
     assert guard_of(worse, EOS).before == 1.0 > guard_of(worse, EOS).after
     assert gate(ws, worse).decision.verdict is Verdict.REJECTED
-    weaker = evaluate(ws, AGENT, zero, QUICK, against="v0")
+    weaker = evaluate(
+        ws, versions.version(ws, AGENT, zero), QUICK, against=versions.version(ws, AGENT, "v0")
+    )
     assert (weaker.primary.gain, weaker.aside) == (
         0,
         f"it was not compared with what runs today, {good}",
     )
     with pytest.raises(InputError, match="not compared with what runs today"):
         gate(ws, weaker)
-    only = evaluate(ws, AGENT, zero, QUICK.model_copy(update={"suite": ("success",)}))
+    only = evaluate(
+        ws, versions.version(ws, AGENT, zero), QUICK.model_copy(update={"suite": ("success",)})
+    )
     assert only.aside.startswith("suites that guard were left out: ") and "regression" in only.aside
-    assert evaluate(ws, AGENT, good, QUICK).against == "v0"
-    assert evaluate(ws, AGENT, good, QUICK, against=zero).primary.gain == 1
+    assert evaluate(ws, versions.version(ws, AGENT, good), QUICK).against == "v0"
+    assert (
+        evaluate(
+            ws, versions.version(ws, AGENT, good), QUICK, against=versions.version(ws, AGENT, zero)
+        ).primary.gain
+        == 1
+    )
     with pytest.raises(InputError, match="same version"):
-        evaluate(ws, AGENT, good, QUICK, against=good)
+        evaluate(
+            ws, versions.version(ws, AGENT, good), QUICK, against=versions.version(ws, AGENT, good)
+        )
 
 
 @pytest.mark.slow
 def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
     ws, add = home(cases=160, basis="feedback")
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (found.basis, found.fresh) == (Basis.FEEDBACK, True)
     assert 20 <= found.primary.n <= 60  # about a quarter: the others are not in the gate split
     stored = gate(ws, found, GatePolicy(min_cases=20))
@@ -195,7 +220,7 @@ def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
 )
 def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
     ws, add = home(cases=0, prompts=80, kinds=kinds, shapes=shapes)
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (found.fresh, found.primary.name, found.basis) == (False, name, Basis.FEEDBACK)
     assert found.primary.after == 1.0
     assert [one.name for one in found.guards] == [NLL, NLL_LIKED, ANCHOR_NLL, ANCHOR_TASKS]
@@ -207,7 +232,7 @@ def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
 @pytest.mark.slow
 def test_chats_of_the_same_answers_take_no_label_away(home):
     ws, add = home(cases=0, prompts=80, kinds=("thumb",), shapes=("chats", "labels"))
-    found = evaluate(ws, AGENT, add("good", 1), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good", 1)), QUICK)
     assert (found.primary.name, found.primary.after) == (AREA, 1.0)
 
 
@@ -215,11 +240,15 @@ def test_chats_of_the_same_answers_take_no_label_away(home):
 def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home):
     ws, add = home()
     good, zero = add("good"), add("zero")
-    first = evaluate(ws, AGENT, zero, QUICK, against="v0")
+    first = evaluate(
+        ws, versions.version(ws, AGENT, zero), QUICK, against=versions.version(ws, AGENT, "v0")
+    )
     assert first.aside == ""
-    gate(ws, evaluate(ws, AGENT, good, QUICK))
+    gate(ws, evaluate(ws, versions.version(ws, AGENT, good), QUICK))
     versions.point(ws, AGENT, "live", versions.version(ws, AGENT, good))
-    again = evaluate(ws, AGENT, zero, QUICK, against="v0")
+    again = evaluate(
+        ws, versions.version(ws, AGENT, zero), QUICK, against=versions.version(ws, AGENT, "v0")
+    )
     assert (again.id, again.aside) == (
         first.id,
         f"it was not compared with what runs today, {good}",
@@ -236,7 +265,7 @@ def test_what_training_saw_is_no_case(home):
             add_case(world, "dog", number, basis="feedback")
 
     ws, add = home(cases=0, change=change)
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     held_out = {
         json.dumps(row.prompt) for row in load_rows(ws, find(ws, AGENT, "pairs").id, "gate")
     }
@@ -250,7 +279,7 @@ def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw
     ws, add = home(cases=10)
     name = add("good")
     _gold_on_a_prompt_of(ws, "train")
-    found = evaluate(ws, AGENT, name, QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
     assert found.primary.n == 10
     assert found.dropped == {"a training row asks the same": 1}
 
@@ -261,7 +290,7 @@ def test_a_gold_case_that_asks_what_a_dev_row_asks_is_left_out_too(home):
     ws, add = home(cases=10)
     name = add("good")
     _gold_on_a_prompt_of(ws, "dev")
-    found = evaluate(ws, AGENT, name, QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
     assert found.primary.n == 10
     assert found.dropped == {"a dev row, which chose the checkpoint, asks the same": 1}
 
@@ -290,7 +319,7 @@ def test_nothing_to_judge_on_says_what_to_do(home):
 
     ws, add = home(cases=0, split=DatasetConfig(dev=0.1, gate=0.0))
     with pytest.raises(DataError, match="thumbwheel case add"):
-        evaluate(ws, AGENT, add("good"), QUICK)
+        evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
 
 
 @pytest.mark.slow
@@ -300,7 +329,7 @@ def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home):
         add_case(world, "dog", 901, checker="exactanswer")
 
     ws, add = home(cases=4, change=change)
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert found.primary.n == 4
     said = [reason for reason in found.dropped if "cannot be used" in reason]
     assert (
@@ -327,7 +356,7 @@ def test_other_checkers_and_cases_without_a_reference(home):
         )
 
     ws, add = home(cases=2, change=change)
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert (found.primary.n, found.primary.after) == (4, 1.0)
     assert found.dropped == {"the case has no JSON object as its reference": 1}
 
@@ -350,20 +379,20 @@ def test_a_base_that_has_changed_is_refused(home, taught, tmp_path):
         )
     )
     with pytest.raises(ModelError, match="not those"):
-        evaluate(ws, AGENT, name, QUICK)
+        evaluate(ws, versions.version(ws, AGENT, name), QUICK)
 
 
 def test_a_base_is_no_candidate(home):
     ws, add = home(cases=2)
     add("good")
     with pytest.raises(InputError, match="without an adapter"):
-        evaluate(ws, AGENT, "v0", QUICK)
+        evaluate(ws, versions.version(ws, AGENT, "v0"), QUICK)
 
 
 @pytest.mark.slow
 def test_every_decision_replays_identically_and_is_made_once(home):
     ws, add = home()
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     stored = gate(ws, found)
     assert gate(ws, found) == stored
     again, decision = replay(ws, stored.id)
@@ -379,22 +408,29 @@ def test_every_decision_replays_identically_and_is_made_once(home):
 @pytest.mark.slow
 def test_an_evaluation_is_the_same_after_json(home):
     ws, add = home(cases=4)
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert Evaluation(**json.loads(json.dumps(found.model_dump(mode="json")))) == found
 
 
 def test_dev_names_the_better_method_and_says_why(home):
     ws, add = home(shapes=("pairs", "labels", "chats"), prompts=60)
     zero, good = add("zero"), add("good", dataset=1)
-    found = compare_on_dev(ws, AGENT, [zero, good], QUICK)
+    found = compare_on_dev(
+        ws, [versions.version(ws, AGENT, zero), versions.version(ws, AGENT, good)], QUICK
+    )
     assert found.best == good
     scores = {one.version: one for one in found.scores}
     assert (scores[good].success, scores[zero].success, found.base.success) == (1.0, 0.0, 0.0)
     assert scores[good].nll < scores[zero].nll == found.base.nll
     assert scores[good].preference == 1.0
     assert all(good in reason for reason in found.reasons)
-    assert compare_on_dev(ws, AGENT, [zero, good], QUICK) == found
-    none = compare_on_dev(ws, AGENT, [zero], QUICK)
+    assert (
+        compare_on_dev(
+            ws, [versions.version(ws, AGENT, zero), versions.version(ws, AGENT, good)], QUICK
+        )
+        == found
+    )
+    none = compare_on_dev(ws, [versions.version(ws, AGENT, zero)], QUICK)
     assert none.best is None and "no version is better than the base" in none.reasons[0]
     with pytest.raises(InputError):
-        compare_on_dev(ws, AGENT, ["v0"], QUICK)
+        compare_on_dev(ws, [versions.version(ws, AGENT, "v0")], QUICK)

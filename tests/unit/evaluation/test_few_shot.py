@@ -11,6 +11,7 @@ from thumbwheel.evaluation.compare import measure
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.few_shot import Shots, shown, similarity
 from thumbwheel.evaluation.types import Evaluation, RecordedAnswer, weights_pay
+from thumbwheel.models import versions
 
 
 def row(question, answer, good=True):
@@ -67,13 +68,13 @@ def test_examples_that_do_not_fit_are_left_out_the_least_near_first():
 @pytest.mark.slow
 def test_weights_that_a_prompt_cannot_match_pay(home):
     ws, add = home(cases=34)
-    found = evaluate(ws, AGENT, add("good"), QUICK)
+    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     assert found.prompting is not None and found.prompting.after == 1.0 and found.prompting.low > 0
     assert found.weights_pay.startswith("the weights pay: v1 succeeds in 100.0%")
     assert Evaluation(**found.model_dump(mode="json")) == found
-    zero = evaluate(ws, AGENT, add("zero"), QUICK)
+    zero = evaluate(ws, versions.version(ws, AGENT, add("zero")), QUICK)
     assert "do not clearly beat a prompt" in zero.weights_pay
-    off = evaluate(ws, AGENT, "v2", QUICK.model_copy(update={"few_shot": 0}))
+    off = evaluate(ws, versions.version(ws, AGENT, "v2"), QUICK.model_copy(update={"few_shot": 0}))
     assert off.prompting is None and off.weights_pay == ""
 
 

@@ -104,7 +104,7 @@ def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
 
     monkeypatch.setattr(LocalResponder, "answers", stop)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(ws, AGENT, name, ONLY)
+        evaluate(ws, versions.version(ws, AGENT, name), ONLY)
     assert asked == [16, 16]
     with ws.db.read() as connection:
         assert (
@@ -115,11 +115,13 @@ def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
     monkeypatch.setattr(
         LocalResponder, "answers", lambda self, asks: again.append(len(asks)) or answers(self, asks)
     )
-    found = evaluate(ws, AGENT, name, ONLY)
+    found = evaluate(ws, versions.version(ws, AGENT, name), ONLY)
     assert again == [8, 16, 16, 8]  # the rest of the base, then the candidate
     monkeypatch.setattr(LocalResponder, "answers", None)
     more = evaluate(
-        ws, AGENT, name, ONLY.model_copy(update={"examples": 1, "suite": ("success", "json_agent")})
+        ws,
+        versions.version(ws, AGENT, name),
+        ONLY.model_copy(update={"examples": 1, "suite": ("success", "json_agent")}),
     )
     assert (
         more.primary.after == found.primary.after == 1.0
@@ -151,19 +153,27 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
             versions.add_endpoint(ws, AGENT, server.url, "large", 2.0, 10.0).id == given.id
             and given.endpoint["price_out"] == 10.0
         )
-        found = evaluate(ws, AGENT, name, ONLY, against=given.name)
+        found = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=given)
         assert (found.primary.before, found.primary.after, found.against) == (0.5, 1.0, given.name)
         before, after = found.serving
         assert before.cost == pytest.approx(1000 * (100 * 2 + 10 * 10) / 1e6) and after.cost is None
         assert before.seconds > 0 and before.tokens == 10 and before.answers == 34
         assert any("not served alike" in one for one in found.notes)
         count = len(server.requests)
-        evaluate(ws, AGENT, name, ONLY.model_copy(update={"examples": 2}), against=given.name)
+        evaluate(
+            ws,
+            versions.version(ws, AGENT, name),
+            ONLY.model_copy(update={"examples": 2}),
+            against=given,
+        )
         assert len(server.requests) == count == 34
         body = server.requests[0].body
         assert (body["temperature"], body["max_tokens"], body["model"]) == (0.0, 14, "large")
         priced = evaluate(
-            ws, AGENT, name, ONLY.model_copy(update={"hour_price": 0.5}), against=given.name
+            ws,
+            versions.version(ws, AGENT, name),
+            ONLY.model_copy(update={"hour_price": 0.5}),
+            against=given,
         )
         assert (
             priced.serving[0].cost == before.cost
@@ -184,12 +194,12 @@ def test_a_question_that_a_server_refuses_costs_itself_only(home, capsys):
         ws, add = home(cases=34)
         given = versions.add_endpoint(ws, AGENT, server.url, "large")
         name = add("good")
-        found = evaluate(ws, AGENT, name, ONLY, against=given.name)
+        found = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=given)
         assert found.primary.n == 33 and found.dropped == {"a side has no answer": 1}
     with FakeServer(lambda request: Reply("no such parameter", status=400)) as server:
         given = versions.add_endpoint(ws, AGENT, server.url, "other")
         with pytest.raises(DataError, match="34 x a side has no answer"):
-            evaluate(ws, AGENT, name, ONLY, against=given.name)
+            evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=given)
     assert "no such parameter" in capsys.readouterr().err
 
 
@@ -214,14 +224,34 @@ def test_another_model_behind_the_same_name_is_asked_anew(home, path, listed):
         ws, add = home(cases=34)
         name = add("good")
         server.pages[path] = listed("one")
-        first = evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned")
+        first = evaluate(
+            ws,
+            versions.version(ws, AGENT, name),
+            ONLY,
+            against=versions.version(ws, AGENT, name),
+            form=f"{server.url}#tuned",
+        )
         assert (
-            evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id == first.id
+            evaluate(
+                ws,
+                versions.version(ws, AGENT, name),
+                ONLY,
+                against=versions.version(ws, AGENT, name),
+                form=f"{server.url}#tuned",
+            ).id
+            == first.id
         )
         assert len(server.requests) == 34
         server.pages[path] = listed("two")
         assert (
-            evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned").id != first.id
+            evaluate(
+                ws,
+                versions.version(ws, AGENT, name),
+                ONLY,
+                against=versions.version(ws, AGENT, name),
+                form=f"{server.url}#tuned",
+            ).id
+            != first.id
         )
         assert len(server.requests) == 68
 
@@ -231,15 +261,21 @@ def test_a_candidate_as_it_is_served(home):
     with FakeServer(Knows()) as server:
         ws, add = home(cases=34)
         name = add("good")
-        found = evaluate(ws, AGENT, name, QUICK, form=f"{server.url}#tuned")
+        found = evaluate(ws, versions.version(ws, AGENT, name), QUICK, form=f"{server.url}#tuned")
         assert (found.primary.before, found.primary.after) == (0.0, 0.5)
         assert found.preferences == () and any(
             "cannot say how likely" in one for one in found.notes
         )
-        same = evaluate(ws, AGENT, name, ONLY, against=name, form=f"{server.url}#tuned")
+        same = evaluate(
+            ws,
+            versions.version(ws, AGENT, name),
+            ONLY,
+            against=versions.version(ws, AGENT, name),
+            form=f"{server.url}#tuned",
+        )
         assert (same.primary.before, same.primary.after) == (1.0, 0.5)  # trained against served
         with pytest.raises(InputError, match="gguf:FILE"):
-            evaluate(ws, AGENT, name, ONLY, form="ggml:model.bin")
+            evaluate(ws, versions.version(ws, AGENT, name), ONLY, form="ggml:model.bin")
 
 
 def test_what_the_app_recorded_is_a_side(home):
@@ -250,7 +286,13 @@ def test_what_the_app_recorded_is_a_side(home):
         world.trace("older", world.prompt("fox 901"), "nowhere")
 
     ws, add = home(cases=0, prompts=8, change=change)
-    found = evaluate(ws, AGENT, add("good"), ONLY, against="v0", against_form="recorded")
+    found = evaluate(
+        ws,
+        versions.version(ws, AGENT, add("good")),
+        ONLY,
+        against=versions.version(ws, AGENT, "v0"),
+        against_form="recorded",
+    )
     assert (found.primary.n, found.primary.before, found.primary.after) == (2, 0.5, 1.0)
     assert found.dropped == {"a side has no answer": 1}
     assert found.serving[0].side == "v0 as recorded"
@@ -270,7 +312,9 @@ def test_what_another_model_answered_is_not_this_ones_answer(home):
     ws, add = home(cases=0, prompts=8, change=change)
     name = add("good")
     given = versions.add_endpoint(ws, AGENT, "http://127.0.0.1:9/v1", "large", None, None)
-    found = evaluate(ws, AGENT, name, ONLY, against=given.name, against_form="recorded")
+    found = evaluate(
+        ws, versions.version(ws, AGENT, name), ONLY, against=given, against_form="recorded"
+    )
     assert found.primary.n == 2 and found.dropped == {"a side has no answer": 2}
 
 
@@ -289,15 +333,18 @@ def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home)
             }
         )
         judge.until = 66  # the first chunk of 32 pairs, both orders each, and one pair
-        unfinished = evaluate(ws, AGENT, name, config)
+        unfinished = evaluate(ws, versions.version(ws, AGENT, name), config)
         assert any("judgements were blocked" in one for one in unfinished.notes)
         judge.until, judge.asked = 1_000, 0
-        found = evaluate(ws, AGENT, name, config)
+        found = evaluate(ws, versions.version(ws, AGENT, name), config)
         assert found.id != unfinished.id and not any("blocked" in one for one in found.notes)
         pairs = next(one for one in found.suites if one.name == "judge").measures[0].n
         assert 0 < judge.asked <= 2 * (pairs - 32)
         judge.asked = 0
-        assert evaluate(ws, AGENT, name, config).id == found.id and judge.asked == 0
+        assert (
+            evaluate(ws, versions.version(ws, AGENT, name), config).id == found.id
+            and judge.asked == 0
+        )
 
 
 @pytest.mark.slow
@@ -310,12 +357,12 @@ def test_a_decision_waits_for_a_judge_that_was_down(home):
         config = QUICK.model_copy(
             update={"few_shot": 0, "judge_url": server.url, "judge_model": "m"}
         )
-        unfinished = evaluate(ws, AGENT, version.name, config)
+        unfinished = evaluate(ws, versions.version(ws, AGENT, version.name), config)
         with pytest.raises(Conflict, match=r"judgements were blocked, and may be made yet.*500"):
             gate(ws, unfinished)
         assert versions.by_id(ws, version.id).state is State.CANDIDATE
         judge.until = 1_000
-        decided = gate(ws, evaluate(ws, AGENT, version.name, config))
+        decided = gate(ws, evaluate(ws, versions.version(ws, AGENT, version.name), config))
     assert (decided.inputs.suite, decided.inputs.basis) == ("judge", Basis.FEEDBACK), (
         "most prompts are nobody's gold cases"
     )
@@ -347,20 +394,41 @@ def test_a_merged_folder_is_judged_as_its_users_load_it(home, taught, tmp_path):
     MERGED.write(Source(str(taught.base), taught.good, "tiny"), folder)
     ws, add = home(cases=34)
     name = add("good")
-    merged = evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}")
+    merged = evaluate(
+        ws,
+        versions.version(ws, AGENT, name),
+        QUICK,
+        against=versions.version(ws, AGENT, name),
+        form=f"hf:{folder}",
+    )
     assert (merged.form, merged.primary.changed, merged.primary.after) == (f"hf:{folder}", 0, 1.0)
     assert merged.preferences and abs(merged.preferences[0].gain) < 1e-9, (
         "a folder knows log-probabilities too"
     )
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4096] + bytes(4096))
-    changed = evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}")
+    changed = evaluate(
+        ws,
+        versions.version(ws, AGENT, name),
+        QUICK,
+        against=versions.version(ws, AGENT, name),
+        form=f"hf:{folder}",
+    )
     assert changed.id != merged.id
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(settings | {"rms_norm_eps": 0.5}))
-    assert evaluate(ws, AGENT, name, QUICK, against=name, form=f"hf:{folder}").id != changed.id
+    assert (
+        evaluate(
+            ws,
+            versions.version(ws, AGENT, name),
+            QUICK,
+            against=versions.version(ws, AGENT, name),
+            form=f"hf:{folder}",
+        ).id
+        != changed.id
+    )
     with pytest.raises(ModelError, match="it holds an adapter: name its base"):
-        evaluate(ws, AGENT, name, ONLY, form=f"hf:{taught.good}")
+        evaluate(ws, versions.version(ws, AGENT, name), ONLY, form=f"hf:{taught.good}")
 
 
 @pytest.mark.slow
@@ -375,10 +443,16 @@ def test_a_gguf_file_is_judged_as_llama_server_serves_it(home, taught, tmp_path)
     file = next(folder.glob("*.gguf"))
     ws, add = home(cases=34)
     name = add("good")
-    served = evaluate(ws, AGENT, name, ONLY, form=f"gguf:{file}")
+    served = evaluate(ws, versions.version(ws, AGENT, name), ONLY, form=f"gguf:{file}")
     assert (served.primary.before, served.primary.after) == (0.0, 1.0)
     assert served.serving[1].side == f"v1 as gguf:{file}" and served.serving[1].seconds > 0
-    same = evaluate(ws, AGENT, name, ONLY, against=name, form=f"gguf:{file}")
+    same = evaluate(
+        ws,
+        versions.version(ws, AGENT, name),
+        ONLY,
+        against=versions.version(ws, AGENT, name),
+        form=f"gguf:{file}",
+    )
     assert same.primary.changed == 0  # what is served is what was trained
     with pytest.raises(InputError, match="no such file"):
-        evaluate(ws, AGENT, name, ONLY, form="gguf:missing.gguf")
+        evaluate(ws, versions.version(ws, AGENT, name), ONLY, form="gguf:missing.gguf")

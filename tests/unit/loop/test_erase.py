@@ -229,7 +229,9 @@ class Turned:
             for n in (GONE, 5)
         ]
         write(home.inbox / "rejected.jsonl", refused)
-        report(self.ws, AGENT, "v1", None, self.ws.home.path / "report.json")
+        report(
+            self.ws, versions.version(self.ws, AGENT, "v1"), None, self.ws.home.path / "report.json"
+        )
 
 
 def rows_of(ws: Workspace, dataset: Dataset) -> list[Any]:
@@ -334,7 +336,11 @@ def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
     assert not versions.version(ws, AGENT, "v0").tainted
     with pytest.raises(Conflict, match="tainted"):
         reward_models.folder(ws, reward_models.find(ws, AGENT, "rm1"))
-    (shown,) = (one for one in evaluations(ws, AGENT, "v1") if one.id == turned.evaluation)
+    (shown,) = (
+        one
+        for one in evaluations(ws, versions.version(ws, AGENT, "v1"))
+        if one.id == turned.evaluation
+    )
     assert (shown.examples, [one.name for one in shown.slices]) == ((), ["customer: all"])
     assert shown.primary.gain == 0.2
     assert done.retrain[0].startswith(
@@ -353,7 +359,11 @@ def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(
     turned: Turned, edited: bool
 ) -> None:
     ws, evaluation = turned.ws, schema.evaluations
-    (before,) = (known for known in evaluations(ws, AGENT, "v1") if known.id == turned.evaluation)
+    (before,) = (
+        known
+        for known in evaluations(ws, versions.version(ws, AGENT, "v1"))
+        if known.id == turned.evaluation
+    )
     signed = signed_evaluation(ws, before)
     assert signed.examples
     stored = signed.model_dump(mode="json", exclude={"id", "config"}) | (
@@ -365,7 +375,11 @@ def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(
         )
     )
     erase(ws, AGENT, name(GONE))
-    (after,) = (known for known in evaluations(ws, AGENT, "v1") if known.id == turned.evaluation)
+    (after,) = (
+        known
+        for known in evaluations(ws, versions.version(ws, AGENT, "v1"))
+        if known.id == turned.evaluation
+    )
     assert (after.examples, genuine(ws, after)) == ((), not edited)
 
 
@@ -475,7 +489,7 @@ def test_a_refused_line_goes_whole_whatever_ends_a_line_in_it(turned: Turned) ->
 
 
 def test_a_report_that_was_changed_is_left_to_its_owner(turned: Turned, tmp_path: Path) -> None:
-    report(turned.ws, AGENT, "v1", None, tmp_path / "mine.json")
+    report(turned.ws, versions.version(turned.ws, AGENT, "v1"), None, tmp_path / "mine.json")
     (tmp_path / "mine.json").write_text("my own notes")
     done = erase(turned.ws, AGENT, name(GONE))
     assert (tmp_path / "mine.json").read_text() == "my own notes"
@@ -615,7 +629,7 @@ def test_where_feedback_has_gone_also_through_a_reward_model(turned: Turned) -> 
     assert found["evaluations"] == [turned.evaluation]
     assert found["exports"] == [str(turned.exported)]
     assert {one.version for one in uses(turned.ws, AGENT, f"c0-{word(GONE)}")} == {"rm1", "v1"}
-    judge = lineage(turned.ws, AGENT, "v1").reward_model
+    judge = lineage(turned.ws, versions.version(turned.ws, AGENT, "v1")).reward_model
     assert judge
     assert judge["name"] == "rm1"
 

@@ -16,7 +16,7 @@ from thumbwheel.models.types import ModelVersion
 
 def test_a_version_back_to_its_feedback(ws: Workspace, turn: ModelVersion) -> None:
     versions.point(ws, "support", "live", turn)
-    found = lineage(ws, "support", "live")
+    found = lineage(ws, versions.version(ws, "support", "live"))
     assert (
         found.version["name"],
         found.parent["name"] if found.parent else None,
@@ -41,14 +41,14 @@ def test_a_version_back_to_its_feedback(ws: Workspace, turn: ModelVersion) -> No
 
 
 def test_a_base_has_no_run_but_children(ws: Workspace, turn: ModelVersion) -> None:
-    found = lineage(ws, "support", "v0")
+    found = lineage(ws, versions.version(ws, "support", "v0"))
     assert (found.run, found.dataset, found.sources, found.parent) == (None, None, None, None)
     assert found.children == ["v1"]
     assert found.evaluations == []
 
 
 def test_the_tree_names_every_link(ws: Workspace, turn: ModelVersion) -> None:
-    lines = list(tree(lineage(ws, "support", "v1")))
+    lines = list(tree(lineage(ws, versions.version(ws, "support", "v1"))))
     assert lines[0][0] == 0
     text = "\n".join(f"{depth} {line}" for depth, line in lines)
     for link in (
@@ -60,7 +60,10 @@ def test_the_tree_names_every_link(ws: Workspace, turn: ModelVersion) -> None:
         "train: rows 3, feedback 3, traces 6, subjects 2",
     ):
         assert link in text
-    assert list(tree(lineage(ws, "support", "v0")))[-1] == (1, "trained further: v1")
+    assert list(tree(lineage(ws, versions.version(ws, "support", "v0"))))[-1] == (
+        1,
+        "trained further: v1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,8 +98,8 @@ def test_recorded_but_unused_differs_from_unknown(ws: Workspace, recorded: None)
 def test_a_damaged_dataset_is_an_error_and_no_empty_lineage(
     ws: Workspace, turn: ModelVersion
 ) -> None:
-    found = lineage(ws, "support", "v1")
+    found = lineage(ws, versions.version(ws, "support", "v1"))
     assert found.dataset
     next(ws.home.blobs.rglob(found.dataset["manifest"]["files"]["train"])).write_bytes(b"x")
     with pytest.raises(StorageError, match="damaged or changed"):
-        lineage(ws, "support", "v1")
+        lineage(ws, versions.version(ws, "support", "v1"))

@@ -21,6 +21,7 @@ from thumbwheel.loop import report_charts
 from thumbwheel.loop.charts import Change, Line, bars, changes, curves
 from thumbwheel.loop.formatting import EXCERPT, visible
 from thumbwheel.loop.report import collect, page, report
+from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
 VOID = {"meta", "br", "img", "input", "link", "hr"}
@@ -65,7 +66,10 @@ def read(html: str) -> Reader:
 @pytest.fixture
 def written(ws: Workspace, turn: ModelVersion, tmp_path: Path) -> tuple[str, dict[str, object]]:
     done = report(
-        ws, "support", "v1", tmp_path / "out" / "report.html", tmp_path / "out" / "report.json"
+        ws,
+        versions.version(ws, "support", "v1"),
+        tmp_path / "out" / "report.html",
+        tmp_path / "out" / "report.json",
     )
     assert done.path
     assert sorted(path.name for path in done.path.parent.iterdir()) == [
@@ -180,7 +184,7 @@ def test_no_text_changes_the_page(text: str) -> None:
 
 
 def test_charts_are_well_formed_labelled_and_apart(ws: Workspace, turn: ModelVersion) -> None:
-    drawn = report_charts.draw(collect(ws, "support", "v1"))
+    drawn = report_charts.draw(collect(ws, versions.version(ws, "support", "v1")))
     assert set(drawn) == {"measures", "slices", "splits", "origins", "curves"}
     seen: set[str] = set()
     for svg in drawn.values():
@@ -193,7 +197,7 @@ def test_charts_are_well_formed_labelled_and_apart(ws: Workspace, turn: ModelVer
         assert "metadata" not in svg
         assert "currentColor" in svg
     assert "common rules: 97.0 to 96.5 percent, gain -2.5 to +1.5 points, n 414" in drawn["slices"]
-    assert report_charts.draw(collect(ws, "support", "v1")) == drawn, (
+    assert report_charts.draw(collect(ws, versions.version(ws, "support", "v1"))) == drawn, (
         "the same values give the same drawing"
     )
 
@@ -218,7 +222,7 @@ def test_a_version_that_was_never_evaluated(ws: Workspace, turn: ModelVersion) -
         connection.execute(evaluations.delete())
 
     ws.db.write(forget)
-    value = collect(ws, "support", "v1")
+    value = collect(ws, versions.version(ws, "support", "v1"))
     assert (value["summary"], value["evaluation"], value["guards"]) == (None, None, [])
     text = read(page(value)).text
     assert "Not evaluated yet" in text
@@ -226,14 +230,14 @@ def test_a_version_that_was_never_evaluated(ws: Workspace, turn: ModelVersion) -
 
 
 def test_a_plain_base_has_a_report(ws: Workspace, turn: ModelVersion) -> None:
-    text = read(page(collect(ws, "support", "v0"))).text
+    text = read(page(collect(ws, versions.version(ws, "support", "v0")))).text
     assert "support v0" in text
     assert "Training" not in text
 
 
 def test_a_run_without_metrics_has_no_curves(ws: Workspace, turn: ModelVersion) -> None:
     (ws.home.runs / "run_1" / "metrics.jsonl").unlink()
-    value = collect(ws, "support", "v1")
+    value = collect(ws, versions.version(ws, "support", "v1"))
     assert "curves" not in report_charts.draw(value)
     read(page(value))
 
@@ -255,7 +259,7 @@ def test_other_decisions_and_basis_feedback(
         connection.execute(evaluations.update().values(basis="feedback", results=results))
 
     ws.db.write(change)
-    text = " ".join(read(page(collect(ws, "support", "v1"))).text.split())
+    text = " ".join(read(page(collect(ws, versions.version(ws, "support", "v1")))).text.split())
     assert words in text
     assert "it can reach a canary at most" in text
     assert "no fresh answer was judged" in text
@@ -264,4 +268,4 @@ def test_other_decisions_and_basis_feedback(
 def test_a_place_that_cannot_be_written(ws: Workspace, turn: ModelVersion, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="report"):
-        report(ws, "support", "v1", tmp_path / "file" / "report.html")
+        report(ws, versions.version(ws, "support", "v1"), tmp_path / "file" / "report.html")

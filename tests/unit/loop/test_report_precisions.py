@@ -19,6 +19,7 @@ from thumbwheel.export import store
 from thumbwheel.export.types import Export, Limits, Parity, TaskScore
 from thumbwheel.loop import report_charts
 from thumbwheel.loop.report import collect, page
+from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
 FINE = Parity(
@@ -67,7 +68,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
         replace(FINE, dtype="BF16", size=90_000, tokens_per_second=None, task=None),
         format="adapter",
     )
-    value = collect(ws, "support", "v1")
+    value = collect(ws, versions.version(ws, "support", "v1"))
     assert [one["name"] for one in value["exports"]] == ["merged", "gguf Q8_0", "adapter"]
     assert not [name for name in report_charts.draw(value) if "ladder" in name], (
         "one precision is no ladder"
@@ -79,7 +80,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
     )
     assert "<td>adapter</td>" in shown and "<svg" not in shown.split("<h2>Exports</h2>")[1]
     add(COARSE)
-    value = collect(ws, "support", "v1")
+    value = collect(ws, versions.version(ws, "support", "v1"))
     assert [one["verdict"] for one in value["exports"]] == ["ok", "ok", "not kept", "ok"]
     drawn = report_charts.draw(value)["ladder gguf"]
     assert ET.fromstring(drawn).attrib["role"] == "img"
@@ -91,7 +92,10 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
     assert "75.0" in html
     assert "send text in Unicode form NFC" in html
     add(COARSE, "Ada: to see")
-    assert collect(ws, "support", "v1")["exports"][2]["verdict"] == "taken by Ada: to see"
+    assert (
+        collect(ws, versions.version(ws, "support", "v1"))["exports"][2]["verdict"]
+        == "taken by Ada: to see"
+    )
 
 
 @pytest.mark.slow
@@ -112,14 +116,14 @@ def test_a_version_as_served_is_a_table_beside_the_decision(
         row = decided | {"id": ids.new("evl"), "results": results, "recorded_at": datetime.now(UTC)}
         ws.db.write(lambda connection: connection.execute(evaluations.insert().values(row)))
 
-    assert collect(ws, "support", "v1")["served"] == [] and "As served" not in page(
-        collect(ws, "support", "v1")
-    )
+    assert collect(ws, versions.version(ws, "support", "v1"))[
+        "served"
+    ] == [] and "As served" not in page(collect(ws, versions.version(ws, "support", "v1")))
     add("gguf:model<b>.gguf", 0.5)
     add("gguf:model<b>.gguf", 0.75)
     add("http://127.0.0.1:8000/v1#v1", 0.7, None)
     add(None, 0.9)
-    value = collect(ws, "support", "v1")
+    value = collect(ws, versions.version(ws, "support", "v1"))
     assert value["evaluation"]["id"] == "evl_1"
     assert [(one["form"], one["after"]) for one in value["served"]] == [
         ("gguf:model<b>.gguf", 0.75),

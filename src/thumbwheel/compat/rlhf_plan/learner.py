@@ -103,6 +103,7 @@ class ContinuousLearner:
     def _evaluate(self) -> dict[str, Any]:
         from thumbwheel.evaluation.evaluate import evaluate
         from thumbwheel.evaluation.types import EvaluationConfig
+        from thumbwheel.models import versions
 
         version = self.ppo_trainer.version
         if version is None:
@@ -114,7 +115,8 @@ class ContinuousLearner:
         with self.reward_trainer.feedback_collector.open() as ws:
             judged_by = {"suite": ("reward",), "reward_model": "latest"}
             config = ws.settings(EvaluationConfig, "evaluation", judged_by)
-            evaluation = evaluate(ws, AGENT, version, config)
+            candidate = versions.version(ws, AGENT, version)
+            evaluation = evaluate(ws, candidate, config)
         if not evaluation.opinions:
             raise DataError(
                 f"version {version!r}",
