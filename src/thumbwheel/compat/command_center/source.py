@@ -144,8 +144,8 @@ def _entry(row: Row, run: _Run, ratings: RatingFilter) -> list[AnyRecord]:
             "output": answer,
             "metadata": metadata,
         }
-        known = {key: value for key, value in fields.items() if value is not None}
-        trace = TraceRecord.model_validate(known)
+        present = {key: value for key, value in fields.items() if value is not None}
+        trace = TraceRecord.model_validate(present)
         if trace.id:
             trace.with_identity({"widget": trace.id})
         records.append(trace)
@@ -556,5 +556,6 @@ SOURCE = Widgets(
     parse,
     claims,
     EXAMPLE,
-    about="rated widgets: exhaustive_data.json with the ratings beside it, or a folder of such runs.",
+    about="rated widgets: exhaustive_data.json with the ratings beside it, or a folder of "
+    "such runs.",
 )

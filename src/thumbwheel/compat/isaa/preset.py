@@ -1,5 +1,5 @@
-"""The preset `isaa` of the reward: the six components and weights of the agent's RL pipeline, in its
-arithmetic.
+"""The preset `isaa` of the reward: six components with the weights and the arithmetic of the
+agent's RL pipeline.
 
 There a component without a value counts as a middle value and a failure as 0, so that a faultless
 plain answer does not reach the mark of a good one.

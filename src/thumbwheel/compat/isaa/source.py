@@ -327,10 +327,10 @@ class _Turn:
             "steps": [*self.thoughts, *_tools(self.between), *self.tasks, answer],
             "metadata": {key: value for key, value in metadata.items() if value} or None,
         }
-        known = {key: value for key, value in fields.items() if value is not None and value != ""}
+        present = {key: value for key, value in fields.items() if value is not None and value != ""}
         # variables are overwritten by the next run, so a later checkpoint knows less of the same
         # turn
-        return TraceRecord.model_validate(known).with_identity({"turn": self.name})
+        return TraceRecord.model_validate(present).with_identity({"turn": self.name})
 
 
 def _time(value: Any) -> datetime | None:

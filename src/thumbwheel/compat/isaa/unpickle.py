@@ -1,11 +1,10 @@
-"""Pickles of others as inert data: the opcodes are followed here, nothing is imported and nothing
-is called, whatever a file asks for.
+"""Untrusted pickles as inert data: the opcodes are interpreted here, nothing is imported and
+nothing is called, whatever a file asks for.
 
 Containers, numbers and texts become themselves; dates become ISO text; an object of a listed class
 becomes a `Standin`, its class name and its fields. Everything else that a pickle can name or do is
-refused as a whole, and so is what is too large, too deep, or grows when it is taken apart. Lives
-here: the small machine and its list. Not here: what a checkpoint means (`sources/flowagent`). To
-take one more class, add its module to CLASSES or a reader to READERS.
+refused as a whole, and so is what is too large, too deep, or grows when it is taken apart. To take
+one more class, add its module to CLASSES or a reader to READERS.
 """
 
 from __future__ import annotations

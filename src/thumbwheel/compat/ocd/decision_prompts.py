@@ -1,11 +1,10 @@
-"""What an agent was asked when it decided: its state as a chat, with a system prompt and one
-labelled line a fact.
+"""The prompt of a decision: the agent's state as a chat, with a system prompt and one labelled line
+for each fact.
 
 The labels, limits and order of a FILER's, LIBRARIAN's and PRIORITIZER's lines are those of the
 training lines that the agents' own system exports, so that a decision reads the same from its table
 and from such a file. The system prompts are ours. States come in two shapes, as declared and as
-written live; both are read. Lives here: state -> messages. Not here: the action (`spelling.py`),
-rows and files (`sources/decisions.py`).
+written live; both are read.
 """
 
 from __future__ import annotations

@@ -311,8 +311,8 @@ def _trace(decision: Decision) -> TraceRecord:
         "occurred_at": columns.get("createdAt"),
         "metadata": metadata or None,
     }
-    known = {key: value for key, value in fields.items() if value is not None}
-    trace = TraceRecord.model_validate(plain(known))
+    present = {key: value for key, value in fields.items() if value is not None}
+    trace = TraceRecord.model_validate(plain(present))
     return trace.with_identity({"decision": trace.id}) if trace.id else trace
 
 
@@ -438,8 +438,8 @@ def _case(decision: Decision) -> CaseRecord:
         "group": _item_name(columns),
         "slices": {"agent_type": decision.agent},
     }
-    known = {key: value for key, value in case.items() if value is not None}
-    return CaseRecord.model_validate(known)
+    present = {key: value for key, value in case.items() if value is not None}
+    return CaseRecord.model_validate(present)
 
 
 @dataclass(frozen=True)
@@ -672,6 +672,7 @@ SOURCE = Decisions(
     parse,
     claims,
     EXAMPLE,
-    about="decisions of agents: JSON lines, or postgresql://... with that table, without PATH the one "
-    "in DATABASE_URL. --agent-type FILER takes one agent's; with --gold its lines are cases.",
+    about="decisions of agents: JSON lines, or postgresql://... with that table, without PATH "
+    "the one in DATABASE_URL. --agent-type FILER takes one agent's; with --gold its lines are "
+    "cases.",
 )

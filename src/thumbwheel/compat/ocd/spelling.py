@@ -1,7 +1,5 @@
 """Fields and values of the agents' decisions in their two spellings: as declared (`PROJECT`,
 `recommendedItemId`) and as written live (`Project`, `recommended_item_id`).
-
-Lives here: the table, both ways. Not here: what a decision is (`sources/decisions`).
 """
 
 from __future__ import annotations
