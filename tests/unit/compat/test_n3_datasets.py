@@ -1,4 +1,4 @@
-"""The datasets of the n3 room: bounds of the split, and texts that UTF-8 has no bytes for."""
+"""The datasets of n3: bounds of the split, and texts that UTF-8 has no bytes for."""
 
 from __future__ import annotations
 

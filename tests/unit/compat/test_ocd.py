@@ -1,4 +1,4 @@
-"""The training package of the five agents (system 2): every importable name, on decisions in every
+"""The training package of the five agents: every importable name, on decisions in every
 shape of table and export."""
 
 from __future__ import annotations

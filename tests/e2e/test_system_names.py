@@ -77,12 +77,12 @@ N3 = [
 
 
 @pytest.mark.parametrize(
-    ("room", "name"), [*(("isaa", name) for name in ISAA), *(("n3", name) for name in N3)]
+    ("system", "name"), [*(("isaa", name) for name in ISAA), *(("n3", name) for name in N3)]
 )
-def test_every_name_is_there(room: str, name: str) -> None:
-    module = importlib.import_module(f"thumbwheel.compat.{room}")
+def test_every_name_is_there(system: str, name: str) -> None:
+    module = importlib.import_module(f"thumbwheel.compat.{system}")
     assert name in module.__all__ and name in compat.__all__
-    if (room, name) != ("n3", "TrainingConfig"):
+    if (system, name) != ("n3", "TrainingConfig"):
         assert getattr(compat, name) is getattr(module, name)
 
 

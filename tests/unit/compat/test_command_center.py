@@ -1,4 +1,4 @@
-"""The Command Center's DPO package (system 4): every name, on entries and ratings as its simulation
+"""The Command Center's DPO package: every name, on entries and ratings as its simulation
 and its rating page write them."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES = [
     "prepare_training_dataset",
 ]
 ELSEWHERE = {"TrainingResult", "export_to_ollama"}
-"""Names that the top has from another room."""
+"""Names that the top has from another system."""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""The plan for feedback, PPO and A/B tests (system 3): every class by its name, on feedback lines
+"""The plan for feedback, PPO and A/B tests: every class by its name, on feedback lines
 as the plan writes them."""
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def traces_by_day(folder: Path) -> Path:
-    """System 0: trace files of FlowAgent in folders by day; every second one is good, two have no
+    """Trace files of FlowAgent in folders by day; every second one is good, two have no
     label."""
     for number in range(COUNT):
         day = folder / "rl_traces" / f"2026-01-{number % 3 + 1:02}"
@@ -72,7 +72,7 @@ def traces_by_day(folder: Path) -> Path:
 
 
 def scored_runs(folder: Path) -> Path:
-    """System 1: rows of n3 with scores from 0 to 1, two answers to each question."""
+    """Rows of n3 with scores from 0 to 1, two answers to each question."""
     return lines(
         folder / "feedback.jsonl",
         [
@@ -89,7 +89,7 @@ def scored_runs(folder: Path) -> Path:
 
 
 def decisions(folder: Path) -> Path:
-    """System 2: rows of the decision table; a third confirmed, a third corrected, a third without a
+    """Rows of the decision table; a third confirmed, a third corrected, a third without a
     word."""
     rows = []
     for number in range(COUNT):
@@ -120,7 +120,7 @@ def decisions(folder: Path) -> Path:
 
 
 def collected(folder: Path) -> Path:
-    """System 3: lines of a FeedbackCollector; thumbs both ways, ratings without a thumb, and
+    """Lines of a FeedbackCollector; thumbs both ways, ratings without a thumb, and
     corrections."""
     kinds = ("thumbs_up", "thumbs_down", "rating", "correction")
     return lines(
@@ -141,7 +141,7 @@ def collected(folder: Path) -> Path:
 
 
 def rated_widgets(folder: Path) -> Path:
-    """System 4: what was shown for a question, of one run: the widget that was chosen, liked; two
+    """What was shown for a question, of one run: the widget that was chosen, liked; two
     forced fixtures, one of them disliked."""
     entries = [
         {
