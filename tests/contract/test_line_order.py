@@ -125,14 +125,14 @@ def _jsonl(line: Line) -> dict[str, Any]:
     name = f"t{line.question}-{line.answer}"
     if line.number % 3 == 0:
         return {"type": "trace", "id": name, "input": line.asked, "output": line.answered}
-    said: dict[str, Any] = {
+    feedback: dict[str, Any] = {
         "type": "feedback",
         "kind": "thumb",
         "value": line.good,
         "target": {"trace": name},
     }
     return (
-        said
+        feedback
         | ({"rater": f"r{line.number % 2}"} if line.number % 4 else {})
         | ({"comment": str(line.number)} if line.number % 5 else {})
     )
@@ -298,8 +298,10 @@ def written(source: str, folder: Path, lines: list[Line]) -> Path:
             {"prompt": str(asked), "model": str(model), "result": text}
             for (asked, model), text in answers.items()
         ]
-        told = [{"id": str(name), "text": text} for name, text in prompts.items()]
-        (folder / "lines-prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+        prompt_rows = [{"id": str(name), "text": text} for name, text in prompts.items()]
+        (folder / "lines-prompts.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in prompt_rows)
+        )
         (folder / "lines-results.jsonl").write_text(
             "".join(json.dumps(row) + "\n" for row in results)
         )
@@ -319,15 +321,15 @@ def results(ws: Workspace, source: str, path: Path) -> tuple[Any, ...]:
     for table in reversed(schema.metadata.sorted_tables):
         ws.db.write(lambda connection, table=table: connection.execute(table.delete()))
     ingest(ws, AGENT, source, path)
-    found: list[Any] = []
+    seen_results: list[Any] = []
     for shape in SHAPES.get(source, USUAL):
         try:
             dataset = build(ws, AGENT, shape, CONFIG)
         except DataError as error:
-            found.append((shape, str(error)))
+            seen_results.append((shape, str(error)))
         else:
             rows = [row for split in SPLITS for row in load_rows(ws, dataset.id, split)]
-            found.append(
+            seen_results.append(
                 (
                     shape,
                     dataset.fingerprint,
@@ -336,7 +338,7 @@ def results(ws: Workspace, source: str, path: Path) -> tuple[Any, ...]:
                     dataset.manifest["notes"],
                 )
             )
-    return tuple(found)
+    return tuple(seen_results)
 
 
 @pytest.mark.slow
@@ -371,16 +373,18 @@ def test_contradicting_lines_give_no_pair_wherever_they_stand(
     """Both orders of every pair, adjacent, far apart, and with the halves swapped: nobody was
     preferred."""
     monkeypatch.setattr(ingesting, "LINES", BATCH)
-    one, other = ([Line(number, 0, good, number) for number in range(40)] for good in (True, False))
-    adjacent = [line for both in zip(one, other, strict=True) for line in both]
+    good_lines, bad_lines = (
+        [Line(number, 0, good, number) for number in range(40)] for good in (True, False)
+    )
+    adjacent = [line for both in zip(good_lines, bad_lines, strict=True) for line in both]
     agreed = [Line(number, 0, True, number) for number in range(40, 60)]
-    orders = (adjacent, one + other, other + one)
-    found = [
+    orders = (adjacent, good_lines + bad_lines, bad_lines + good_lines)
+    datasets = [
         results(workspace, "preference", written("preference", tmp_path, [*lines, *agreed]))
         for lines in orders
     ]
-    assert found[0] == found[1] == found[2]
-    (_, _, rows, drops, notes), _ = found[0]
+    assert datasets[0] == datasets[1] == datasets[2]
+    (_, _, rows, drops, notes), _ = datasets[0]
     assert len(rows) == len(agreed)
     assert (
         notes["comparisons with disagreeing raters"],

@@ -72,7 +72,8 @@ import resource, sys
 from pathlib import Path
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.errors import InputError
-import thumbwheel.compat.command_center.source, thumbwheel.compat.isaa.source, thumbwheel.capture.sources.langfuse
+import thumbwheel.compat.command_center.source, thumbwheel.compat.isaa.source
+import thumbwheel.capture.sources.langfuse
 source, path = SOURCES.get(sys.argv[1]), Path(sys.argv[2])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 count = 0

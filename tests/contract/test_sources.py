@@ -91,9 +91,9 @@ def test_a_reading_is_repeatable_whatever_the_line_number(name: str, tmp_path: P
     path.write_text("\n".join([*examples(name), "", *examples(name)]))
     items = [item for item in read(SOURCES.get(name), path) if isinstance(item, Line)]
     half = len(items) // 2
-    assert [[one.name_and_fingerprint() for one in item.records] for item in items[:half]] == [
-        [one.name_and_fingerprint() for one in item.records] for item in items[half:]
-    ]
+    assert [
+        [record.name_and_fingerprint() for record in item.records] for item in items[:half]
+    ] == [[record.name_and_fingerprint() for record in item.records] for item in items[half:]]
     assert items[half].number == half + 2
 
 
@@ -187,11 +187,11 @@ def test_a_line_that_is_too_long_is_refused_without_being_held(
 def test_the_position_is_told_up_to_the_end(name: str, tmp_path: Path) -> None:
     path = tmp_path / "many.jsonl"
     path.write_text((examples(name)[0] + "\n") * 1000)
-    told: list[int] = []
-    assert len(list(SOURCES.get(name).read(path, told.append))) == 1000
-    assert told == sorted(told)
-    assert told[-1] == path.stat().st_size
-    assert len(told) > 3
+    positions: list[int] = []
+    assert len(list(SOURCES.get(name).read(path, positions.append))) == 1000
+    assert positions == sorted(positions)
+    assert positions[-1] == path.stat().st_size
+    assert len(positions) > 3
 
 
 WORDS = ["user", "assistant", "t1", "up", "trace", "2026-01-01"]

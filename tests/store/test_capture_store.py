@@ -185,9 +185,9 @@ class TestRealFiles:
 
     def test_graded_traces_belong_to_their_case(self, ws: Workspace) -> None:
         ingest(ws, "a", "graded", public_data("math/gsm8k-model-solutions-graded.jsonl"))
-        known = {row["id"]: row["input_id"] for row in rows(ws, schema.cases)}
+        inputs = {row["id"]: row["input_id"] for row in rows(ws, schema.cases)}
         traces = rows(ws, schema.traces)
-        assert {known[row["case_id"]] == row["input_id"] for row in traces} == {True}
+        assert {inputs[row["case_id"]] == row["input_id"] for row in traces} == {True}
         assert {row["basis"] for row in rows(ws, schema.cases)} == {"feedback"}
         assert {row["served_model"] for row in rows(ws, schema.steps)} == {
             "6b_finetuning",
@@ -198,11 +198,11 @@ class TestRealFiles:
 
 
 def _feedback_with_targets(ws: Workspace) -> tuple[list[sa.RowMapping], list[list[str]]]:
-    found = rows(ws, schema.feedback)
-    targets: dict[str, list[str]] = {row["id"]: [] for row in found}
+    feedback_rows = rows(ws, schema.feedback)
+    targets: dict[str, list[str]] = {row["id"]: [] for row in feedback_rows}
     for row in rows(ws, schema.feedback_targets):
         targets[row["feedback_id"]].append(row["target_id"])
-    return found, [targets[row["id"]] for row in found]
+    return feedback_rows, [targets[row["id"]] for row in feedback_rows]
 
 
 class TestLines:
@@ -222,13 +222,13 @@ class TestLines:
         rejects = tmp_path / "rejects.jsonl"
         report = ingest(ws, "a", "jsonl", path, rejects=rejects)
         assert (report.read, report.stored, report.duplicates, report.refused) == (7, 2, 1, 4)
-        assert [one["number"] for one in report.refusals] == [2, 5, 6, 8]
-        kept = [json.loads(line) for line in rejects.read_text().splitlines()]
+        assert [refusal["number"] for refusal in report.refusals] == [2, 5, 6, 8]
+        rejected = [json.loads(line) for line in rejects.read_text().splitlines()]
         texts = path.read_text().splitlines()
-        assert [(one["number"], one["text"]) for one in kept] == [
+        assert [(line["number"], line["text"]) for line in rejected] == [
             (number, texts[number - 1]) for number in (2, 5, 6, 8)
         ]
-        assert "differs from what is stored" in kept[-1]["reason"]
+        assert "differs from what is stored" in rejected[-1]["reason"]
         assert rows(ws, schema.traces)[0]["output"] == "answer t1"
 
     def test_what_was_refused_can_be_repaired_and_imported(
@@ -296,18 +296,18 @@ class TestLines:
         parents = {row["id"]: row["parent_id"] for row in rows(ws, schema.messages)}
         ends = {row["external_id"]: row["input_id"] for row in rows(ws, schema.traces)}
         depth = 0
-        at: str | None = ends["t9"]
-        while at:
-            depth, at = depth + 1, parents[at]
+        message_id: str | None = ends["t9"]
+        while message_id:
+            depth, message_id = depth + 1, parents[message_id]
         assert depth == 9
 
     def test_absent_values_are_null_and_times_are_utc(self, ws: Workspace, write: Write) -> None:
         ingest(ws, "a", "jsonl", write(trace("t1", occurred_at="2026-01-05 09:00:00+01:00")))
         with ws.db.read() as connection:
-            found = connection.execute(
+            row = connection.execute(
                 sa.text("SELECT metadata IS NULL, typeof(metadata), occurred_at FROM traces")
             ).one()
-        assert tuple(found) == (1, "null", "2026-01-05 08:00:00.000000")
+        assert tuple(row) == (1, "null", "2026-01-05 08:00:00.000000")
 
     def test_agents_do_not_see_each_other(self, ws: Workspace, write: Write) -> None:
         path = write(trace("t1"), thumb("f1", "t1"))
@@ -422,9 +422,9 @@ class TestLinks:
             "jsonl",
             write(trace("mother"), {"type": "case", "id": "c1", "input": "q", "reference": 1}),
         )
-        found = {row["external_id"]: row for row in rows(ws, schema.traces)}
-        assert found["child"]["parent_id"] == found["mother"]["id"]
-        assert found["child"]["case_id"] == rows(ws, schema.cases)[0]["id"]
+        traces = {row["external_id"]: row for row in rows(ws, schema.traces)}
+        assert traces["child"]["parent_id"] == traces["mother"]["id"]
+        assert traces["child"]["case_id"] == rows(ws, schema.cases)[0]["id"]
 
     WORLD = (
         *[
@@ -541,7 +541,7 @@ class TestCases:
             add_case(ws, "a", "ben", **fields)
         counts, listed = list_cases(ws, "a", basis="gold")
         assert counts == {"gold": 3}
-        assert {one["reviewer"] for one in listed} == {"ann", "ben"}
+        assert {row["reviewer"] for row in listed} == {"ann", "ben"}
         with pytest.raises(InputError, match="differs from what is stored"):
             add_case(ws, "a", "ann", id="c1", input="x", reference=2)
         with pytest.raises(InputError, match="neither"):
@@ -562,7 +562,7 @@ class TestTyped:
         add_feedback(ws, "a", "s1", "outcome", True, name="resolved")
         first = list_feedback(ws, "a")[0]
         assert first["targets"][0]["kind"] == "session"
-        assert [one["kind"] for one in list_feedback(ws, "a", kind="thumb")] == ["thumb", "thumb"]
+        assert [row["kind"] for row in list_feedback(ws, "a", kind="thumb")] == ["thumb", "thumb"]
         assert len(list_feedback(ws, "a", limit=2)) == 2
         stats = feedback_stats(ws, "a")
         assert (stats.signals["thumb"].count, stats.signals["thumb"].share) == (2, 0.5)
@@ -689,9 +689,11 @@ class TestCrashes:
     def test_two_processes_at_once_store_everything_once(self, tmp_path: Path) -> None:
         file, home = big(tmp_path / "big.jsonl", 1000), tmp_path / "home"
         open_home(home).db.close()
-        one, two = (figures(process) for process in [importer(home, file), importer(home, file)])
-        assert one[1] + two[1] == 2000
-        assert one[0] == two[0] == 2000
+        first, second = (
+            figures(process) for process in [importer(home, file), importer(home, file)]
+        )
+        assert first[1] + second[1] == 2000
+        assert first[0] == second[0] == 2000
         with open_home(home) as ws:
             assert (count(ws, schema.traces), count(ws, schema.feedback)) == (1000, 1000)
             assert feedback_stats(ws, "a").unresolved == 0

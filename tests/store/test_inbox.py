@@ -61,7 +61,7 @@ def test_traces_and_feedback_of_several_agents(ws: Workspace) -> None:
     assert drain_inbox(ws) == []
     for agent in ("one", "two"):
         stats = feedback_stats(ws, agent)
-        assert {name: one.count for name, one in stats.signals.items()} == {
+        assert {name: signal.count for name, signal in stats.signals.items()} == {
             "thumb": 1,
             "label spam": 1,
             "outcome outcome": 1,
@@ -80,16 +80,16 @@ def test_lines_that_cannot_be_stored_are_kept_aside_and_said(ws: Workspace) -> N
     )
     spool = ws.home.inbox / "spool.jsonl"
     spool.write_bytes(spool.read_bytes() + b"\x00\x00\x00\n{torn")
-    told = drain_inbox(ws)
-    assert told[0] == "inbox: 1 lines stored"
-    assert "5 lines cannot be stored" in told[1]
+    messages = drain_inbox(ws)
+    assert messages[0] == "inbox: 1 lines stored"
+    assert "5 lines cannot be stored" in messages[1]
     assert leftovers(ws) == ["rejected.jsonl"]
-    kept = [
+    rejected = [
         json.loads(line) for line in (ws.home.inbox / "rejected.jsonl").read_text().splitlines()
     ]
-    assert {one["number"] for one in kept} == {2, 3, 4, 5, 6}
+    assert {line["number"] for line in rejected} == {2, 3, 4, 5, 6}
     assert any(
-        "outside its scale" in one["reason"] and '"value": 11' in one["text"] for one in kept
+        "outside its scale" in line["reason"] and '"value": 11' in line["text"] for line in rejected
     )
     assert names(ws) == ["t1"]
 

@@ -30,7 +30,7 @@ class World:
 
     def prompt(self, *texts: str, system: str | None = None) -> str:
         chain = [("system", system)] if system else []
-        chain += [(("user", "assistant")[place % 2], text) for place, text in enumerate(texts)]
+        chain += [(("user", "assistant")[index % 2], text) for index, text in enumerate(texts)]
         parent: str | None = None
         for role, text in chain:
             content = {"content": text}
@@ -97,7 +97,7 @@ class World:
         external = more.pop("id", f"f{self.clock}")
         feedback_id = self._id("fbk", external)
         rater_id = self._named(schema.raters, "rat", rater, kind="person", weight=weight)
-        at = START + timedelta(minutes=more.pop("at", self.clock))
+        time = START + timedelta(minutes=more.pop("at", self.clock))
         targets = more.pop("targets", [("trace", trace) for trace in traces])
         self._add(
             schema.feedback,
@@ -109,7 +109,7 @@ class World:
             name=name,
             value=value,
             rater_id=rater_id,
-            occurred_at=at,
+            occurred_at=time,
             recorded_at=more.pop("recorded", START),
             fingerprint="",
             **more,
@@ -144,14 +144,14 @@ class World:
 
     def into(self, home: Path, shuffle: Any = None) -> Workspace:
         ws = Workspace.open(Home.at(home), Sources({}, "test", {}))
-        known = {
+        rows_by_key = {
             (table, *(values[key.name] for key in table.primary_key)): (table, values)
             for table, values in self.rows
         }
-        rows = list(known.values())
+        rows = list(rows_by_key.values())
         if shuffle:
             shuffle(rows)
-        order = {table: place for place, table in enumerate(schema.metadata.sorted_tables)}
+        order = {table: index for index, table in enumerate(schema.metadata.sorted_tables)}
         rows.sort(key=lambda row: order[row[0]])
 
         def work(connection: sa.Connection) -> None:

@@ -262,7 +262,8 @@ class TestTimes:
             line,
             line | {"id": "t2", "occurred_at": "2026-07-05T08:30:00+01:00"},
         )
-        agent = f"a{len(options)}{'-'.join(options)[:20].replace('/', '-').replace('+', 'p').replace(':', '-').lower()}"
+        name = "-".join(options)[:20].replace("/", "-").replace("+", "p").replace(":", "-")
+        agent = f"a{len(options)}{name.lower()}"
         code, out, err = command_line(
             "import", "jsonl", str(path), "--agent", agent, "--json", *options
         )

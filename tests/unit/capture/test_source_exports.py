@@ -32,11 +32,11 @@ def reason(name: str, row: dict[str, Any]) -> str:
 
 
 def traces(records: list[AnyRecord]) -> list[TraceRecord]:
-    return [one for one in records if isinstance(one, TraceRecord)]
+    return [record for record in records if isinstance(record, TraceRecord)]
 
 
-def said(records: list[AnyRecord]) -> list[tuple[str, Any]]:
-    return [(one.kind, one.value) for one in records if isinstance(one, FeedbackRecord)]
+def feedback_in(records: list[AnyRecord]) -> list[tuple[str, Any]]:
+    return [(record.kind, record.value) for record in records if isinstance(record, FeedbackRecord)]
 
 
 class TestOpenWebUI:
@@ -104,7 +104,7 @@ class TestOpenWebUI:
     def test_the_rated_message_is_the_trace_and_what_came_before_it_the_prompt(self) -> None:
         (trace, thumb) = read("openwebui", self.row())
         assert isinstance(trace, TraceRecord)
-        assert [(one["role"], one["content"]) for one in trace.input] == [
+        assert [(message["role"], message["content"]) for message in trace.input] == [
             ("user", "Hi"),
             ("assistant", "Hello!"),
             ("user", "Is it wet?"),
@@ -126,7 +126,7 @@ class TestOpenWebUI:
 
     @pytest.mark.parametrize(("rating", "up"), [(1, True), (-1, False), ("1", True), ("-1", False)])
     def test_a_rating_is_a_thumb(self, rating: Any, up: bool) -> None:
-        assert said(read("openwebui", self.row({"rating": rating}))) == [("thumb", up)]
+        assert feedback_in(read("openwebui", self.row({"rating": rating}))) == [("thumb", up)]
 
     def test_details_are_a_rating_of_ten_and_a_comment_stays_with_them(self) -> None:
         row = self.row(
@@ -138,21 +138,23 @@ class TestOpenWebUI:
                 "tags": ["style"],
             }
         )
-        (found,) = [one for one in read("openwebui", row) if isinstance(one, FeedbackRecord)]
-        assert (found.kind, found.value, found.comment) == ("rating", 7, "long")
-        assert found.scale and (found.scale.min, found.scale.max) == (1, 10)
-        assert found.metadata == {"reason": "too_verbose", "tags": ["style"]}
+        (feedback,) = [
+            record for record in read("openwebui", row) if isinstance(record, FeedbackRecord)
+        ]
+        assert (feedback.kind, feedback.value, feedback.comment) == ("rating", 7, "long")
+        assert feedback.scale and (feedback.scale.min, feedback.scale.max) == (1, 10)
+        assert feedback.metadata == {"reason": "too_verbose", "tags": ["style"]}
 
     def test_an_edited_answer_is_a_correction_of_the_original(self) -> None:
         records = read("openwebui", self.row(originalContent="Yess."))
         assert traces(records)[0].output == "Yess."
-        assert ("correction", "Yes.") in said(records)
+        assert ("correction", "Yes.") in feedback_in(records)
 
     def test_named_siblings_are_preferred_over_or_less(self) -> None:
         for rating, ranking in ((1, [[0], [1]]), (-1, [[1], [0]])):
             records = read("openwebui", self.row({"rating": rating, "sibling_model_ids": ["m2"]}))
-            assert [one.output for one in traces(records)] == ["Yes.", "No."]
-            assert said(records)[-1] == ("preference", {"ranking": ranking})
+            assert [trace.output for trace in traces(records)] == ["Yes.", "No."]
+            assert feedback_in(records)[-1] == ("preference", {"ranking": ranking})
         assert len(traces(read("openwebui", self.row({"sibling_model_ids": ["m3"]})))) == 1
 
     def test_without_a_snapshot_the_feedback_waits_for_its_trace(self) -> None:
@@ -165,10 +167,10 @@ class TestOpenWebUI:
     def test_a_changed_rating_is_another_one(self) -> None:
         first, later = self.row(), self.row({"rating": -1}) | {"updated_at": 1767600999}
         names = [
-            one.id
+            record.id
             for row in (first, later)
-            for one in read("openwebui", row)
-            if isinstance(one, FeedbackRecord)
+            for record in read("openwebui", row)
+            if isinstance(record, FeedbackRecord)
         ]
         assert len(set(names)) == 2
 
@@ -176,7 +178,7 @@ class TestOpenWebUI:
         chat = self.row(annotation={"rating": -1, "comment": "wrong"}, feedbackId="f7")["snapshot"][
             "chat"
         ]
-        assert said(read("openwebui", chat)) == [("thumb", False)]
+        assert feedback_in(read("openwebui", chat)) == [("thumb", False)]
         assert "none of its messages was rated" in reason(
             "openwebui", self.row()["snapshot"]["chat"]
         )
@@ -185,10 +187,10 @@ class TestOpenWebUI:
         row = self.row({"sibling_model_ids": ["m2"]})
         messages = row["snapshot"]["chat"]["chat"]["history"]["messages"]
         messages["e"] |= {"content": "", "error": {"content": "boom"}}
-        assert said(read("openwebui", row)) == [("thumb", True)]
+        assert feedback_in(read("openwebui", row)) == [("thumb", True)]
         chat = row["snapshot"]["chat"]
         messages["e"]["annotation"] = messages["d"]["annotation"] = {"rating": 1}
-        assert said(read("openwebui", chat)) == [("thumb", True)]
+        assert feedback_in(read("openwebui", chat)) == [("thumb", True)]
 
     def test_in_an_arena_the_model_is_the_one_that_was_chosen(self) -> None:
         row = self.row({"sibling_model_ids": ["m2"]}, model="arena-model", selectedModelId="m1")
@@ -197,20 +199,21 @@ class TestOpenWebUI:
             "selectedModelId": "m2",
         }
         records = read("openwebui", row)
-        assert [one.steps[0].served_model for one in traces(records)] == ["m1", "m2"] and said(
-            records
-        )[-1][0] == "preference"
+        assert [trace.steps[0].served_model for trace in traces(records)] == [
+            "m1",
+            "m2",
+        ] and feedback_in(records)[-1][0] == "preference"
 
     def test_a_thumb_that_was_turned_in_a_chat_is_another_one(self) -> None:
-        given = [
+        chats = [
             self.row(annotation={"rating": rating}, feedbackId="f7")["snapshot"]["chat"]
             for rating in (1, -1, -1)
         ]
         names = [
-            one.id
-            for chat in given
-            for one in read("openwebui", chat)
-            if isinstance(one, FeedbackRecord)
+            record.id
+            for chat in chats
+            for record in read("openwebui", chat)
+            if isinstance(record, FeedbackRecord)
         ]
         assert names[0] != names[1] == names[2]
 
@@ -249,7 +252,7 @@ class TestLangfuse:
         return {"trace": base | more, "observations": []}
 
     @pytest.mark.parametrize(
-        "given",
+        "text",
         [
             "What?",
             '"What?"',
@@ -262,12 +265,12 @@ class TestLangfuse:
             {"args": ["What?"], "kwargs": {}},
         ],
     )
-    def test_an_input_of_any_framework_is_opened(self, given: Any) -> None:
-        (trace,) = traces(read("langfuse", self.trace(input=given)))
+    def test_an_input_of_any_framework_is_opened(self, text: Any) -> None:
+        (trace,) = traces(read("langfuse", self.trace(input=text)))
         assert trace.input == [{"role": "user", "content": "What?"}]
 
     @pytest.mark.parametrize(
-        "given",
+        "text",
         [
             "That.",
             '"That."',
@@ -284,28 +287,28 @@ class TestLangfuse:
             ],
         ],
     )
-    def test_an_output_of_any_framework_is_opened(self, given: Any) -> None:
-        assert traces(read("langfuse", self.trace(output=given)))[0].output == "That."
+    def test_an_output_of_any_framework_is_opened(self, text: Any) -> None:
+        assert traces(read("langfuse", self.trace(output=text)))[0].output == "That."
 
     def test_a_metric_of_unknown_direction_teaches_nothing_and_is_kept(self) -> None:
         for name, value in (("toxicity", 0.8), ("hallucination", 1)):
-            assert said(read("langfuse", self.score(name=name, value=value, source="EVAL"))) == [
-                ("label", f"{value:g}")
-            ]
+            assert feedback_in(
+                read("langfuse", self.score(name=name, value=value, source="EVAL"))
+            ) == [("label", f"{value:g}")]
 
     def test_opinions_are_known_by_name_and_by_what_a_person_says(self) -> None:
-        assert said(read("langfuse", self.score())) == [("thumb", True)]
-        assert said(read("langfuse", self.score(name="user_feedback", value=0))) == [
+        assert feedback_in(read("langfuse", self.score())) == [("thumb", True)]
+        assert feedback_in(read("langfuse", self.score(name="user_feedback", value=0))) == [
             ("thumb", False)
         ]
-        assert said(read("langfuse", self.score(name="helpful", value=1, dataType="BOOLEAN"))) == [
-            ("label", True)
-        ]
+        assert feedback_in(
+            read("langfuse", self.score(name="helpful", value=1, dataType="BOOLEAN"))
+        ) == [("label", True)]
         assert "--scale quality=LOW:HIGH" in reason("langfuse", self.score(name="quality", value=4))
-        told: Any = SOURCES.get("langfuse")
-        told = told.with_mapping({"score": "brand fit"}, {"brand fit": (1.0, 10.0)})
-        (found,) = told.parse(self.score(name="brand fit", value=4))
-        assert (found.kind, found.value, found.scale.max) == ("score", 4, 10)
+        source: Any = SOURCES.get("langfuse")
+        source = source.with_mapping({"score": "brand fit"}, {"brand fit": (1.0, 10.0)})
+        (parsed,) = source.parse(self.score(name="brand fit", value=4))
+        assert (parsed.kind, parsed.value, parsed.scale.max) == ("score", 4, 10)
 
     def test_table_rows_in_both_spellings_and_pages_of_the_api(self) -> None:
         snake = {
@@ -317,9 +320,14 @@ class TestLangfuse:
             "source": "ANNOTATION",
             "author_user_id": "ann",
         }
-        (found,) = read("langfuse", snake)
-        assert isinstance(found, FeedbackRecord)
-        assert (found.kind, found.value, found.rater and found.rater.id, found.targets[0].id) == (
+        (records,) = read("langfuse", snake)
+        assert isinstance(records, FeedbackRecord)
+        assert (
+            records.kind,
+            records.value,
+            records.rater and records.rater.id,
+            records.targets[0].id,
+        ) == (
             "rating",
             4,
             "ann",
@@ -327,9 +335,9 @@ class TestLangfuse:
         )
         session = self.score(traceId=None, sessionId="x")
         assert [
-            one.targets[0].kind
-            for one in read("langfuse", session)
-            if isinstance(one, FeedbackRecord)
+            record.targets[0].kind
+            for record in read("langfuse", session)
+            if isinstance(record, FeedbackRecord)
         ] == ["session"]
 
     def test_an_element_of_a_page_costs_no_other(self, tmp_path: Path) -> None:
@@ -346,14 +354,14 @@ class TestLangfuse:
             json.dumps(page) + "\n" + json.dumps(self.score(id="s3")) + "\n"
         )
         items = list(SOURCES.get("langfuse").read(path, lambda position: None))
-        assert [type(one) for one in items] == [Line, Refused, Refused, Line, Line]
-        assert [one.number for one in items] == [1, 2, 3, 4, 5]
+        assert [type(item) for item in items] == [Line, Refused, Refused, Line, Line]
+        assert [item.number for item in items] == [1, 2, 3, 4, 5]
 
     def test_a_score_that_was_changed_is_another_one(self) -> None:
-        at = {"timestamp": "2026-01-05T09:00:00Z"}
-        given = [at, at, at | {"updatedAt": "2026-01-06T09:00:00Z"}]
+        times = {"timestamp": "2026-01-05T09:00:00Z"}
+        forms = [times, times, times | {"updatedAt": "2026-01-06T09:00:00Z"}]
         first, again, later = (
-            one for more in given for one in read("langfuse", self.score(**more))
+            record for more in forms for record in read("langfuse", self.score(**more))
         )
         assert (
             first.id == again.id != later.id
@@ -386,14 +394,14 @@ class TestLangfuse:
         assert (len(raw["observations"]), len(raw["trace"]["scores"])) == (steps, scores)
         (item,) = SOURCES.get("langfuse").read(path, lambda position: None)
         assert isinstance(item, Line), item
-        trace, *given = item.records
+        trace, *feedback = item.records
         assert isinstance(trace, TraceRecord)
         assert (trace.id, len(trace.steps)) == (raw["trace"]["id"], steps)
-        assert sum(one.kind == "tool" for one in trace.steps) == sum(
-            one["type"] == "TOOL" for one in raw["observations"]
+        assert sum(step.kind == "tool" for step in trace.steps) == sum(
+            observation["type"] == "TOOL" for observation in raw["observations"]
         )
         assert trace.output and not trace.output.startswith("null")
-        kinds = [one.kind for one in given if isinstance(one, FeedbackRecord)]
+        kinds = [record.kind for record in feedback if isinstance(record, FeedbackRecord)]
         assert kinds == ["label"] * scores + ["correction"] * corrections
 
 
@@ -413,7 +421,7 @@ class TestOpenAI:
         records = read("openai", row)
         (trace,) = traces(records)
         assert (len(trace.input), trace.output, trace.metadata) == (2, "4", {"tools": tools})
-        assert said(records) == [("label", True)]
+        assert feedback_in(records) == [("label", True)]
         older = read("openai", {"messages": row["messages"], "functions": [{"name": "add"}]})
         assert traces(older)[0].metadata == {"tools": tools}
 
@@ -423,14 +431,14 @@ class TestOpenAI:
             "content": None,
             "function_call": {"name": "look_up", "arguments": "{}"},
         }
-        asked, told = (
+        asked, later = (
             {"role": "user", "content": "Hours?"},
             {"role": "function", "name": "look_up", "content": "9-17"},
         )
         (trace, *_) = traces(
             read(
                 "openai",
-                {"messages": [asked, call, told, {"role": "assistant", "content": "Nine."}]},
+                {"messages": [asked, call, later, {"role": "assistant", "content": "Nine."}]},
             )
         )
         assert (
@@ -441,7 +449,7 @@ class TestOpenAI:
 
     def test_weight_zero_says_nothing(self) -> None:
         assert (
-            said(
+            feedback_in(
                 read(
                     "openai",
                     {"messages": [self.ASKED, {"role": "assistant", "content": "5", "weight": 0}]},
@@ -460,8 +468,8 @@ class TestOpenAI:
             {"input": {"messages": [self.ASKED], "tools": [], "parallel_tool_calls": True}}
             | outputs,
         )
-        assert [one.output for one in traces(records)] == ["4", "5"]
-        assert said(records) == [("preference", {"ranking": [[0], [1]]})]
+        assert [trace.output for trace in traces(records)] == ["4", "5"]
+        assert feedback_in(records) == [("preference", {"ranking": [[0], [1]]})]
 
     def test_what_cannot_be_is_refused(self) -> None:
         assert "no answer of the assistant" in reason("openai", {"messages": [self.ASKED]})
@@ -491,7 +499,7 @@ class TestTrl:
             )
             records = read("trl", row)
             assert (traces(records)[0].input, traces(records)[0].output) == (self.CHAT[0], "Hello!")
-            assert said(records) == [wanted]
+            assert feedback_in(records) == [wanted]
         assert traces(read("trl", {"prompt": prompt}))[0].output is None
 
     def test_pairs_with_and_without_a_prompt(self) -> None:
@@ -500,7 +508,7 @@ class TestTrl:
             {"chosen": "Hi Hello!", "rejected": "Hi What?"},
         ):
             records = read("trl", row)
-            assert [one.output for one in traces(records)] == ["Hello!", "What?"]
+            assert [trace.output for trace in traces(records)] == ["Hello!", "What?"]
             assert SOURCES.get("preference").claims(row) and not SOURCES.get("trl").claims(row)
 
     def test_stepwise_completions_are_judged_steps(self) -> None:
@@ -510,12 +518,14 @@ class TestTrl:
             "labels": [True, False],
         }
         records = read("trl", row)
-        given = [one for one in records if isinstance(one, FeedbackRecord)]
-        assert [(one.targets[0].kind, one.targets[0].step, one.value) for one in given] == [
+        feedback = [record for record in records if isinstance(record, FeedbackRecord)]
+        assert [
+            (record.targets[0].kind, record.targets[0].step, record.value) for record in feedback
+        ] == [
             ("step", 0, True),
             ("step", 1, False),
         ]
-        assert [one.output for one in traces(records)[0].steps[:2]] == row["completions"]
+        assert [step.output for step in traces(records)[0].steps[:2]] == row["completions"]
         assert "1 labels for 2 completions" in reason("trl", row | {"labels": [True]})
 
     def test_a_bare_text_says_why_it_cannot_be_used(self) -> None:
@@ -562,15 +572,15 @@ def test_wrong_types_anywhere_are_refused_in_words(name: str) -> None:
     def spoilt(value: Any, bad: Any) -> list[Any]:
         if isinstance(value, dict):
             return [
-                value | {key: one}
+                value | {key: spoilt_part}
                 for key, part in value.items()
-                for one in (bad, *spoilt(part, bad))
+                for spoilt_part in (bad, *spoilt(part, bad))
             ]
         if isinstance(value, list):
             return [
-                [*value[:at], one, *value[at + 1 :]]
-                for at, part in enumerate(value)
-                for one in (bad, *spoilt(part, bad))
+                [*value[:index], spoilt_part, *value[index + 1 :]]
+                for index, part in enumerate(value)
+                for spoilt_part in (bad, *spoilt(part, bad))
             ]
         return []
 

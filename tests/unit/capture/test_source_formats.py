@@ -31,9 +31,9 @@ def split(
     records: list[AnyRecord],
 ) -> tuple[list[TraceRecord], list[FeedbackRecord], list[CaseRecord]]:
     return (
-        [one for one in records if isinstance(one, TraceRecord)],
-        [one for one in records if isinstance(one, FeedbackRecord)],
-        [one for one in records if isinstance(one, CaseRecord)],
+        [record for record in records if isinstance(record, TraceRecord)],
+        [record for record in records if isinstance(record, FeedbackRecord)],
+        [record for record in records if isinstance(record, CaseRecord)],
     )
 
 
@@ -209,11 +209,11 @@ class TestCollector:
     }
 
     def signals(self, **more: Any) -> list[tuple[str, Any]]:
-        traces, given, _ = split(feedback_jsonl.parse(self.LINE | more))
-        assert [one.output for one in traces] == ["r"]
-        assert {one.targets[0].id for one in given} == {traces[0].external_id}
-        assert {one.occurred_at for one in given} == {traces[0].occurred_at}
-        return [(one.kind, one.value) for one in given]
+        traces, feedback, _ = split(feedback_jsonl.parse(self.LINE | more))
+        assert [trace.output for trace in traces] == ["r"]
+        assert {record.targets[0].id for record in feedback} == {traces[0].external_id}
+        assert {record.occurred_at for record in feedback} == {traces[0].occurred_at}
+        return [(record.kind, record.value) for record in feedback]
 
     def test_null_beside_a_thumb_is_fine(self) -> None:
         assert self.signals() == [("thumb", True)]
@@ -259,7 +259,7 @@ class TestPreference:
 
     USER: ClassVar[dict[str, Any]] = {"role": "user", "content": "Hi"}
 
-    def said(self, text: str) -> dict[str, str]:
+    def feedback(self, text: str) -> dict[str, str]:
         return {"role": "assistant", "content": text}
 
     def test_the_same_pair_in_every_form(self) -> None:
@@ -267,21 +267,24 @@ class TestPreference:
         assert self.pair(prompt="Hi", chosen="Hello!", rejected="What?") == wanted
         assert (
             self.pair(
-                prompt=[self.USER], chosen=[self.said("Hello!")], rejected=[self.said("What?")]
+                prompt=[self.USER],
+                chosen=[self.feedback("Hello!")],
+                rejected=[self.feedback("What?")],
             )
             == wanted
         )
         assert (
             self.pair(
                 prompt="Hi",
-                chosen=[self.USER, self.said("Hello!")],
-                rejected=[self.USER, self.said("What?")],
+                chosen=[self.USER, self.feedback("Hello!")],
+                rejected=[self.USER, self.feedback("What?")],
             )
             == wanted
         )
         assert (
             self.pair(
-                chosen=[self.USER, self.said("Hello!")], rejected=[self.USER, self.said("What?")]
+                chosen=[self.USER, self.feedback("Hello!")],
+                rejected=[self.USER, self.feedback("What?")],
             )
             == wanted
         )
@@ -358,9 +361,13 @@ class TestPreference:
         traces, judged, _ = split(preference.parse(row))
         assert [trace.output for trace in traces] == ["True", "True."]
         assert traces[0].input == [{"role": "user", "content": "i\n\nx"}]
-        found = {one.rater.id: one.value["ranking"] for one in judged if one.rater}
-        assert found == {"annotator1": [[0], [1]], "annotator2": [[0, 1]], "annotator3": [[1], [0]]}
-        assert len({one.external_id for one in judged}) == 3
+        rankings = {record.rater.id: record.value["ranking"] for record in judged if record.rater}
+        assert rankings == {
+            "annotator1": [[0], [1]],
+            "annotator2": [[0, 1]],
+            "annotator3": [[1], [0]],
+        }
+        assert len({record.external_id for record in judged}) == 3
 
 
 class TestGraded:
@@ -373,12 +380,16 @@ class TestGraded:
 
     def test_case_traces_and_labels(self) -> None:
         traces, labels, cases = split(graded.parse(self.ROW))
-        assert [(one.reference, one.checker) for one in cases] == [("1007", "exact_answer")]
-        assert [(one.steps[0].served_model, one.steps[0].model, one.case) for one in traces] == [
+        assert [(case.reference, case.checker) for case in cases] == [("1007", "exact_answer")]
+        assert [
+            (trace.steps[0].served_model, trace.steps[0].model, trace.case) for trace in traces
+        ] == [
             ("m1", None, cases[0].external_id),
             ("m2", None, cases[0].external_id),
         ]
-        assert [(one.name, one.value, one.rater and one.rater.kind) for one in labels] == [
+        assert [
+            (label.name, label.value, label.rater and label.rater.kind) for label in labels
+        ] == [
             ("correct", True, "reference"),
             ("correct", False, "reference"),
         ]
@@ -437,7 +448,10 @@ def test_the_real_files_are_read_to_the_last_line(
     assert [item.number for item in items] == list(range(1, lines + 1))
     assert (
         Counter(
-            type(one).__name__ for item in items if isinstance(item, Line) for one in item.records
+            type(record).__name__
+            for item in items
+            if isinstance(item, Line)
+            for record in item.records
         )
         == counts
     )
@@ -450,12 +464,14 @@ def test_pandalm_keeps_ties_and_disagreement() -> None:
     ties = disagreements = 0
     for item, row in zip(items, rows, strict=True):
         assert isinstance(item, Line)
-        rankings = [one.value["ranking"] for one in item.records if isinstance(one, FeedbackRecord)]
+        rankings = [
+            record.value["ranking"] for record in item.records if isinstance(record, FeedbackRecord)
+        ]
         assert rankings == [
             {0: [[0, 1]], 1: [[0], [1]], 2: [[1], [0]]}[row[f"annotator{n}"]] for n in (1, 2, 3)
         ]
         ties += rankings.count([[0, 1]])
-        disagreements += any(one != rankings[0] for one in rankings)
+        disagreements += any(ranking != rankings[0] for ranking in rankings)
     assert ties > 30
     assert disagreements > 30
 
@@ -471,10 +487,10 @@ def test_hh_answers_are_the_end_of_the_dialogue() -> None:
         row = json.loads(text)
         traces, _, _ = split(item.records)
         for trace, key in zip(traces, ("chosen", "rejected"), strict=True):
-            said = "".join(
+            dialogue = "".join(
                 f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}"
                 for m in trace.input
             )
             assert "".join(row[key].split()) == "".join(
-                f"{said}\n\nAssistant: {trace.output}".split()
+                f"{dialogue}\n\nAssistant: {trace.output}".split()
             )

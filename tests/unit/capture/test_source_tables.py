@@ -35,10 +35,10 @@ def write(path: Path, text: str) -> Path:
 
 def flat(path: Path, name: str = "csv", **options: Any) -> list[Any]:
     return [
-        one
+        record
         for item in items(path, name, **options)
         if isinstance(item, Line)
-        for one in item.records
+        for record in item.records
     ]
 
 
@@ -49,14 +49,14 @@ class TestCsv:
             'Question,Answer,Stars,user id,topic\n"How, '
             '""so""?","Like\nthis.",5,c1,x\nWhy?,So.,2,,y\n',
         )
-        found = detect(path)
-        assert (found.source, found.mapping[0]) == (
+        detection = detect(path)
+        assert (detection.source, detection.mapping[0]) == (
             "csv",
             "prompt <- Question (guessed from its name)",
         )
         assert (
             "rating <- Stars (guessed from its name, from 1 to 5 (other: --scale rating=LOW:HIGH))"
-            in found.mapping
+            in detection.mapping
         )
         trace, rating, other, _ = flat(path)
         assert isinstance(trace, TraceRecord) and isinstance(rating, FeedbackRecord)
@@ -107,13 +107,15 @@ class TestCsv:
             tmp_path / "r.csv",
             "prompt,response,thumb,comment\np,r,,\np,r,maybe,\n,r,1,\np,r,,nice\n",
         )
-        found = items(path)
-        assert [type(one) for one in found] == [Line, Refused, Refused, Line]
-        assert [one.kind for one in flat(path) if isinstance(one, FeedbackRecord)] == ["comment"]
+        read_items = items(path)
+        assert [type(item) for item in read_items] == [Line, Refused, Refused, Line]
+        assert [record.kind for record in flat(path) if isinstance(record, FeedbackRecord)] == [
+            "comment"
+        ]
 
     def test_pairs_and_cases(self, tmp_path: Path) -> None:
         pair = flat(write(tmp_path / "p.csv", "question,preferred,worse,annotator\nq,a,b,ann\n"))
-        assert [getattr(one, "output", None) for one in pair[:2]] == ["a", "b"] and pair[
+        assert [getattr(trace, "output", None) for trace in pair[:2]] == ["a", "b"] and pair[
             2
         ].rater.id == "ann"
         (case,) = flat(write(tmp_path / "c.csv", "question,ground_truth\nq,42\n"))
@@ -125,14 +127,14 @@ class TestCsv:
         path = tmp_path / "r.csv"
         path.write_bytes(
             b"\xef\xbb\xbfprompt,response,thumb\r\n"
-            + b"".join(good * 300 + one for one in bad)
+            + b"".join(good * 300 + text for text in bad)
             + b"\r\n"
             + good
         )
-        found = items(path)
-        refused = [one for one in found if isinstance(one, Refused)]
-        assert [one.number for one in refused] == [302 + 301 * at for at in range(5)]
-        assert [one.reason.split(":")[0][:26] for one in refused] == [
+        read_items = items(path)
+        refused = [item for item in read_items if isinstance(item, Refused)]
+        assert [refusal.number for refusal in refused] == [302 + 301 * index for index in range(5)]
+        assert [refusal.reason.split(":")[0][:26] for refusal in refused] == [
             "it has 2 cells, the header",
             "it has 4 cells, the header",
             "it is not UTF-8",
@@ -140,7 +142,7 @@ class TestCsv:
             "it is no CSV",
         ]
         assert refused[4].text == '"p"x,r,1'
-        assert len(found) == 5 * 301 + 1
+        assert len(read_items) == 5 * 301 + 1
 
     def test_an_open_quote_does_not_eat_the_memory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -149,11 +151,11 @@ class TestCsv:
         path = write(
             tmp_path / "r.csv", 'prompt,response\np,r\n"open,r\n' + "p,r\n" * 500 + "p,r\n"
         )
-        found = items(path)
-        assert isinstance(found[0], Line)
+        read_items = items(path)
+        assert isinstance(read_items[0], Line)
         assert any(
-            isinstance(one, Refused) and "more than the 1,000 characters" in one.reason
-            for one in found
+            isinstance(item, Refused) and "more than the 1,000 characters" in item.reason
+            for item in read_items
         )
 
     def test_separators_gzip_and_no_header(self, tmp_path: Path) -> None:
@@ -176,12 +178,12 @@ class TestParquet:
         return path
 
     def test_a_table_with_types(self, tmp_path: Path) -> None:
-        at = datetime(2026, 1, 5, tzinfo=UTC)
+        time = datetime(2026, 1, 5, tzinfo=UTC)
         columns = {
             "question": ["p", "q"],
             "answer": ["r", "s"],
             "stars": [4.0, float("nan")],
-            "date": [at, None],
+            "date": [time, None],
             "raw": [b"x", None],
         }
         path = self.table(
@@ -189,7 +191,7 @@ class TestParquet:
         )
         assert detect(path).source == "parquet"
         trace, rating, other = flat(path, "parquet")
-        assert (trace.occurred_at, rating.value, other.output) == (at, 4.0, "s")
+        assert (trace.occurred_at, rating.value, other.output) == (time, 4.0, "s")
         binary = items(self.table(tmp_path / "b.parquet", columns), "parquet")
         assert (
             isinstance(binary[0], Refused)
@@ -204,9 +206,9 @@ class TestParquet:
             tmp_path / "b.parquet", {"prompt": ["p"], "completion": ["c"], "label": [False]}
         )
         assert detect(path).source == "trl"
-        assert [one.value for one in flat(path, "trl") if isinstance(one, FeedbackRecord)] == [
-            False
-        ]
+        assert [
+            record.value for record in flat(path, "trl") if isinstance(record, FeedbackRecord)
+        ] == [False]
 
     def test_broken_files_are_one_error(self, tmp_path: Path) -> None:
         whole = self.table(tmp_path / "r.parquet", {"prompt": ["p"] * 5000}).read_bytes()
@@ -234,27 +236,27 @@ class TestElements:
         random.seed(5)
         values = ["", 'a"b', "\\", "\\\\", '\\"', "[{,}]", "é\n", 3, -1.5e3, True, None, [], {}]
 
-        def some(depth: int) -> Any:
+        def value_of_depth(depth: int) -> Any:
             if depth and random.random() < 0.6:
                 return (
-                    [some(depth - 1) for _ in range(3)]
+                    [value_of_depth(depth - 1) for _ in range(3)]
                     if random.random() < 0.5
-                    else {f'k"{at}\\': some(depth - 1) for at in range(3)}
+                    else {f'k"{index}\\': value_of_depth(depth - 1) for index in range(3)}
                 )
             return random.choice(values)
 
         for _ in range(15):
-            given = [some(3) for _ in range(random.randint(0, 6))]
-            text = json.dumps(given, indent=random.choice([None, 1])).encode()
+            elements_in = [value_of_depth(3) for _ in range(random.randint(0, 6))]
+            text = json.dumps(elements_in, indent=random.choice([None, 1])).encode()
             for size in (1, 2, 3, 5, 64, 10**6):
-                assert [json.loads(piece) for piece in self.pieces(text, size)] == given
+                assert [json.loads(piece) for piece in self.pieces(text, size)] == elements_in
 
     def test_an_array_is_read_in_constant_memory(self, tmp_path: Path) -> None:
         row = json.dumps({"prompt": "p" * 2000, "response": "r" * 2000, "score": 0.5, "runId": "x"})
         path = tmp_path / "many.json"
         path.write_text("[" + ",\n".join([row] * 4_000) + "]")
         tracemalloc.start()
-        count = sum(one.row is not None for one in read_rows(path, lambda position: None))
+        count = sum(row.row is not None for row in read_rows(path, lambda position: None))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert count == 4_000
@@ -280,10 +282,10 @@ class TestDetect:
             tmp_path / "a.json",
             '[{"prompt": "Hi", "completion": "Hello!", "label": true}, {"prompt": "Hi"}, 3, 4]',
         )
-        found = sample(path, detect(path).source)
-        assert found[0] == {"number": 1, "records": ["trace: Hi -> Hello!", "thumb: true"]}
-        assert found[2]["refused"] == "it is a JSON int, not an object"
-        assert len(found) == 3
+        first_rows = sample(path, detect(path).source)
+        assert first_rows[0] == {"number": 1, "records": ["trace: Hi -> Hello!", "thumb: true"]}
+        assert first_rows[2]["refused"] == "it is a JSON int, not an object"
+        assert len(first_rows) == 3
 
     def test_options_are_pairs(self) -> None:
         assert Options.parsed(["prompt=a=b"], ["rating=1:10"]) == Options(
@@ -301,7 +303,7 @@ class TestDetect:
 
     def test_the_commands(self, tmp_path: Path, command_line: Run) -> None:
         path = write(tmp_path / "r.csv", "frage,antwort,note_\nWhy?,So.,2\n")
-        told = [
+        options = [
             "--column",
             "prompt=frage",
             "--column",
@@ -311,15 +313,15 @@ class TestDetect:
             "--scale",
             "rating=0:2",
         ]
-        shown = json.loads(command_line("import", "--detect", str(path), *told, "--json")[1])
+        shown = json.loads(command_line("import", "--detect", str(path), *options, "--json")[1])
         assert shown["source"] == "csv"
         assert shown["rows"] == [
             {"number": 2, "records": ["trace: Why? -> So.", "rating: 2.0 of 0 to 2"]}
         ]
-        plan = json.loads(command_line("plan", str(path), *told, "--json")[1])
+        plan = json.loads(command_line("plan", str(path), *options, "--json")[1])
         assert plan["read_as"][0] == "source csv: a table whose columns are known by their names"
         assert plan["traces"] == 1
         stored = json.loads(
-            command_line("import", "csv", str(path), "--agent", "a", *told, "--json")[1]
+            command_line("import", "csv", str(path), "--agent", "a", *options, "--json")[1]
         )
         assert stored["records"] == {"trace": 1, "feedback": 1, "rating": 1}

@@ -25,15 +25,16 @@ def records(name: str, path: Path) -> list[AnyRecord]:
     assert all(isinstance(item, Line) for item in items), [
         item for item in items if isinstance(item, Refused)
     ][:3]
-    return [one for item in items if isinstance(item, Line) for one in item.records]
+    return [record for item in items if isinstance(item, Line) for record in item.records]
 
 
-def kinds(found: list[AnyRecord]) -> Counter[str]:
+def kinds(all_records: list[AnyRecord]) -> Counter[str]:
     """How many different ones there are of each noun."""
     return Counter(
         noun
         for noun, _ in {
-            (type(one).__name__.removesuffix("Record"), one.external_id) for one in found
+            (type(record).__name__.removesuffix("Record"), record.external_id)
+            for record in all_records
         }
     )
 
@@ -72,15 +73,15 @@ class TestN3:
     def test_a_dataset_of_the_server_keeps_the_scale_that_it_was_brought_to(self) -> None:
         scores = [-1, -0.5, 0, 0.5, 1]
         examples = [
-            {"prompt": f"p{at}", "response": "r", "score": score, "run_id": f"r{at}"}
-            for at, score in enumerate(scores)
+            {"prompt": f"p{index}", "response": "r", "score": score, "run_id": f"r{index}"}
+            for index, score in enumerate(scores)
         ]
-        found = [
-            one
-            for one in item("n3", {"examples": examples, "max_length": 512}).records
-            if isinstance(one, FeedbackRecord)
+        feedback = [
+            record
+            for record in item("n3", {"examples": examples, "max_length": 512}).records
+            if isinstance(record, FeedbackRecord)
         ]
-        assert [(one.value, one.scale and one.scale.min) for one in found] == [
+        assert [(record.value, record.scale and record.scale.min) for record in feedback] == [
             (score, -1) for score in scores
         ]
 
@@ -107,21 +108,21 @@ class TestFeedbackJsonl:
         "metadata": {},
     }
 
-    def said(self, **more: Any) -> list[tuple[str, Any]]:
+    def feedback(self, **more: Any) -> list[tuple[str, Any]]:
         return [
-            (one.kind, one.value)
-            for one in item("feedback_jsonl", self.ROW | more).records
-            if isinstance(one, FeedbackRecord)
+            (record.kind, record.value)
+            for record in item("feedback_jsonl", self.ROW | more).records
+            if isinstance(record, FeedbackRecord)
         ]
 
     def test_defect_3c1_a_null_rating_beside_a_thumb_is_no_opinion(self) -> None:
-        assert self.said() == [("thumb", True)]
+        assert self.feedback() == [("thumb", True)]
 
     def test_defect_3c2_a_correction_is_kept_and_a_rating_of_three_is_not_bad(self) -> None:
-        assert self.said(feedback_type="correction", correction="better") == [
+        assert self.feedback(feedback_type="correction", correction="better") == [
             ("correction", "better")
         ]
-        assert self.said(feedback_type="rating", rating=3) == [("rating", 3)]
+        assert self.feedback(feedback_type="rating", rating=3) == [("rating", 3)]
 
     def test_defect_3c3_a_bad_line_kills_nothing(self, tmp_path: Path) -> None:
         path = tmp_path / "feedback.jsonl"
@@ -129,7 +130,7 @@ class TestFeedbackJsonl:
             "\n".join([json.dumps(self.ROW), "{broken", json.dumps(self.ROW | {"query": "other"})])
         )
         assert [
-            type(one) for one in SOURCES.get("feedback_jsonl").read(path, lambda position: None)
+            type(item) for item in SOURCES.get("feedback_jsonl").read(path, lambda position: None)
         ] == [Line, Refused, Line]
 
     def test_who_and_where_stand_in_the_metadata(self) -> None:
@@ -145,10 +146,11 @@ class TestFeedbackJsonl:
         assert isinstance(refused, Refused) and "is no id" in refused.reason
 
     @pytest.mark.parametrize(
-        "at", ["2026-01-05 09:12:44", "2026-01-05T09:12:44.120000", "2026-01-05 09:12:44.120000"]
+        "written",
+        ["2026-01-05 09:12:44", "2026-01-05T09:12:44.120000", "2026-01-05 09:12:44.120000"],
     )
-    def test_times_of_both_spellings_are_utc(self, at: str) -> None:
-        trace = item("feedback_jsonl", self.ROW | {"timestamp": at}).records[0]
+    def test_times_of_both_spellings_are_utc(self, written: str) -> None:
+        trace = item("feedback_jsonl", self.ROW | {"timestamp": written}).records[0]
         assert (
             trace.occurred_at.isoformat().startswith("2026-01-05T09:12:44")
             and trace.occurred_at.tzinfo
@@ -157,20 +159,22 @@ class TestFeedbackJsonl:
 
 def test_tau_runs() -> None:
     path = public_data("agent-trajectories/tau-bench-gpt4o-airline.jsonl")
-    raw, found = lines(path), records("tau", path)
-    assert kinds(found) == {
-        "Case": len({one["task_id"] for one in raw}),
+    raw, all_records = lines(path), records("tau", path)
+    assert kinds(all_records) == {
+        "Case": len({row["task_id"] for row in raw}),
         "Trace": len(raw),
         "Feedback": len(raw),
     }
-    rewards = [one.value for one in found if isinstance(one, FeedbackRecord)]
-    assert (rewards, sum(rewards)) == ([one["reward"] for one in raw], 33)
+    rewards = [record.value for record in all_records if isinstance(record, FeedbackRecord)]
+    assert (rewards, sum(rewards)) == ([row["reward"] for row in raw], 33)
     assert all(
-        one.rater and one.rater.kind == "checker"
-        for one in found
-        if isinstance(one, FeedbackRecord)
+        record.rater and record.rater.kind == "checker"
+        for record in all_records
+        if isinstance(record, FeedbackRecord)
     )
-    for row, trace in zip(raw, (one for one in found if isinstance(one, TraceRecord)), strict=True):
+    for row, trace in zip(
+        raw, (record for record in all_records if isinstance(record, TraceRecord)), strict=True
+    ):
         roles = Counter(message["role"] for message in row["traj"])
         steps = Counter(step.kind for step in trace.steps)
         assert (steps["llm"], steps["tool"] + steps["reasoning"]) == (
@@ -183,12 +187,16 @@ def test_tau_runs() -> None:
             if step.kind == "llm" and step.input
             for message in step.input["messages"]
         ]
-        after = next(at for at, message in enumerate(row["traj"]) if message["role"] == "assistant")
-        last = max(at for at, message in enumerate(row["traj"]) if message["role"] == "assistant")
+        after = next(
+            index for index, message in enumerate(row["traj"]) if message["role"] == "assistant"
+        )
+        last = max(
+            index for index, message in enumerate(row["traj"]) if message["role"] == "assistant"
+        )
         assert len(heard) == sum(
             message["role"] != "assistant" for message in row["traj"][after:last]
         )
-    by_case = Counter(one.case for one in found if isinstance(one, TraceRecord))
+    by_case = Counter(record.case for record in all_records if isinstance(record, TraceRecord))
     assert set(by_case.values()) == {4}
 
 
@@ -206,11 +214,11 @@ def test_tau_runs() -> None:
 )
 def test_bfcl_questions_with_their_expected_calls(name: str) -> None:
     path = public_data(f"tool-calls/bfcl-v4-{name}.jsonl")
-    raw, found = lines(path), records("bfcl", path)
-    assert kinds(found) == {"Case": len(raw), "Trace": len(raw)}
+    raw, all_records = lines(path), records("bfcl", path)
+    assert kinds(all_records) == {"Case": len(raw), "Trace": len(raw)}
     beside = path.with_name(f"bfcl-v4-{name}-expected.jsonl")
-    expected = {one["id"]: one["ground_truth"] for one in lines(beside)} if beside.exists() else {}
-    for row, case, trace in zip(raw, found[::2], found[1::2], strict=True):
+    expected = {row["id"]: row["ground_truth"] for row in lines(beside)} if beside.exists() else {}
+    for row, case, trace in zip(raw, all_records[::2], all_records[1::2], strict=True):
         assert isinstance(case, CaseRecord) and isinstance(trace, TraceRecord)
         assert (case.id, case.checker, case.reference) == (
             row["id"],
@@ -219,10 +227,12 @@ def test_bfcl_questions_with_their_expected_calls(name: str) -> None:
         )
         assert len(case.input) == sum(map(len, row["question"]))
         assert [tool["function"]["name"] for tool in (trace.metadata or {}).get("tools", [])] == [
-            one["name"] for one in row.get("function", [])
+            function["name"] for function in row.get("function", [])
         ]
         calls = [
-            call for one in case.reference for call in (one if isinstance(one, list) else [one])
+            call
+            for expectation in case.reference
+            for call in (expectation if isinstance(expectation, list) else [expectation])
         ]
         assert sum(step.kind == "tool" for step in trace.steps) == len(calls)
 
@@ -257,9 +267,9 @@ def test_code_tasks_keep_their_tests_and_their_solutions() -> None:
         public_data("code-tasks/humaneval.jsonl"),
     )
     for name, path in (("mbpp", mbpp), ("humaneval", humaneval)):
-        raw, found = lines(path), records(name, path)
-        assert kinds(found) == {"Case": len(raw), "Trace": len(raw)}
-        for row, case, trace in zip(raw, found[::2], found[1::2], strict=True):
+        raw, all_records = lines(path), records(name, path)
+        assert kinds(all_records) == {"Case": len(raw), "Trace": len(raw)}
+        for row, case, trace in zip(raw, all_records[::2], all_records[1::2], strict=True):
             assert isinstance(case, CaseRecord) and isinstance(trace, TraceRecord)
             assert (case.checker, set(case.reference)) == (
                 "code_execution",
@@ -272,7 +282,7 @@ def test_code_tasks_keep_their_tests_and_their_solutions() -> None:
                 assert str(case.reference["entry_point"]) in first
                 assert first in case.input[0]["content"]
                 assert not [
-                    one for one in hidden if one != first and one in case.input[0]["content"]
+                    test for test in hidden if test != first and test in case.input[0]["content"]
                 ]
             else:
                 assert (
@@ -326,13 +336,15 @@ def test_the_entry_point_is_the_function_of_the_solution_that_the_tests_call(nam
 
 def test_llmfao_comparisons_of_the_crowd_and_of_the_judge() -> None:
     crowd = records("llmfao", public_data("preferences/llmfao-crowd-comparisons.csv"))
-    given = [one for one in crowd if isinstance(one, FeedbackRecord)]
-    assert kinds(crowd)["Feedback"] == len(given) == 4789
-    assert sum(len(one.value["ranking"]) == 1 for one in given) == 1823
-    assert len({one.rater.id for one in given if one.rater}) == 123
+    feedback = [record for record in crowd if isinstance(record, FeedbackRecord)]
+    assert kinds(crowd)["Feedback"] == len(feedback) == 4789
+    assert sum(len(record.value["ranking"]) == 1 for record in feedback) == 1823
+    assert len({record.rater.id for record in feedback if record.rater}) == 123
     judge = records("llmfao", public_data("preferences/llmfao-gpt4-crowd-comparisons.csv"))
-    verdicts = [one for one in judge if isinstance(one, FeedbackRecord)]
-    assert len(verdicts) == 1146 and {one.rater.kind for one in verdicts if one.rater} == {"model"}
+    verdicts = [record for record in judge if isinstance(record, FeedbackRecord)]
+    assert len(verdicts) == 1146 and {record.rater.kind for record in verdicts if record.rater} == {
+        "model"
+    }
     assert kinds(records("llmfao", public_data("preferences/llmfao-results.jsonl"))) == {
         "Trace": 786
     }
@@ -342,7 +354,7 @@ def test_mt_bench_turns_with_a_reference() -> None:
     path = public_data("prompts/mt-bench-questions.jsonl")
     raw = lines(path)
     items = list(SOURCES.get("mt_bench").read(path, lambda position: None))
-    cases = [one for item in items if isinstance(item, Line) for one in item.records]
+    cases = [record for item in items if isinstance(item, Line) for record in item.records]
     assert len(cases) == sum(len(row.get("reference", [])) for row in raw) == 48
     assert (
         sum(isinstance(item, Refused) for item in items)

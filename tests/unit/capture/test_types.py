@@ -43,8 +43,8 @@ def test_times_are_read_tolerantly(text: Any) -> None:
 
 
 @given(st.datetimes(datetime(1970, 1, 2), datetime(2100, 12, 30)), st.integers(-23, 23))
-def test_any_written_time_is_read_back(at: datetime, hours: int) -> None:
-    aware = at.replace(tzinfo=timezone(timedelta(hours=hours)))
+def test_any_written_time_is_read_back(time: datetime, hours: int) -> None:
+    aware = time.replace(tzinfo=timezone(timedelta(hours=hours)))
     if 1970 <= aware.astimezone(UTC).year <= 2100:
         assert parse_time(aware.isoformat()) == aware
         assert parse_time(str(aware)) == aware
@@ -197,10 +197,10 @@ def test_inputs_that_are_no_chat_are_refused(input: Any, why: str) -> None:
 
 
 def test_a_text_is_the_users_message_and_whole_numbers_are_ids() -> None:
-    one = TraceRecord(input="hi", id=7)
-    assert one.input == [{"role": "user", "content": "hi"}]
-    assert one.id == "7"
-    assert [step.kind for step in one.steps] == ["llm"]
+    record = TraceRecord(input="hi", id=7)
+    assert record.input == [{"role": "user", "content": "hi"}]
+    assert record.id == "7"
+    assert [step.kind for step in record.steps] == ["llm"]
 
 
 def test_steps_are_coherent() -> None:
@@ -237,14 +237,16 @@ def test_a_case_needs_something_to_judge_by() -> None:
 
 
 def test_identity_is_the_content() -> None:
-    one, same, named = (
+    record, same, named = (
         TraceRecord(input="hi"),
         TraceRecord(input=[{"content": "hi", "role": "user"}]),
         TraceRecord(input="hi", id="x", source="y"),
     )
-    assert one.name_and_fingerprint() == same.name_and_fingerprint()
-    assert named.name_and_fingerprint() == ("x", one.name_and_fingerprint()[1])
-    assert TraceRecord(input="hi", output="").name_and_fingerprint() != one.name_and_fingerprint()
+    assert record.name_and_fingerprint() == same.name_and_fingerprint()
+    assert named.name_and_fingerprint() == ("x", record.name_and_fingerprint()[1])
+    assert (
+        TraceRecord(input="hi", output="").name_and_fingerprint() != record.name_and_fingerprint()
+    )
     with pytest.raises(Unreadable, match="NaN"):
         TraceRecord(input="hi", metadata={"deep": [float("inf")]}).name_and_fingerprint()
 

@@ -28,14 +28,14 @@ ACTIONS: dict[str, dict[str, Any]] = {
 
 def line(agent: str, number: int = 0, **about: Any) -> dict[str, Any]:
     """A test line as their export writes it: whose it is has to be seen from the action."""
-    told = {"decisionId": f"{agent}-{number}", "userFeedback": None} | about
+    metadata = {"decisionId": f"{agent}-{number}", "userFeedback": None} | about
     prompt, completion = f"Instructions: {agent} {number}", json.dumps(ACTIONS[agent])
     return {
         "prompt": prompt,
         "completion": completion,
         "reward": 1.0,
         "confidence": 0.8,
-        "metadata": told,
+        "metadata": metadata,
     }
 
 
@@ -261,7 +261,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = running.get_uri()
     with psycopg.connect(url) as connection:
         connection.execute(
-            """CREATE SCHEMA app; CREATE TABLE app."Decision" (id text PRIMARY KEY, "agentType" text NOT NULL, state jsonb NOT NULL,
+            """CREATE SCHEMA app; CREATE TABLE app."Decision" (id text PRIMARY KEY,
+            "agentType" text NOT NULL, state jsonb NOT NULL,
             action jsonb NOT NULL, "userId" text, "createdAt" timestamp(3) NOT NULL);
             CREATE ROLE reader LOGIN PASSWORD 'sesame99'; GRANT USAGE ON SCHEMA app TO reader"""
         )
@@ -282,7 +283,8 @@ def count(url: str, agent: str | None = None) -> int:
 
 
 def test_prismas_parameters_are_no_business_of_the_driver(server: str) -> None:
-    prisma = f"{server}&schema=app&pgbouncer=true&connection_limit=1&pool_timeout=20&statement_cache_size=0&socket_timeout=5"
+    pool = "pgbouncer=true&connection_limit=1&pool_timeout=20&statement_cache_size=0"
+    prisma = f"{server}&schema=app&{pool}&socket_timeout=5"
     assert count(prisma) == 3
     assert (
         count(prisma, "STORER"),

@@ -448,11 +448,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = running.get_uri()
     with psycopg.connect(url) as connection:
         connection.execute(
-            """CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" text NOT NULL, state jsonb NOT NULL, action jsonb NOT NULL,
-            reward double precision, "itemId" text, "opusId" text, "userId" text NOT NULL, "modelVersion" text NOT NULL,
-            confidence double precision, reasoning text, "userFeedback" text, "userCorrection" jsonb, "feedbackAt" timestamp(3),
-            "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3), "rewardComponents" jsonb, "rewardComputedAt" timestamp(3),
-            "isTrainingData" boolean NOT NULL, "isValidationData" boolean NOT NULL, "createdAt" timestamp(3) NOT NULL,
+            """CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" text NOT NULL,
+            state jsonb NOT NULL, action jsonb NOT NULL,
+            reward double precision, "itemId" text, "opusId" text, "userId" text NOT NULL,
+            "modelVersion" text NOT NULL,
+            confidence double precision, reasoning text, "userFeedback" text,
+            "userCorrection" jsonb, "feedbackAt" timestamp(3),
+            "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3), "rewardComponents" jsonb,
+            "rewardComputedAt" timestamp(3),
+            "isTrainingData" boolean NOT NULL, "isValidationData" boolean NOT NULL,
+            "createdAt" timestamp(3) NOT NULL,
             "updatedAt" timestamp(3) NOT NULL)"""
         )
         for decision in rows():
@@ -482,7 +487,7 @@ def test_a_decision_from_a_file_and_from_the_database_is_one_trace(
 ) -> None:
     file = tmp_path / f"{name}.jsonl"
     file.write_text("".join(json.dumps(WRITERS[name](decision)) + "\n" for decision in rows()))
-    found = []
+    stored = []
     for home, sources in (
         (tmp_path / "file-first", (str(file), server)),
         (tmp_path / "table-first", (server, str(file))),
@@ -491,44 +496,46 @@ def test_a_decision_from_a_file_and_from_the_database_is_one_trace(
             for source in sources:
                 report = ingest(ws, "ocd", "decisions", path_or_address(source))
                 assert (report.read, report.refused) == (10, 0), report.refusals
-        found.append(contents(home))
-    for counted in found:
+        stored.append(contents(home))
+    for counted in stored:
         assert (counted["traces"], counted["subjects"]) == (10, 10), (
             "who is meant is filled in by the table"
         )
         assert counted["raters"] == ["ann", "decision-reward", "outcome-tracker"]
         assert counted["thumbs"] == [("ann", "2026-01-06")] * 10, "one person's word counts once"
-    assert found[0]["corrections"] == found[1]["corrections"] == 9, (
+    assert stored[0]["corrections"] == stored[1]["corrections"] == 9, (
         "all but the answer that was lost"
     )
     if name == "rows":
-        assert found[0]["texts"] == found[1]["texts"]
+        assert stored[0]["texts"] == stored[1]["texts"]
 
 
 def contents(home: Path) -> dict[str, Any]:
     with opener(home, None, "warning")() as ws, ws.db.read() as connection:
         stored = list(connection.execute(traces.select().order_by(traces.c.external_id)).mappings())
         who = {
-            one["id"]: one["external_id"] for one in connection.execute(raters.select()).mappings()
+            rater["id"]: rater["external_id"]
+            for rater in connection.execute(raters.select()).mappings()
         }
-        said = list(connection.execute(feedback.select()).mappings())
+        feedback_rows = list(connection.execute(feedback.select()).mappings())
         texts = {
-            one["id"]: one["content"] for one in connection.execute(messages.select()).mappings()
+            message["id"]: message["content"]
+            for message in connection.execute(messages.select()).mappings()
         }
         assert len(list(connection.execute(subjects.select()))) == 1
         assert len(list(connection.execute(steps.select()))) == 20
     thumbs = [
-        (who.get(one["rater_id"]), one["occurred_at"].date().isoformat())
-        for one in said
-        if one["kind"] == "thumb"
+        (who.get(row["rater_id"]), row["occurred_at"].date().isoformat())
+        for row in feedback_rows
+        if row["kind"] == "thumb"
     ]
     return {
         "traces": len(stored),
-        "subjects": sum(one["subject_id"] is not None for one in stored),
+        "subjects": sum(row["subject_id"] is not None for row in stored),
         "raters": sorted(who.values()),
         "thumbs": thumbs,
-        "texts": [(texts[one["input_id"]], one["output"]) for one in stored],
-        "corrections": sum(one["kind"] == "correction" for one in said),
+        "texts": [(texts[row["input_id"]], row["output"]) for row in stored],
+        "corrections": sum(row["kind"] == "correction" for row in feedback_rows),
     }
 
 

@@ -77,32 +77,32 @@ def records(row: dict[str, Any]) -> list[AnyRecord]:
 
 
 def trace(row: dict[str, Any]) -> TraceRecord:
-    found = records(row)[0]
-    assert isinstance(found, TraceRecord)
-    return found
+    record = records(row)[0]
+    assert isinstance(record, TraceRecord)
+    return record
 
 
-def said(row: dict[str, Any]) -> list[tuple[str, str | None, Any]]:
+def statements(row: dict[str, Any]) -> list[tuple[str, str | None, Any]]:
     return [
-        (one.kind, one.name, one.value)
-        for one in records(row)[1:]
-        if isinstance(one, FeedbackRecord)
+        (record.kind, record.name, record.value)
+        for record in records(row)[1:]
+        if isinstance(record, FeedbackRecord)
     ]
 
 
 def test_a_row_is_a_trace_with_its_decision() -> None:
-    one = trace(ROW)
-    assert [message["role"] for message in one.input] == ["system", "user"]
-    assert one.input[1]["content"] == "Instructions: \nRouting Notes: None\nItem Title: Bank"
-    assert json.loads(one.output or "") == FILER and one.steps[0].input == ROW["state"]
-    assert (one.id, one.session, one.subject) == ("d1", "item:i1", "ann")
-    decision, llm = one.steps
+    record = trace(ROW)
+    assert [message["role"] for message in record.input] == ["system", "user"]
+    assert record.input[1]["content"] == "Instructions: \nRouting Notes: None\nItem Title: Bank"
+    assert json.loads(record.output or "") == FILER and record.steps[0].input == ROW["state"]
+    assert (record.id, record.session, record.subject) == ("d1", "item:i1", "ann")
+    decision, llm = record.steps
     assert (decision.kind, decision.name, decision.output) == ("decision", "FILER", FILER)
     assert (llm.model, llm.served_model) == ("gpt-4.1-mini", None), (
         "2.C 13: what was asked for is not what served"
     )
-    assert one.metadata and one.metadata["decision"]["confidence"] == 0.8
-    assert said(ROW) == []
+    assert record.metadata and record.metadata["decision"]["confidence"] == 0.8
+    assert statements(ROW) == []
 
 
 def test_three_dialects_say_the_same_decision() -> None:
@@ -135,11 +135,11 @@ def test_three_dialects_say_the_same_decision() -> None:
     assert trace(typed).input == trace(ROW | {"state": {}}).input, (
         "a line that has the state is asked as the row is"
     )
-    told = typed | {"messages": [chats[0], {"role": "user", "content": "Bank?"}, chats[2]]}
-    assert trace(told).input == told["messages"][:2]
+    from_state = typed | {"messages": [chats[0], {"role": "user", "content": "Bank?"}, chats[2]]}
+    assert trace(from_state).input == from_state["messages"][:2]
     for row in (plain, marked, typed, plain | {"completion": FILER}):
         assert json.loads(trace(row).output or "") == FILER
-        assert said(row) == [
+        assert statements(row) == [
             ("label", "user_feedback", "CONFIRMED"),
             ("thumb", None, True),
             ("score", "decision_reward", 1.0),
@@ -190,7 +190,7 @@ def test_defect_2c16_a_partial_correction_is_the_whole_corrected_action() -> Non
     assert correction.metadata == {"partial": {"swimlane": "HOME", "priority": "LOW"}}
     assert (thumb.value, label.value, thumb.rater and thumb.rater.id) == (False, "CORRECTED", "ann")
     unchanged = ROW | {"userFeedback": "CORRECTED", "userCorrection": {"swimlane": "PROJECT"}}
-    assert [kind for kind, _, _ in said(unchanged)] == ["label", "thumb"]
+    assert [kind for kind, _, _ in statements(unchanged)] == ["label", "thumb"]
 
 
 @pytest.mark.parametrize(
@@ -261,13 +261,13 @@ def test_declared_and_live_forms_of_every_agent(
     agent: str, action: dict[str, Any], trains: bool
 ) -> None:
     corrected = {"userFeedback": "CORRECTED", "userCorrection": {"confidence": 0.1}}
-    one = trace(
+    record = trace(
         ROW
         | {"agentType": agent, "action": action, "confidence": None, "reasoning": None}
         | corrected
     )
-    assert (one.output is not None) is trains
-    assert one.metadata and one.metadata["decision"]["action"] == declared(action)
+    assert (record.output is not None) is trains
+    assert record.metadata and record.metadata["decision"]["action"] == declared(action)
     if agent != "GUARDRAIL":
         assert agent_of(action) == agent
     exported = {
@@ -281,13 +281,13 @@ def test_declared_and_live_forms_of_every_agent(
 
 
 def test_ignored_is_said_and_says_neither() -> None:
-    assert said(ROW | {"userFeedback": "IGNORED"}) == [("label", "user_feedback", "IGNORED")]
-    assert said(ROW | {"userFeedback": "OVERRIDDEN"})[1] == ("thumb", None, False)
+    assert statements(ROW | {"userFeedback": "IGNORED"}) == [("label", "user_feedback", "IGNORED")]
+    assert statements(ROW | {"userFeedback": "OVERRIDDEN"})[1] == ("thumb", None, False)
 
 
 def test_defect_2c10_a_zero_that_nothing_stands_behind_is_no_reward() -> None:
-    assert said(ROW | {"reward": 0.0, "rewardComponents": {}}) == []
-    score, components = said(
+    assert statements(ROW | {"reward": 0.0, "rewardComponents": {}}) == []
+    score, components = statements(
         ROW | {"reward": 0.0, "rewardComponents": {"immediate": {"userFeedback": 0}}}
     )
     assert score == ("score", "decision_reward", 0.0)
@@ -296,7 +296,7 @@ def test_defect_2c10_a_zero_that_nothing_stands_behind_is_no_reward() -> None:
         "decision_reward_components",
         '{"immediate": {"userFeedback": 0}}',
     )
-    assert said(ROW | {"reward": 0.0, "userFeedback": "IGNORED"})[-1] == (
+    assert statements(ROW | {"reward": 0.0, "userFeedback": "IGNORED"})[-1] == (
         "score",
         "decision_reward",
         0.0,
@@ -315,23 +315,23 @@ def test_a_stored_reward_keeps_its_scale_and_never_outvotes_a_person() -> None:
     assert score.metadata == {"components": {"delayed": {"x": -1}}}
     verdict = judge(
         "t",
-        [statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord)],
+        [statement(record) for record in records(row)[1:] if isinstance(record, FeedbackRecord)],
         LabelConfig(),
     )
     assert (verdict.good, verdict.kind) == (True, "thumb")
     assert verdict.value and verdict.value.raw == -4.5
 
 
-def statement(one: FeedbackRecord) -> Statement:
+def statement(record: FeedbackRecord) -> Statement:
     from thumbwheel.capture.types import parse_time
 
-    rater, scale = one.rater, one.scale.model_dump() if one.scale else None
+    rater, scale = record.rater, record.scale.model_dump() if record.scale else None
     weight = rater.weight if rater and rater.weight is not None else 1.0
     return Statement(
-        str(one.external_id),
-        one.kind,
-        one.name,
-        one.value,
+        str(record.external_id),
+        record.kind,
+        record.name,
+        record.value,
         scale,
         rater.id if rater else "",
         weight,
@@ -348,20 +348,21 @@ def test_outcome_metrics_reach_the_reward_of_the_decision_and_label_nothing_by_t
         "expectedTime": None,
     }
     row = ROW | {"confidence": 0.9, "userFeedback": "OVERRIDDEN", "outcomeMetrics": metrics}
-    statements = tuple(
-        statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord)
+    feedback = tuple(
+        statement(record) for record in records(row)[1:] if isinstance(record, FeedbackRecord)
     )
-    assert (
-        judge("t", [one for one in statements if one.name in metrics], LabelConfig()).good is None
+    of_metrics = [record for record in feedback if record.name in metrics]
+    assert judge("t", of_metrics, LabelConfig()).good is None
+    decision_trace = trace(row)
+    case = Case(
+        decision_trace.output or "", metadata=decision_trace.metadata or {}, feedback=feedback
     )
-    one = trace(row)
-    case = Case(one.output or "", metadata=one.metadata or {}, feedback=statements)
-    (found,) = FUNCTIONS.get("decision").create({"compatible": True}).score([case])
-    assert found.evidence["total"] == pytest.approx(-1.46) and found.value == pytest.approx(
+    (score,) = FUNCTIONS.get("decision").create({"compatible": True}).score([case])
+    assert score.evidence["total"] == pytest.approx(-1.46) and score.value == pytest.approx(
         0.135
     ), "the golden vector"
     done = ROW | {"outcomeMetrics": {"completedSuccessfully": True, "timeEfficiency": 1.6}}
-    assert said(done) == [
+    assert statements(done) == [
         ("outcome", "completedSuccessfully", True),
         ("label", "timeEfficiency", "1.6"),
     ]
@@ -375,25 +376,25 @@ def test_defect_2c11_a_retriever_without_an_item_is_rewarded_by_feedback() -> No
         "userFeedback": "CONFIRMED",
     }
     statements = tuple(
-        statement(one) for one in records(row)[1:] if isinstance(one, FeedbackRecord)
+        statement(record) for record in records(row)[1:] if isinstance(record, FeedbackRecord)
     )
-    (found,) = (
+    (score,) = (
         FUNCTIONS.get("decision")
         .create({})
         .score([Case("{}", metadata=trace(row).metadata or {}, feedback=statements)])
     )
-    assert found.status is Status.OK
+    assert score.status is Status.OK
 
 
 def judged(folder: Path, *rows: dict[str, object], **settings: object) -> dict[str, Any]:
     """The explanation of the decision after these rows were imported one after another and judged
     in preset `ocd`."""
-    given = {
+    reward_settings = {
         "preset": "ocd",
         "components": {"decision": {"settings": {"compatible": True, **settings}}},
     }
     with opener(folder / "home", None, "warning")() as ws:
-        ws.sources = Sources({"rewards": given}, "test.yaml", {})
+        ws.sources = Sources({"rewards": reward_settings}, "test.yaml", {})
         for row in rows:
             (folder / "rows.jsonl").write_text(json.dumps(row))
             assert ingest(ws, "ocd", "decisions", folder / "rows.jsonl").refused == 0
@@ -421,11 +422,11 @@ def test_a_live_storers_correction_counts_the_fields_that_it_changed(tmp_path: P
         "userFeedback": "CORRECTED",
         "userCorrection": {"integration_method": "MERGE"},
     }
-    found = judged(tmp_path, row)
-    assert found["components"]["decision"]["evidence"]["components"]["immediate.editDistance"][
+    judgement = judged(tmp_path, row)
+    assert judgement["components"]["decision"]["evidence"]["components"]["immediate.editDistance"][
         "value"
     ] == pytest.approx(-0.05)
-    assert found["reward"] == pytest.approx(0.36875)
+    assert judgement["reward"] == pytest.approx(0.36875)
 
 
 def test_a_stored_reward_comes_before_stored_components_and_those_before_feedback(
@@ -433,8 +434,8 @@ def test_a_stored_reward_comes_before_stored_components_and_those_before_feedbac
 ) -> None:
     def reward(name: str, row: dict[str, object]) -> tuple[str, float]:
         (tmp_path / name).mkdir()
-        found = judged(tmp_path / name, ROW | SAID_FIRST | row)
-        return found["components"]["decision"]["evidence"]["source"], found["reward"]
+        judgement = judged(tmp_path / name, ROW | SAID_FIRST | row)
+        return judgement["components"]["decision"]["evidence"]["source"], judgement["reward"]
 
     assert reward("stored", STORED) == ("stored reward", pytest.approx((1.63 + 2) / 4))
     assert reward("components", STORED | {"reward": None}) == (
@@ -456,8 +457,8 @@ def test_a_stored_reward_comes_before_stored_components_and_those_before_feedbac
 def test_a_word_that_comes_after_the_stored_reward_is_heard(tmp_path: Path) -> None:
     first = ROW | SAID_FIRST | STORED
     later = first | {"userFeedback": "OVERRIDDEN", "feedbackAt": "2026-01-08T08:00:00Z"}
-    found = judged(tmp_path, first, later)
-    decision = found["components"]["decision"]["evidence"]
+    judgement = judged(tmp_path, first, later)
+    decision = judgement["components"]["decision"]["evidence"]
     assert decision["source"] == "computed"
     assert decision["components"]["immediate.userFeedback"]["value"] == -0.8
     assert decision["components"]["strategic.goalAlignment"] == {"value": 0.5, "weight": 0.4}, (
@@ -469,9 +470,9 @@ def test_weights_inside_a_decision_can_be_set_and_the_stored_sum_of_the_old_ones
     tmp_path: Path,
 ) -> None:
     weights = {"FILER": {"strategic.goalAlignment": 1.0}}
-    found = judged(tmp_path, ROW | SAID_FIRST | STORED, weights=weights)
-    assert found["components"]["decision"]["evidence"]["source"] == "stored components"
-    assert found["reward"] == pytest.approx((1.0 + 0.5 + 2) / 4)
+    judgement = judged(tmp_path, ROW | SAID_FIRST | STORED, weights=weights)
+    assert judgement["components"]["decision"]["evidence"]["source"] == "stored components"
+    assert judgement["reward"] == pytest.approx((1.0 + 0.5 + 2) / 4)
 
 
 GOALS = ("Job 1 (Income)", "Job 2 (Authority)")
@@ -508,15 +509,15 @@ def test_a_filers_goal_is_the_leading_one_of_the_seven_days_before_as_other_rows
 
     def goals() -> dict[str, float | None]:
         assert command_line("reward", "run", "--agent", "ocd")[0] == 0
-        found = {}
+        alignments = {}
         for number in range(len(rows)):
             code, out, err = command_line(
                 "reward", "explain", f"g{number}", "--agent", "ocd", "--json"
             )
             assert code == 0, err
             parts = json.loads(out)["components"]["decision"]["evidence"]["components"]
-            found[f"g{number}"] = parts.get("strategic.goalAlignment", {}).get("value")
-        return found
+            alignments[f"g{number}"] = parts.get("strategic.goalAlignment", {}).get("value")
+        return alignments
 
     expected = {"g0": 0.5, "g1": 0.5, "g2": 0.0, "g3": 0.5, "g4": 0.5, "g5": None, "g6": None}
     assert command_line("import", "decisions", "rows.jsonl", "--agent", "ocd")[0] == 0
@@ -590,12 +591,12 @@ def test_what_the_owner_holds_out_is_kept_and_changes_with_the_row(tmp_path: Pat
         with opener(home, None, "warning")() as ws:
             report = ingest(ws, "filer", "decisions", tmp_path / "rows.jsonl")
             with ws.db.read() as connection:
-                (found,) = connection.execute(traces.select()).mappings()
+                (trace_rows,) = connection.execute(traces.select()).mappings()
         assert (report.refused, report.stored) == (0, stored)
         assert [
-            found["metadata"][key] for key in ("is_training_data", "is_validation_data")
+            trace_rows["metadata"][key] for key in ("is_training_data", "is_validation_data")
         ] == marks
-        assert found["metadata"]["decision"]["action"] == FILER
+        assert trace_rows["metadata"]["decision"]["action"] == FILER
     assert (trace(exported).metadata or {})["is_validation_data"] is True
 
 
@@ -666,14 +667,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     url = running.get_uri()
     with psycopg.connect(url) as connection:
         connection.execute(
-            """CREATE TYPE "AgentType" AS ENUM ('FILER','LIBRARIAN','PRIORITIZER','STORER','RETRIEVER','GUARDRAIL');
+            """CREATE TYPE "AgentType" AS ENUM
+            ('FILER','LIBRARIAN','PRIORITIZER','STORER','RETRIEVER','GUARDRAIL');
             CREATE TYPE "UserFeedback" AS ENUM ('CONFIRMED','CORRECTED','IGNORED','OVERRIDDEN');
-            CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" "AgentType" NOT NULL, state jsonb NOT NULL, action jsonb NOT NULL,
-            reward double precision, "nextState" jsonb, "itemId" text, "opusId" text, "userId" text NOT NULL, "modelVersion" text NOT NULL,
-            confidence double precision, reasoning text, "alternativeActions" jsonb, "userFeedback" "UserFeedback", "userCorrection" jsonb,
-            "feedbackAt" timestamp(3), "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3), "rewardComponents" jsonb,
-            "rewardComputedAt" timestamp(3), "isTrainingData" boolean NOT NULL DEFAULT true, "isValidationData" boolean NOT NULL DEFAULT
-            false, "trainingEpoch" integer, "createdAt" timestamp(3) NOT NULL, "updatedAt" timestamp(3) NOT NULL)"""
+            CREATE TABLE "Decision" (id text PRIMARY KEY, "agentType" "AgentType" NOT NULL,
+            state jsonb NOT NULL, action jsonb NOT NULL,
+            reward double precision, "nextState" jsonb, "itemId" text, "opusId" text,
+            "userId" text NOT NULL, "modelVersion" text NOT NULL,
+            confidence double precision, reasoning text, "alternativeActions" jsonb,
+            "userFeedback" "UserFeedback", "userCorrection" jsonb,
+            "feedbackAt" timestamp(3), "outcomeMetrics" jsonb, "outcomeObservedAt" timestamp(3),
+            "rewardComponents" jsonb,
+            "rewardComputedAt" timestamp(3), "isTrainingData" boolean NOT NULL DEFAULT true,
+            "isValidationData" boolean NOT NULL DEFAULT
+            false, "trainingEpoch" integer, "createdAt" timestamp(3) NOT NULL,
+            "updatedAt" timestamp(3) NOT NULL)"""
         )
         columns = [key for key in ROW if key != "reasoning"]
         for number in range(1200):
@@ -711,8 +719,8 @@ def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_p
     code, out, _ = command_line("import", "decisions", server, "--agent", "ocd", "--json")
     assert (code, json.loads(out)["duplicates"]) == (0, 1200)
     with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
-        at = connection.execute(sa.select(traces.c.occurred_at).limit(1)).scalar_one()
-        assert at.isoformat() == "2026-01-05T08:30:00+00:00"
+        occurred_at = connection.execute(sa.select(traces.c.occurred_at).limit(1)).scalar_one()
+        assert occurred_at.isoformat() == "2026-01-05T08:30:00+00:00"
         kinds = dict(
             connection.execute(sa.select(raters.c.external_id, raters.c.kind)).tuples().all()
         )

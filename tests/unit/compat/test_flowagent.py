@@ -51,7 +51,7 @@ def write(tmp_path: Path) -> Iterator[Write]:
     assert not [name for name in sys.modules if name.startswith("toolboxv2")]
 
 
-def said(role: str, content: str, minute: int | None = None, **more: Any) -> dict[str, Any]:
+def message(role: str, content: str, minute: int | None = None, **more: Any) -> dict[str, Any]:
     return {
         "role": role,
         "content": content,
@@ -87,11 +87,11 @@ def read(path: Path) -> list[Item]:
 
 def turns(path: Path) -> list[TraceRecord]:
     return [
-        one
+        record
         for item in read(path)
         if isinstance(item, Line)
-        for one in item.records
-        if isinstance(one, TraceRecord)
+        for record in item.records
+        if isinstance(record, TraceRecord)
     ]
 
 
@@ -106,16 +106,18 @@ def bring(home: Path, path: Path) -> ImportReport:
 
 def test_the_first_generation_pairs_a_turn_with_the_next_answer(write: Write) -> None:
     history = [
-        said("assistant", "of a turn that was cut off", 1),
-        said("user", "Hours?", 2, metadata={"user_id": "ann"}),
-        said("tool", "9-17", 2, name="search", arguments={"q": "hours"}),
-        said("tool", "", 2, name="open", arguments={}, error="404"),
-        said("assistant", "Nine to five.", 3, metadata={"execution_duration": 30.0}),
-        said("assistant", "Anything else?", 4),
-        said("user", "   ", 5),
-        said("user", "Sunday?", 6),
-        said("assistant", "I am sorry.", 7, metadata={"error": True, "error_type": "TimeoutError"}),
-        said("user", "Hello?", 8),
+        message("assistant", "of a turn that was cut off", 1),
+        message("user", "Hours?", 2, metadata={"user_id": "ann"}),
+        message("tool", "9-17", 2, name="search", arguments={"q": "hours"}),
+        message("tool", "", 2, name="open", arguments={}, error="404"),
+        message("assistant", "Nine to five.", 3, metadata={"execution_duration": 30.0}),
+        message("assistant", "Anything else?", 4),
+        message("user", "   ", 5),
+        message("user", "Sunday?", 6),
+        message(
+            "assistant", "I am sorry.", 7, metadata={"error": True, "error_type": "TimeoutError"}
+        ),
+        message("user", "Hello?", 8),
     ]
     hours, sunday = turns(write("final_checkpoint", **first(history)))
     assert talk(hours) == ("Hours?", "Nine to five.") and talk(sunday) == ("Sunday?", "I am sorry.")
@@ -146,14 +148,14 @@ def test_the_second_generation_pairs_a_turn_with_the_last_answer_that_is_no_summ
         "function": {"name": "search", "arguments": '{"q": "hours"}'},
     }
     history = [
-        said("user", "Hours?"),
-        said("assistant", "", tool_calls=[call]),
-        said("tool", "9-17", tool_call_id="c1"),
-        said("assistant", "Let me see."),
-        said("assistant", "RUN SUMMARY [r1]: looked it up"),
-        said("assistant", "Nine to five."),
-        said("user", "Sunday?"),
-        said("assistant", "RUN SUMMARY [r2]: nothing found"),
+        message("user", "Hours?"),
+        message("assistant", "", tool_calls=[call]),
+        message("tool", "9-17", tool_call_id="c1"),
+        message("assistant", "Let me see."),
+        message("assistant", "RUN SUMMARY [r1]: looked it up"),
+        message("assistant", "Nine to five."),
+        message("user", "Sunday?"),
+        message("assistant", "RUN SUMMARY [r2]: nothing found"),
     ]
     (hours,) = turns(write("final_checkpoint", "checkpoint_manager", **second(history)))
     assert talk(hours) == ("Hours?", "Nine to five.")
@@ -165,13 +167,13 @@ def test_the_second_generation_pairs_a_turn_with_the_last_answer_that_is_no_summ
 
 
 def test_defect_0c3_lifetime_totals_are_nobodys_tokens(write: Write) -> None:
-    history = [said("user", "a", 1), said("assistant", "b", 2)]
+    history = [message("user", "a", 1), message("assistant", "b", 2)]
     state = {"total_tokens_in": 9_000_000, "total_cost_accumulated": 12.5, "total_llm_calls": 77}
     old = turns(write("old", **first(history, agent_state=state)))
     new = turns(write("new", "checkpoint_manager", **second(history)))
-    for one in (*old, *new):
-        assert all(step.tokens is None for step in one.steps)
-        assert "9000000" not in one.model_dump_json() and "12.5" not in one.model_dump_json()
+    for trace in (*old, *new):
+        assert all(step.tokens is None for step in trace.steps)
+        assert "9000000" not in trace.model_dump_json() and "12.5" not in trace.model_dump_json()
 
 
 def test_defect_0c9_a_task_belongs_to_the_one_turn_that_created_it(write: Write) -> None:
@@ -199,19 +201,21 @@ def test_defect_0c9_a_task_belongs_to_the_one_turn_that_created_it(write: Write)
         "t5": task(3, 4, status="failed", error="no"),
     }
     history = [
-        said("user", "a", 1),
-        said("assistant", "b", 5),
-        said("user", "c", 10),
-        said("assistant", "d", 12),
+        message("user", "a", 1),
+        message("assistant", "b", 5),
+        message("user", "c", 10),
+        message("assistant", "d", 12),
     ]
-    one, two = turns(write("x", **first(history, task_state=tasks)))
-    assert [(step.input["task_id"], step.status, step.output) for step in one.steps[:-1]] == [
+    turn, later_turn = turns(write("x", **first(history, task_state=tasks)))
+    assert [(step.input["task_id"], step.status, step.output) for step in turn.steps[:-1]] == [
         ("t1", "completed", "r" * 500),
         ("t2", "created", None),
         ("t5", "failed", "no"),
     ]
-    assert [(step.input["task_id"], step.status) for step in two.steps[:-1]] == [("t3", "created")]
-    untimed = [said("user", "a"), said("assistant", "b")]
+    assert [(step.input["task_id"], step.status) for step in later_turn.steps[:-1]] == [
+        ("t3", "created")
+    ]
+    untimed = [message("user", "a"), message("assistant", "b")]
     (alone,) = turns(write("y", **first(untimed, task_state=tasks)))
     assert [step.kind for step in alone.steps] == ["llm"]
 
@@ -220,12 +224,14 @@ def test_defect_0c10_overlapping_checkpoints_add_nothing_and_equal_turns_stay_ap
     write: Write, tmp_path: Path
 ) -> None:
     everything = [
-        one
+        turn
         for n in range(30)
-        for one in (said("user", f"q{n % 10}", n), said("assistant", f"a{n % 10}", n))
+        for turn in (message("user", f"q{n % 10}", n), message("assistant", f"a{n % 10}", n))
     ]
     untimed = [
-        one for n in range(6) for one in (said("user", "same"), said("assistant", "same answer"))
+        turn
+        for n in range(6)
+        for turn in (message("user", "same"), message("assistant", "same answer"))
     ]
     for number, end in enumerate((20, 40, 60)):
         write(
@@ -242,28 +248,28 @@ def test_defect_0c10_overlapping_checkpoints_add_nothing_and_equal_turns_stay_ap
 
 
 def test_defect_0c2_secrets_never_enter_the_store(write: Write, tmp_path: Path) -> None:
-    plain, known = "correct-horse-battery", "sk-abcdefghijklmnop1234567890"
+    plain, secrets = "correct-horse-battery", "sk-abcdefghijklmnop1234567890"
     state = {
         "amd_data": {"name": "isaa", "api_key": plain, "model": "amd-model-name"},
         "nested": [{"OPENAI_API_KEY": "unusual key 77"}],
     }
     history = [
-        said("user", f"my key is {plain}, and {known}", 1),
-        said(
+        message("user", f"my key is {plain}, and {secrets}", 1),
+        message(
             "tool",
             '{"Authorization": "Bearer abcdefghijklmnopqrstuvwx"}',
             1,
             name="http",
             arguments={"api_key": "k3y-of-call"},
         ),
-        said(
+        message(
             "tool",
             "password=hunter22 postgresql://app:sesame99@host unusual key 77",
             1,
             name="cat",
             arguments={"apiKey": "k3y-camel"},
         ),
-        said("assistant", f"Thanks for {plain} k3y-of-call", 2),
+        message("assistant", f"Thanks for {plain} k3y-of-call", 2),
     ]
     write(
         "final_checkpoint",
@@ -299,7 +305,7 @@ def test_defect_0c2_secrets_never_enter_the_store(write: Write, tmp_path: Path) 
         "amd-model-name",
         "hidden-model",
     )
-    for secret in (plain, known, *names):
+    for secret in (plain, secrets, *names):
         assert secret.encode() not in stored, secret
 
 
@@ -315,12 +321,12 @@ def test_a_folder_by_day_is_read_whole_and_what_is_broken_costs_itself(tmp_path:
     (tmp_path / "rl" / "e.json").write_text('{"summary": 1}')
     items = read(tmp_path / "rl")
     assert [item.number for item in items] == list(range(1, len(items) + 1))
-    assert [one.id for one in turns(tmp_path / "rl")] == ["id-2026-01-05", "id-2026-01-06"]
+    assert [turn.id for turn in turns(tmp_path / "rl")] == ["id-2026-01-05", "id-2026-01-06"]
     reasons = [item.reason for item in items if isinstance(item, Refused)]
     assert (
         len(reasons) == 4
-        and any("no checkpoint" in one for one in reasons)
-        and any("empty" in one for one in reasons)
+        and any("no checkpoint" in reason for reason in reasons)
+        and any("empty" in reason for reason in reasons)
     )
 
 
@@ -393,7 +399,7 @@ def test_what_the_sdk_recorded_is_known_when_its_folder_is_imported(
 
 
 def test_odd_checkpoints_lose_what_is_odd_and_no_more(write: Write) -> None:
-    good = [said("user", "q\x00\ud800", 1), said("assistant", "a", 2)]
+    good = [message("user", "q\x00\ud800", 1), message("assistant", "a", 2)]
     odd = {
         "good": {
             "history": [3, None, *good, {"role": "user"}, {"role": "assistant", "content": ["x"]}]
@@ -403,8 +409,8 @@ def test_odd_checkpoints_lose_what_is_odd_and_no_more(write: Write) -> None:
         "text": {"history": "abc"},
         "times": {
             "history": [
-                said("user", "t") | {"timestamp": "yesterday", "metadata": "no"},
-                said("assistant", "u") | {"timestamp": 3},
+                message("user", "t") | {"timestamp": "yesterday", "metadata": "no"},
+                message("assistant", "u") | {"timestamp": 3},
             ]
         },
     }
@@ -419,7 +425,7 @@ def test_odd_checkpoints_lose_what_is_odd_and_no_more(write: Write) -> None:
             }
         ),
     )
-    assert [talk(one) for one in turns(path)] == [("q�?", "a"), ("t", "u")]
+    assert [talk(turn) for turn in turns(path)] == [("q�?", "a"), ("t", "u")]
     for fields in (
         first([]) | {"session_data": None},
         {"timestamp": None},
@@ -438,18 +444,18 @@ def test_defect_0_61_a_turn_without_words_ends_the_one_before_it(
     write: Write, generation: Any, wordless: Any
 ) -> None:
     history = [
-        said("user", "Hours?"),
-        said("assistant", "Nine to five."),
+        message("user", "Hours?"),
+        message("assistant", "Nine to five."),
         {"role": "user", "content": wordless},
-        said("assistant", "I cannot see that."),
-        said("user", "Sunday?"),
+        message("assistant", "I cannot see that."),
+        message("user", "Sunday?"),
         {"role": "user", "content": wordless},
-        said("assistant", "Nor that."),
-        said("user", "Monday?"),
-        said("assistant", "Open."),
+        message("assistant", "Nor that."),
+        message("user", "Monday?"),
+        message("assistant", "Open."),
     ]
-    found = turns(write("final_checkpoint", **generation(history)))
-    assert [talk(one) for one in found] == [("Hours?", "Nine to five."), ("Monday?", "Open.")]
+    answered = turns(write("final_checkpoint", **generation(history)))
+    assert [talk(turn) for turn in answered] == [("Hours?", "Nine to five."), ("Monday?", "Open.")]
 
 
 @pytest.mark.parametrize("generation", [first, second])
@@ -460,13 +466,13 @@ def test_a_question_in_parts_has_its_own_answer(write: Write, generation: Any) -
         {"type": "text", "text": "this?"},
     ]
     history = [
-        said("user", "Hours?"),
-        said("assistant", "Nine to five."),
+        message("user", "Hours?"),
+        message("assistant", "Nine to five."),
         {"role": "user", "content": parts},
         {"role": "assistant", "content": [{"type": "text", "text": "A pump."}]},
     ]
-    found = turns(write("final_checkpoint", **generation(history)))
-    assert [talk(one) for one in found] == [
+    answered = turns(write("final_checkpoint", **generation(history)))
+    assert [talk(turn) for turn in answered] == [
         ("Hours?", "Nine to five."),
         ("What is this?", "A pump."),
     ]
@@ -474,20 +480,20 @@ def test_a_question_in_parts_has_its_own_answer(write: Write, generation: Any) -
 
 def scopes(minute: int) -> dict[str, Any]:
     """The variables of a run that ended in this minute."""
-    at = f"2026-01-05T08:{minute:02}:00"
+    timestamp = f"2026-01-05T08:{minute:02}:00"
     loops = {
         f"loop_{n}": {
             "task": f"look up {n}",
             "response": "r" * 900,
             "results": {"a": n},
-            "timestamp": at,
+            "timestamp": timestamp,
         }
         for n in (10, 9)
     }
     return {
         "reasoning": {
             "final_result": "f" * 1500,
-            "session_complete": {"timestamp": at, "loops": 3, "success": True},
+            "session_complete": {"timestamp": timestamp, "loops": 3, "success": True},
         },
         "delegation": {
             **loops,
@@ -519,28 +525,28 @@ def test_reasoning_and_delegation_belong_to_the_turn_in_whose_time_they_were(
     write: Write, tmp_path: Path, generation: Any
 ) -> None:
     history = [
-        said("user", "Hours?", 1),
-        said("assistant", "Nine.", 5),
-        said("user", "Sunday?", 6),
-        said("assistant", "Closed.", 9),
+        message("user", "Hours?", 1),
+        message("assistant", "Nine.", 5),
+        message("user", "Sunday?", 6),
+        message("assistant", "Closed.", 9),
     ]
     for minute, owners in ((3, [DONE, []]), (8, [[], DONE]), (30, [[], []])):
-        found = turns(
+        answered = turns(
             write("final_checkpoint", **generation(history, variable_scopes=scopes(minute)))
         )
-        assert [thoughts(one) for one in found] == owners
-        assert "hidden-variable" not in "".join(one.model_dump_json() for one in found)
+        assert [thoughts(turn) for turn in answered] == owners
+        assert "hidden-variable" not in "".join(turn.model_dump_json() for turn in answered)
     untimed = [
         {key: value for key, value in message.items() if key != "timestamp"} for message in history
     ]
-    found = turns(write("final_checkpoint", **generation(untimed, variable_scopes=scopes(3))))
-    assert [thoughts(one) for one in found] == [[], DONE], (
+    answered = turns(write("final_checkpoint", **generation(untimed, variable_scopes=scopes(3))))
+    assert [thoughts(turn) for turn in answered] == [[], DONE], (
         "the scope of the user says which question it was"
     )
-    found = turns(
+    answered = turns(
         write("final_checkpoint", **generation(untimed, variable_scopes=scopes(3) | {"user": {}}))
     )
-    assert [thoughts(one) for one in found] == [[], []], "nobody knows"
+    assert [thoughts(turn) for turn in answered] == [[], []], "nobody knows"
     alone = turns(
         write(
             "final_checkpoint",
@@ -556,10 +562,10 @@ def test_reasoning_and_delegation_belong_to_the_turn_in_whose_time_they_were(
 def test_a_later_checkpoint_that_knows_less_of_a_turn_is_no_contradiction(
     write: Write, tmp_path: Path
 ) -> None:
-    history = [said("user", "Hours?", 1), said("assistant", "Nine.", 5)]
+    history = [message("user", "Hours?", 1), message("assistant", "Nine.", 5)]
     path = write("final_checkpoint", **second(history, variable_scopes=scopes(3)))
     assert bring(tmp_path / "home", path).stored == 1
-    later = [*history, said("user", "Sunday?", 6), said("assistant", "Closed.", 9)]
+    later = [*history, message("user", "Sunday?", 6), message("assistant", "Closed.", 9)]
     report = bring(
         tmp_path / "home", write("final_checkpoint", **second(later, variable_scopes=scopes(8)))
     )
@@ -580,18 +586,18 @@ def test_a_later_checkpoint_that_knows_less_of_a_turn_is_no_contradiction(
     ],
 )
 def test_odd_scopes_are_passed_over(write: Write, odd: Any) -> None:
-    history = [said("user", "Hours?", 1), said("assistant", "Nine.", 5)]
+    history = [message("user", "Hours?", 1), message("assistant", "Nine.", 5)]
     (alone,) = turns(write("final_checkpoint", **second(history, variable_scopes=odd)))
     assert [step.kind for step in alone.steps] == ["llm"]
 
 
 def test_the_user_of_a_turn_is_its_subject_in_both_generations(write: Write) -> None:
-    answered = said("assistant", "Nine to five.", 2)
-    with_answer = said("assistant", "Nine to five.", 2, metadata={"user_id": "bob"})
+    answered = message("assistant", "Nine to five.", 2)
+    with_answer = message("assistant", "Nine to five.", 2, metadata={"user_id": "bob"})
     by_session = {
         "session_data": {
             "s1": {
-                "history": [said("user", "Hours?", 1), answered],
+                "history": [message("user", "Hours?", 1), answered],
                 "metadata": {"user_id": "carl"},
             }
         }
@@ -600,20 +606,20 @@ def test_the_user_of_a_turn_is_its_subject_in_both_generations(write: Write) -> 
     of_another = {"variable_scopes": {"user": {"id": "dora", "session": "s2"}}}
     wanted = {
         write(
-            "a", **first([said("user", "Hours?", 1, metadata={"user_id": "ann"}), with_answer])
+            "a", **first([message("user", "Hours?", 1, metadata={"user_id": "ann"}), with_answer])
         ): "ann",
-        write("b", **first([said("user", "Hours?", 1), with_answer])): "bob",
+        write("b", **first([message("user", "Hours?", 1), with_answer])): "bob",
         write("c", **first([], **by_session)): "carl",
-        write("d", **first([said("user", "Hours?", 1), answered], **by_variables)): "dora",
-        write("e", **first([said("user", "Hours?", 1), answered], **of_another)): None,
+        write("d", **first([message("user", "Hours?", 1), answered], **by_variables)): "dora",
+        write("e", **first([message("user", "Hours?", 1), answered], **of_another)): None,
         write(
-            "f", **first([said("user", "Hours?", 1, metadata={"user_id": {"a": 1}}), answered])
+            "f", **first([message("user", "Hours?", 1, metadata={"user_id": {"a": 1}}), answered])
         ): None,
     }
     session = {
         "session_id": "s1",
         "metadata": {"user_id": "eve"},
-        "chat_history": [said("user", "Hours?", 1), answered],
+        "chat_history": [message("user", "Hours?", 1), answered],
     }
     module = "checkpoint_manager"
     wanted |= {
@@ -623,9 +629,9 @@ def test_the_user_of_a_turn_is_its_subject_in_both_generations(write: Write) -> 
         write(
             "h",
             module,
-            **second([said("user", "Hours?", 1, metadata={"user_id": "ann"}), answered]),
+            **second([message("user", "Hours?", 1, metadata={"user_id": "ann"}), answered]),
         ): "ann",
-        write("i", module, **second([said("user", "Hours?", 1, user_id=7), answered])): "7",
+        write("i", module, **second([message("user", "Hours?", 1, user_id=7), answered])): "7",
     }
     for path, subject in wanted.items():
         (turn,) = turns(path)

@@ -33,7 +33,7 @@ PROTOCOLS = pytest.mark.parametrize("protocol", range(6))
 
 
 @pytest.fixture
-def theirs() -> Iterator[types.ModuleType]:
+def agent_classes() -> Iterator[types.ModuleType]:
     """The module that a real checkpoint names, for writing one; it is gone when it is read."""
     names = [MODULE.rsplit(".", count)[0] for count in range(5, 0, -1)] + [MODULE]
     for name in names:
@@ -57,14 +57,14 @@ def theirs() -> Iterator[types.ModuleType]:
 
 
 @PROTOCOLS
-def test_an_honest_checkpoint_becomes_data(theirs: types.ModuleType, protocol: int) -> None:
-    at = datetime(2026, 1, 5, 8, 30, 0, 123, tzinfo=timezone(timedelta(hours=2)))
+def test_an_honest_checkpoint_becomes_data(agent_classes: types.ModuleType, protocol: int) -> None:
+    time = datetime(2026, 1, 5, 8, 30, 0, 123, tzinfo=timezone(timedelta(hours=2)))
     history = collections.deque([{"role": "user", "content": "Grüße €"}], maxlen=50)
     shared = {"a": [1, 2.5, None, True, b"x", -7, 2**40]}
     session = collections.OrderedDict(
-        s1={"history": history}, level=theirs.Level.HIGH, one=shared, two=shared
+        s1={"history": history}, level=agent_classes.Level.HIGH, one=shared, two=shared
     )
-    kept = collections.defaultdict(
+    values = collections.defaultdict(
         list,
         k=[
             date(2026, 1, 5),
@@ -76,14 +76,16 @@ def test_an_honest_checkpoint_becomes_data(theirs: types.ModuleType, protocol: i
         ],
     )
     data = pickle.dumps(
-        theirs.AgentCheckpoint(at, {"x": session, "kept": kept, (1, "b"): "tuple key", 3: 4}),
+        agent_classes.AgentCheckpoint(
+            time, {"x": session, "kept": values, (1, "b"): "tuple key", 3: 4}
+        ),
         protocol,
     )
     for name in [name for name in sys.modules if name.startswith("toolboxv2")]:
         del sys.modules[name]
-    found = unpickle(data)
-    assert isinstance(found, Standin) and found.name == "AgentCheckpoint"
-    flat = as_json(found.fields)
+    unpickled = unpickle(data)
+    assert isinstance(unpickled, Standin) and unpickled.name == "AgentCheckpoint"
+    flat = as_json(unpickled.fields)
     assert flat["timestamp"] == "2026-01-05T08:30:00.000123+02:00"
     assert flat["session_data"]["x"]["s1"]["history"] == [{"role": "user", "content": "Grüße €"}]
     assert flat["session_data"]["x"]["level"] == "high"

@@ -62,10 +62,10 @@ def rate(rating: str | None, at: str = "2026-02-02T10:00:00", **more: Any) -> di
 
 def read(path: Path) -> tuple[list[TraceRecord], list[FeedbackRecord], list[str]]:
     items = list(SOURCE.read(path, lambda position: None))
-    found = [one for item in items if isinstance(item, Line) for one in item.records]
+    all_records = [record for item in items if isinstance(item, Line) for record in item.records]
     return (
-        [one for one in found if isinstance(one, TraceRecord)],
-        [one for one in found if isinstance(one, FeedbackRecord)],
+        [record for record in all_records if isinstance(record, TraceRecord)],
+        [record for record in all_records if isinstance(record, FeedbackRecord)],
         [item.reason for item in items if isinstance(item, Refused)],
     )
 
@@ -77,14 +77,14 @@ def test_the_forms_of_the_data_are_one(tmp_path: Path) -> None:
     copy.write_text(json.dumps({"run_id": "r1", "entries": entries}))
     for path in (whole, copy, tmp_path / "a"):
         traces, thumbs, refused = read(path)
-        assert [(one.id, one.output, one.session) for one in traces] == [
+        assert [(trace.id, trace.output, trace.session) for trace in traces] == [
             ("r1:e00001", "dial", "question:q001"),
             ("r1:e00002", "bar", "question:q001"),
             ("r1:e00003", "plain", "question:q001"),
         ]
-        assert [one.value for one in thumbs] == [True, False] and refused == []
-        assert len({one.input[0]["content"] for one in traces}) == 1
-    (text,) = {one.input[0]["content"] for one in traces}
+        assert [thumb.value for thumb in thumbs] == [True, False] and refused == []
+        assert len({trace.input[0]["content"] for trace in traces}) == 1
+    (text,) = {trace.input[0]["content"] for trace in traces}
     assert text.splitlines()[:7] == [
         "Scenario: kpi",
         "Query: How is pump 4?",
@@ -99,9 +99,9 @@ def test_the_forms_of_the_data_are_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        lambda some: {"exported_at": "x", "stats": {"total": 2}, "ratings": some},
-        lambda some: some,
-        lambda some: [{"entry_id": key, **one} for key, one in some.items()],
+        lambda by_entry: {"exported_at": "x", "stats": {"total": 2}, "ratings": by_entry},
+        lambda by_entry: by_entry,
+        lambda by_entry: [{"entry_id": key, **rating} for key, rating in by_entry.items()],
     ],
 )
 def test_the_forms_of_the_ratings_are_one(tmp_path: Path, form: Any) -> None:
@@ -116,7 +116,9 @@ def test_the_forms_of_the_ratings_are_one(tmp_path: Path, form: Any) -> None:
     )
     for path in (ratings, tmp_path, tmp_path / "exhaustive_data.json"):
         _, thumbs, refused = read(path)
-        assert [(one.targets[0].id, one.value, one.rater and one.rater.id) for one in thumbs] == [
+        assert [
+            (thumb.targets[0].id, thumb.value, thumb.rater and thumb.rater.id) for thumb in thumbs
+        ] == [
             ("r1:e00001", True, None),
             ("r1:e00002", False, "d1"),
         ]
@@ -172,11 +174,13 @@ def test_an_entry_that_does_not_say_what_was_asked_is_a_fixture_only(tmp_path: P
     )
     (tmp_path / "catalogue.json").write_text(json.dumps({"chatstream": "one"}))
     traces, _, _ = read(path)
-    assert not [one.id for one in traces if one.id and one.id.endswith(":widget")]
+    assert not [trace.id for trace in traces if trace.id and trace.id.endswith(":widget")]
     path = run_file(tmp_path, [entry(1, "dial", natural=True), entry(2, "bar", scenario=None)])
     assert (
         "Scenarios: chatstream, kpi\n"
-        in next(one for one in read(path)[0] if one.output == "kpi (normal)").input[0]["content"]
+        in next(trace for trace in read(path)[0] if trace.output == "kpi (normal)").input[0][
+            "content"
+        ]
     )
 
 
@@ -184,11 +188,11 @@ def test_ratings_beside_the_run_are_about_the_widget_too(tmp_path: Path) -> None
     run_file(tmp_path, [entry(1, "dial", natural=True)])
     (tmp_path / "ratings.json").write_text(json.dumps({"e00001": rate("up")}))
     traces, thumbs, _ = read(tmp_path)
-    assert [(one.id, one.output) for one in traces] == [
+    assert [(trace.id, trace.output) for trace in traces] == [
         ("r1:e00001", "dial"),
         ("r1:e00001:widget", "kpi (normal)"),
     ]
-    assert [(one.targets[0].id, one.value) for one in thumbs] == [
+    assert [(thumb.targets[0].id, thumb.value) for thumb in thumbs] == [
         ("r1:e00001", True),
         ("r1:e00001:widget", True),
     ]
@@ -201,21 +205,21 @@ def test_defect_4c2_only_down_is_a_dislike_and_forced_is_no_choice(tmp_path: Pat
     path = run_file(tmp_path, [entry(1, "dial", "sideways"), entry(2, "plain"), forced])
     traces, thumbs, refused = read(path)
     assert thumbs == [] and len(refused) == 1 and "sideways" in refused[0]
-    assert [(one.metadata or {})["forced"] for one in traces] == [False, True]
+    assert [(trace.metadata or {})["forced"] for trace in traces] == [False, True]
 
 
 def test_defect_4c3_entries_of_other_data_or_size_have_another_prompt() -> None:
-    one = entry(1, "dial")
+    dial = entry(1, "dial")
     others = [
         {"size": "hero"},
         {"data_override": {"demoData": {"label": "Flow", "value": 4}}},
         {"question": "?"},
         {"scenario": "trend"},
     ]
-    assert len({prompt_of(one | other, {"dial": "", "bar": ""}) for other in ({}, *others)}) == 5
+    assert len({prompt_of(dial | other, {"dial": "", "bar": ""}) for other in ({}, *others)}) == 5
     assert prompt_of(
-        one | {"widget_index": 5, "fixture": "bar", "rating": "down"}, {"dial": "", "bar": ""}
-    ) == prompt_of(one, {"bar": "", "dial": ""})
+        dial | {"widget_index": 5, "fixture": "bar", "rating": "down"}, {"dial": "", "bar": ""}
+    ) == prompt_of(dial, {"bar": "", "dial": ""})
 
 
 def test_defect_4c4_a_catalogue_may_have_texts_for_single_fixtures(tmp_path: Path) -> None:
@@ -247,11 +251,11 @@ def test_defect_4c5_the_newest_rating_of_a_device_counts_and_devices_are_not_mer
         again = ingest(ws, "desk", "widgets", tmp_path)
         assert (again.stored, again.duplicates) == (0, 7)
         with ws.db.read() as connection:
-            found = sorted(
-                (one.good, one.conflict, len(one.feedback_ids))
-                for one in judgements(connection, "desk")
+            verdicts = sorted(
+                (judgement.good, judgement.conflict, len(judgement.feedback_ids))
+                for judgement in judgements(connection, "desk")
             )
-    assert found == [(False, False, 1), (True, True, 3)]
+    assert verdicts == [(False, False, 1), (True, True, 3)]
 
 
 def test_defect_4c6_ratings_of_an_older_run_do_not_stick_to_other_widgets(tmp_path: Path) -> None:
@@ -261,10 +265,10 @@ def test_defect_4c6_ratings_of_an_older_run_do_not_stick_to_other_widgets(tmp_pa
     )
     _, thumbs, refused = read(tmp_path)
     assert thumbs == [] and "before this run" in refused[0]
-    one, two = (
+    first_trace, second_trace = (
         read(run_file(tmp_path / name, [entry(1, "dial")], name))[0][0] for name in ("x", "y")
     )
-    assert one.external_id != two.external_id
+    assert first_trace.external_id != second_trace.external_id
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "ratings.json").write_text(json.dumps({"e00001": rate("up")}))
@@ -279,16 +283,16 @@ def test_without_a_run_id_the_content_is_the_name(tmp_path: Path) -> None:
     traces, thumbs, refused = read(path)
     assert (
         len(refused) == 2
-        and {one.targets[0].id for one in thumbs} == {traces[0].external_id}
+        and {thumb.targets[0].id for thumb in thumbs} == {traces[0].external_id}
         and len(thumbs) == 2
     )
 
 
 def test_defect_4c7_a_question_is_one_group(tmp_path: Path) -> None:
-    one, two = (
+    first_trace, second_trace = (
         read(run_file(tmp_path / name, [entry(1, name)], name))[0][0] for name in ("x", "y")
     )
-    assert one.session == two.session == "question:q001"
+    assert first_trace.session == second_trace.session == "question:q001"
 
 
 def test_an_answer_may_be_several_widgets(tmp_path: Path) -> None:
@@ -334,8 +338,8 @@ def test_widgets_that_people_disagree_about_are_in_no_answer_of_several(tmp_path
         ],
     )
     rows = [
-        {"entry_id": f"e0000{n}", **rate(rating, at, device_id=device)}
-        for n, rating, at, device in [
+        {"entry_id": f"e0000{n}", **rate(rating, rated_at, device_id=device)}
+        for n, rating, rated_at, device in [
             (0, "up", "2026-02-03", "x"),
             (1, "down", "2026-02-03", "x"),
             (1, "up", "2026-02-04", "x"),
@@ -345,9 +349,9 @@ def test_widgets_that_people_disagree_about_are_in_no_answer_of_several(tmp_path
         ]
     ]
     (tmp_path / "ratings.json").write_text(json.dumps(rows))
-    traces, said, _ = read(path)
-    (preference,) = [one for one in said if one.kind == "preference"]
-    texts = {one.external_id: one.output for one in traces}
+    traces, records, _ = read(path)
+    (preference,) = [record for record in records if record.kind == "preference"]
+    texts = {trace.external_id: trace.output for trace in traces}
     assert [texts[target.id] for target in preference.targets] == [
         "a (normal), b (normal)",
         "c (normal)",
@@ -372,7 +376,7 @@ def test_descriptions_of_fixtures_reach_the_prompt_and_may_come_later(tmp_path: 
     (tmp_path / "catalogue.json").write_text(
         json.dumps({"kpi": {"dial": "a round scale", "bar": None}, "chatstream": "a talk"})
     )
-    asked = [one.input[0]["content"].splitlines() for one in read(path)[0]]
+    asked = [trace.input[0]["content"].splitlines() for trace in read(path)[0]]
     assert asked[0][3:5] == [
         "Fixtures: bar, dial",
         "- dial: a round scale",
@@ -418,7 +422,7 @@ def test_ratings_are_filtered_by_tag_and_confidence_and_counted(
         1,
         {"its rating has none of the tags perfect": 1, "its rating has the tag 'ugly'": 1},
     )
-    (tmp_path / "run.jsonl").write_text("".join(json.dumps(one) + "\n" for one in entries))
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     code, out, _ = command_line(
         "import", "widgets", "run.jsonl", "--agent", "desk", "--min-confidence", "0.5", "--json"
     )

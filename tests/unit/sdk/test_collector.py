@@ -59,13 +59,13 @@ def record(
 
 def test_a_file_has_the_listed_keys_in_a_folder_of_its_day(home: Path) -> None:
     collector = TraceCollector()
-    one = record(collector, "Grüße", total_tokens_in=3, total_cost=0.5)
-    path = home / "rl_traces" / f"{datetime.now():%Y-%m-%d}" / f"{one.trace_id}.json"
+    trace = record(collector, "Grüße", total_tokens_in=3, total_cost=0.5)
+    path = home / "rl_traces" / f"{datetime.now():%Y-%m-%d}" / f"{trace.trace_id}.json"
     text = path.read_text(encoding="utf-8")
-    found = json.loads(text)
-    assert list(found) == KEYS == [one.name for one in fields(ExecutionTrace)][:-1]
+    stored = json.loads(text)
+    assert list(stored) == KEYS == [field.name for field in fields(ExecutionTrace)][:-1]
     assert "Grüße" in text and "\n  " in text
-    (call,) = found["tool_calls"]
+    (call,) = stored["tool_calls"]
     assert list(call) == [
         "tool_name",
         "arguments",
@@ -77,15 +77,15 @@ def test_a_file_has_the_listed_keys_in_a_folder_of_its_day(home: Path) -> None:
     ]
     assert (len(call["result"]), call["arguments"]) == (2000, {"q": "Grüße"})
     assert [
-        len(found["reasoning_steps"][0]["content"]),
-        len(found["tasks_created"][0]["description"]),
+        len(stored["reasoning_steps"][0]["content"]),
+        len(stored["tasks_created"][0]["description"]),
     ] == [1000, 500]
-    assert len(found["tasks_failed"][0]["error"]) == 500
+    assert len(stored["tasks_failed"][0]["error"]) == 500
     assert (
-        found["total_tokens_in"],
-        found["total_tokens_out"],
-        found["total_cost"],
-        found["llm_calls_count"],
+        stored["total_tokens_in"],
+        stored["total_tokens_out"],
+        stored["total_cost"],
+        stored["llm_calls_count"],
     ) == (3, None, 0.5, None)
     assert list(path.parent.iterdir()) == [path]
 
@@ -107,11 +107,15 @@ def test_with_an_agent_the_run_is_a_trace_of_it_too(home: Path) -> None:
             for row in connection.execute(steps.select().order_by(steps.c.position)).mappings()
             if row["trace_id"] == rows[inner.trace_id]["id"]
         ]
-        (given,) = list_feedback(ws, "desk")
+        (feedback_rows,) = list_feedback(ws, "desk")
     assert rows[inner.trace_id]["parent_id"] == rows[outer.trace_id]["id"]
     assert rows[inner.trace_id]["output"] == "ho"
     assert kinds == ["reasoning", "tool", "task", "task", "llm"]
-    assert (given["kind"], given["value"], given["targets"][0]["target_id"]) == (
+    assert (
+        feedback_rows["kind"],
+        feedback_rows["value"],
+        feedback_rows["targets"][0]["target_id"],
+    ) == (
         "thumb",
         False,
         rows[inner.trace_id]["id"],
@@ -129,8 +133,8 @@ def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_
     collector = TraceCollector(folder, agent="desk")
     collector.start_trace("s1", "who am I?")
     collector.record_tool_call("ask", {"api_key": "sk-0123456789abcdefghij"}, "ok", True, 1.0)
-    made = collector.finish_trace("you")
-    collector.label_trace(made.trace_id, False, "my key is sk-0123456789abcdefghij")
+    finished = collector.finish_trace("you")
+    collector.label_trace(finished.trace_id, False, "my key is sk-0123456789abcdefghij")
     with opener(home, None, "warning")() as ws:
         report = ingest(ws, "desk", "flowagent", folder)
         with ws.db.read() as connection:
@@ -166,10 +170,10 @@ def test_labels_statistics_and_what_is_still_unlabelled(home: Path) -> None:
         "avg_reasoning_steps": 1.0,
         "avg_cost": 1.5,
     }
-    assert [one.trace_id for one in collector.get_unlabeled_traces()] == [left.trace_id]
+    assert [trace.trace_id for trace in collector.get_unlabeled_traces()] == [left.trace_id]
     assert collector.get_unlabeled_traces(limit=0) == []
     assert len(collector.load_traces(labeled_only=True)) == 2
-    assert [one.user_query for one in collector.load_traces(min_tool_calls=2)] == ["c"]
+    assert [call.user_query for call in collector.load_traces(min_tool_calls=2)] == ["c"]
     today = date.today()
     assert len(collector.load_traces(start_date=today, end_date=datetime.now().isoformat())) == 3
     assert collector.load_traces(start_date=today + timedelta(days=1)) == []
@@ -198,11 +202,11 @@ def test_a_file_of_another_writer_keeps_its_own_keys_and_a_broken_one_costs_itse
     }.items():
         (folder / f"{name}.json").write_text(text)
     with pytest.warns(UserWarning, match="left out"):
-        (one,) = collector.load_traces()
+        (trace,) = collector.load_traces()
     assert (
-        one.extra == {"colour": "red"}
-        and one.tool_calls[0].tool_name == "t"
-        and one.total_tokens_in is None
+        trace.extra == {"colour": "red"}
+        and trace.tool_calls[0].tool_name == "t"
+        and trace.total_tokens_in is None
     )
     with pytest.warns(UserWarning, match="left out"):
         assert collector.get_statistics()["total"] == 1

@@ -41,12 +41,12 @@ class First:
         """Answer."""
         if query == "broken":
             answer = "I am sorry, something went wrong."
-            said = {
+            reply = {
                 "role": "assistant",
                 "content": answer,
                 "metadata": {"error": True, "error_type": "TimeoutError"},
             }
-            self.session_data[session_id] = {"history": [said]}
+            self.session_data[session_id] = {"history": [reply]}
             return answer
         if query == "raise":
             raise LookupError("no such page")
@@ -101,17 +101,20 @@ def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TraceCollector
 
 
 def by_query(collector: TraceCollector) -> dict[str, Any]:
-    return {one.user_query: one for one in collector.load_traces()}
+    return {trace.user_query: trace for trace in collector.load_traces()}
 
 
 def test_a_run_of_either_generation(collector: TraceCollector) -> None:
-    one, two = First(), Second()
-    thumbwheel.hook_into_agent(one, collector)
-    thumbwheel.hook_into_agent(two, collector)
-    assert asyncio.run(one.a_run("1+1", "s1", "ann")) == "1+1 for ann"
-    assert asyncio.run(two.a_run("x", session_id="s2", get_ctx=True)) == ("done x", {"ctx": 1})
-    found = by_query(collector)
-    first, second = found["1+1"], found["x"]
+    first_agent, second_agent = First(), Second()
+    thumbwheel.hook_into_agent(first_agent, collector)
+    thumbwheel.hook_into_agent(second_agent, collector)
+    assert asyncio.run(first_agent.a_run("1+1", "s1", "ann")) == "1+1 for ann"
+    assert asyncio.run(second_agent.a_run("x", session_id="s2", get_ctx=True)) == (
+        "done x",
+        {"ctx": 1},
+    )
+    traces = by_query(collector)
+    first, second = traces["1+1"], traces["x"]
     assert (first.session_id, first.final_response, first.total_tokens_in, first.total_cost) == (
         "s1",
         "1+1 for ann",
@@ -140,8 +143,8 @@ def test_defect_0c3_counters_are_of_the_run_not_of_the_lifetime(collector: Trace
     thumbwheel.hook_into_agent(agent, collector)
     for query in ("a", "b", "c"):
         asyncio.run(agent.a_run(query))
-    assert {one.total_tokens_in for one in collector.load_traces()} == {10}
-    assert {one.llm_calls_count for one in collector.load_traces()} == {1}
+    assert {trace.total_tokens_in for trace in collector.load_traces()} == {10}
+    assert {trace.llm_calls_count for trace in collector.load_traces()} == {1}
 
 
 def test_defect_0c3_what_overlapping_runs_used_is_nobodys_number(collector: TraceCollector) -> None:
@@ -153,9 +156,9 @@ def test_defect_0c3_what_overlapping_runs_used_is_nobodys_number(collector: Trac
         await agent.a_run("c", "s3")
 
     asyncio.run(both())
-    found = by_query(collector)
-    assert [found[query].total_tokens_in for query in ("a+", "b++", "c")] == [None, None, 10]
-    assert [found[query].total_cost for query in ("a+", "b++", "c")] == [None, None, 0.001]
+    traces = by_query(collector)
+    assert [traces[query].total_tokens_in for query in ("a+", "b++", "c")] == [None, None, 10]
+    assert [traces[query].total_cost for query in ("a+", "b++", "c")] == [None, None, 0.001]
 
 
 def test_a_counter_that_is_set_back_or_raises_is_unknown(collector: TraceCollector) -> None:
@@ -175,8 +178,8 @@ def test_a_counter_that_is_set_back_or_raises_is_unknown(collector: TraceCollect
     agent.total_tokens_in = 100
     thumbwheel.hook_into_agent(agent, collector)
     asyncio.run(agent.a_run("q"))
-    (one,) = collector.load_traces()
-    assert (one.total_tokens_in, one.llm_calls_count) == (None, None)
+    (trace,) = collector.load_traces()
+    assert (trace.total_tokens_in, trace.llm_calls_count) == (None, None)
 
 
 @settings(
@@ -207,22 +210,22 @@ def test_defect_0c4_concurrent_sessions_and_nested_agents_never_mix(
         )
 
     asyncio.run(everything())
-    found = by_query(collector)
-    assert len(found) == sum(2 if agent is nesting else 1 for agent, _, _ in runs)
+    traces = by_query(collector)
+    assert len(traces) == sum(2 if agent is nesting else 1 for agent, _, _ in runs)
     for agent, query, session in runs:
-        own = found[query]
-        assert own.session_id == session
-        inner = found[f"inner {query}"] if agent is nesting else own
+        run_trace = traces[query]
+        assert run_trace.session_id == session
+        inner = traces[f"inner {query}"] if agent is nesting else run_trace
         if agent is nesting:
             assert [
-                (one.tool_name, one.arguments["kwargs"]["query"]) for one in own.tool_calls
+                (call.tool_name, call.arguments["kwargs"]["query"]) for call in run_trace.tool_calls
             ] == [("before", query), ("after", query)]
             assert (
-                inner.extra["parent_trace_id"] == own.trace_id
+                inner.extra["parent_trace_id"] == run_trace.trace_id
                 and inner.session_id == f"in-{session}"
             )
         else:
-            assert "parent_trace_id" not in own.extra
+            assert "parent_trace_id" not in run_trace.extra
         assert [call.arguments["args"][0] for call in inner.tool_calls] == [
             inner.user_query
         ] * query.count("+")
@@ -251,9 +254,9 @@ def test_a_function_that_an_inner_agent_calls_back_belongs_to_the_outer(
     thumbwheel.hook_into_agent(inner, collector)
     thumbwheel.hook_into_agent(outer, collector)
     asyncio.run(outer.a_run("q"))
-    found = by_query(collector)
-    assert [one.tool_name for one in found["q"].tool_calls] == ["of_outer"]
-    assert [one.tool_name for one in found["inner q"].tool_calls] == ["of_inner"]
+    traces = by_query(collector)
+    assert [call.tool_name for call in traces["q"].tool_calls] == ["of_outer"]
+    assert [call.tool_name for call in traces["inner q"].tool_calls] == ["of_inner"]
 
 
 def test_a_task_that_outlives_its_run_writes_into_no_other(collector: TraceCollector) -> None:
@@ -274,7 +277,7 @@ def test_a_task_that_outlives_its_run_writes_into_no_other(collector: TraceColle
         await agent.left
 
     asyncio.run(main())
-    assert [one.tool_calls for one in collector.load_traces()] == [[]]
+    assert [trace.tool_calls for trace in collector.load_traces()] == [[]]
 
 
 def test_threads_have_their_own_runs(collector: TraceCollector) -> None:
@@ -288,10 +291,10 @@ def test_threads_have_their_own_runs(collector: TraceCollector) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = collector.load_traces()
-    assert len(found) == 8
-    for one in found:
-        assert [call.arguments["args"] for call in one.tool_calls] == [[one.user_query]] * 20
+    traces = collector.load_traces()
+    assert len(traces) == 8
+    for trace in traces:
+        assert [call.arguments["args"] for call in trace.tool_calls] == [[trace.user_query]] * 20
 
 
 def test_defect_0c5_failures_are_seen_however_they_come(collector: TraceCollector) -> None:
@@ -312,17 +315,17 @@ def test_defect_0c5_failures_are_seen_however_they_come(collector: TraceCollecto
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancelled())
-    found = by_query(collector)
-    assert found["broken"].tasks_failed == [{"error": "TimeoutError", "type": "execution_error"}]
-    assert found["raise"].tasks_failed == [
+    traces = by_query(collector)
+    assert traces["broken"].tasks_failed == [{"error": "TimeoutError", "type": "execution_error"}]
+    assert traces["raise"].tasks_failed == [
         {"error": "LookupError: no such page", "type": "execution_error"}
     ]
-    assert [found[query].status for query in ("broken", "raise", "wait")] == [
+    assert [traces[query].status for query in ("broken", "raise", "wait")] == [
         "error",
         "error",
         "cancelled",
     ]
-    assert found["wait"].final_response == ""
+    assert traces["wait"].final_response == ""
 
 
 def test_the_caller_may_say_what_a_failure_is(collector: TraceCollector) -> None:
@@ -332,7 +335,7 @@ def test_the_caller_may_say_what_a_failure_is(collector: TraceCollector) -> None
     )
     asyncio.run(agent.a_run("bad"))
     asyncio.run(agent.a_run("fine"))
-    assert {query: one.status for query, one in by_query(collector).items()} == {
+    assert {query: trace.status for query, trace in by_query(collector).items()} == {
         "bad": "error",
         "fine": "ok",
     }
@@ -383,24 +386,24 @@ def test_unhooking_leaves_what_others_wrapped_and_what_was_there_before(
     collector: TraceCollector,
 ) -> None:
     agent = First()
-    own = agent.a_run
-    agent.a_run = own  # type: ignore[method-assign]
+    hooked = agent.a_run
+    agent.a_run = hooked  # type: ignore[method-assign]
     hook = thumbwheel.hook_into_agent(agent, collector)
     ours = agent.a_run
 
-    async def theirs(*args: Any, **kwargs: Any) -> str:
+    async def wrapper(*args: Any, **kwargs: Any) -> str:
         return "theirs " + await ours(*args, **kwargs)
 
-    agent.arun_function, kept = agent.arun_function, agent.arun_function  # type: ignore[method-assign]
-    agent.a_run = theirs  # type: ignore[method-assign, assignment]
+    agent.arun_function, unwrapped = agent.arun_function, agent.arun_function  # type: ignore[method-assign]
+    agent.a_run = wrapper  # type: ignore[method-assign, assignment]
     hook.unhook()
-    assert agent.a_run is theirs and agent.arun_function is not kept
+    assert agent.a_run is wrapper and agent.arun_function is not unwrapped
     assert asyncio.run(agent.a_run("q")) == "theirs q for None"
     assert collector.load_traces() == []
-    agent.a_run = own  # type: ignore[method-assign]
+    agent.a_run = hooked  # type: ignore[method-assign]
     second = thumbwheel.hook_into_agent(agent, collector)
     second.unhook()
-    assert vars(agent)["a_run"] is own
+    assert vars(agent)["a_run"] is hooked
 
 
 def test_thinking_tools_become_reasoning_steps_and_tasks(collector: TraceCollector) -> None:
@@ -438,19 +441,20 @@ def test_thinking_tools_become_reasoning_steps_and_tasks(collector: TraceCollect
     agent = Thinking()
     thumbwheel.hook_into_agent(agent, collector)
     asyncio.run(agent.a_run("what fruit?"))
-    (one,) = collector.load_traces()
-    assert [(step.step_type, step.content) for step in one.reasoning_steps] == [
+    (trace,) = collector.load_traces()
+    assert [(step.step_type, step.content) for step in trace.reasoning_steps] == [
         ("internal_reasoning", "It is red."),
         ("outline_step", "seen\ntaste"),
         ("task_delegation", "look it up"),
     ]
-    first = one.reasoning_steps[0]
+    first = trace.reasoning_steps[0]
     assert (first.confidence, first.insights, first.issues) == (0.75, ["red"], ["dark"])
-    assert one.reasoning_steps[1].confidence is None
+    assert trace.reasoning_steps[1].confidence is None
     assert [
-        (task["task_id"], task["description"]) for task in one.tasks_created + one.tasks_completed
+        (task["task_id"], task["description"])
+        for task in trace.tasks_created + trace.tasks_completed
     ] == [("t1", "weigh it")] * 2
-    assert [call.tool_name for call in one.tool_calls] == ["manage_internal_task_stack", "search"]
+    assert [call.tool_name for call in trace.tool_calls] == ["manage_internal_task_stack", "search"]
 
 
 def test_recording_that_fails_costs_the_agent_nothing(
@@ -498,9 +502,9 @@ def test_arguments_that_are_no_json_are_kept_as_text(collector: TraceCollector) 
         warnings.simplefilter("error")
         asyncio.run(agent.a_run(["multi", {"modal": b"x"}]))
     (path,) = collector.files()
-    found = json.loads(path.read_text(encoding="utf-8"))
-    assert found["tool_calls"][0]["arguments"]["args"][1:4] == ["nan", {"1": [2]}, "?\ufffd"]
-    assert found["final_response"] == ""
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored["tool_calls"][0]["arguments"]["args"][1:4] == ["nan", {"1": [2]}, "?\ufffd"]
+    assert stored["final_response"] == ""
 
 
 def test_a_hook_is_typed() -> None:

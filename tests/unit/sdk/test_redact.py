@@ -31,9 +31,9 @@ from thumbwheel.sdk.redact import GONE, redacted, secrets_in, telling
 )
 def test_a_value_under_a_telling_key_is_taken_out_everywhere(key: str) -> None:
     assert telling(key)
-    found = {"config": {key: "Zx81-quiet"}, "text": "it said Zx81-quiet twice"}
-    assert secrets_in(found) == {"Zx81-quiet"}
-    assert redacted(found) == {"config": {key: GONE}, "text": f"it said {GONE} twice"}
+    row = {"config": {key: "Zx81-quiet"}, "text": "it said Zx81-quiet twice"}
+    assert secrets_in(row) == {"Zx81-quiet"}
+    assert redacted(row) == {"config": {key: GONE}, "text": f"it said {GONE} twice"}
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_a_value_under_a_telling_key_is_taken_out_everywhere(key: str) -> None:
 )
 def test_what_only_looks_like_one_stays(key: str) -> None:
     assert not telling(key)
-    found = {key: "perfectly plain", "text": "perfectly plain"}
-    assert redacted(found) == found
+    row = {key: "perfectly plain", "text": "perfectly plain"}
+    assert redacted(row) == row
 
 
 def test_the_tokens_of_an_answer_beside_their_probability_are_no_secrets() -> None:
-    found = {
+    row = {
         "content": [
             {
                 "token": "please",
@@ -71,5 +71,5 @@ def test_the_tokens_of_an_answer_beside_their_probability_are_no_secrets() -> No
         ],
         "text": "please",
     }
-    assert redacted(found) == found
+    assert redacted(row) == row
     assert redacted({"token": "please", "text": "please"}) == {"token": GONE, "text": GONE}

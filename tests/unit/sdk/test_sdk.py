@@ -38,7 +38,7 @@ def test_a_trace_and_what_was_thought_of_it(inbox: Path) -> None:
     answer = thumbwheel.trace(
         "support", input="hi", output="ho", session="s", model="m", metadata={"k": 1}
     )
-    given = thumbwheel.feedback("support", answer, thumb=False, rater="ann", comment="meh")
+    feedback_id = thumbwheel.feedback("support", answer, thumb=False, rater="ann", comment="meh")
     first, second = lines(inbox)
     assert first.pop("occurred_at").endswith("+00:00")
     assert first == {
@@ -55,7 +55,7 @@ def test_a_trace_and_what_was_thought_of_it(inbox: Path) -> None:
     assert second == {
         "agent": "support",
         "type": "feedback",
-        "id": given,
+        "id": feedback_id,
         "kind": "thumb",
         "value": False,
         "targets": [{"trace": answer}],

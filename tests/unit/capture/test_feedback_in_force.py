@@ -41,7 +41,7 @@ def put(ws: Workspace, tmp_path: Path, *rows: Any, source: str = "jsonl") -> Imp
 
 def verdicts(ws: Workspace) -> list[bool | None]:
     with ws.db.read() as connection:
-        return [one.good for one in judgements(connection, AGENT)]
+        return [judgement.good for judgement in judgements(connection, AGENT)]
 
 
 def run_with(label: bool | None, score: float | None = None) -> dict[str, Any]:
@@ -138,8 +138,12 @@ def test_a_rater_who_contradicts_himself_in_one_import_is_not_heard_in_whatever_
         thumb(True, rater="ben"),
     )
     with ws.db.read() as connection:
-        (found,) = judgements(connection, AGENT)
-    assert (found.good, found.conflict, len(found.feedback_ids)) == (True, True, 1)
+        (all_judgements,) = judgements(connection, AGENT)
+    assert (all_judgements.good, all_judgements.conflict, len(all_judgements.feedback_ids)) == (
+        True,
+        True,
+        1,
+    )
 
 
 def test_statements_about_a_text_without_a_name_are_voices_of_their_own_in_every_file(
@@ -149,17 +153,21 @@ def test_statements_about_a_text_without_a_name_are_voices_of_their_own_in_every
     for row in (up, down, up):
         put(ws, tmp_path, row, source="trl")
     with ws.db.read() as connection:
-        (found,) = judgements(connection, AGENT)
-    assert (found.good, found.conflict, len(found.feedback_ids)) == (None, True, 2)
+        (all_judgements,) = judgements(connection, AGENT)
+    assert (all_judgements.good, all_judgements.conflict, len(all_judgements.feedback_ids)) == (
+        None,
+        True,
+        2,
+    )
 
 
 def test_two_scores_of_one_run_without_times_are_averaged(ws: Workspace, tmp_path: Path) -> None:
     shared = {"prompt": "q", "response": "a", "runId": "r1"}
     put(ws, tmp_path, shared | {"score": 0.9}, shared | {"score": 0.5}, source="n3")
     with ws.db.read() as connection:
-        (found,) = judgements(connection, AGENT)
-    assert found.value is not None
-    assert (found.value.raw, found.good) == (pytest.approx(0.7), True)
+        (all_judgements,) = judgements(connection, AGENT)
+    assert all_judgements.value is not None
+    assert (all_judgements.value.raw, all_judgements.good) == (pytest.approx(0.7), True)
 
 
 # Who may take back what
@@ -214,8 +222,8 @@ def test_a_retraction_that_comes_first_takes_back_its_own_rater_s_word_only(
     put(ws, tmp_path, rows[0])
     assert verdicts(ws) == [True]
     assert feedback_stats(ws, AGENT).replaced == 0
-    own = {"type": "feedback", "id": "r2", "retracts": "f2", "rater": "ben"}
-    put(ws, tmp_path, own)
+    own_retraction = {"type": "feedback", "id": "r2", "retracts": "f2", "rater": "ben"}
+    put(ws, tmp_path, own_retraction)
     put(ws, tmp_path, thumb(False, id="f2", rater="ben"))
     assert verdicts(ws) == [True]
 
@@ -245,10 +253,10 @@ def test_a_collector_s_label_counts_once(
 
     for label in (True, False, True):
         collector.label_trace(trace.trace_id, label)
-        found = stats()
-        assert found["signals"]["thumb"]["count"] == 1
-        assert found["signals"]["thumb"]["share_positive"] == float(label)
-        assert sum(found["raters"].values()) == 1
+        counts = stats()
+        assert counts["signals"]["thumb"]["count"] == 1
+        assert counts["signals"]["thumb"]["share_positive"] == float(label)
+        assert sum(counts["raters"].values()) == 1
 
 
 def history() -> World:
@@ -293,16 +301,16 @@ def test_the_share_of_positive_feedback_over_time_and_by_version(tmp_path: Path)
     assert list(weeks.periods) == sorted(
         f"{START + timedelta(weeks=week):%G-W%V}" for week in range(len(weeks.periods))
     )
-    told = stats.as_dict()
-    assert told["by_version"][0] == {
+    as_json = stats.as_dict()
+    assert as_json["by_version"][0] == {
         "version": "new",
         "count": 4,
         "judged": 4,
         "positive": 4,
         "share_positive": 1.0,
     }
-    assert told["over_time"][0]["month"] == "2026-01"
-    assert told["signals"]["score"]["count"] == 1, (
+    assert as_json["over_time"][0]["month"] == "2026-01"
+    assert as_json["signals"]["score"]["count"] == 1, (
         "a checker's score is feedback, and no positive feedback of people"
     )
 
@@ -321,11 +329,11 @@ def test_stats_of_the_command_fit_a_terminal(command_line: Run, tmp_path: Path) 
 
 
 def test_the_order_of_files_with_times_decides_nothing(tmp_path: Path) -> None:
-    at = "2026-01-0{}T08:00:00Z".format
+    time_of = "2026-01-0{}T08:00:00Z".format
     rows = [
         TRACE,
-        thumb(True, rater="ann", occurred_at=at(3)),
-        thumb(False, rater="ann", occurred_at=at(1)),
+        thumb(True, rater="ann", occurred_at=time_of(3)),
+        thumb(False, rater="ann", occurred_at=time_of(1)),
         thumb(False, rater="ben"),
     ]
     for number, order in enumerate(permutations(rows)):
