@@ -27,24 +27,26 @@ from thumbwheel.datasets.types import (
     Message,
     Tally,
 )
-from thumbwheel.rewards.types import Comparison, Edit, Judgement, Value
+from thumbwheel.rewards.aggregate import Resolution, beside_verdict, count, people_first
+from thumbwheel.rewards.types import Comparison, Edit, Judgement, Value, Verdict
 
 SEVERAL = "the answer took several model or tool steps"
 
 
 class _Vote(NamedTuple):
-    """`signed` is the strength of the vote, negative if it is against the text."""
+    """The judgement of one trace as a vote for or against its text; `weight` is its strength."""
 
-    signed: float
+    good: bool
+    weight: float
     origin: str
     feedback_ids: tuple[str, ...]
     automatic: bool
 
     @property
-    def by_person(self) -> bool:
-        """Whether people voted themselves; a combined reward is computed, even if feedback of
+    def computed(self) -> bool:
+        """Whether no people voted themselves; a combined reward is computed, even if feedback of
         people contributed to it."""
-        return not self.automatic and self.origin != REWARD
+        return self.automatic or self.origin == REWARD
 
 
 @dataclass(slots=True)
@@ -69,27 +71,24 @@ class _AnswerDraft:
         return bool(self.votes) and all(vote.automatic for vote in self.votes)
 
     def answer(self) -> Answer:
-        """The answer by the votes of all traces with this text, counted by the rule for raters."""
+        """The answer by the votes of all traces with this text, counted by the rule for raters
+        (`rewards.aggregate`)."""
         self._prefer_people()
         if len(self.votes) <= 1 and len(self.traces) == 1 and len(self.values) <= 1:
             return self._single_vote_answer()
-        total = sum(vote.signed for vote in self.votes)
-        size = sum(abs(vote.signed) for vote in self.votes)
-        good, strength, origin = None, 0.0, ""
-        if abs(total) >= 1e-9:
-            good = total > 0
-            winning = [vote for vote in self.votes if (vote.signed > 0) is good]
-            strength = max(abs(vote.signed) for vote in winning) * abs(total) / size
-            # an edit gives the origin only if no other vote does
-            origins = [vote.origin for vote in winning]
-            origin = next((name for name in origins if name != "correction"), origins[0])
+        verdict, strength = None, 0.0
+        votes = self._resolution()
+        if votes.side is not None:
+            verdict = self._verdict(votes)
+            strongest = max(vote.weight for vote in votes.winners)
+            strength = strongest * votes.margin(not votes.side)
         tokens = self.source.token_ids if self.source else None
         return Answer(
             text=self.text,
-            good=good,
+            good=votes.side,
             strength=strength,
-            conflict=self.conflict or len({vote.signed > 0 for vote in self.votes}) > 1,
-            origin=origin,
+            conflict=self.conflict or votes.conflict,
+            origin=(verdict and verdict.kind) or "",
             corrected=self.corrected,
             group=self.group,
             feedback_ids=self._vote_feedback_ids(),
@@ -104,53 +103,50 @@ class _AnswerDraft:
             automatic=self.automatic,
         )
 
+    def _resolution(self) -> Resolution[_Vote, bool]:
+        return count(self.votes, lambda vote: vote.good)
+
+    def _verdict(self, votes: Resolution[_Vote, bool]) -> Verdict:
+        # an edit gives the origin only if no other vote does
+        origins = {vote.origin for vote in votes.winners}
+        kind = min(origins - {"correction"} or origins, default=None)
+        margin = None if votes.side is None else votes.margin(not votes.side)
+        return Verdict(votes.side, margin, kind, self._vote_feedback_ids())
+
     def _vote_feedback_ids(self) -> tuple[str, ...]:
         return tuple(sorted({name for vote in self.votes for name in vote.feedback_ids}))
 
     def _prefer_people(self) -> None:
         """Drop computed votes and numbers if people judged any of the traces; if they only edited
         it, drop those that call it good."""
-        person_votes = [vote for vote in self.votes if vote.by_person]
-        person_values = [
-            value for value in self.values if not value.automatic and value.kind != REWARD
-        ]
-        if person_values:
-            self.values = person_values
-        if person_votes:
-            self.votes = person_votes
-            if not person_values:
-                self._drop_contradicting_values()
-        elif person_values:
-            self.votes = []
+        by_people = any(not vote.computed for vote in self.votes)
+        rated_by_people = not all(map(_is_computed, self.values))
+        self.votes = people_first(self.votes, lambda vote: vote.computed)
+        self.values = people_first(self.values, _is_computed)
+        if rated_by_people:
+            if not by_people:
+                self.votes = []
+        elif by_people:
+            if self.values:
+                self.values = beside_verdict(self.values, self._verdict(self._resolution()))
         elif self.corrected_by_person:
-            self.votes = [vote for vote in self.votes if vote.signed < 0]
+            self.votes = [vote for vote in self.votes if not vote.good]
             self.values = [
                 value
                 for value in self.values
                 if not value.automatic or value.sides_with(good=False)
             ]
 
-    def _drop_contradicting_values(self) -> None:
-        """Replace computed numbers that contradict the people by their verdict as a number."""
-        total = sum(vote.signed for vote in self.votes)
-        if abs(total) < 1e-9:
-            self.values = []
-        elif any(not value.sides_with(total > 0) for value in self.values):
-            unit = (1 + total / sum(abs(vote.signed) for vote in self.votes)) / 2
-            scale, kind = self.values[0].scale, self.votes[0].origin
-            self.values = [Value(unit, scale, kind, self._vote_feedback_ids(), verdict=True)]
-
     def _single_vote_answer(self) -> Answer:
         """The same for one trace and at most one vote, which is the usual case."""
         trace, source = self.traces[0], self.source
         vote = self.votes[0] if self.votes else None
-        decided = vote if vote and abs(vote.signed) >= 1e-9 else None
         return Answer(
             self.text,
-            decided.signed > 0 if decided else None,
-            abs(decided.signed) if decided else 0.0,
+            vote.good if vote else None,
+            vote.weight if vote else 0.0,
             self.conflict,
-            decided.origin if decided else "",
+            vote.origin if vote else "",
             self.corrected,
             self.group,
             tuple(sorted(set(vote.feedback_ids))) if vote else (),
@@ -164,6 +160,10 @@ class _AnswerDraft:
         )
 
 
+def _is_computed(value: Value) -> bool:
+    return value.automatic or value.kind == REWARD
+
+
 def _logps(trace: TraceRow | None) -> tuple[float, ...] | None:
     """The captured log-probabilities, if there is one for each captured token."""
     if trace is None or not trace.token_ids or not trace.logps:
@@ -174,12 +174,12 @@ def _logps(trace: TraceRow | None) -> tuple[float, ...] | None:
 
 
 class _TextEdge(NamedTuple):
-    """One text is better than another; `automatic`: no person said so."""
+    """A vote that one text is better than another; `automatic`: no person said so."""
 
     better: str
     worse: str
     origin: str
-    strength: float
+    weight: float
     feedback_ids: tuple[str, ...]
     automatic: bool
 
@@ -248,9 +248,14 @@ class PromptAggregator:
         if judgement is None:
             return
         if judgement.good is not None and judgement.strength:
-            signed = judgement.strength if judgement.good else -judgement.strength
             draft.votes.append(
-                _Vote(signed, _origin(judgement), judgement.feedback_ids, judgement.automatic)
+                _Vote(
+                    judgement.good,
+                    judgement.strength,
+                    _origin(judgement),
+                    judgement.feedback_ids,
+                    judgement.automatic,
+                )
             )
         draft.conflict = draft.conflict or judgement.conflict
         if judgement.value:
@@ -271,7 +276,7 @@ class PromptAggregator:
             self._tally.drops["the correction changes nothing"] += 1
             return
         draft = self._drafts.setdefault(text, _AnswerDraft(edit.text, group))
-        draft.votes.append(_Vote(1.0, "correction", edit.feedback_ids, edit.automatic))
+        draft.votes.append(_Vote(True, 1.0, "correction", edit.feedback_ids, edit.automatic))
         draft.traces.append(trace)
         if original:
             self._drafts[original].corrected = True
@@ -398,30 +403,33 @@ class PromptAggregator:
     def _merged_edges(
         self, edges: Iterable[_TextEdge], positions: Mapping[str, int]
     ) -> Iterator[Edge]:
-        """One edge for each pair of texts. Comparisons of equal texts in several traces are summed,
-        and may cancel out."""
-        pairs: dict[tuple[int, int], list[tuple[float, _TextEdge]]] = defaultdict(list)
+        """One edge for each pair of texts: comparisons of equal texts in several traces are
+        counted by the rule for raters, and may cancel out."""
+        pairs: dict[tuple[str, str], list[_TextEdge]] = defaultdict(list)
         for edge in edges:
-            better, worse = positions[edge.better], positions[edge.worse]
-            if better < worse:
-                pairs[better, worse].append((edge.strength, edge))
-            else:
-                pairs[worse, better].append((-edge.strength, edge))
-        for (first, second), votes in sorted(pairs.items()):
-            by_people = [(signed, edge) for signed, edge in votes if not edge.automatic]
-            counted = by_people or votes
-            total = sum(signed for signed, _ in counted)
-            if abs(total) < 1e-9:
+            first, second = sorted((edge.better, edge.worse), key=lambda text: positions[text])
+            pairs[first, second].append(edge)
+        for first, second in sorted(
+            pairs, key=lambda pair: tuple(positions[text] for text in pair)
+        ):
+            counted = people_first(pairs[first, second])
+            votes = count(counted, lambda edge: edge.better)
+            if votes.side is None:
                 self._tally.drops["comparisons of the same two texts contradict each other"] += 1
                 continue
-            better, worse = (first, second) if total > 0 else (second, first)
+            better, worse = (first, second) if votes.side == first else (second, first)
             if len(counted) > 1:
                 self._tally.drops["the same pair of texts: counted once"] += len(counted) - 1
-            feedback_ids = {name for _, edge in counted for name in edge.feedback_ids}
+            feedback_ids = {name for edge in counted for name in edge.feedback_ids}
             # in the alphabet, "correction" is before "preference", as it should be
-            origin = min(edge.origin for signed, edge in counted if signed * total > 0)
-            strength = abs(total) / len(counted)
-            yield Edge(better, worse, origin, strength, tuple(sorted(feedback_ids)))
+            origin = min(edge.origin for edge in votes.winners)
+            yield Edge(
+                positions[better],
+                positions[worse],
+                origin,
+                votes.lead(worse) / len(counted),
+                tuple(sorted(feedback_ids)),
+            )
 
 
 def _without_judgements(answer: Answer) -> Answer:

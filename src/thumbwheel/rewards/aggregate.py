@@ -1,28 +1,49 @@
-"""What statements say, without the database: one as good, bad or neither, all of them about one
-answer by the rule (`types.RULE`).
+"""The rule for raters that contradict each other (`types.RULE`), and what single statements say.
 
-Does not live here: where statements come from (`store`, `label`). A statement that says nothing has
-no value; missing is never 0 or 0.5. To read a new kind of feedback, add a reader to READERS and the
-kind to `store.JUDGING`.
+The rule has three steps, and `resolve` takes them in this order:
+
+1. `people_first`: what checkers and models said counts only where no person spoke.
+2. `newest_per_speaker`: the newest vote of each rater counts, and all votes without rater and time.
+3. `count`: the side with the most weight wins (a plurality). A tie decides nothing.
+
+`judge` applies it to the statements about one trace, `label.comparisons` to the preferences about a
+pair of traces. `datasets.aggregate_prompt` applies it to equal texts and to pairs of texts. There
+each trace or comparison is one vote, with the strength that it was judged with, so only steps 1 and
+3 are left. No step depends on the order of the votes.
+
+A statement that says nothing has no value; missing is never 0 or 0.5. To read a new kind of
+feedback, add a reader to READERS and the kind to `store.JUDGING`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, Protocol, TypeVar
 
-from thumbwheel.rewards.types import Edit, Judgement, LabelConfig, Statement, Value
+from thumbwheel.rewards.types import Edit, Judgement, LabelConfig, Statement, Value, Verdict
 
 
-class TimedStatement(Protocol):
-    """What has a time and a name: a statement, or a vote."""
+class Vote(Protocol):
+    """A statement, or what is left of some after they were resolved."""
 
     @property
-    def feedback_id(self) -> str:
-        """Of the piece of feedback."""
+    def weight(self) -> float: ...
+
+    @property
+    def automatic(self) -> bool:
+        """Whether no person said it."""
+
+
+class TimedVote(Vote, Protocol):
+    """A vote of one rater at one time."""
+
+    @property
+    def feedback_id(self) -> str: ...
 
     @property
     def at(self) -> datetime:
@@ -32,124 +53,226 @@ class TimedStatement(Protocol):
     def lone(self) -> bool:
         """Whether it has neither rater nor time."""
 
-    @property
-    def automatic(self) -> bool:
-        """Whether no person said it."""
 
-
-T = TypeVar("T", bound=TimedStatement)
+T = TypeVar("T")
+V = TypeVar("V", bound=Vote)
+TV = TypeVar("TV", bound=TimedVote)
+S = TypeVar("S", bound=Hashable)
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
 ROUNDING = 1e-9
-"""4 of 1..5 stars lies at 0.75 and 0.6 of 0..1 at 0.6 exactly; a boundary must not depend on
-rounding."""
+"""4 of 1..5 stars lies at 0.75 and 0.6 of 0..1 at 0.6 exactly; neither a boundary nor a tie may
+depend on rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution(Generic[V, S]):
+    """What votes come to by the rule."""
+
+    side: S | None
+    """The side with the most weight; None for a tie, and without votes."""
+    weights: Mapping[S, float]
+    """Side -> weight of its votes."""
+    latest: Sequence[V]
+    """The votes that count, also those for no side."""
+    voted: Sequence[V]
+    """The votes that count for a side."""
+    winners: Sequence[V]
+    """The votes for `side`."""
+    conflict: bool
+    """Whether a rater contradicts another one, or himself."""
+
+    def lead(self, against: S) -> float:
+        """How much more weight the winning side has than `against`; 0 without a winner."""
+        if self.side is None:
+            return 0.0
+        return self.weights[self.side] - self.weights.get(against, 0.0)
+
+    def margin(self, against: S) -> float:
+        """`lead` as a part of all weight."""
+        total = math.fsum(self.weights.values())
+        return self.lead(against) / total if total else 0.0
+
+
+def resolve(
+    votes: Iterable[TV],
+    side: Callable[[TV], S | None],
+    speaker: Callable[[TV], tuple[str, ...]],
+) -> Resolution[TV, S]:
+    """Which side the raters take, by the rule. `side` None: the vote is for no side, but replaces
+    earlier ones of its speaker."""
+    latest, torn = newest_per_speaker(people_first(votes), speaker, side)
+    return count(latest, side, torn=torn)
+
+
+def people_first(
+    votes: Iterable[T], automatic: Callable[[T], bool] = attrgetter("automatic")
+) -> list[T]:
+    """The votes of people; all votes where no person is among them."""
+    everything = list(votes)
+    people = [vote for vote in everything if not automatic(vote)]
+    return people or everything
+
+
+def newest_per_speaker(
+    votes: Iterable[TV], speaker: Callable[[TV], tuple[str, ...]], meaning: Callable[[TV], Any]
+) -> tuple[list[TV], bool]:
+    """The newest vote of each speaker, and whether a speaker contradicts himself at the same
+    instant: such a speaker does not count.
+
+    Among several of the same instant one without a meaning (None) gives way to one that has one.
+    Votes with neither rater nor time all count: nobody knows that they are one person's, and their
+    order in a file means nothing.
+    """
+    by_speaker: dict[tuple[str, ...], list[TV]] = defaultdict(list)
+    for vote in votes:
+        by_speaker[speaker(vote)].append(vote)
+    latest: list[TV] = []
+    torn = False
+    for votes_of_one in by_speaker.values():
+        if len(votes_of_one) == 1:
+            latest.append(votes_of_one[0])
+            continue
+        last = max(vote.at for vote in votes_of_one)
+        final = [vote for vote in votes_of_one if vote.at == last]
+        meanings = {meaning(vote) for vote in final} - {None}
+        if all(vote.lone for vote in final):
+            latest.extend(final)
+        elif len(meanings) > 1:
+            torn = True
+        else:
+            latest.append(min(final, key=lambda vote: (meaning(vote) is None, vote.feedback_id)))
+    return latest, torn
+
+
+def count(
+    votes: Sequence[V], side: Callable[[V], S | None], *, torn: bool = False
+) -> Resolution[V, S]:
+    """The side with the most weight. `torn`: whether a rater was left out, who contradicts
+    himself."""
+    by_side: dict[S, list[V]] = defaultdict(list)
+    for vote in votes:
+        vote_side = side(vote)
+        if vote_side is not None:
+            by_side[vote_side].append(vote)
+    # fsum, so that the order of votes changes no bit
+    weights = {name: math.fsum(vote.weight for vote in of) for name, of in by_side.items()}
+    winner = plurality(weights)
+    return Resolution(
+        side=winner,
+        weights=weights,
+        latest=votes,
+        voted=[vote for of_side in by_side.values() for vote in of_side],
+        winners=[] if winner is None else by_side[winner],
+        conflict=torn or len(weights) > 1,
+    )
+
+
+def plurality(weights: Mapping[S, float]) -> S | None:
+    """The side with the most weight; None where two lead together, and without sides."""
+    most = max(weights.values(), default=0.0)
+    leading = [side for side, weight in weights.items() if _equal(weight, most)]
+    return leading[0] if len(leading) == 1 else None
+
+
+def _equal(weight: float, other: float) -> bool:
+    return math.isclose(weight, other, rel_tol=ROUNDING)
 
 
 def judge(trace_id: str, statements: Iterable[Statement], config: LabelConfig) -> Judgement:
-    """What `said` says about one trace, by the rule. A rater of weight 0 is not heard."""
-    heard = [s for s in statements if s.weight > 0]
+    """What `statements` say about one trace, by the rule. A rater of weight 0 is not heard."""
+    heard = [statement for statement in statements if statement.weight > 0]
     if len(heard) == 1:
-        return _alone(trace_id, heard[0], config)
-    votes = {s.feedback_id: verdict_of(s, config) for s in heard if s.kind != "correction"}
-    opinions = [
-        s
-        for s in heard
-        if s.kind != "correction" and (s.kind != "label" or votes[s.feedback_id] is not None)
-    ]
+        return _judge_single(trace_id, heard[0], config)
+
+    # Good or bad. A label that is no verdict (a topic) is no opinion.
+    verdicts = {statement.feedback_id: verdict_of(statement, config) for statement in heard}
+    opinions: list[Statement] = []
+    for statement in heard:
+        is_verdict = verdicts[statement.feedback_id] is not None
+        if statement.kind != "correction" and (statement.kind != "label" or is_verdict):
+            opinions.append(statement)
+    resolution = resolve(opinions, lambda s: verdicts[s.feedback_id], speaker_of)
+    good = resolution.side
+    kind = min(resolution.winners, key=_when).kind if resolution.winners else None
+
+    # The number: of the newest word of each speaker. A rating and a thumb may be given at once, and
+    # both are the newest word.
     preferred = people_first(opinions)
-    counted, torn = (
-        newest_per_speaker(preferred, speaker_of, lambda s: votes[s.feedback_id])
-        if len(preferred) > 1
-        else (preferred, False)
-    )
-    last_times = {
-        speaker_of(s): s.at for s in counted
-    }  # a rating and a thumb may be given at once, and both are the newest word
-    for_, against = (
-        sorted((s for s in counted if votes[s.feedback_id] is side), key=_when)
-        for side in (True, False)
-    )
-    gain, loss = (math.fsum(s.weight for s in side) for side in (for_, against))
-    good = None if gain == loss else gain > loss
+    last_times = {speaker_of(statement): statement.at for statement in resolution.latest}
+    numbers = [s for s in preferred if last_times.get(speaker_of(s)) == s.at]
+
     edit, edit_conflict = agreed_edit(heard)
     judgement = Judgement(
         trace_id,
         good,
-        None if good is None else abs(gain - loss) / (gain + loss),
-        None if good is None else (for_ if good else against)[0].kind,
-        tuple(sorted(s.feedback_id for s in (*for_, *against))),
-        torn or bool(for_ and against),
-        edit,
-        edit_conflict,
-        mean_value([s for s in preferred if last_times.get(speaker_of(s)) == s.at], config),
-        bool(for_ or against) and all(s.automatic for s in (*for_, *against)),
+        strength=None if good is None else resolution.margin(not good),
+        kind=kind,
+        feedback_ids=tuple(sorted(statement.feedback_id for statement in resolution.voted)),
+        conflict=resolution.conflict,
+        edit=edit,
+        edit_conflict=edit_conflict,
+        value=mean_value(numbers, config),
+        automatic=_all_automatic(resolution.voted),
     )
     if judgement.value is None and len(preferred) < len(opinions):
         computed = mean_value([s for s in opinions if s.automatic], config)
-        return judgement._replace(value=beside_verdict(judgement, computed))
+        values = [] if computed is None else beside_verdict([computed], judgement)
+        return judgement._replace(value=values[0] if values else None)
     return judgement
 
 
-def beside_verdict(judgement: Judgement, computed: Value | None) -> Value | None:
-    """The number of an answer that people judged without a number, where checkers or models have
-    `computed` one.
-
-    The computed number stands where it lies on the side that people took. Where it contradicts them
-    their verdict stands alone, as the end of the scale that it means, nearer to the middle the more
-    they disagree. A draw among people is no number.
-    """
-    if computed is None or judgement.good is None or computed.sides_with(judgement.good):
-        return computed if judgement.good is not None else None
-    return verdict_value(judgement, computed.scale)
-
-
-def verdict_value(judgement: Judgement, scale: tuple[float, float]) -> Value | None:
-    """What people called good or bad as a number on `scale`; None where they called it neither."""
-    if judgement.good is None:
-        return None
-    margin = judgement.strength or 0.0
-    unit = (1 + margin if judgement.good else 1 - margin) / 2
-    return Value(unit, scale, judgement.kind or "", judgement.feedback_ids, verdict=True)
-
-
-P = TypeVar("P", bound="_Spoken")
-
-
-class _Spoken(Protocol):
-    """What a person said, or not."""
-
-    @property
-    def automatic(self) -> bool:
-        """Whether no person said it."""
-
-
-def people_first(statements: Iterable[P]) -> list[P]:
-    """What people said; all of it where no person is among them."""
-    everything = list(statements)
-    people = [s for s in everything if not s.automatic]
-    return people or everything
-
-
-def _alone(trace_id: str, statement: Statement, config: LabelConfig) -> Judgement:
-    """The rule for what one rater says and nobody else, which is most of what there is."""
-    vote = None if statement.kind == "correction" else verdict_of(statement, config)
-    edit, value = (
-        agreed_edit((statement,))[0] if statement.kind == "correction" else None,
-        mean_value((statement,), config),
-    )
-    if vote is None:
+def _judge_single(trace_id: str, statement: Statement, config: LabelConfig) -> Judgement:
+    """The rule for a single statement, the usual case of a build with a million traces."""
+    value = mean_value((statement,), config)
+    if statement.kind == "correction":
+        edit, _ = agreed_edit((statement,))
         return Judgement(trace_id, None, None, None, (), False, edit, False, value)
+    good = verdict_of(statement, config)
+    if good is None:
+        return Judgement(trace_id, None, None, None, (), False, None, False, value)
     return Judgement(
         trace_id,
-        vote,
+        good,
         1.0,
         statement.kind,
         (statement.feedback_id,),
         False,
-        edit,
+        None,
         False,
         value,
         statement.automatic,
     )
+
+
+def _all_automatic(votes: Sequence[Vote]) -> bool:
+    return bool(votes) and all(vote.automatic for vote in votes)
+
+
+def beside_verdict(computed: Sequence[Value], verdict: Verdict | Judgement) -> list[Value]:
+    """The numbers of an answer that people judged without a number, where checkers or models have
+    `computed` some.
+
+    The computed numbers stay where all lie on the side that people took. Where one contradicts
+    people, their verdict alone is the number: the end of the scale that it means, nearer to the
+    middle the more they disagree. A draw among people is no number.
+    """
+    good = verdict.good
+    mean = Value.mean([(value, 1.0) for value in computed])
+    if good is None or mean is None:
+        return []
+    if all(value.sides_with(good) for value in computed):
+        return list(computed)
+    value = verdict_value(verdict, mean.scale)
+    return [] if value is None else [value]
+
+
+def verdict_value(verdict: Verdict | Judgement, scale: tuple[float, float]) -> Value | None:
+    """What people called good or bad as a number on `scale`; None where they called it neither."""
+    if verdict.good is None:
+        return None
+    margin = verdict.strength or 0.0
+    unit = (1 + margin if verdict.good else 1 - margin) / 2
+    return Value(unit, scale, verdict.kind or "", verdict.feedback_ids, verdict=True)
 
 
 def verdict_of(statement: Statement, config: LabelConfig) -> bool | None:
@@ -172,67 +295,57 @@ def _number(statement: Statement, config: LabelConfig) -> bool | None:
 
 
 def scale_position(statement: Statement) -> tuple[float, tuple[float, float]] | None:
-    """(where the number lies on its scale from 0 to 1, the scale); None for what is no number, or
-    none of its scale."""
-    if isinstance(statement.value, bool) or not isinstance(statement.value, int | float):
+    """(position of the number on its scale from 0 to 1, the scale); None for a value that is no
+    number, or outside its scale."""
+    number = statement.value
+    if isinstance(number, bool) or not isinstance(number, int | float):
         return None
-    low, high = (
-        (statement.scale["min"], statement.scale["max"])
-        if statement.scale
-        else SCALES[statement.kind]
-    )
-    return (
-        ((statement.value - low) / (high - low), (low, high))
-        if low <= statement.value <= high and low != high
-        else None
-    )
+    if statement.scale:
+        low, high = statement.scale["min"], statement.scale["max"]
+    else:
+        low, high = SCALES[statement.kind]
+    if not low <= number <= high or low == high:
+        return None
+    return (number - low) / (high - low), (low, high)
 
 
 def mean_value(
     statements: Iterable[Statement], config: LabelConfig, kinds: Container[str] = SCALES
 ) -> Value | None:
-    """The weighted mean of what the raters gave as numbers of `kinds`, the newest of each."""
-    numbers = [
-        statement
-        for statement in statements
-        if statement.kind in kinds and scale_position(statement) is not None
-    ]
-    if len(numbers) < 2:
-        return _as_value(numbers[0], config) if numbers else None
-    latest, _ = newest_per_speaker(numbers, speaker_of, lambda statement: statement.value)
+    """The weighted mean of the numbers of `kinds` that the raters gave, the newest of each."""
+    rated = [s for s in statements if s.kind in kinds and scale_position(s) is not None]
+    if len(rated) < 2:
+        return _as_value(rated[0], config) if rated else None
+    latest, _ = newest_per_speaker(rated, speaker_of, lambda statement: statement.value)
     return Value.mean([(_as_value(statement, config), statement.weight) for statement in latest])
 
 
 def _as_value(statement: Statement, config: LabelConfig) -> Value:
     position = scale_position(statement)
     assert position is not None  # noqa: S101 - narrows the type; the caller has checked it
-    share, scale = position
-    turned = (
-        statement.kind == "outcome" and (statement.name or "").casefold() in config.bad_outcomes
-    )
-    return Value(
-        1 - share if turned else share,
-        scale,
-        statement.kind,
-        (statement.feedback_id,),
-        statement.automatic,
-    )
+    unit, scale = position
+    if statement.kind == "outcome" and (statement.name or "").casefold() in config.bad_outcomes:
+        unit = 1 - unit
+    return Value(unit, scale, statement.kind, (statement.feedback_id,), statement.automatic)
 
 
 def _label(statement: Statement, config: LabelConfig) -> bool | None:
-    applies = statement.value if isinstance(statement.value, bool) else True
-    word = (
-        statement.name or "" if isinstance(statement.value, bool) else str(statement.value)
-    ).casefold()
-    if word in config.good_labels:
+    if isinstance(statement.value, bool):
+        word, applies = statement.name or "", statement.value
+    else:
+        word, applies = str(statement.value), True
+    if word.casefold() in config.good_labels:
         return applies
-    return not applies if word in config.bad_labels else None
+    return not applies if word.casefold() in config.bad_labels else None
 
 
 def _outcome(statement: Statement, config: LabelConfig) -> bool | None:
-    verdict = statement.value if isinstance(statement.value, bool) else _number(statement, config)
-    bad = (statement.name or "").casefold() in config.bad_outcomes
-    return verdict if verdict is None or not bad else not verdict
+    verdict = _number(statement, config)
+    if isinstance(statement.value, bool):
+        verdict = statement.value
+    if verdict is None or (statement.name or "").casefold() not in config.bad_outcomes:
+        return verdict
+    return not verdict
 
 
 READERS: dict[str, Callable[[Statement, LabelConfig], bool | None]] = {
@@ -245,68 +358,24 @@ READERS: dict[str, Callable[[Statement, LabelConfig], bool | None]] = {
 
 
 def speaker_of(statement: Statement) -> tuple[str, ...]:
-    """Who speaks: all opinions of a rater replace each other, an outcome is a fact of its own and
+    """Who speaks: all opinions of a rater replace each other. An outcome is a fact of its own and
     replaces no opinion."""
-    return (
-        (statement.rater, f"outcome:{statement.name or ''}")
-        if statement.kind == "outcome"
-        else (statement.rater,)
-    )
+    if statement.kind == "outcome":
+        return statement.rater, f"outcome:{statement.name or ''}"
+    return (statement.rater,)
 
 
 def agreed_edit(statements: Iterable[Statement]) -> tuple[Edit | None, bool]:
-    """The correction that the raters settled on, and whether they differ."""
-    edits = people_first(
-        s for s in statements if s.kind == "correction" and isinstance(s.value, str)
-    )
-    if len(edits) < 2:  # the rule below comes to the same; a million traces have one statement each
-        return (
-            Edit(edits[0].value, (edits[0].feedback_id,), edits[0].automatic) if edits else None
-        ), False
-    latest, torn = newest_per_speaker(edits, speaker_of, lambda s: s.value)
-    weights: dict[str, float] = defaultdict(float)
-    for statement in latest:
-        weights[statement.value] += statement.weight
-    leading = [text for text, weight in weights.items() if weight == max(weights.values())]
-    conflict = torn or len(weights) > 1
-    if len(leading) != 1:
-        return None, conflict
-    chosen = [s for s in latest if s.value == leading[0]]
-    return Edit(
-        leading[0], tuple(sorted(s.feedback_id for s in chosen)), all(s.automatic for s in chosen)
-    ), conflict
-
-
-def newest_per_speaker(
-    statements: Iterable[T], speaker: Callable[[T], tuple[str, ...]], meaning: Callable[[T], Any]
-) -> tuple[list[T], bool]:
-    """The newest of each voice, and whether a voice contradicts itself at the same instant: such a
-    voice does not count.
-
-    Among several of the same instant one that means nothing (None) gives way to one that does.
-    Those with neither rater nor time all count: nobody knows that they are one person's, and their
-    order in a file means nothing.
-    """
-    by_speaker: dict[tuple[str, ...], list[T]] = defaultdict(list)
-    for statement in statements:
-        by_speaker[speaker(statement)].append(statement)
-    latest, torn = [], False
-    for statements_of_one in by_speaker.values():
-        if len(statements_of_one) == 1:
-            latest.append(statements_of_one[0])
-            continue
-        last = max(s.at for s in statements_of_one)
-        final = sorted(
-            (s for s in statements_of_one if s.at == last),
-            key=lambda s: (meaning(s) is None, s.feedback_id),
-        )
-        if all(s.lone for s in final):
-            latest.extend(final)
-        elif len({meaning(s) for s in final if meaning(s) is not None}) > 1:
-            torn = True
-        else:
-            latest.append(final[0])
-    return latest, torn
+    """The correction that the raters agree on by the rule, and whether they differ."""
+    edits = [s for s in statements if s.kind == "correction" and isinstance(s.value, str)]
+    if not edits:  # a million traces have none
+        return None, False
+    resolution = resolve(edits, lambda edit: str(edit.value), speaker_of)
+    if resolution.side is None:
+        return None, resolution.conflict
+    feedback_ids = tuple(sorted(edit.feedback_id for edit in resolution.winners))
+    edit = Edit(resolution.side, feedback_ids, _all_automatic(resolution.winners))
+    return edit, resolution.conflict
 
 
 def _when(statement: Statement) -> tuple[datetime, str]:

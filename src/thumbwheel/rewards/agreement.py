@@ -31,7 +31,13 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import documents
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
-from thumbwheel.rewards.aggregate import newest_per_speaker, scale_position, speaker_of, verdict_of
+from thumbwheel.rewards.aggregate import (
+    newest_per_speaker,
+    plurality,
+    scale_position,
+    speaker_of,
+    verdict_of,
+)
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions.judge import Judge, pair_of, signature
@@ -115,19 +121,16 @@ def _against(
         if rater not in verdicts_on:
             continue
         others = Counter(verdict for name, verdict in people[thing].items() if name != rater)
-        leading = [verdict for verdict, count in others.items() if count == max(others.values())]
-        torn += len(leading) > 1
-        alone += not leading
-        if len(leading) == 1:
+        crowd = plurality(others)
+        if not others:
+            alone += 1
+        elif crowd is None:
+            torn += 1
+        else:
             verdicts.append(verdicts_on[rater])
-            crowd_verdicts.append(leading[0])
-    return RaterAgreement(
-        rater,
-        sum(rater in verdicts_on for verdicts_on in things.values()),
-        kappa(verdicts, crowd_verdicts),
-        torn,
-        alone,
-    )
+            crowd_verdicts.append(crowd)
+    judged = sum(rater in verdicts_on for verdicts_on in things.values())
+    return RaterAgreement(rater, judged, kappa(verdicts, crowd_verdicts), torn, alone)
 
 
 def agreement(ws: Workspace, agent: str) -> list[Panel]:
@@ -284,12 +287,8 @@ def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], in
     for pair, rater, side in _compared(connection, agent_id):
         if rater not in machines:
             votes[pair][side] += 1
-    crowd: dict[tuple[str, str], int] = {}
-    for pair, sides in votes.items():
-        leading = [side for side, count in sides.items() if count == max(sides.values())]
-        if len(leading) == 1:
-            crowd[pair] = leading[0]
-    return crowd
+    crowd = {pair: plurality(sides) for pair, sides in votes.items()}
+    return {pair: side for pair, side in crowd.items() if side is not None}
 
 
 def _cases(connection: sa.Connection, agent: str, trace_ids: Collection[str]) -> dict[str, Case]:

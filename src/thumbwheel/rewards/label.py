@@ -7,7 +7,6 @@ that contradict each other (`reading`), scores of reward functions (`functions/`
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import sqlalchemy as sa
 
 from thumbwheel.core import ids
 from thumbwheel.rewards import store
-from thumbwheel.rewards.aggregate import judge, newest_per_speaker, people_first, verdict_of
+from thumbwheel.rewards.aggregate import judge, resolve, verdict_of
 from thumbwheel.rewards.types import (
     Comparing,
     Comparison,
@@ -55,8 +54,13 @@ def comparisons(
 ) -> list[Comparison]:
     """What the preferences in force say about every pair of traces that was compared, in the order
     of the trace ids."""
+    return compare_pairs(store.preferences(connection, ids.derived("agt", agent), as_of, scope))
+
+
+def compare_pairs(preferences: Iterable[Comparing]) -> list[Comparison]:
+    """What preferences say about every pair of traces, by the rule for raters."""
     votes: dict[tuple[str, str], list[_Vote]] = defaultdict(list)
-    for preference in store.preferences(connection, ids.derived("agt", agent), as_of, scope):
+    for preference in preferences:
         for pair, vote in _sides(preference):
             votes[pair].append(vote)
     return [_compare(pair, votes[pair]) for pair in sorted(votes)]
@@ -151,22 +155,16 @@ def _sides(preference: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
 
 
 def _compare(pair: tuple[str, str], votes: Iterable[_Vote]) -> Comparison:
-    heard = people_first(vote for vote in votes if vote.weight > 0)
-    latest, torn = newest_per_speaker(heard, lambda vote: (vote.rater,), lambda vote: vote.side)
-    weights = {
-        side: math.fsum(vote.weight for vote in latest if vote.side == side) for side in (1, 0, -1)
-    }
-    leading = [side for side, weight in weights.items() if weight == max(weights.values()) > 0]
-    side = leading[0] if len(leading) == 1 else 0
+    heard = [vote for vote in votes if vote.weight > 0]
+    resolution = resolve(heard, lambda vote: vote.side, lambda vote: (vote.rater,))
+    side = resolution.side or 0  # a tie among raters and a plurality for "tied" decide nothing
     better, worse = pair if side >= 0 else (pair[1], pair[0])
-    strength = (weights[side] - weights[-side]) / math.fsum(weights.values()) if side else 0.0
-    conflict = torn or sum(weight > 0 for weight in weights.values()) > 1
     return Comparison(
         better,
         worse,
-        bool(side),
-        strength,
-        tuple(sorted(vote.feedback_id for vote in latest)),
-        conflict,
-        bool(latest) and all(vote.automatic for vote in latest),
+        decided=bool(side),
+        strength=resolution.margin(-side) if side else 0.0,
+        feedback_ids=tuple(sorted(vote.feedback_id for vote in resolution.voted)),
+        conflict=resolution.conflict,
+        automatic=bool(resolution.voted) and all(vote.automatic for vote in resolution.voted),
     )

@@ -158,6 +158,16 @@ class Value(NamedTuple):
         return self.unit > 0.5 if good else self.unit < 0.5
 
 
+class Verdict(NamedTuple):
+    """Good, bad or neither (None), with the margin of the winning side (None with `good`), the kind
+    of its feedback, and all feedback that counted."""
+
+    good: bool | None
+    strength: float | None
+    kind: str | None
+    feedback_ids: tuple[str, ...]
+
+
 class Judgement(NamedTuple):
     """What the current feedback says about one trace.
 
