@@ -27,6 +27,7 @@ from statistics import mean
 from typing import Any
 
 import raw
+from worlds.judges import gain_figures
 
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
@@ -141,12 +142,7 @@ def learned(ws: Workspace, seed: int, base: Path, options: dict[str, Any]) -> di
         for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics()
         if "kl" in line
     ]
-    return {
-        "before": change.before,
-        "after": change.after,
-        "gain": change.gain,
-        "low": change.low,
-        "high": change.high,
+    return gain_figures(change) | {
         "kl": mean(steps[-SETTLED:]),
         "dev_gain": result.metrics["gain"],
         "stopped": result.reason,

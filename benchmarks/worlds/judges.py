@@ -20,11 +20,23 @@ from peft import PeftModel
 
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.stats.paired import compare
+from thumbwheel.stats.types import Comparison
 from worlds.answers import answer
 from worlds.world import Example, Files, Pair, World
 
 BATCH = 16
 """Pairs that are read together."""
+
+
+def gain_figures(change: Comparison) -> dict[str, float]:
+    """Before, after, and the gain with its interval."""
+    return {
+        "before": change.before,
+        "after": change.after,
+        "gain": change.gain,
+        "low": change.low,
+        "high": change.high,
+    }
 
 
 class Judge(ABC):
@@ -56,14 +68,7 @@ class Judge(ABC):
         share of the right ones stayed right."""
         change = compare(self.before, after, self.groups)
         still_right = [new for old, new in zip(self.before, after, strict=True) if old]
-        return {
-            "before": change.before,
-            "after": change.after,
-            "gain": change.gain,
-            "low": change.low,
-            "high": change.high,
-            "kept": sum(still_right) / max(1, len(still_right)),
-        }
+        return gain_figures(change) | {"kept": sum(still_right) / max(1, len(still_right))}
 
 
 class AnswerJudge(Judge):

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -17,6 +19,7 @@ import sqlalchemy as sa
 from tests.command_line import Run
 from tests.worlds.animals_world import LEARNS, write_world
 from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import Conflict
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
@@ -223,7 +226,6 @@ def test_the_best_of_several_methods_is_found_without_the_gate(
 
 
 def test_two_turns_of_an_agent_do_not_run_at_once(tmp_path: Path) -> None:
-    from thumbwheel.core.errors import Conflict
     from thumbwheel.loop.cycle_state import CycleState
     from thumbwheel.loop.cycle_types import Candidate
 
@@ -269,3 +271,100 @@ def test_an_interrupted_training_ends_the_turn(
         with pytest.raises(KeyboardInterrupt):
             cycle.train_candidates(ws, "a", "base", ["kto", "dpo"], state)
     assert asked == ["kto"]
+
+
+def test_ctrl_c_after_the_last_training_step_ends_the_turn_and_keeps_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thumbwheel.loop import cycle
+    from thumbwheel.loop.cycle_state import CycleState
+    from thumbwheel.models.versions import ensure_agent
+    from thumbwheel.training.types import RunResult, RunState
+
+    trained = []
+
+    def finished(_: Workspace, agent: str, method: str, base: str, *, run_id: str) -> RunResult:
+        trained.append(method)
+        with suppress(KeyboardInterrupt):  # as the supervisor of a run does
+            signal.raise_signal(signal.SIGINT)
+        return RunResult(run_id, RunState.FINISHED, None, {}, "ver_1", "v1")
+
+    monkeypatch.setattr(cycle, "train", finished)
+    with (
+        Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws,
+        CycleState.open(tmp_path, {}) as state,
+    ):
+        ensure_agent(ws, "a")
+        handler = signal.getsignal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            cycle.train_candidates(ws, "a", "base", ["kto", "dpo"], state)
+        assert signal.getsignal(signal.SIGINT) is handler
+    assert trained == ["kto"]
+    with CycleState.open(tmp_path, {}) as state:
+        assert state.candidates["kto"].version == "v1"
+
+
+def test_an_export_that_was_changed_since_is_not_taken_for_the_one_that_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thumbwheel.core import ids
+    from thumbwheel.loop import cycle
+    from thumbwheel.loop.cycle_types import CycleConfig
+
+    folder = tmp_path / "a-v1-merged"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights")
+    files = {"model.safetensors": {"sha256": ids.file_hash(folder / "model.safetensors")}}
+    earlier = SimpleNamespace(format="merged", path=folder, files=files)
+    version = SimpleNamespace(id="ver_1", agent="a", name="v1")
+    config = CycleConfig(export_to=tmp_path)
+    monkeypatch.setattr(cycle, "exports", lambda ws, version_id: [earlier])
+    assert cycle.export_once(None, version, "merged", config) is earlier  # type: ignore[arg-type]
+    (folder / "model.safetensors").write_text("other weights")
+    with pytest.raises(Conflict, match=r"model\.safetensors was changed"):
+        cycle.export_once(None, version, "merged", config)  # type: ignore[arg-type]
+
+    # The same files without their record: the cycle was killed before it could write that.
+    manifest = {"version_id": "ver_1", "files": files}
+    (folder / "thumbwheel.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(cycle, "exports", lambda ws, version_id: [])
+    with pytest.raises(Conflict, match=r"model\.safetensors was changed"):
+        cycle.export_once(None, version, "merged", config)  # type: ignore[arg-type]
+    assert (folder / "model.safetensors").read_text() == "other weights"
+
+
+def test_a_single_candidate_without_dev_rows_goes_to_the_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thumbwheel.evaluation.rows import NoDevRows
+    from thumbwheel.loop import cycle
+    from thumbwheel.loop.cycle_state import CycleState
+    from thumbwheel.loop.cycle_types import Candidate, CycleReport
+
+    def no_rows(*_: object) -> None:
+        raise NoDevRows("agent 'a'", "its dev rows have no recorded answer", "Collect thumbs")
+
+    monkeypatch.setattr(cycle, "compare_on_dev", no_rows)
+    monkeypatch.setattr(cycle.versions, "version", lambda ws, agent, name: name)
+    one, two = Candidate("grpo", "v1", "run_1"), Candidate("ppo", "v2", "run_2")
+    with CycleState.open(tmp_path, {}) as state:
+        alone = CycleReport("a", candidates=[one])
+        assert cycle.choose(None, "a", alone, state) == "v1"  # type: ignore[arg-type]
+        assert state.chosen == "v1"
+        with pytest.raises(NoDevRows):
+            state.chosen = None
+            cycle.choose(None, "a", CycleReport("a", candidates=[one, two]), state)  # type: ignore[arg-type]
+
+
+def test_a_turn_over_a_base_that_was_changed_since_has_to_begin_anew(tmp_path: Path) -> None:
+    from thumbwheel.loop.cycle_state import CycleState
+
+    with CycleState.open(tmp_path, {}) as state:
+        state.check_base("base", "old")
+        state.note(base="base", base_fingerprint="old")
+    with CycleState.open(tmp_path, {}) as state:
+        state.check_base("base", "old")
+        with pytest.raises(Conflict, match="--anew"):
+            state.check_base("base", "new")
+    with CycleState.open(tmp_path, {}, anew=True) as state:
+        state.check_base("base", "new")

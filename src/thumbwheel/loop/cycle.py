@@ -32,12 +32,20 @@ from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.rows import NoDevRows
 from thumbwheel.evaluation.types import Evaluation
 from thumbwheel.export.package import export, exports, manifest_of
 from thumbwheel.export.types import GGUF_MODEL, Export
-from thumbwheel.loop.cycle_checks import GGUF, check_ready, default_base
+from thumbwheel.loop.cycle_checks import (
+    GGUF,
+    check_ready,
+    check_unchanged,
+    default_base,
+    fingerprint_of,
+)
 from thumbwheel.loop.cycle_state import CycleState
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
+from thumbwheel.loop.interrupts import recorded_interrupts
 from thumbwheel.loop.report import report
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, ModelVersion
@@ -54,8 +62,8 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False
     cycle.
 
     A method whose training fails is passed over, with its reason. Raises Conflict while another
-    cycle of the agent runs, KeyboardInterrupt when Ctrl-C stopped a training, and the error of any
-    other step.
+    cycle of the agent runs or where something was changed since an unfinished one, KeyboardInterrupt
+    after a Ctrl-C, and the error of any other step.
     """
     check_ready(ws, config)
     with CycleState.open(ws.home.cycles / agent, config.training_settings, anew) as state:
@@ -89,7 +97,9 @@ def _find_candidate(
         cycle.reasons = [line for line in cycle.plan if line.startswith("Do not train yet")]
         return cycle
     cycle.base = state.base or config.base or default_base(ws, agent)
-    state.note(methods=methods, base=cycle.base)
+    fingerprint = fingerprint_of(ws, cycle.base)
+    state.check_base(cycle.base, fingerprint)
+    state.note(methods=methods, base=cycle.base, base_fingerprint=fingerprint)
     cycle.candidates = train_candidates(ws, agent, cycle.base, methods, state)
     cycle.version = choose(ws, agent, cycle, state)
     return cycle
@@ -101,10 +111,12 @@ def train_candidates(
     """Train by each method, unless this cycle did so before."""
     for method in methods:
         if method not in state.candidates:
-            with log.step(f"train {method}"):
+            with log.step(f"train {method}"), recorded_interrupts() as interrupts:
                 candidate = train_candidate(ws, agent, base, method, state)
                 log.say(f"  {candidate.version or candidate.reason}")
             state.note(candidates=state.candidates | {method: candidate})
+            if interrupts.received:  # after the last step of the training, which then ends as usual
+                raise KeyboardInterrupt
     return [state.candidates[method] for method in methods]
 
 
@@ -140,7 +152,11 @@ def train_candidate(
 
 
 def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> str | None:
-    """The best candidate by the dev rows; None, with reasons, where none is better than the base."""
+    """The best candidate by the dev rows; None, with reasons, where none is better than the base.
+
+    A single candidate goes to the gate where there are no dev rows to compare it on. Several raise
+    NoDevRows.
+    """
     names = [candidate.version for candidate in cycle.candidates if candidate.version]
     if not names:
         for candidate in cycle.candidates:
@@ -150,7 +166,14 @@ def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> 
         return state.chosen
     with log.step("compare the candidates on the dev rows"):
         trained = [versions.version(ws, agent, name) for name in names]
-        comparison = compare_on_dev(ws, trained)
+        try:
+            comparison = compare_on_dev(ws, trained)
+        except NoDevRows as error:
+            if len(names) > 1:
+                raise
+            log.say(f"  {error.why}; the gate alone decides on {names[0]}")
+            state.note(chosen=names[0])
+            return names[0]
         for line in comparison.reasons:
             log.say(f"  {line}")
     if comparison.best is None:
@@ -209,14 +232,17 @@ def evaluate_once(ws: Workspace, version: ModelVersion, state: CycleState | None
 
 def export_once(ws: Workspace, version: ModelVersion, format: str, config: CycleConfig) -> Export:
     """The export of `version` as `format`; the one that this cycle wrote before it was killed, if
-    any."""
+    any. Raises Conflict where its files were changed since."""
     folder = (config.export_to or Path()) / f"{version.agent}-{version.name}-{format}"
     folder = folder.expanduser().resolve()
     for earlier in exports(ws, version.id):
         if (earlier.format, earlier.path) == (format, folder) and folder.is_dir():
+            check_unchanged(folder, earlier.files)
             return earlier
-    if manifest_of(folder).get("version_id") == version.id:
+    manifest = manifest_of(folder)
+    if manifest.get("version_id") == version.id:
         # The cycle was killed between the files and their record.
+        check_unchanged(folder, manifest["files"])
         shutil.rmtree(folder)
     quant = config.quant if format == GGUF else None
     return export(ws, version.agent, version.name, format, folder, quant)

@@ -1,12 +1,15 @@
-"""What is checked before the first training: whether a turn can do everything it is asked for, over
-which base it trains, and what it would do."""
+"""The checks of a turn: whether it can do everything it is asked for, over which base it trains,
+what it would do, and whether something was changed since it was stopped."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from thumbwheel.core.errors import InputError
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.targets import TARGETS
@@ -16,6 +19,7 @@ from thumbwheel.export.types import GGUF_MODEL
 from thumbwheel.llm import convert, tools
 from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models import versions
+from thumbwheel.models.base import locate, require_training
 from thumbwheel.models.types import LIVE
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.data_plan import data_plan
@@ -50,6 +54,27 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
         convert.check_quantizer(precision(GGUF, config.quant) or "")
         for program in ("converter", "library", "bindings"):
             tools.require(program)
+
+
+def fingerprint_of(ws: Workspace, base: str) -> str:
+    """The fingerprint of the weights of `base`."""
+    require_training()
+    from thumbwheel.engine.base_check import remembered_fingerprint
+
+    _, folder = locate(base)
+    return remembered_fingerprint(folder, ws.home.cache)
+
+
+def check_unchanged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise Conflict where a file of an exported folder is not the one that was written."""
+    for name, file in files.items():
+        path = folder / name
+        if not path.is_file() or ids.file_hash(path) != file["sha256"]:
+            raise Conflict(
+                f"export {str(folder)!r}",
+                f"{name} was changed or removed since it was written",
+                "Move that folder away, then start the cycle again: it goes on",
+            )
 
 
 def plan_cycle(ws: Workspace, agent: str, config: CycleConfig) -> dict[str, Any]:

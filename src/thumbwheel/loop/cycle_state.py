@@ -32,6 +32,7 @@ class CycleState:
     """The settings that decide what is trained; others may change between two starts of a cycle."""
     base: str | None = None
     """The base that all methods train over."""
+    base_fingerprint: str | None = None
     methods: list[str] = field(default_factory=list)
     runs: dict[str, str] = field(default_factory=dict)
     """Method -> the id of its run, noted before the run begins."""
@@ -82,6 +83,16 @@ class CycleState:
             return cls(folder, settings)
         log.say("going on with the cycle that was not finished")
         return state
+
+    def check_base(self, base: str, fingerprint: str) -> None:
+        """Raise Conflict where the weights of `base` were changed since the cycle began: its
+        candidates could not be compared."""
+        if self.base_fingerprint not in (None, fingerprint):
+            raise Conflict(
+                f"the unfinished cycle of agent {self.folder.name!r}",
+                f"the weights of its base {base!r} were changed since it began",
+                "Restore that base, or forget what the cycle did: thumbwheel loop run --anew",
+            )
 
     def note(self, **values: Any) -> None:
         """Set some of the fields and store the state."""

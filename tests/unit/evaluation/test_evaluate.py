@@ -2,6 +2,7 @@
 what the gate makes of it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.worlds.taught_world import QUICK, add_case
 from thumbwheel.core.errors import DataError, InputError, ModelError
 from thumbwheel.datasets.build import find, load_rows
 from thumbwheel.db import schema
+from thumbwheel.evaluation import rows
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import decide, gate, replay
@@ -434,3 +436,21 @@ def test_dev_names_the_better_method_and_says_why(home):
     assert none.best is None and "no version is better than the base" in none.reasons[0]
     with pytest.raises(InputError):
         compare_on_dev(ws, [versions.version(ws, AGENT, "v0")], QUICK)
+
+
+def test_dev_rows_without_a_recorded_answer_are_said_to_be_none(monkeypatch):
+    prompts = SimpleNamespace(
+        id="dat_1",
+        shape="prompts",
+        counts={"train": 8, "dev": 3},
+        manifest={"config": {"salt": "", "dev": 0.1, "gate": 0.1}},
+    )
+    monkeypatch.setattr(rows, "dataset_of", lambda ws, version: prompts)
+    monkeypatch.setattr(rows, "datasets", lambda ws, agent: [prompts])
+    monkeypatch.setattr(rows, "load_rows", lambda ws, dataset_id, split: [])
+    version = SimpleNamespace(name="v1", agent="a")
+    with pytest.raises(rows.NoDevRows, match="prompts without a recorded answer"):
+        rows.dev_rows(None, [version])
+    prompts.counts = {"train": 8}
+    with pytest.raises(rows.NoDevRows, match="no rows in the dev split"):
+        rows.dev_rows(None, [version])
