@@ -184,6 +184,7 @@ class Group(TyperGroup):
 def main() -> None:
     """Run the command line; a ThumbwheelError becomes a message and an exit code."""
     from thumbwheel.core.errors import StorageError, ThumbwheelError
+    from thumbwheel.core.files import unwritable
     from thumbwheel.core.private import close_to_others
 
     # Threads that spin while they wait make every step several times slower as soon as another
@@ -201,10 +202,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in DISK:
             raise
-        log.complain(
-            f"error: {error.filename or 'the output'}: it cannot be written: {error.strerror}. "
-            "Free space, then try again"
-        )
+        log.complain(f"error: {unwritable(error.filename or 'the output', error)}")
         # Not sys.exit: the interpreter would try to write buffered output again, and fail.
         os._exit(StorageError.exit_code)
     except KeyboardInterrupt:

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core.errors import InputError, MissingExtra, StorageError
+from thumbwheel.core.errors import InputError, MissingExtra
+from thumbwheel.core.files import unwritable
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import by_id, load_rows
 from thumbwheel.datasets.shapes import SHAPES
@@ -47,11 +48,8 @@ def export(ws: Workspace, dataset_id: str, path: Path, format: str = "jsonl") ->
             encoding="utf-8",
         )
     except OSError as error:
-        raise StorageError(
-            f"path {str(path)!r}",
-            error.strerror or str(error),
-            "Free space or name a writable place",
-        ) from error
+        fix = "Free space or name a writable place"
+        raise unwritable(f"path {str(path)!r}", error, fix) from error
     return path
 
 

@@ -22,6 +22,7 @@ import pydantic_core
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
+from thumbwheel.core.files import unwritable
 from thumbwheel.datasets.types import Row
 from thumbwheel.db.columns import parsed
 
@@ -267,8 +268,5 @@ def _kind(annotation: Any) -> type | tuple[type] | None:
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"file {str(path)!r}",
-        error.strerror or str(error),
-        "Free space or name a writable place, then try again",
-    )
+    fix = "Free space or name a writable place, then try again"
+    return unwritable(f"file {str(path)!r}", error, fix)

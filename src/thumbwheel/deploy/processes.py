@@ -9,7 +9,6 @@ for: a copied home neither asks nor stops the servers of the original.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -17,7 +16,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ import httpx
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, ModelError, StorageError
+from thumbwheel.core.files import replace, unwritable
+from thumbwheel.core.locks import wait_for
 from thumbwheel.core.private import UMASK
 from thumbwheel.llm.port import HOST, free_port
 
@@ -87,20 +88,14 @@ Ready = Callable[[Running], bool]
 def locked(folder: Path) -> Iterator[None]:
     """Inside, no other process starts, stops or changes the server of `folder`, which is created if
     needed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StorageError(
-            f"folder {str(folder)!r}",
-            error.strerror or str(error),
-            "Free space or make the home writable",
-        ) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(wait_for(folder / LOCK))
+        except OSError as error:
+            fix = "Free space or make the home writable"
+            raise unwritable(f"folder {str(folder)!r}", error, fix) from error
         yield
-    finally:
-        os.close(handle)
 
 
 def find(folder: Path) -> Running | None:
@@ -197,22 +192,11 @@ def failure_reason(folder: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Put `text` into `path`, whole or not at all, for the owner only; raises StorageError."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    """Replace `path`, readable by its owner only; raises StorageError."""
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        replace(path, text, mode=0o600)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(
-            f"file {str(path)!r}",
-            f"it cannot be written: {error.strerror or error}",
-            "Free space, then try again",
-        ) from error
+        raise unwritable(f"file {str(path)!r}", error) from error
 
 
 def _recorded(folder: Path) -> Running | None:

@@ -19,6 +19,7 @@ from typing import Any
 from thumbwheel.core import ids, log
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, StorageError
+from thumbwheel.core.files import unwritable
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import locate_unchanged
@@ -333,12 +334,8 @@ def _unusable_folder(folder: Path, error: OSError) -> InputError:
 
 
 def _unwritable(destination: Path, error: Exception) -> StorageError:
-    why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    return StorageError(
-        f"export to {str(destination)!r}",
-        f"it cannot be written: {why}",
-        "Free some space, then run the same command again",
-    )
+    fix = "Free some space, then run the same command again"
+    return unwritable(f"export to {str(destination)!r}", error, fix)
 
 
 def _parity_error(model_version: ModelVersion, title: str, result: Parity) -> ModelError:

@@ -8,7 +8,6 @@ is never touched.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from thumbwheel.core.config import Home
+from thumbwheel.core.locks import try_lock
 
 NOTES = "unfinished"
 """Folder of the home with one file for each folder that is being written."""
@@ -42,12 +42,13 @@ def sweep(home: Home) -> int:
     swept = 0
     for note in sorted((home.path / NOTES).glob("*")):
         try:
-            handle = os.open(note, os.O_RDWR)
-        except FileNotFoundError:  # its export has ended meanwhile
+            handle = try_lock(note, create=False)
+        except FileNotFoundError:
+            continue  # its export has ended meanwhile
+        if handle is None:
             continue
         try:
-            if _take(handle):
-                swept += _remove(note)
+            swept += _remove(note)
         finally:
             os.close(handle)
     return swept
@@ -69,8 +70,10 @@ def _noted(home: Home, folder: Path) -> Iterator[None]:
     note = home.path / NOTES / folder.name
     note.parent.mkdir(mode=0o700, exist_ok=True)
     while True:
-        handle = os.open(note, os.O_RDWR | os.O_CREAT, 0o600)
-        if _take(handle) and note.exists():
+        handle = try_lock(note)
+        if handle is None:
+            continue
+        if note.exists():
             break
         os.close(handle)  # a sweep removed it before it was held
     try:
@@ -80,11 +83,3 @@ def _noted(home: Home, folder: Path) -> Iterator[None]:
     finally:
         note.unlink(missing_ok=True)
         os.close(handle)
-
-
-def _take(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import MissingExtra, NotFound, StorageError
+from thumbwheel.core.files import unwritable
 from thumbwheel.llm.tools import BUILD, FILES, PREBUILT, SOURCE, Tool, cache_folder, find
 from thumbwheel.sdk.disk import sync
 
@@ -142,12 +143,8 @@ def _staging(target: Path) -> Iterator[Path]:
         )
         yield folder
     except (OSError, tarfile.TarError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise StorageError(
-            f"{str(target)!r}",
-            f"it cannot be written: {why}",
-            "Free some space, then run the same command again",
-        ) from error
+        fix = "Free some space, then run the same command again"
+        raise unwritable(repr(str(target)), error, fix) from error
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from thumbwheel.core.child import die_with_parent
 from thumbwheel.core.errors import ModelError, StorageError
 from thumbwheel.llm import tools
-from thumbwheel.llm.llama_server import default_threads, die_with_parent
+from thumbwheel.llm.llama_server import default_threads
 
 TYPES = {
     "Q4_0": 2,

@@ -5,9 +5,7 @@ Servers that outlive the command are the deploy stage's, which uses `arguments` 
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from thumbwheel.core.child import die_with_parent
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.core.private import UMASK
 from thumbwheel.llm import tools
@@ -242,9 +241,3 @@ class LlamaServer:
             f"{why}:\n{self.tail()}",
             "See whether the file is whole and fits into memory",
         )
-
-
-def die_with_parent() -> None:
-    """In a new process on Linux: end when whoever started it ends."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)

@@ -6,7 +6,6 @@ finds them there.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import log
-from thumbwheel.core.errors import Conflict, StorageError
+from thumbwheel.core.files import replace, unwritable
+from thumbwheel.core.locks import lock
 from thumbwheel.loop.cycle_types import Candidate
-from thumbwheel.training.rundir import replace
 
 FILE, LOCK = "cycle.json", "lock"
 
@@ -50,17 +49,9 @@ class CycleState:
         """The unfinished cycle with these settings, else a new one. Raises Conflict while another
         process has it open."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        why = "another process is turning it at this moment"
+        handle = lock(folder / LOCK, f"the cycle of agent {folder.name!r}", why)
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                why = "another process is turning it at this moment"
-                raise Conflict(
-                    f"the cycle of agent {folder.name!r}",
-                    why,
-                    "Wait for it, or stop it with Ctrl-C there",
-                ) from None
             yield cls(folder, settings) if anew else cls._read(folder, settings)
         finally:
             os.close(handle)
@@ -111,6 +102,4 @@ class CycleState:
             replace(self.folder / FILE, json.dumps(values, indent=2))
         except OSError as error:
             fix = "Free some space, then start the cycle again: it goes on"
-            raise StorageError(
-                f"{self.folder / FILE}", error.strerror or str(error), fix
-            ) from error
+            raise unwritable(f"{self.folder / FILE}", error, fix) from error

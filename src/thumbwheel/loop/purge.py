@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.capture.inbox import REJECTED
+from thumbwheel.core.files import replace
 from thumbwheel.datasets.rewrite import BUILDING, is_affected_file
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
@@ -27,7 +28,7 @@ from thumbwheel.loop.types import SubjectRows, Tainted
 from thumbwheel.models import documents
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.versions import TAINTED
-from thumbwheel.training.rundir import RunDir, replace
+from thumbwheel.training.rundir import RunDir
 
 WITHOUT_TEXT = ("spec.json", "status.json", "metrics.jsonl", "lock")
 """Files of a run that hold only settings and figures."""

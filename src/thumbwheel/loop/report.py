@@ -9,17 +9,15 @@ markup.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import thumbwheel
-from thumbwheel.core.errors import StorageError
+from thumbwheel.core.files import replace, unwritable
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.declaration import policy_of
 from thumbwheel.evaluation.gate import guard_at_level
@@ -342,14 +340,9 @@ def page(value: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, content: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
-        temporary.replace(path)
+        replace(path, content, errors="backslashreplace")
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise StorageError(
-            f"report {str(path)!r}", error.strerror or str(error), "Name a file that can be written"
-        ) from error
+        fix = "Name a file that can be written"
+        raise unwritable(f"report {str(path)!r}", error, fix) from error

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
+from thumbwheel.core.files import unwritable
 from thumbwheel.sdk.disk import sync
 
 CHUNK = 1 << 20
@@ -159,8 +160,5 @@ def _copy(stream: BinaryIO, handle: int) -> str:
 
 
 def _unwritable(what: str, error: OSError) -> StorageError:
-    return StorageError(
-        f"artifact from {what!r}",
-        f"it cannot be stored: {error.strerror or error}",
-        "Free space or make the home writable, then try again",
-    )
+    fix = "Free space or make the home writable, then try again"
+    return unwritable(f"artifact from {what!r}", error, fix)

@@ -9,7 +9,6 @@ up in status.json.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
+from thumbwheel.core.child import die_with_parent
 from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
 from thumbwheel.training.rundir import RunDir, unwritable
 from thumbwheel.training.types import RunSpec, RunState, Status, TrainConfig
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code after a clean stop, as shells have it for Ctrl-C."""
-PR_SET_PDEATHSIG = 1
 
 
 class Interrupt:
@@ -78,8 +77,7 @@ def main(arguments: list[str]) -> int:
 def die_with(parent: int) -> None:
     """Be killed when `parent` dies, so that no run goes on unseen (Linux; elsewhere the lock still
     protects the run)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
         sys.exit(1)
 

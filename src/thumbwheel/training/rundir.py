@@ -9,16 +9,16 @@ Checkpoints: checkpoint.py.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core import ids
-from thumbwheel.core.errors import Conflict, StorageError
+from thumbwheel.core import files, ids
+from thumbwheel.core.errors import StorageError
+from thumbwheel.core.files import replace
+from thumbwheel.core.locks import lock
 from thumbwheel.training.types import RunSpec, RunState, Status
 
 
@@ -123,17 +123,8 @@ class RunDir:
     def lock(self) -> int:
         """Take the run for this process; the returned handle holds it until every copy is closed.
         Raises Conflict when it is taken."""
-        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise Conflict(
-                f"run {self.path.name!r}",
-                "another process is training it at this moment",
-                "Wait for it, or stop it with Ctrl-C there",
-            ) from None
-        return handle
+        why = "another process is training it at this moment"
+        return lock(self.path / "lock", f"run {self.path.name!r}", why)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All complete lines of metrics."""
@@ -154,25 +145,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def replace(path: Path, text: str) -> None:
-    """Write `text` to `path` so that it is there whole or not at all."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, path)
-
-
 def unwritable(path: Path, error: BaseException) -> StorageError:
     """The error for a run folder or checkpoint that could not be written."""
-    text = str(error).split("\n")[0]
-    if isinstance(error, OSError):
-        why = error.strerror or text
-    else:
-        why = f"the disk took only a part of it ({text})"
-    return StorageError(
-        f"{str(path)!r}",
-        f"it cannot be written: {why}",
-        "Free space or make the home writable, then go on with --resume RUN",
-    )
+    fix = "Free space or make the home writable, then go on with --resume RUN"
+    return files.unwritable(repr(str(path)), error, fix)

@@ -183,7 +183,7 @@ for attempt in (lambda: blobs.put_bytes(b"y" * 200_000), lambda: blobs.checkout(
     try:
         attempt()
     except StorageError as error:
-        print(error.exit_code, "cannot be stored" in str(error))
+        print(error.exit_code, "cannot be written" in str(error))
 assert blobs.path(small).read_bytes() == b"small"
 """
 
@@ -199,5 +199,5 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_home_that_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("a file")
-    with pytest.raises(StorageError, match="cannot be stored"):
+    with pytest.raises(StorageError, match="cannot be written"):
         Artifacts(tmp_path / "blobs").put_bytes(b"x")

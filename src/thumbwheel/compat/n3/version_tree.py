@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import Conflict, NotFound
+from thumbwheel.core.files import replace, unwritable
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.rows import dataset_of
@@ -59,9 +60,9 @@ def export(
             "reward_model_path": reward_model and str(reward_model),
         }
         figures = paths | results_of(ws, exported)
-        rundir.replace(results, json.dumps(figures, indent=2) + "\n")
+        replace(results, json.dumps(figures, indent=2) + "\n")
     except OSError as error:
-        raise rundir.unwritable(results, error) from error
+        raise unwritable(f"file {str(results)!r}", error) from error
     return finished
 
 

@@ -1,0 +1,43 @@
+"""Writes files that are complete or absent, and explains why one could not be written."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from thumbwheel.core.errors import StorageError
+
+FREE_SPACE = "Free space, then try again"
+
+
+def replace(path: Path, text: str, *, mode: int = 0o666, errors: str = "strict") -> None:
+    """Write `text` to `path` in one step: readers, and a kill, find the old file or the new one.
+
+    `mode` are the permissions before the umask, `errors` is what the UTF-8 encoder does with
+    characters that it cannot encode. Raises OSError, and then leaves the old file.
+    """
+    # The name differs by process and thread, so that two writers do not share a temporary file.
+    writer = f"{os.getpid()}-{threading.get_ident()}"
+    temporary = path.with_name(f".{path.name}.{writer}.tmp")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "w", encoding="utf-8", errors=errors) as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def unwritable(what: str, error: BaseException, fix: str = FREE_SPACE) -> StorageError:
+    """The error for `what`, which could not be written because of `error`: an OSError, or what a
+    library raises when the disk takes only a part of a file."""
+    text = str(error).split("\n")[0]
+    if isinstance(error, OSError):
+        why = error.strerror or text
+    else:
+        why = f"the disk took only a part of it ({text})"
+    return StorageError(what, f"it cannot be written: {why}", fix)
