@@ -33,7 +33,7 @@ from thumbwheel.deploy.types import (
 from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.export.types import Acceptance
 from thumbwheel.models import versions
-from thumbwheel.models.types import LIVE, ModelVersion, State, Switch
+from thumbwheel.models.types import LIVE, ModelVersion, State, Switch, require_untainted
 
 UNDOES = "undoes"
 """Key in a switch's evidence: the ids of the switches that it takes back."""
@@ -196,7 +196,7 @@ def _canary_accepted(deployment: Deployment) -> bool:
 
 def _require_servable(ws: Workspace, model_version: ModelVersion, alias: str | None) -> None:
     """Raise Conflict for a version that may not be served, under `alias` or at all."""
-    what = f"version {model_version.name!r} of agent {model_version.agent!r}"
+    what = model_version.label
     if alias is not None:
         versions.check_alias_name(alias)
     if model_version.endpoint is not None:
@@ -208,13 +208,9 @@ def _require_servable(ws: Workspace, model_version: ModelVersion, alias: str | N
         )
     if alias is not None:
         require_approval(ws, model_version, alias)
-    elif model_version.tainted:
-        raise Conflict(
-            what,
-            "it is tainted: data that it was trained on was erased",
-            "Deploy another version",
-        )
-    elif model_version.state in (State.REJECTED, State.RETIRED):
+        return
+    require_untainted(model_version.tainted, what, "Deploy another version")
+    if model_version.state in (State.REJECTED, State.RETIRED):
         raise Conflict(what, f"it is {model_version.state}", "Deploy another version")
 
 
@@ -414,7 +410,7 @@ def _choose_deployment(
     )
     if not warm:
         raise Conflict(
-            f"version {model_version.name!r} of agent {model_version.agent!r}",
+            model_version.label,
             "it is deployed nowhere",
             fix,
         )
@@ -608,12 +604,8 @@ def resolve(ws: Workspace, name: str) -> Deployment:
             "its version is deployed nowhere",
             "Deploy it, or roll back: thumbwheel rollback --agent AGENT",
         )
-    if deployment.tainted:
-        raise Conflict(
-            what,
-            f"{deployment.version} is tainted: data that it was trained on was erased",
-            "Roll back, or deploy another version",
-        )
+    fix = "Roll back, or deploy another version"
+    require_untainted(deployment.tainted, f"{what} ({deployment.version})", fix)
     require_approval(ws, versions.by_id(ws, deployment.version_id), alias or LIVE)
     return deployment
 

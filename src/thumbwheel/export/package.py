@@ -32,7 +32,7 @@ from thumbwheel.export.types import Acceptance, Export, Parity, Source
 from thumbwheel.export.unfinished import scratch
 from thumbwheel.models import versions
 from thumbwheel.models.base import require_training
-from thumbwheel.models.types import ModelVersion, State
+from thumbwheel.models.types import ModelVersion, State, require_untainted
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import resolve_paths
 from thumbwheel.sdk.disk import sync
@@ -267,19 +267,14 @@ def exports(ws: Workspace, version_id: str) -> list[Export]:
 
 
 def _require_exportable(model_version: ModelVersion) -> None:
-    what = f"version {model_version.name!r} of agent {model_version.agent!r}"
     if model_version.endpoint:
         raise ModelError(
-            what,
+            model_version.label,
             "somebody else serves it, and its weights are not here",
             "Export a version that was trained here",
         )
-    if model_version.tainted:
-        raise Conflict(
-            what,
-            "it is tainted: data that it was trained on was erased",
-            "Retrain without that data and export the new version",
-        )
+    fix = "Retrain without that data and export the new version"
+    require_untainted(model_version.tainted, model_version.label, fix)
     if model_version.state is not State.APPROVED:
         log.say(
             f"note: {model_version.name} is {model_version.state}; the gate has not approved it, "

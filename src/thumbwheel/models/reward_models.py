@@ -9,12 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.core.errors import Conflict, NotFound
+from thumbwheel.core.errors import NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
-from thumbwheel.models.types import RewardModelRecord
+from thumbwheel.models.types import RewardModelRecord, require_untainted
 from thumbwheel.models.versions import LATEST, require_agent
 
 
@@ -78,10 +78,9 @@ def folder(ws: Workspace, reward_model: RewardModelRecord) -> Path:
 
     Raises Conflict for a tainted model, which must not be used any more.
     """
-    if reward_model.tainted:
-        agent, base = reward_model.agent, reward_model.base
-        what = f"reward model {reward_model.name!r} of agent {agent!r}"
-        fix = f"Train another: thumbwheel train reward --agent {agent} --base {base}"
-        raise Conflict(what, "it is tainted: data that it was trained on was erased", fix)
+    agent, base = reward_model.agent, reward_model.base
+    what = f"reward model {reward_model.name!r} of agent {agent!r}"
+    fix = f"Train another: thumbwheel train reward --agent {agent} --base {base}"
+    require_untainted(reward_model.tainted, what, fix)
     target = ws.home.cache / "reward-models" / reward_model.id
     return Artifacts(ws.home.blobs).checkout(reward_model.files, target)

@@ -81,6 +81,12 @@ class RewardModelRecord:
         return bool(self.metrics.get("tainted"))
 
 
+def require_untainted(tainted: bool, what: str, fix: str) -> None:
+    """Raise Conflict for a tainted version or reward model, which must not be used any more."""
+    if tainted:
+        raise Conflict(what, "it is tainted: data that it was trained on was erased", fix)
+
+
 @dataclass(frozen=True)
 class ModelVersion:
     """`v0` is what runs today; later versions are base + adapter. `adapter`: file name -> sha256 of
@@ -124,7 +130,7 @@ class ModelVersion:
         allowed = MOVES[self.state]
         if state not in allowed:
             raise Conflict(
-                self._label,
+                self.label,
                 f"it is {self.state}, and from there it may become "
                 f"{' or '.join(sorted(allowed)) or 'nothing else'}, not {state}",
                 "Train a new version to get a new candidate",
@@ -137,26 +143,23 @@ class ModelVersion:
         untainted, and for `live` approved on gold cases."""
         if self.state is not State.APPROVED:
             raise Conflict(
-                self._label,
+                self.label,
                 f"it is {self.state}, and only an approved version is served",
                 "Evaluate it: thumbwheel evaluate",
             )
         self._check_untainted()
         if alias == LIVE and self.basis is Basis.FEEDBACK:
             raise Conflict(
-                self._label,
+                self.label,
                 "it was approved on held-out feedback, which permits a canary only",
                 f"Evaluate it on gold cases, or use another alias than {LIVE!r}",
             )
 
     @property
-    def _label(self) -> str:
+    def label(self) -> str:
+        """`version 'v3' of agent 'support'`, for messages."""
         return f"version {self.name!r} of agent {self.agent!r}"
 
     def _check_untainted(self) -> None:
-        if self.tainted:
-            raise Conflict(
-                self._label,
-                "it is tainted: data that it was trained on was erased",
-                "Retrain without that data and evaluate the new version",
-            )
+        fix = "Retrain without that data and evaluate the new version"
+        require_untainted(self.tainted, self.label, fix)

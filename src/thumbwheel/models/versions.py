@@ -16,7 +16,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
-from thumbwheel.models.types import Basis, ModelVersion, State, Switch
+from thumbwheel.models.types import Basis, ModelVersion, State, Switch, require_untainted
 
 LATEST = "latest"
 NUMBERED = re.compile(r"v?\d+")
@@ -218,11 +218,9 @@ def confirm(ws: Workspace, version: ModelVersion, basis: Basis) -> None:
 
     def work(connection: sa.Connection) -> None:
         current = store.find(connection, store.by_id(version.id))[0]
-        if current.tainted or current.state is not State.APPROVED:
-            why = "it is tainted" if current.tainted else f"it is {current.state}"
-            raise Conflict(
-                f"version {version.name!r} of agent {version.agent!r}", why, "Train a new version"
-            )
+        require_untainted(current.tainted, current.label, "Train a new version")
+        if current.state is not State.APPROVED:
+            raise Conflict(current.label, f"it is {current.state}", "Train a new version")
         store.set_state(connection, version.id, current.state, basis)
 
     ws.db.write(work)

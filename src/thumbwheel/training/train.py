@@ -35,7 +35,7 @@ from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import reward_models
 from thumbwheel.models.base import locate, require_training
-from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.types import ModelVersion, require_untainted
 from thumbwheel.models.versions import (
     adapter_folder,
     add_candidate,
@@ -281,12 +281,7 @@ def _start(
             "it is a base without an adapter",
             "Leave it out: every run starts from its base by default",
         )
-    if start.tainted:
-        raise Conflict(
-            what,
-            "it is tainted: data that it was trained on was erased",
-            "Train anew from the base",
-        )
+    require_untainted(start.tainted, what, "Train anew from the base")
     if start.base_fingerprint != fingerprint:
         raise Conflict(
             what, f"it was trained over other weights ({start.base})", "Name that base with --base"
