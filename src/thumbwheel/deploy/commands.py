@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from itertools import chain
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.core import present
+
 if TYPE_CHECKING:
     from thumbwheel.deploy.prepare import Plan
+    from thumbwheel.deploy.switch import DeployResult
     from thumbwheel.deploy.types import Deployment, Health
     from thumbwheel.models.types import Switch
 
@@ -55,7 +58,6 @@ def deploy(
 
     Example: thumbwheel deploy v3 --agent support --target llamacpp --quant Q4_K_M
     """
-    from thumbwheel.core import log
     from thumbwheel.deploy import switch
 
     alias_name = None if alias == "none" else alias
@@ -74,18 +76,19 @@ def deploy(
             settings=_settings(set_ or []),
             accept=accept,
         )
+    data = {**asdict(result.deployment), "switch": result.switch}
+    title = f"{agent} {result.deployment.version} on {target}"
+    present.record(result, title, _result_rows(result, alias_name), json=json, data=data)
+
+
+def _result_rows(result: DeployResult, alias: str | None) -> list[present.Row]:
     deployment = result.deployment
-    if json:
-        alias_switch = result.switch and asdict(result.switch)
-        log.answer(asdict(deployment) | {"switch": alias_switch})
-        return
-    rows = [
+    return [
         ("answers at", deployment.endpoint and deployment.endpoint.url),
         ("as", deployment.name),
         ("canary", f"{result.canary.verdict}: {result.canary.summary()}"),
-        ("alias", f"{alias_name} -> {deployment.version}" if alias_name else "none: warm"),
+        ("alias", f"{alias} -> {deployment.version}" if alias else "none: warm"),
     ]
-    log.table(f"{agent} {deployment.version} on {target}", ("", ""), rows)
 
 
 def _settings(options: list[str]) -> dict[str, Any]:
@@ -105,23 +108,22 @@ def _settings(options: list[str]) -> dict[str, Any]:
 
 
 def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
-    from thumbwheel.core import log
-
     export = deploy_plan.export
-    if json:
-        log.answer(
-            {
-                "version": deploy_plan.version,
-                "target": deploy_plan.target,
-                "kind": deploy_plan.format,
-                "quant": deploy_plan.quant,
-                "export": export and export.id,
-                "folder": deploy_plan.folder,
-                "alias": alias,
-            }
-        )
-        return
-    if export:
+    data = {
+        "version": deploy_plan.version,
+        "target": deploy_plan.target,
+        "kind": deploy_plan.format,
+        "quant": deploy_plan.quant,
+        "export": export and export.id,
+        "folder": deploy_plan.folder,
+        "alias": alias,
+    }
+    title = f"would deploy {deploy_plan.version} on {deploy_plan.target}"
+    present.record(deploy_plan, title, _plan_rows(deploy_plan, alias), json=json, data=data)
+
+
+def _plan_rows(deploy_plan: Plan, alias: str | None) -> list[present.Row]:
+    if deploy_plan.export:
         origin = "used again"
     elif deploy_plan.folder.exists():
         origin = "as it is"
@@ -130,13 +132,12 @@ def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
     form = deploy_plan.format
     if deploy_plan.quant:
         form = f"{form} {deploy_plan.quant}"
-    rows = [
+    return [
         ("form", form),
         ("files", f"{deploy_plan.folder} ({origin})"),
         ("canary", "asked before the switch"),
         ("alias", f"{alias} -> {deploy_plan.version}" if alias else "none: kept warm"),
     ]
-    log.table(f"would deploy {deploy_plan.version} on {deploy_plan.target}", ("", ""), rows)
 
 
 def deployments(
@@ -162,7 +163,6 @@ def deployments(
 
     Example: thumbwheel deployments --agent support --history
     """
-    from thumbwheel.core import log
     from thumbwheel.deploy import switch
     from thumbwheel.models import versions
 
@@ -173,57 +173,66 @@ def deployments(
         if restart:
             switch.restart(ws, agent)
             rows = switch.deployments(ws, agent)
-        health = {row.id: switch.health(row) for row in rows}
-        alias_names = versions.aliases_of(ws, agent)
-        aliases: dict[str, list[str]] = {row.id: [] for row in rows}
-        for alias in sorted(alias_names):
-            serving = switch.route(ws, agent, alias).deployment
-            if serving is not None and serving.id in aliases:
-                aliases[serving.id].append(alias)
-        version_names = {version.id: version.name for version in versions.versions(ws, agent)}
-        switches = [versions.switches(ws, agent, alias) for alias in alias_names if history]
-    moves = list(chain.from_iterable(switches))
-    if json:
-        objects = []
-        for row in rows:
-            status = {"alive": health[row.id].alive, "why": health[row.id].why}
-            objects.append({**asdict(row), "aliases": aliases[row.id], **status})
+        aliases = versions.aliases_of(ws, agent)
+        serving = {alias: switch.route(ws, agent, alias).deployment for alias in sorted(aliases)}
+        listed = [_listed(row, serving) for row in rows]
+        moves: list[Switch] = []
         if history:
-            log.answer({"deployments": objects, "switches": [asdict(move) for move in moves]})
-        else:
-            log.answer(objects)
-        return
-    columns = ("version", "target", "aliases", "state", "canary", "answers at", "since")
-    cells = [_cells(row, aliases[row.id], health[row.id]) for row in rows]
-    log.table(f"deployments of {agent}", columns, cells)
+            moves = [move for alias in aliases for move in versions.switches(ws, agent, alias)]
+        names = {version.id: version.name for version in versions.versions(ws, agent)}
+    data: object = [row.to_json() for row in listed]
     if history:
-        switch_cells = [_switch_cells(move, version_names) for move in moves]
-        log.table("switches", ("when", "alias", "from", "to", "why"), switch_cells)
+        data = {"deployments": data, "switches": moves}
+    present.records(listed, f"deployments of {agent}", COLUMNS, json=json, data=data)
+    if history and not json:
+        columns: dict[str, Callable[[Switch], object]] = {
+            "when": lambda move: f"{move.recorded_at:%Y-%m-%d %H:%M:%S}",
+            "alias": lambda move: move.alias,
+            "from": lambda move: names.get(move.from_id or "", ""),
+            "to": lambda move: names.get(move.to_id),
+            "why": lambda move: move.reason,
+        }
+        present.records(moves, "switches", columns, json=False)
 
 
-def _switch_cells(move: Switch, version_names: dict[str, str]) -> tuple[object, ...]:
-    when = f"{move.recorded_at:%Y-%m-%d %H:%M:%S}"
-    before = version_names.get(move.from_id or "", "")
-    return when, move.alias, before, version_names.get(move.to_id), move.reason
+@dataclass(frozen=True)
+class _Listed:
+    """A deployment in the list of an agent's."""
+
+    deployment: Deployment
+    aliases: list[str]
+    health: Health
+
+    def to_json(self) -> dict[str, Any]:
+        status = {"alive": self.health.alive, "why": self.health.why}
+        return {**asdict(self.deployment), "aliases": self.aliases, **status}
+
+    @property
+    def state(self) -> str:
+        state: str = self.deployment.state
+        if self.health.alive:
+            state = "answers"
+        elif state == "warm":
+            state = f"{state}, does not answer: {self.health.why}"
+        return f"TAINTED, not served any more; {state}" if self.deployment.tainted else state
 
 
-def _cells(deployment: Deployment, aliases: list[str], health: Health) -> tuple[object, ...]:
-    state: str = deployment.state
-    if health.alive:
-        state = "answers"
-    elif deployment.state == "warm":
-        state = f"{deployment.state}, does not answer: {health.why}"
-    if deployment.tainted:
-        state = f"TAINTED, not served any more; {state}"
-    return (
-        deployment.version,
-        deployment.target,
-        ", ".join(aliases),
-        state,
-        (deployment.canary or {}).get("verdict"),
-        deployment.endpoint and deployment.endpoint.url,
-        f"{deployment.recorded_at:%Y-%m-%d %H:%M}",
-    )
+def _listed(deployment: Deployment, serving: Mapping[str, Deployment | None]) -> _Listed:
+    from thumbwheel.deploy import switch
+
+    aliases = [alias for alias, row in serving.items() if row and row.id == deployment.id]
+    return _Listed(deployment, aliases, switch.health(deployment))
+
+
+COLUMNS: dict[str, Callable[[_Listed], object]] = {
+    "version": lambda row: row.deployment.version,
+    "target": lambda row: row.deployment.target,
+    "aliases": lambda row: ", ".join(row.aliases),
+    "state": lambda row: row.state,
+    "canary": lambda row: (row.deployment.canary or {}).get("verdict"),
+    "answers at": lambda row: row.deployment.endpoint and row.deployment.endpoint.url,
+    "since": lambda row: f"{row.deployment.recorded_at:%Y-%m-%d %H:%M}",
+}
 
 
 def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJson = False) -> None:
@@ -231,18 +240,15 @@ def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJs
 
     Example: thumbwheel rollback --agent support
     """
-    from thumbwheel.core import log
     from thumbwheel.deploy import switch
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
         alias_switch = switch.rollback(ws, agent, alias)
         names = {version.id: version.name for version in versions.versions(ws, agent)}
-    if json:
-        log.answer(asdict(alias_switch))
-        return
     before = f"; it was {names[alias_switch.from_id]}" if alias_switch.from_id else ""
-    log.say(f"{alias} is {names[alias_switch.to_id]} again{before}")
+    text = f"{alias} is {names[alias_switch.to_id]} again{before}"
+    present.message(alias_switch, text, json=json)
 
 
 def promote(
@@ -252,15 +258,11 @@ def promote(
 
     Example: thumbwheel promote v3 --agent support
     """
-    from thumbwheel.core import log
     from thumbwheel.deploy import switch
 
     with ctx.obj() as ws:
         alias_switch = switch.promote(ws, agent, version, alias)
-    if json:
-        log.answer(asdict(alias_switch))
-    else:
-        log.say(f"{alias} is now {version}")
+    present.message(alias_switch, f"{alias} is now {version}", json=json)
 
 
 def undeploy(
@@ -281,15 +283,12 @@ def undeploy(
 
     Example: thumbwheel undeploy v2 --agent support
     """
-    from thumbwheel.core import log
     from thumbwheel.deploy import switch
 
     with ctx.obj() as ws:
         removed = switch.undeploy(ws, agent, version, target, forget=forget)
-    if json:
-        log.answer([asdict(row) for row in removed])
-    else:
-        log.say(", ".join(f"{row.name} is gone from {row.target}" for row in removed))
+    text = ", ".join(f"{row.name} is gone from {row.target}" for row in removed)
+    present.message(removed, text, json=json)
 
 
 def serve(

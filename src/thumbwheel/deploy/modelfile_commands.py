@@ -44,7 +44,7 @@ def modelfile(
     """
     from dataclasses import asdict, replace
 
-    from thumbwheel.core import log
+    from thumbwheel.core import log, present
     from thumbwheel.core.config import build
     from thumbwheel.deploy import modelfile as files
     from thumbwheel.deploy import prepare, switch
@@ -60,7 +60,7 @@ def modelfile(
     model = files.of(package, settings, go_text(package) if template else None)
     environment = settings.hosting().ollama_environment()
     if as_json:
-        log.answer({**asdict(model), "environment": environment})
+        present.show_json({**asdict(model), "environment": environment})
         return
     text = model.text()
     if to is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from thumbwheel.core import present
 
 if TYPE_CHECKING:
     from thumbwheel.export.types import Export, TaskScore
@@ -74,7 +77,6 @@ def export(
     """
     from dataclasses import asdict
 
-    from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
     from thumbwheel.export import package
     from thumbwheel.export.formats import FORMATS
@@ -102,52 +104,50 @@ def export(
             else:
                 quants = tuple(name.strip() for name in ladder.split(","))
             finished = list(package.ladder(ws, agent, version, format, quants, to, cases))
-    if json:
-        objects = [asdict(row) | {"deployable": row.deployable} for row in finished]
-        log.answer(objects if ladder else objects[0])
-    elif ladder:
-        columns = (
-            "precision",
-            "MB",
-            "tokens/s",
-            "mean KL",
-            "same top token",
-            "score of cases",
-            "folder",
-        )
-        title = f"{agent} {finished[0].version} as {format}"
-        log.table(title, columns, [_ladder_row(row) for row in finished])
+    data = [{**asdict(row), "deployable": row.deployable} for row in finished]
+    title = f"{agent} {finished[0].version} as {format}"
+    if ladder:
+        present.records(finished, title, LADDER_COLUMNS, json=json, data=data)
     else:
-        _show_export(finished[0])
+        present.record(finished[0], title, _rows(finished[0]), json=json, data=data[0])
 
 
-def _ladder_row(finished: Export) -> tuple[object, ...]:
-    parity, task = finished.parity, finished.parity.task
-    speed = f"{parity.tokens_per_second:.0f}" if parity.tokens_per_second else ""
-    score = f"{task.score:.3f} ({_task_gap(task, '{:+.3f}, {:+.3f} to {:+.3f}')})" if task else ""
-    folder = str(finished.path)
-    if not finished.files:
-        folder = f"not kept: {'; '.join(parity.failures)}"
-    return (
-        parity.dtype,
-        f"{parity.size / 1e6:.1f}",
-        speed,
-        f"{parity.mean_kl:.2g}",
-        f"{100 * parity.top1:.1f} %",
-        score,
-        folder,
-    )
+def _speed(finished: Export) -> str:
+    speed = finished.parity.tokens_per_second
+    return f"{speed:.0f}" if speed else ""
 
 
-def _show_export(finished: Export) -> None:
-    from thumbwheel.core import log
+def _ladder_score(finished: Export) -> str:
+    task = finished.parity.task
+    if task is None:
+        return ""
+    return f"{task.score:.3f} ({_task_gap(task, '{:+.3f}, {:+.3f} to {:+.3f}')})"
 
+
+def _ladder_folder(finished: Export) -> str:
+    if finished.files:
+        return str(finished.path)
+    return f"not kept: {'; '.join(finished.parity.failures)}"
+
+
+LADDER_COLUMNS: dict[str, Callable[[Export], object]] = {
+    "precision": lambda row: row.parity.dtype,
+    "MB": lambda row: f"{row.parity.size / 1e6:.1f}",
+    "tokens/s": _speed,
+    "mean KL": lambda row: f"{row.parity.mean_kl:.2g}",
+    "same top token": lambda row: f"{100 * row.parity.top1:.1f} %",
+    "score of cases": _ladder_score,
+    "folder": _ladder_folder,
+}
+
+
+def _rows(finished: Export) -> list[present.Row]:
     parity, task = finished.parity, finished.parity.task
     megabytes = sum(file["size"] for file in finished.files.values()) / 1e6
     mean_kl = f"{parity.mean_kl:.2g} nats"
     if parity.effect_kl is not None:
         mean_kl = f"{mean_kl} (training moved it {parity.effect_kl:.2g})"
-    rows: list[tuple[str, object]] = [
+    rows: list[present.Row] = [
         ("folder", finished.path),
         ("files", f"{len(finished.files)}, {megabytes:.1f} MB ({parity.dtype})"),
         ("compared on", f"{parity.prompts} prompts, {parity.tokens} tokens"),
@@ -159,16 +159,15 @@ def _show_export(finished: Export) -> None:
         rows.append(("speed", f"{parity.tokens_per_second:.0f} tokens/s"))
     if task:
         gap = _task_gap(task, "{:+.3f} [{:+.3f}, {:+.3f}]")
-        rows.append(
-            ("score of cases", f"{task.score:.3f} on {task.cases}, {gap} against the trained model")
-        )
+        score = f"{task.score:.3f} on {task.cases}, {gap} against the trained model"
+        rows.append(("score of cases", score))
     if len(finished.stops) > 1:
         rows.append(("answers end at", " ".join(finished.stops)))
     rows += [("note", note) for note in parity.notes]
     if finished.accepted:
         failures = "; ".join(parity.failures)
         rows.append(("accepted", f"{finished.accepted} (failed: {failures})"))
-    log.table(f"{finished.agent} {finished.version} as {finished.format}", ("", ""), rows)
+    return rows
 
 
 def _task_gap(task: TaskScore, layout: str) -> str:
