@@ -16,8 +16,8 @@ from thumbwheel.export.formats import FORMATS
 def test_a_target_is_configured_and_says_what_it_takes(name: str) -> None:
     target = TARGETS.get(name)
     assert issubclass(target.Config, TargetConfig) and sections()[f"deploy.{name}"] is target.Config
-    layouts = {FORMATS.get(format).layout for format in FORMATS.names()}
-    assert target.layouts and layouts >= set(target.layouts)
+    kinds = {FORMATS.get(format).kind for format in FORMATS.names()}
+    assert target.kinds and kinds >= set(target.kinds)
     assert all(field.description for field in target.Config.model_fields.values())
 
 

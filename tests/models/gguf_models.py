@@ -12,7 +12,7 @@ from tests.servers.llama_tools import needs, wide_base
 from thumbwheel.deploy.types import Package
 from thumbwheel.export.formats.gguf import GGUF
 from thumbwheel.export.formats.lora_gguf import LORA_GGUF
-from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, Layout, Source
+from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind, Source
 
 
 @cache
@@ -33,22 +33,22 @@ def made(root: Path) -> dict[str, Path]:
 def package(
     made: dict[str, Path],
     place: Path,
-    layout: Layout = GGUF_MODEL,
+    kind: ModelKind = GGUF_MODEL,
     version: str = "v3",
     system: str | None = None,
 ) -> Package:
-    folder = made[layout.name]
+    folder = made[kind.name]
     files = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.iterdir()
         if path.is_file()
     }
-    base = next(made["base_gguf"].glob("*.gguf")) if layout == GGUF_ADAPTER else folder
+    base = next(made["base_gguf"].glob("*.gguf")) if kind == GGUF_ADAPTER else folder
     return Package(
         agent="support",
         version=version,
         name=f"support-{version}",
-        layout=layout,
+        kind=kind,
         folder=folder,
         files=files,
         base=base,

@@ -113,7 +113,7 @@ def of(package: Package, settings: ModelConfig, template: str | None = None) -> 
     parameters: dict[str, Value] = dict(settings.parameters())
     if package.stops:
         parameters["stop"] = package.stops
-    if package.layout == GGUF_ADAPTER:
+    if package.kind == GGUF_ADAPTER:
         base, adapter = package.base, str(package.model)
     else:
         base, adapter = package.model, None

@@ -20,7 +20,7 @@ from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import export, exports, precision
-from thumbwheel.export.types import GGUF_MODEL, HF_MODEL, Export, Layout
+from thumbwheel.export.types import GGUF_MODEL, HF_MODEL, Export, ModelKind
 from thumbwheel.models import versions
 from thumbwheel.models.base import locate, require_training
 from thumbwheel.models.types import ModelVersion
@@ -36,7 +36,7 @@ class Plan:
     version: str
     target: str
     format: str
-    layout: Layout
+    kind: ModelKind
     quant: str | None
     export: Export | None
     """The export that is reused; None where `folder` will be written."""
@@ -47,24 +47,24 @@ def plan(
     ws: Workspace,
     model_version: ModelVersion,
     target: str,
-    layouts: Sequence[Layout],
+    kinds: Sequence[ModelKind],
     quant: str | None,
 ) -> Plan:
     """Choose the format in which `model_version` is deployed: the first one, in the order of
-    `layouts`, which the target takes, that the version can have."""
+    `kinds`, which the target takes, that the version can have."""
     if not _is_lora(ws, model_version):
-        layouts = [layout for layout in layouts if layout.base is None]
-    format = _format_with(layouts, quantised=quant is not None)
+        kinds = [kind for kind in kinds if kind.base is None]
+    format = _format_with(kinds, quantised=quant is not None)
     if format is None:
         raise Conflict(
             f"version {model_version.name} on target {target!r}",
             "it takes no quantised files" if quant else "it takes LoRA adapters only",
             "Choose another target, or leave --quant out",
         )
-    layout = FORMATS.get(format).layout
+    kind = FORMATS.get(format).kind
     if _is_plain_base(model_version, format):
         base_folder = locate(model_version.base)[1]
-        return Plan(model_version.name, target, format, layout, None, None, base_folder)
+        return Plan(model_version.name, target, format, kind, None, None, base_folder)
 
     # Reuse the newest export that can be deployed.
     quant = precision(format, quant)
@@ -78,16 +78,16 @@ def plan(
     else:
         parts = [model_version.agent, model_version.name, format, quant]
         folder = ws.home.path / "exports" / "-".join(part for part in parts if part)
-    return Plan(model_version.name, target, format, layout, quant, usable, folder)
+    return Plan(model_version.name, target, format, kind, quant, usable, folder)
 
 
-def _format_with(layouts: Sequence[Layout], quantised: bool) -> str | None:
-    """The first format that has one of `layouts`; of those with a choice of precision only, where
+def _format_with(kinds: Sequence[ModelKind], quantised: bool) -> str | None:
+    """The first format that has one of `kinds`; of those with a choice of precision only, where
     `quantised`."""
-    for layout in layouts:
+    for kind in kinds:
         for name in FORMATS.names():
             format = FORMATS.get(name)
-            if format.layout == layout and (format.quants or not quantised):
+            if format.kind == kind and (format.quants or not quantised):
                 return name
     return None
 
@@ -102,7 +102,7 @@ def package(
     """
     require_training()
     _, base = locate_unchanged(model_version, ws.home.cache)
-    layout = deploy_plan.layout
+    kind = deploy_plan.kind
     plain_base = _is_plain_base(model_version, deploy_plan.format)
     if plain_base:
         folder = base
@@ -122,23 +122,23 @@ def package(
         _verify(finished)
         folder, export_id, stops = finished.path, finished.id, finished.stops
         files = {name: str(file["sha256"]) for name, file in finished.files.items()}
-    if layout.base is None:
+    if kind.base is None:
         package_base = folder
-    elif layout.base == HF_MODEL:
+    elif kind.base == HF_MODEL:
         package_base = base
     else:
-        package_base = _exported_base(ws, model_version, deploy_plan, layout.base, accept)
-    over_hf_base = layout.base == HF_MODEL
+        package_base = _exported_base(ws, model_version, deploy_plan, kind.base, accept)
+    over_hf_base = kind.base == HF_MODEL
     return Package(
         agent=model_version.agent,
         version=model_version.name,
         name=f"{model_version.agent}-{model_version.name}",
-        layout=layout,
+        kind=kind,
         folder=folder,
         files=files,
         base=package_base,
         base_fingerprint=model_version.base_fingerprint if plain_base or over_hf_base else None,
-        tokenizer=folder if layout == HF_MODEL or over_hf_base else base,
+        tokenizer=folder if kind == HF_MODEL or over_hf_base else base,
         state_folder=ws.home.path / FOLDER / deploy_plan.target,
         export_id=export_id,
         stops=stops,
@@ -155,14 +155,14 @@ def _exported_base(
     ws: Workspace,
     model_version: ModelVersion,
     deploy_plan: Plan,
-    layout: Layout,
+    kind: ModelKind,
     accept: str | None,
 ) -> Path:
-    """The version's base in the layout that its adapter needs: a GGUF file, or a folder."""
+    """The version's base in the kind that its adapter needs: a GGUF file, or a folder."""
     base = base_of(ws, model_version)
-    base_plan = plan(ws, base, deploy_plan.target, [layout], deploy_plan.quant)
+    base_plan = plan(ws, base, deploy_plan.target, [kind], deploy_plan.quant)
     base_package = package(ws, base, base_plan, accept)
-    return base_package.model if layout == GGUF_MODEL else base_package.folder
+    return base_package.model if kind == GGUF_MODEL else base_package.folder
 
 
 def _is_lora(ws: Workspace, model_version: ModelVersion) -> bool:

@@ -59,7 +59,7 @@ def plan(
     """What `deploy` would do; raises what it would raise before it touches anything."""
     model_version = versions.version(ws, agent, version)
     _require_servable(ws, model_version, alias)
-    return prepare.plan(ws, model_version, target, TARGETS.get(target).layouts, quant)
+    return prepare.plan(ws, model_version, target, TARGETS.get(target).kinds, quant)
 
 
 def deploy(
@@ -468,7 +468,7 @@ def _apply_again(ws: Workspace, deployment: Deployment) -> Deployment:
     settings = dict(deployment.settings)
     quant = settings.pop("quant", None)
     target_config = ws.settings(driver.Config, f"deploy.{deployment.target}", settings)
-    deploy_plan = prepare.plan(ws, model_version, deployment.target, driver.layouts, quant)
+    deploy_plan = prepare.plan(ws, model_version, deployment.target, driver.kinds, quant)
     package = prepare.package(ws, model_version, deploy_plan)
     endpoint = driver.apply(replace(package, name=deployment.name), target_config)
     ws.db.write(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Protocol
 
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
-from thumbwheel.export.types import Layout
+from thumbwheel.export.types import ModelKind
 
 
 class Target(Protocol):
@@ -19,8 +19,8 @@ class Target(Protocol):
 
     Config: ClassVar[type[TargetConfig]]
     """The settings of section `deploy.<name>`."""
-    layouts: ClassVar[tuple[Layout, ...]]
-    """The layouts of exports that it takes, the preferred one first."""
+    kinds: ClassVar[tuple[ModelKind, ...]]
+    """The kinds of exports that it takes, the preferred one first."""
     named: ClassVar[bool]
     """Whether it has clients of its own, which find versions by the names that `point` gives, and
     go on doing so when an alias moves to another target."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict
-from thumbwheel.export.types import Layout
+from thumbwheel.export.types import ModelKind
 from thumbwheel.models.types import LIVE
 
 
@@ -25,7 +25,7 @@ class Package:
     version: str
     name: str
     """The model's name on the target: `support-v3`."""
-    layout: Layout
+    kind: ModelKind
     folder: Path
     files: Mapping[str, str]
     base: Path

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from thumbwheel.export.types import Layout, Messages, Source
+from thumbwheel.export.types import Messages, ModelKind, Source
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +50,8 @@ class Opened(Protocol):
 class Format(Protocol):
     """Writes a trained model as files for other programs, and opens them with these programs."""
 
-    layout: Layout
-    """What its folder holds, and so which targets can serve it."""
+    kind: ModelKind
+    """The kind of its files, and so which targets can serve it."""
     library: str
     """The library that loads it, as model hubs call it."""
     quants: tuple[str, ...]

@@ -15,22 +15,22 @@ Messages = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the folder of a format holds. A target can serve every format whose layout it takes;
-    layouts are equal when their names and bases are."""
+class ModelKind:
+    """The kind of model files that a format writes. A target can serve every format whose kind it
+    takes; kinds are equal when their names and bases are."""
 
     name: str
-    base: Layout | None = None
-    """The layout of the base over which an adapter is loaded; None for a whole model."""
+    base: ModelKind | None = None
+    """The kind of the base over which an adapter is loaded; None for a whole model."""
 
 
-HF_MODEL = Layout("merged")
+HF_MODEL = ModelKind("merged")
 """A Hugging Face folder."""
-PEFT_ADAPTER = Layout("adapter", base=HF_MODEL)
+PEFT_ADAPTER = ModelKind("adapter", base=HF_MODEL)
 """A PEFT adapter."""
-GGUF_MODEL = Layout("gguf")
+GGUF_MODEL = ModelKind("gguf")
 """One GGUF file."""
-GGUF_ADAPTER = Layout("lora_gguf", base=GGUF_MODEL)
+GGUF_ADAPTER = ModelKind("lora_gguf", base=GGUF_MODEL)
 """An adapter in a GGUF file."""
 
 

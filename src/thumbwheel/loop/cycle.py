@@ -261,7 +261,7 @@ def deploy_once(
     if current is not None and (current.version, current.target) == (version, target):
         return switch.ensure_running(ws, current)
     quant = None
-    if GGUF_MODEL in TARGETS.get(target).layouts:
+    if GGUF_MODEL in TARGETS.get(target).kinds:
         # The file that was just exported is deployed, not a second one.
         exported_quants = {export.format: export.quant for export in cycle.exports}
         quant = exported_quants.get(GGUF, config.quant)

@@ -43,7 +43,7 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
     if config.deploy:
         target = TARGETS.get(config.deploy)
         target.check(ws.settings(target.Config, f"deploy.{config.deploy}"))
-        takes_gguf |= GGUF_MODEL in target.layouts
+        takes_gguf |= GGUF_MODEL in target.kinds
     if config.quant and not takes_gguf:
         raise InputError(
             f"quant {config.quant!r}",

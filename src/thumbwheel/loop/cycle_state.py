@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core import log
+from thumbwheel.core.errors import Conflict
 from thumbwheel.core.files import replace, unwritable
 from thumbwheel.core.locks import lock
 from thumbwheel.loop.cycle_types import Candidate

@@ -19,7 +19,7 @@ from thumbwheel.deploy import modelfile
 from thumbwheel.deploy.ollama_api import OllamaServer, address
 from thumbwheel.deploy.targets.ollama import OLLAMA, OllamaConfig
 from thumbwheel.deploy.types import Endpoint, Package
-from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, Layout
+from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind
 
 
 def gguf(path: Path, **metadata: str) -> str:
@@ -40,7 +40,7 @@ def package(tmp_path: Path) -> Package:
         agent="support",
         version="v3",
         name="support-v3",
-        layout=GGUF_MODEL,
+        kind=GGUF_MODEL,
         folder=tmp_path,
         files={"model-F16.gguf": digest},
         base=tmp_path,
@@ -94,18 +94,18 @@ def test_where_none_runs_the_error_says_how_to_start_it(package: Package) -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "layout", "why"),
+    ("version", "kind", "why"),
     [
         ("0.5.4", GGUF_MODEL, "Update it to 0.5.5"),
         ("0.34.1", GGUF_ADAPTER, "no adapters any more"),
     ],
 )
 def test_a_version_that_cannot_do_it_is_refused_before_anything_is_sent(
-    package: Package, ollama: OllamaEmulator, version: str, layout: Layout, why: str
+    package: Package, ollama: OllamaEmulator, version: str, kind: ModelKind, why: str
 ) -> None:
     ollama.version = version
     with pytest.raises(ModelError, match=why):
-        OLLAMA.apply(replace(package, layout=layout), OllamaConfig(host=ollama.url))
+        OLLAMA.apply(replace(package, kind=kind), OllamaConfig(host=ollama.url))
     assert ollama.seen == ["GET /api/version"]
 
 
@@ -236,7 +236,7 @@ def test_the_modelfile_says_where_the_numbers_work(package: Package) -> None:
         "PARAMETER temperature 0.5",
         "PARAMETER stop <|im_end|>",
     ]
-    over = replace(package, layout=GGUF_ADAPTER, base=Path("/base.gguf"))
+    over = replace(package, kind=GGUF_ADAPTER, base=Path("/base.gguf"))
     assert (
         modelfile.of(over, settings)
         .text()

@@ -22,7 +22,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.deploy.targets.ollama import OLLAMA, OllamaConfig
 from thumbwheel.deploy.types import Endpoint
-from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, Layout
+from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind
 
 QUESTIONS = ("Name a colour.", "What is 17 * 23?", "Größe?")
 OLD, NEW, NEWEST = "0.20.0", "0.33.0", "0.34.2"
@@ -94,7 +94,7 @@ def whole(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("version", "layout"),
+    ("version", "kind"),
     [
         (OLD, GGUF_MODEL),
         (NEW, GGUF_MODEL),
@@ -109,10 +109,10 @@ def test_it_answers_as_the_trained_model(
     ollama: OllamaEmulator,
     tmp_path: Path,
     version: str,
-    layout: Layout,
+    kind: ModelKind,
 ) -> None:
     ollama.version = version
-    endpoint = OLLAMA.apply(package(files, tmp_path / "place", layout), settings(ollama))
+    endpoint = OLLAMA.apply(package(files, tmp_path / "place", kind), settings(ollama))
     assert OLLAMA.health(endpoint).alive
     assert {question: whole(ask(endpoint, question)) for question in QUESTIONS} == trained
     assert trained != _answers(files["base"], None)

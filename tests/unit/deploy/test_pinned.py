@@ -60,7 +60,7 @@ def test_a_failed_canary_of_the_live_version_leaves_it(
     wrong = real(
         served.ws,
         two,
-        prepare.plan(served.ws, two, "embedded", switch.TARGETS.get("embedded").layouts, None),
+        prepare.plan(served.ws, two, "embedded", switch.TARGETS.get("embedded").kinds, None),
     ).folder
     monkeypatch.setattr(
         prepare, "package", lambda *arguments: replace(real(*arguments), folder=wrong)

@@ -150,7 +150,7 @@ def test_a_failed_canary_switches_nothing(served, monkeypatch):
     wrong = prepare.package(
         world.ws,
         first,
-        prepare.plan(world.ws, first, "embedded", switch.TARGETS.get("embedded").layouts, None),
+        prepare.plan(world.ws, first, "embedded", switch.TARGETS.get("embedded").kinds, None),
     ).folder
     monkeypatch.setattr(
         prepare, "package", lambda *arguments: replace(real(*arguments), folder=wrong)

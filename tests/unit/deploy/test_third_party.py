@@ -1,4 +1,4 @@
-"""A format and a target of other packages meet by the layout of the format."""
+"""A format and a target of other packages meet by the kind of the format."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import Conflict
 from thumbwheel.deploy import prepare
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import GGUF_MODEL, Layout
+from thumbwheel.export.types import GGUF_MODEL, ModelKind
 
-TENSORRT = Layout("tensorrt")
+TENSORRT = ModelKind("tensorrt")
 
 
 class TensorRtFormat:
-    layout = TENSORRT
+    kind = TENSORRT
     library, quants = "tensorrt_llm", ("FP8", "INT4")
 
     def default(self) -> str:
@@ -35,8 +35,8 @@ def formats(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("formats")
 def test_a_target_gets_the_format_with_its_layout(world: World) -> None:
     version = world.version(0)
-    plan = prepare.plan(world.ws, version, "triton", (Layout("tensorrt"), GGUF_MODEL), None)
-    assert (plan.format, plan.layout, plan.quant) == ("tensorrt", TENSORRT, "FP8")
+    plan = prepare.plan(world.ws, version, "triton", (ModelKind("tensorrt"), GGUF_MODEL), None)
+    assert (plan.format, plan.kind, plan.quant) == ("tensorrt", TENSORRT, "FP8")
     plan = prepare.plan(world.ws, version, "triton", (TENSORRT,), "int4")
     assert plan.quant == "INT4" and plan.folder.name.endswith("-v1-tensorrt-INT4")
 
@@ -45,4 +45,4 @@ def test_a_target_gets_the_format_with_its_layout(world: World) -> None:
 def test_an_adapter_layout_is_for_versions_with_an_adapter(world: World) -> None:
     base = prepare.base_of(world.ws, world.version(0))
     with pytest.raises(Conflict, match="LoRA adapters only"):
-        prepare.plan(world.ws, base, "triton", (Layout("lora", base=TENSORRT),), None)
+        prepare.plan(world.ws, base, "triton", (ModelKind("lora", base=TENSORRT),), None)

@@ -31,7 +31,7 @@ def package(root: Path, version: str = "v3", rank: int = 8) -> Package:
         agent="support",
         version=version,
         name=f"support-{version}",
-        layout=PEFT_ADAPTER,
+        kind=PEFT_ADAPTER,
         folder=folder,
         files={},
         base=root / "base",

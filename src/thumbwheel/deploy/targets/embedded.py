@@ -40,7 +40,7 @@ class Embedded:
     """The contract is in target.py."""
 
     Config = EmbeddedConfig
-    layouts = (PEFT_ADAPTER, HF_MODEL)
+    kinds = (PEFT_ADAPTER, HF_MODEL)
     named = False
 
     def check(self, settings: EmbeddedConfig) -> None:
@@ -48,10 +48,10 @@ class Embedded:
 
     def apply(self, package: Package, settings: EmbeddedConfig) -> Endpoint:
         """Start the process of the base where none runs, and load the adapter into it."""
-        base = package.base if package.layout == PEFT_ADAPTER else package.folder
+        base = package.base if package.kind == PEFT_ADAPTER else package.folder
         server_name = package.base_fingerprint[:16] if package.base_fingerprint else package.name
         folder = package.state_folder / server_name
-        adapter = str(package.folder) if package.layout == PEFT_ADAPTER else None
+        adapter = str(package.folder) if package.kind == PEFT_ADAPTER else None
         body = {"lora_name": package.name, "lora_path": adapter}
         what = f"the embedded server of {base.name}"
         with processes.locked(folder):

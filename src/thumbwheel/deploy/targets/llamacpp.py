@@ -53,7 +53,7 @@ class LlamaCpp:
     """The contract is in target.py."""
 
     Config = LlamaCppConfig
-    layouts = (GGUF_MODEL, GGUF_ADAPTER)
+    kinds = (GGUF_MODEL, GGUF_ADAPTER)
     named = False
 
     def check(self, settings: LlamaCppConfig) -> None:
@@ -73,7 +73,7 @@ class LlamaCpp:
                 if not before:
                     processes.stop(folder)
                 raise
-        body = llama_server.with_adapters([1.0]) if package.layout == GGUF_ADAPTER else {}
+        body = llama_server.with_adapters([1.0]) if package.kind == GGUF_ADAPTER else {}
         return Endpoint(f"{running.url}/v1", package.name, {"place": str(folder)}, body)
 
     def health(self, endpoint: Endpoint) -> Health:
@@ -114,7 +114,7 @@ def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
     profile = profiles.choose(settings.profile, machine())
     parallel = settings.parallel or profile.parallel
     gpu_layers = profile.gpu_layers if settings.gpu_layers is None else settings.gpu_layers
-    is_adapter = package.layout == GGUF_ADAPTER
+    is_adapter = package.kind == GGUF_ADAPTER
     flags = {
         "model": package.base if is_adapter else package.model,
         "lora": package.model if is_adapter else None,

@@ -23,7 +23,7 @@ from thumbwheel.deploy.chat_template import go_text
 from thumbwheel.deploy.modelfile import ModelConfig
 from thumbwheel.deploy.ollama_api import NAME, OllamaServer, Version, address, full_name
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
-from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, Layout
+from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind
 
 OLDEST: Version = (0, 5, 5)
 """Before it /api/create took the text of a Modelfile."""
@@ -51,7 +51,7 @@ class Ollama:
     """The contract is in target.py."""
 
     Config = OllamaConfig
-    layouts = (GGUF_MODEL, GGUF_ADAPTER)
+    kinds = (GGUF_MODEL, GGUF_ADAPTER)
     named = True
 
     def check(self, settings: OllamaConfig) -> None:
@@ -65,7 +65,7 @@ class Ollama:
             _check_name(name)
         with _server(settings) as server:
             version = server.version()
-            _check_version(server, version, package.layout)
+            _check_version(server, version, package.kind)
             record = OwnedNames(package.state_folder, server.url)
             name = full_name(package.name)
             fingerprint = _fingerprint(package, settings, version)
@@ -203,7 +203,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_version(server: OllamaServer, version: Version, layout: Layout) -> None:
+def _check_version(server: OllamaServer, version: Version, kind: ModelKind) -> None:
     what = f"Ollama {'.'.join(map(str, version))} at {server.url}"
     if version < OLDEST:
         raise ModelError(
@@ -211,7 +211,7 @@ def _check_version(server: OllamaServer, version: Version, layout: Layout) -> No
             "it cannot take model files by its API",
             "Update it to 0.5.5 or newer: https://ollama.com/download",
         )
-    if layout == GGUF_ADAPTER and version >= NO_ADAPTERS:
+    if kind == GGUF_ADAPTER and version >= NO_ADAPTERS:
         raise ModelError(what, "it takes no adapters any more", "Deploy it as a whole GGUF file")
 
 
@@ -219,7 +219,7 @@ def _fingerprint(package: Package, settings: OllamaConfig, version: Version) -> 
     """The hash of everything that the model is created from. An Ollama on the other side of 0.30
     needs another template."""
     parts = [
-        package.layout.name,
+        package.kind.name,
         dict(package.files),
         str(package.base),
         package.stops,
@@ -274,7 +274,7 @@ def _source(server: OllamaServer, package: Package) -> dict[str, Any]:
     name = package.model.name
     digest = package.files[name]
     server.put(package.model, digest)
-    if package.layout == GGUF_MODEL:
+    if package.kind == GGUF_MODEL:
         return {"files": {name: f"sha256:{digest}"}}
     base = ids.file_hash(package.base)
     base_name = f"thumbwheel-base-{base[:16]}"

@@ -41,7 +41,7 @@ class Vllm:
     """The contract is in target.py."""
 
     Config = VllmConfig
-    layouts = (PEFT_ADAPTER,)
+    kinds = (PEFT_ADAPTER,)
     named = True
 
     def check(self, settings: VllmConfig) -> None:

@@ -20,7 +20,7 @@ class AdapterFormat:
     """`adapter_config.json` + `adapter_model.safetensors` + tokenizer; the base is named, not
     copied."""
 
-    layout = PEFT_ADAPTER
+    kind = PEFT_ADAPTER
     library = "peft"
     quants = ()
 

@@ -19,7 +19,7 @@ class GgufFormat:
     """Merged first, converted in the precision of the base, then quantised; the tokenizer files lie
     beside the file."""
 
-    layout = GGUF_MODEL
+    kind = GGUF_MODEL
     library = "gguf"
     quants = gguf_file.QUANTS
 

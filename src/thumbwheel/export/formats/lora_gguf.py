@@ -22,7 +22,7 @@ class LoraGgufFormat:
     """`adapter-F16.gguf`, PEFT's configuration of it, and the tokenizer; the base is named, not
     copied."""
 
-    layout = GGUF_ADAPTER
+    kind = GGUF_ADAPTER
     library = "gguf"
     quants = ("F32", "BF16", "F16")
 

@@ -17,7 +17,7 @@ class MergedFormat:
     """Safetensors in the base's precision + tokenizer + generation settings, for transformers 4.x
     and 5.x alike."""
 
-    layout = HF_MODEL
+    kind = HF_MODEL
     library = "transformers"
     quants = ()
 

@@ -18,7 +18,7 @@ from thumbwheel.export import hf_compat
 from thumbwheel.export.format import POSITIONS, Opened
 from thumbwheel.export.loaded_export import Tokenized
 from thumbwheel.export.merge import whole
-from thumbwheel.export.types import Layout, Source
+from thumbwheel.export.types import ModelKind, Source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ NEEDED = ("onnx", "onnxscript", "onnxruntime")
 class OnnxFormat:
     """decode.onnx in float32, weights in decode.onnx.data, tokenizer and generation settings."""
 
-    layout = Layout("onnx")
+    kind = ModelKind("onnx")
     library = "onnxruntime"
     quants = ()
 
