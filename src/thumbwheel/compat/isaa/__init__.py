@@ -6,6 +6,9 @@ examples = KTODatasetBuilder().build_from_checkpoints(CheckpointLoader("isaa"))
 trainer = RLTrainer(TrainingConfig(base_model="Qwen/Qwen2.5-0.5B-Instruct", method="kto"))
 trainer.train(examples)
 trainer.save_model()
+
+`TraceCollector`, `hook_into_agent` and the classes of a trace are those of `thumbwheel.sdk`: they
+run in the agent's own process, which imports nothing else of ours.
 """
 
 from typing import TYPE_CHECKING
