@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -45,7 +45,12 @@ WITHOUT_FEEDBACK = "no person said anything about it (require_feedback)"
 KEPT_OUT = "its owner keeps it out of training and validation data"
 
 
-JudgedTraces = list[tuple[TraceRow, Judgement | None]]
+class _JudgedTrace(NamedTuple):
+    trace: TraceRow
+    judgement: Judgement | None
+
+
+JudgedTraces = list[_JudgedTrace]
 
 
 @dataclass(frozen=True)
@@ -100,14 +105,14 @@ def read_evidence(
 
     seen_prompts = set()
     for prompt, all_judged in _prompts(connection, agent, config, as_of, scope, values):
-        prompt_id = all_judged[0][0].prompt_id
+        first = all_judged[0].trace
+        prompt_id = first.prompt_id
         seen_prompts.add(prompt_id)
         prompt_cases = cases.pop(prompt_id, ())
         permitted = _without_excluded(all_judged, tally)
         judged = _only_by_people(permitted, judged_by_people, tally)
         if judged or not config.require_feedback:
-            tools = all_judged[0][0].tools
-            asked = _AskedPrompt(prompt_id, prompt, tools, judged, prompt_cases)
+            asked = _AskedPrompt(prompt_id, prompt, first.tools, judged, prompt_cases)
             yield from _judged(connection, assignment, asked, comparisons_of, tally)
     if unjudged and not config.require_feedback:
         traces = store.unjudged_traces(connection, agent_id, scope)
@@ -154,8 +159,8 @@ def _judged(
     config = assignment.config
 
     # The split of the prompt itself. A prompt that only began runs of several steps needs none.
-    single_calls = [row for row in asked.judged if row[0].calls <= 1]
-    several_calls = [row for row in asked.judged if row[0].calls > 1]
+    single_calls = [row for row in asked.judged if row.trace.calls <= 1]
+    several_calls = [row for row in asked.judged if row.trace.calls > 1]
     split = None
     if single_calls or asked.cases or not asked.prompt:
         count = len(single_calls) or len(asked.cases)
@@ -177,7 +182,7 @@ def _judged(
 
     yield aggregator.evidence(asked.id, asked.tools, asked.cases if split else ())
     for run_aggregator, run in zip(run_aggregators, runs, strict=True):
-        first_run = run.judged[0][0]
+        first_run = run.judged[0].trace
         identity = [ids.fingerprint(run.shown)]
         if first_run.task:  # the same history is another row if it served another task
             identity.append(first_run.task)
@@ -204,7 +209,7 @@ def _only_by_people(
     """The traces with feedback of a person; all if `judged_by_people` is None."""
     if judged_by_people is None:
         return judged
-    by_people = [row for row in judged if row[0].id in judged_by_people]
+    by_people = [row for row in judged if row.trace.id in judged_by_people]
     if len(by_people) < len(judged):
         tally.drops[WITHOUT_FEEDBACK] += len(judged) - len(by_people)
     return by_people
@@ -212,7 +217,7 @@ def _only_by_people(
 
 def _without_excluded(judged: JudgedTraces, tally: Tally) -> JudgedTraces:
     """Without the traces that their owner keeps out of training and validation."""
-    permitted = [row for row in judged if row[0].mark != EXCLUDED]
+    permitted = [row for row in judged if row.trace.mark != EXCLUDED]
     if len(permitted) < len(judged):
         tally.drops[KEPT_OUT] += len(judged) - len(permitted)
     return permitted
@@ -229,7 +234,8 @@ def _runs(
     cannot be used are counted."""
     steps = store.run_steps(connection, [trace.id for trace, _ in judged])
     groups: dict[tuple[str, str | None], tuple[list[Message], JudgedTraces]] = {}
-    for trace, judgement in judged:
+    for row in judged:
+        trace = row.trace
         shown = history(prompt, steps.get(trace.id, []), trace.output)
         if isinstance(shown, str):
             tally.drops[shown] += 1
@@ -237,7 +243,7 @@ def _runs(
         tally.notes[LAST_ONLY] += 1
         key = (ids.fingerprint(shown), trace.task)
         _, group = groups.setdefault(key, (shown, []))
-        group.append((trace, judgement))
+        group.append(row)
     for key in sorted(groups, key=str):
         shown, group = groups[key]
         split = assignment.usable_run_split(shown, len(group), tally)
@@ -271,8 +277,8 @@ def _unjudged(
     for batch in batches(with_cases(), BATCH):
         messages = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
         for prompt_id, rows, prompt_cases in batch:
-            unjudged: JudgedTraces = [(row, None) for row in rows]
-            permitted = [row for row, _ in _without_excluded(unjudged, tally)]
+            unjudged = [_JudgedTrace(row, None) for row in rows]
+            permitted = [row.trace for row in _without_excluded(unjudged, tally)]
             if all(row.calls > 1 for row in permitted) and not prompt_cases:
                 tally.drops[SEVERAL] += len(permitted)
                 continue
@@ -312,7 +318,8 @@ def _prompts(
             (trace, with_reward(judgement, trace.id, values.get(trace.id), config.label))
             for trace, judgement in rows
         )
-    by_prompt = groupby(rows, key=lambda row: row[0].prompt_id)
+    judged_traces = (_JudgedTrace(*row) for row in rows)
+    by_prompt = groupby(judged_traces, key=attrgetter("trace.prompt_id"))
     grouped = ((prompt_id, list(group)) for prompt_id, group in by_prompt)
     messages = store.judged_prompts(connection, agent_id, scope)
     for (_, group), prompt in align_by_key(grouped, itemgetter(0), messages, itemgetter(0)):
