@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from thumbwheel.core import ids
@@ -82,7 +83,7 @@ class _AnswerDraft:
             verdict = self._verdict(votes)
             strongest = max(vote.weight for vote in votes.winners)
             strength = strongest * votes.margin(not votes.side)
-        tokens = self.source.token_ids if self.source else None
+        subject_ids = {trace.subject_id for trace in self.traces if trace.subject_id}
         return Answer(
             text=self.text,
             good=votes.side,
@@ -93,14 +94,10 @@ class _AnswerDraft:
             group=self.group,
             feedback_ids=self._vote_feedback_ids(),
             trace_ids=tuple(sorted({trace.id for trace in self.traces})),
-            subject_ids=tuple(
-                sorted({trace.subject_id for trace in self.traces if trace.subject_id})
-            ),
-            finish_reason=self.source.finish_reason if self.source else None,
-            token_ids=tuple(tokens) if tokens else None,
+            subject_ids=tuple(sorted(subject_ids)),
             value=Value.mean([(value, 1.0) for value in self.values]),
-            logps=_logps(self.source),
             automatic=self.automatic,
+            **self._captured(),
         )
 
     def _resolution(self) -> Resolution[_Vote, bool]:
@@ -114,7 +111,18 @@ class _AnswerDraft:
         return Verdict(votes.side, margin, kind, self._vote_feedback_ids())
 
     def _vote_feedback_ids(self) -> tuple[str, ...]:
-        return tuple(sorted({name for vote in self.votes for name in vote.feedback_ids}))
+        feedback_ids = chain.from_iterable(vote.feedback_ids for vote in self.votes)
+        return tuple(sorted(set(feedback_ids)))
+
+    def _captured(self) -> dict[str, Any]:
+        """What was captured with the first trace, if it is the output of any."""
+        if self.source is None:
+            return {}
+        captured: dict[str, Any] = {"finish_reason": self.source.finish_reason}
+        if self.source.token_ids:
+            captured["token_ids"] = tuple(self.source.token_ids)
+            captured["logps"] = _logps(self.source)
+        return captured
 
     def _prefer_people(self) -> None:
         """Drop computed votes and numbers if people judged any of the traces; if they only edited
@@ -139,24 +147,26 @@ class _AnswerDraft:
 
     def _single_vote_answer(self) -> Answer:
         """The same for one trace and at most one vote, which is the usual case."""
-        trace, source = self.traces[0], self.source
-        vote = self.votes[0] if self.votes else None
+        trace = self.traces[0]
+        good, strength, origin = None, 0.0, ""
+        feedback_ids: tuple[str, ...] = ()
+        for vote in self.votes:
+            good, strength, origin = vote.good, vote.weight, vote.origin
+            feedback_ids = tuple(sorted(set(vote.feedback_ids)))
         return Answer(
-            self.text,
-            vote.good if vote else None,
-            vote.weight if vote else 0.0,
-            self.conflict,
-            vote.origin if vote else "",
-            self.corrected,
-            self.group,
-            tuple(sorted(set(vote.feedback_ids))) if vote else (),
-            (trace.id,),
-            (trace.subject_id,) if trace.subject_id else (),
-            source.finish_reason if source else None,
-            tuple(source.token_ids) if source and source.token_ids else None,
-            self.values[0] if self.values else None,
-            _logps(source),
-            self.automatic,
+            text=self.text,
+            good=good,
+            strength=strength,
+            conflict=self.conflict,
+            origin=origin,
+            corrected=self.corrected,
+            group=self.group,
+            feedback_ids=feedback_ids,
+            trace_ids=(trace.id,),
+            subject_ids=(trace.subject_id,) if trace.subject_id else (),
+            value=self.values[0] if self.values else None,
+            automatic=self.automatic,
+            **self._captured(),
         )
 
 
@@ -164,11 +174,9 @@ def _is_computed(value: Value) -> bool:
     return value.automatic or value.kind == REWARD
 
 
-def _logps(trace: TraceRow | None) -> tuple[float, ...] | None:
+def _logps(trace: TraceRow) -> tuple[float, ...] | None:
     """The captured log-probabilities, if there is one for each captured token."""
-    if trace is None or not trace.token_ids or not trace.logps:
-        return None
-    if len(trace.logps) != len(trace.token_ids):
+    if not trace.logps or not trace.token_ids or len(trace.logps) != len(trace.token_ids):
         return None
     return tuple(float(logp) for logp in trace.logps)
 
@@ -420,7 +428,7 @@ class PromptAggregator:
             better, worse = (first, second) if votes.side == first else (second, first)
             if len(counted) > 1:
                 self._tally.drops["the same pair of texts: counted once"] += len(counted) - 1
-            feedback_ids = {name for edge in counted for name in edge.feedback_ids}
+            feedback_ids = set(chain.from_iterable(edge.feedback_ids for edge in counted))
             # in the alphabet, "correction" is before "preference", as it should be
             origin = min(edge.origin for edge in votes.winners)
             yield Edge(

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -353,7 +353,7 @@ def _merge_runs(group: list[Evidence]) -> Evidence:
     answers = []
     for evidence in with_answers:
         answers += [answer._replace(prompt=evidence.prompt) for answer in evidence.answers]
-    asked = tuple(trace for evidence in group for trace in evidence.asked)
+    asked = tuple(chain.from_iterable(evidence.asked for evidence in group))
     return with_answers[0]._replace(answers=tuple(answers), edges=(), asked=asked)
 
 
@@ -367,5 +367,5 @@ def _merge_spellings(group: list[Evidence], tally: Tally) -> Evidence:
                 tally.drops["the same answer to nearly the same prompt: counted once"] += 1
             answers.setdefault(answer.text.strip(), answer)
     texts = sorted(answers, key=ids.fingerprint)
-    asked = tuple(trace for evidence in group for trace in evidence.asked)
+    asked = tuple(chain.from_iterable(evidence.asked for evidence in group))
     return shown._replace(answers=tuple(answers[text] for text in texts), edges=(), asked=asked)

@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -122,9 +123,10 @@ class CheckedRows:
 
     def mean_lengths(self) -> dict[str, float]:
         """Mean lengths in characters of the prompts and of the answers."""
+        answers = chain.from_iterable(row.answers for row in self.rows)
         lengths = {
             "prompt": [len(row.prompt) for row in self.rows],
-            "answer": [len(answer) for row in self.rows for answer in row.answers],
+            "answer": [len(answer) for answer in answers],
         }
         return {name: round(fmean(values), 1) for name, values in lengths.items() if values}
 
@@ -174,6 +176,10 @@ def _finding(name: str, verdict: str, text: str, row_ids: Iterable[str] = ()) ->
     return Finding(name, verdict, text, len(distinct), tuple(distinct[:SHOWN]))
 
 
+def _warning(name: str, is_bad: bool, text: str, row_ids: Iterable[str]) -> Finding:
+    return _finding(name, WARNING if is_bad else OK, text, row_ids)
+
+
 def _balance(sample: CheckedRows) -> Finding:
     counts = Counter(row.label for row in sample.of("train") if row.label is not None)
     if not counts:
@@ -185,7 +191,7 @@ def _balance(sample: CheckedRows) -> Finding:
     if share < RARE:
         rare_rows = [row.row_id for row in sample.of("train") if row.label is rarer]
     text = f"{share:.0%} of the training labels are {word}"
-    return _finding("balance", WARNING if rare_rows else OK, text, rare_rows)
+    return _warning("balance", bool(rare_rows), text, rare_rows)
 
 
 def _duplicates(sample: CheckedRows) -> Finding:
@@ -199,7 +205,7 @@ def _duplicates(sample: CheckedRows) -> Finding:
             copies += [first.row_id, second.row_id]
     many = len(set(copies)) > COPIES * len(train) and len(train) >= ENOUGH
     text = f"{exact} exact and {near} near copies among {len(train)} training rows"
-    return _finding("duplicates", WARNING if many else OK, text, copies)
+    return _warning("duplicates", many, text, copies)
 
 
 def _leakage(sample: CheckedRows) -> Finding:
@@ -249,7 +255,7 @@ def _conflict(sample: CheckedRows) -> Finding:
     disputed = [row.row_id for row in sample.rows if row.strength < 1 - 1e-6]
     share = len(disputed) / max(1, len(sample.rows))
     text = f"raters disagree about {share:.0%} of the rows, which weigh less for it"
-    return _finding("conflict", WARNING if share > CONFLICT else OK, text, disputed)
+    return _warning("conflict", share > CONFLICT, text, disputed)
 
 
 def _length(sample: CheckedRows) -> Finding:
@@ -317,7 +323,7 @@ def _noise(sample: CheckedRows) -> Finding:
         f"about {rate:.0%} of the labels are wrong: {share:.0%} of {pairs} pairs of nearly "
         "equal answers have different ones"
     )
-    return _finding("noise", WARNING if rate > NOISE else OK, text, disputed)
+    return _warning("noise", rate > NOISE, text, disputed)
 
 
 def _pii(sample: CheckedRows) -> Finding:
@@ -347,7 +353,7 @@ def _truncation(sample: CheckedRows) -> Finding:
     how = "by the tokenizer" if sample.tokens else f"estimated at {CHARACTERS:g} characters a token"
     share = len(too_long) / max(1, len(sample.rows))
     text = f"{share:.0%} of the rows are longer than {sample.length} tokens, {how}"
-    return _finding("truncation", WARNING if too_long else OK, text, too_long)
+    return _warning("truncation", bool(too_long), text, too_long)
 
 
 CHECKS: dict[str, Callable[[CheckedRows], Finding]] = {

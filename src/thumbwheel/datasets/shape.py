@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, ClassVar
 
 from thumbwheel.core import ids
@@ -66,8 +67,8 @@ def base(
 ) -> dict[str, Any]:
     """The fields that every row has, for a row about `answers` (the first one gives the group)."""
     texts = [answer.text for answer in answers]
-    trace_ids = {trace_id for answer in answers for trace_id in answer.trace_ids}
-    subject_ids = {subject_id for answer in answers for subject_id in answer.subject_ids}
+    trace_ids = set(chain.from_iterable(answer.trace_ids for answer in answers))
+    subject_ids = set(chain.from_iterable(answer.subject_ids for answer in answers))
     return {
         "row_id": ids.derived("row", shape, evidence.prompt_id, *texts),
         "group": answers[0].group,

@@ -85,11 +85,8 @@ def turn_key(key: int, answer: str) -> int:
 
 def asked_text(prompt: Sequence[Message]) -> str:
     """The text of all messages but instructions: the question and the dialogue before it."""
-    return "\n".join(
-        str(message.get("content") or "")
-        for message in prompt
-        if message.get("role") not in INSTRUCTIONS
-    )
+    messages = [message for message in prompt if message.get("role") not in INSTRUCTIONS]
+    return "\n".join(str(message.get("content") or "") for message in messages)
 
 
 def plain(text: str) -> str:

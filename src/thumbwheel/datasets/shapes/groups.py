@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from thumbwheel.datasets.shape import Shape, base
@@ -57,7 +58,7 @@ class Groups(Shape):
     def _row(self, evidence: Evidence, members: list[_Member]) -> GroupRow:
         answers = tuple(member.answer for member in members)
         values = [member.value for member in members]
-        feedback_ids = [name for member in members for name in member.feedback_ids]
+        feedback_ids = chain.from_iterable(member.feedback_ids for member in members)
         has_numbers = any(answer.value is not None for answer in answers)
         origin = "numbers" if has_numbers else "judgements"
         prompts = None

@@ -52,8 +52,9 @@ class Prompts(Shape):
             group = evidence.asked[0].group
         trace_ids = {asked.trace_id for asked in evidence.asked}
         subject_ids = {asked.subject_id for asked in evidence.asked if asked.subject_id}
-        liked = evidence.liked
-        if liked:
+        liked_text, feedback_ids = None, set[str]()
+        if liked := evidence.liked:
+            liked_text, feedback_ids = liked.text, set(liked.feedback_ids)
             trace_ids.update(liked.trace_ids)
             subject_ids.update(liked.subject_ids)
         return PromptRow(
@@ -64,7 +65,7 @@ class Prompts(Shape):
             tools=evidence.tools,
             weight=1.0,
             origin=origin,
-            feedback_ids=sorted(liked.feedback_ids) if liked else [],
+            feedback_ids=sorted(feedback_ids),
             trace_ids=sorted(trace_ids),
             subject_ids=sorted(subject_ids),
             reference=reference,
@@ -72,5 +73,5 @@ class Prompts(Shape):
             checker_config=checker_config,
             case_id=case.id if case else None,
             success=evidence.success,
-            liked=liked.text if liked else None,
+            liked=liked_text,
         )

@@ -61,7 +61,8 @@ class ScoredAnswers(Shape):
             values = []
             for scale, scores in stats.values:
                 values += [_rescaled(score, scale, common_scale) for score in scores]
-            low, high = np.quantile(values, (0, 1) if config.normalise == "range" else (0.05, 0.95))
+            bounds = (0, 1) if config.normalise == "range" else (0.05, 0.95)
+            low, high = np.quantile(values, bounds)
             fitted["normalised"] = {"from": [float(low), float(high)], "to": [-1.0, 1.0]}
         return fitted
 
