@@ -7,12 +7,13 @@ cache for as long as path, size and time of the weights' files stay the same.
 from __future__ import annotations
 
 import json
-import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import ModelError
+from thumbwheel.core.files import replace
 from thumbwheel.engine.load import base_fingerprint
 from thumbwheel.models.base import locate
 from thumbwheel.models.types import ModelVersion
@@ -72,10 +73,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, remembered: dict[str, Any]) -> None:
     """Replace the file. Without it a fingerprint is only read anew, so a full disk is no error."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(remembered, indent=2), encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+        replace(path, json.dumps(remembered, indent=2))

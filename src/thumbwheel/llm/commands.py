@@ -52,7 +52,7 @@ def install(
 
 
 def _show(tools: dict[str, Tool | None], json: bool) -> None:
-    from thumbwheel.core import log
+    from thumbwheel.core import log, present
     from thumbwheel.llm.tools import FOR, fix
 
     if json:
@@ -63,7 +63,7 @@ def _show(tools: dict[str, Tool | None], json: bool) -> None:
                 "origin": tool.origin,
                 "version": tool.version,
             }
-        log.answer(answer)
+        present.show_json(answer)
         return
     rows: list[tuple[str, ...]] = []
     for name, tool in tools.items():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from thumbwheel.core import present
 
 if TYPE_CHECKING:
     from thumbwheel.loop.types import SourceUse
@@ -23,7 +26,6 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     """All versions of an agent, oldest first."""
     from dataclasses import asdict
 
-    from thumbwheel.core import log
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
@@ -32,28 +34,20 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     aliases: dict[str, list[str]] = {version.id: [] for version in all_versions}
     for alias, version_id in sorted(version_of_alias.items()):
         aliases[version_id].append(alias)
-    if json:
-        values = []
-        for version in all_versions:
-            names = {"name": version.name, "aliases": aliases[version.id]}
-            values.append(asdict(version) | names)
-        log.answer(values)
-        return
     name_of = {version.id: version.name for version in all_versions}
-    rows = []
+    columns: dict[str, Callable[[ModelVersion], object]] = {
+        "version": lambda version: version.name,
+        "state": _state,
+        "aliases": lambda version: ", ".join(aliases[version.id]),
+        "parent": lambda version: name_of.get(version.parent_id or ""),
+        "run": lambda version: version.run_id,
+        "recorded": lambda version: f"{version.recorded_at:%Y-%m-%d %H:%M}",
+    }
+    data = []
     for version in all_versions:
-        row = (
-            version.name,
-            _state(version),
-            ", ".join(aliases[version.id]),
-            name_of.get(version.parent_id or ""),
-            version.run_id,
-            f"{version.recorded_at:%Y-%m-%d %H:%M}",
-        )
-        rows.append(row)
-    log.table(
-        f"versions of {agent}", ("version", "state", "aliases", "parent", "run", "recorded"), rows
-    )
+        names = {"name": version.name, "aliases": aliases[version.id]}
+        data.append(asdict(version) | names)
+    present.records(all_versions, f"versions of {agent}", columns, json=json, data=data)
 
 
 def _state(version: ModelVersion) -> str:
@@ -92,18 +86,15 @@ def endpoint(
     """
     from dataclasses import asdict
 
-    from thumbwheel.core import log
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
         version = versions.add_endpoint(ws, agent, url, model, price_in, price_out)
-    if json:
-        log.answer({**asdict(version), "name": version.name})
-    else:
-        log.say(
-            f"{version.name} of {agent} is {version.base}. Compare: thumbwheel evaluate latest "
-            f"--agent {agent} --against {version.name}"
-        )
+    text = (
+        f"{version.name} of {agent} is {version.base}. Compare: thumbwheel evaluate latest "
+        f"--agent {agent} --against {version.name}"
+    )
+    present.message({**asdict(version), "name": version.name}, text, json=json)
 
 
 @models.command()
@@ -112,25 +103,25 @@ def show(ctx: typer.Context, version: Version, agent: Agent, json: AsJson = Fals
 
     Example: thumbwheel models show latest --agent support
     """
-    from thumbwheel.core import log
     from thumbwheel.loop.report import collect
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
         report = collect(ws, versions.version(ws, agent, version))
-    if json:
-        log.answer(report)
-        return
+    title = f"{agent} {report['version']}"
+    present.record(report, title, _report_rows(report), json=json)
+
+
+def _report_rows(report: dict[str, Any]) -> list[present.Row]:
     record = report["lineage"]["version"]
-    rows = [
+    rows: list[present.Row] = [
         ("state", record["state"]),
         ("base", record["base"]),
         ("fingerprint", record["base_fingerprint"]),
         ("run", record["run_id"]),
     ]
     rows += [(f"adapter {name}", sha256) for name, sha256 in (record["adapter"] or {}).items()]
-    rows += _summary_rows(report["summary"])
-    log.table(f"{agent} {report['version']}", ("", ""), rows)
+    return [*rows, *_summary_rows(report["summary"])]
 
 
 def _summary_rows(summary: dict[str, Any] | None) -> list[tuple[str, object]]:
@@ -180,7 +171,7 @@ def lineage(
             return
         version_lineage = verbs.lineage(ws, versions.version(ws, agent, version or ""))
     if json:
-        log.answer(version_lineage.to_json())
+        present.show_json(version_lineage.to_json())
         return
     for depth, text in verbs.tree(version_lineage):
         log.show("   " * depth + text)
@@ -189,20 +180,23 @@ def lineage(
 def _show_uses(uses: list[SourceUse], source: str, json: bool) -> None:
     from dataclasses import asdict
 
-    from thumbwheel.core import log
-
-    if json:
-        log.answer([{**asdict(use), "role": use.role} for use in uses])
-        return
-    rows = []
-    for use in uses:
-        role = f"{use.role} through {use.through}" if use.through else use.role
-        counts = ", ".join(f"{split} {count}" for split, count in use.rows.items())
-        rows.append((use.version, role, counts, use.run_id))
     title = f"no version has {source} in its data"
-    if rows:
+    if uses:
         title = f"versions with {source} in their data"
-    log.table(title, ("version", "role", "rows", "run"), rows)
+    data = [{**asdict(use), "role": use.role} for use in uses]
+    present.records(uses, title, USE_COLUMNS, json=json, data=data)
+
+
+def _rows_by_split(use: SourceUse) -> str:
+    return ", ".join(f"{split} {count}" for split, count in use.rows.items())
+
+
+USE_COLUMNS: dict[str, Callable[[SourceUse], object]] = {
+    "version": lambda use: use.version,
+    "role": lambda use: f"{use.role} through {use.through}" if use.through else use.role,
+    "rows": _rows_by_split,
+    "run": lambda use: use.run_id,
+}
 
 
 @models.command()

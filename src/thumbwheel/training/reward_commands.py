@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby
 from math import exp, isnan
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from thumbwheel.core import present
+
+if TYPE_CHECKING:
+    from thumbwheel.models.types import RewardModelRecord
 
 reward_model = typer.Typer(help="Reward models: list, show, and score answers.")
 
@@ -25,22 +30,12 @@ ANSWERS = ("answer", "chosen", "rejected")
 @reward_model.command("list")
 def list_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
     """All reward models of an agent, oldest first."""
-    from thumbwheel.core import log
     from thumbwheel.models import reward_models
 
     with ctx.obj() as ws:
         records = reward_models.reward_models(ws, agent)
-    if as_json:
-        log.answer([_as_json(record) for record in records])
-        return
-    rows = []
-    for record in records:
-        figures = _held_out(record.metrics["held_out"])
-        date = f"{record.recorded_at:%Y-%m-%d}"
-        rows.append((record.name, record.metrics["loss_type"], figures, record.base, date))
-    log.table(
-        f"reward models of {agent}", ("name", "learned by", "on dev rows", "base", "recorded"), rows
-    )
+    data = [_as_json(record) for record in records]
+    present.records(records, f"reward models of {agent}", COLUMNS, json=as_json, data=data)
 
 
 @reward_model.command()
@@ -50,22 +45,25 @@ def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) 
 
     Example: thumbwheel reward-model show latest --agent support
     """
-    from thumbwheel.core import log
     from thumbwheel.models import reward_models
 
     with ctx.obj() as ws:
         record = reward_models.find(ws, agent, name)
-    if as_json:
-        log.answer(_as_json(record))
-        return
+    title = f"{agent} {record.name}"
+    present.record(record, title, _rows(record), json=as_json, data=_as_json(record))
+
+
+def _rows(record: RewardModelRecord) -> list[present.Row]:
     metrics = record.metrics
-    rows = [("learned by", metrics["loss_type"]), ("on dev rows", _held_out(metrics["held_out"]))]
-    rows += [(f"dev {key}", f"{value:.4g}") for key, value in metrics["dev"].items()]
-    rows.append(("base", record.base))
-    rows.append(("fingerprint", record.base_fingerprint))
-    rows.append(("run", record.run_id))
-    rows += [(f"file {file}", sha256) for file, sha256 in record.files.items()]
-    log.table(f"{agent} {record.name}", ("", ""), rows)
+    return [
+        ("learned by", metrics["loss_type"]),
+        ("on dev rows", _held_out(metrics["held_out"])),
+        *((f"dev {key}", f"{value:.4g}") for key, value in metrics["dev"].items()),
+        ("base", record.base),
+        ("fingerprint", record.base_fingerprint),
+        ("run", record.run_id),
+        *((f"file {file}", sha256) for file, sha256 in record.files.items()),
+    ]
 
 
 @reward_model.command()
@@ -90,7 +88,6 @@ def score(
     Example: thumbwheel reward-model score rm1 --agent support --prompt "Where is my parcel?"
     --answer "On its way."
     """
-    from thumbwheel.core import log
     from thumbwheel.core.hardware import device
     from thumbwheel.engine.reward_model import RewardInput, RewardModel
     from thumbwheel.models import reward_models
@@ -114,11 +111,13 @@ def score(
             "score": None if isnan(value) else value,
         }
         results.append(result | _meaning(model, value))
-    if as_json:
-        log.answer(results)
-        return
-    rows = [(result["line"], _short(result["answer"]), *_shown(result)) for result in results]
-    log.table(f"scores by {name}", ("line", "answer", "score", ""), rows)
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "line": lambda result: result["line"],
+        "answer": lambda result: _short(result["answer"]),
+        "score": lambda result: _shown(result)[0],
+        "": lambda result: _shown(result)[1],
+    }
+    present.records(results, f"scores by {name}", columns, json=as_json)
 
 
 @dataclass(frozen=True)
@@ -199,6 +198,15 @@ def _held_out(figures: dict[str, Any]) -> str:
         return text
     squared = f"squared {figures['mse']:.3g}, where their mean has {figures['mse_of_mean']:.3g}"
     return f"mean absolute error {figures['mae']:.3g} on {figures['n']}, {squared}"
+
+
+COLUMNS: dict[str, Callable[[RewardModelRecord], object]] = {
+    "name": lambda record: record.name,
+    "learned by": lambda record: record.metrics["loss_type"],
+    "on dev rows": lambda record: _held_out(record.metrics["held_out"]),
+    "base": lambda record: record.base,
+    "recorded": lambda record: f"{record.recorded_at:%Y-%m-%d}",
+}
 
 
 def _as_json(record: Any) -> dict[str, Any]:
