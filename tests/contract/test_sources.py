@@ -22,7 +22,7 @@ from thumbwheel.core.errors import InputError, NotFound
 EVERY = pytest.mark.parametrize(
     "name", [name for name in SOURCES.names() if isinstance(SOURCES.get(name), JsonLines)]
 )
-"""Sources of rows with keys of their own; tables of anybody's columns, and folders, have tests of
+"""Sources of rows with keys of their own; tables with any columns, and folders, have tests of
 their own."""
 
 

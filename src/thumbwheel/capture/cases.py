@@ -48,7 +48,9 @@ def read_cases(path: Path) -> list[dict[str, Any]]:
         raise file_error(
             path, "it holds no case", "Give an object with input and reference, or a list of them"
         )
-    return [{key: value for key, value in case.items() if key != "type"} for case in cases]
+    for case in cases:
+        case.pop("type", None)
+    return cases
 
 
 def list_cases(

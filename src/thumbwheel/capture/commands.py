@@ -131,7 +131,7 @@ def import_(
 
     **openwebui**, **langfuse**, **openai**, **trl**: what these programs export or take.
 
-    **csv**, **parquet**, tables of anybody's: columns by --column, or guessed by name and shown.
+    **csv**, **parquet**, tables with any columns: by --column, or guessed by name and shown.
 
     **tau**, **bfcl**, **mbpp**, **humaneval**, **mt_bench**, **llmfao**: published task sets, runs
     and comparisons.

@@ -72,5 +72,5 @@ def has_nul(value: Any) -> bool:
     if isinstance(value, str):
         return "\x00" in value
     if isinstance(value, dict):
-        return any(has_nul(part) for pair in value.items() for part in pair)
+        return any(map(has_nul, value)) or any(map(has_nul, value.values()))
     return isinstance(value, list) and any(map(has_nul, value))

@@ -260,7 +260,9 @@ def _prompt(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         prompt = unpacked(prompt)
     if prompt is None:
         raise Unreadable("its prompt is empty")
-    messages = messages_of(prompt if isinstance(prompt, str | list) else str(prompt))
+    if not isinstance(prompt, str | list):
+        prompt = str(prompt)
+    messages = messages_of(prompt)
     if "system" in values:
         return [{"role": "system", "content": _text(values, "system")}, *messages]
     return messages

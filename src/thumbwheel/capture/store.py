@@ -192,7 +192,7 @@ def _candidate(scope: Scope, line: Line) -> _Candidate:
 
 
 def _all_records(candidates: Iterable[_Candidate]) -> list[NamedRecord]:
-    return [named for candidate in candidates for named in candidate.records]
+    return list(chain.from_iterable(candidate.records for candidate in candidates))
 
 
 def _with_completed(result: LineResult, completed: Collection[int]) -> LineResult:
@@ -268,7 +268,8 @@ def _erased(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> s
     by_line = [references(scope, line) for line in lines]
     all_references = list(chain.from_iterable(by_line))
 
-    keys = {key for _, key in (reference.mark for reference in all_references)}
+    marks = {reference.mark for reference in all_references}
+    keys = {key for _, key in marks}
     columns = tombstones.c.kind, tombstones.c.recorded_at, tombstones.c.agent_id
     erased: dict[Mark, datetime] = {}
     for row in _select(connection, tombstones.c.key, keys, *columns):

@@ -80,12 +80,12 @@ class Hook:
         self._replaced: dict[str, tuple[Method, Any]] = {}
         self._turns: set[_Turn] = set()
         self._lock = threading.Lock()
-        own = dict(getattr(agent, "__dict__", {}))
+        before = dict(getattr(agent, "__dict__", {}))
         for name, wrap in zip(METHODS, (self._running, self._calling), strict=True):
             if callable(method := getattr(agent, name, None)):
                 wrapper = wrap(method)
                 _set(agent, name, wrapper)
-                self._replaced[name] = (wrapper, own.get(name))
+                self._replaced[name] = (wrapper, before.get(name))
         if not self._replaced:
             raise TypeError(
                 f"{type(agent).__name__} has neither a_run nor arun_function: there is nothing to "
@@ -330,12 +330,14 @@ def _record_thought(
         collector.record_task(task, status, trace=trace)
     elif name == "internal_reasoning":
         confidence = arguments.get("confidence_level")
-        if isinstance(confidence, bool) or not isinstance(confidence, int | float):
+        if isinstance(confidence, int | float) and not isinstance(confidence, bool):
+            confidence = float(confidence)
+        else:
             confidence = None
         collector.record_reasoning_step(
             name,
             arguments.get("thought", ""),
-            None if confidence is None else float(confidence),
+            confidence,
             _list(arguments.get("key_insights")),
             _list(arguments.get("potential_issues")),
             trace=trace,

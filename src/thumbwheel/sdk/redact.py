@@ -82,7 +82,8 @@ def redacted(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 def _without(value: Any, secrets: re.Pattern[str] | None) -> Any:
     if isinstance(value, str):
-        return PATTERNS.sub(GONE, secrets.sub(GONE, value) if secrets else value)
+        text = secrets.sub(GONE, value) if secrets else value
+        return PATTERNS.sub(GONE, text)
     if isinstance(value, list):
         return [_without(part, secrets) for part in value]
     if not isinstance(value, Mapping):

@@ -221,11 +221,11 @@ def _task(task: Mapping[str, Any], status: str) -> dict[str, Any]:
 
 def _reasoning(step: ReasoningStep) -> dict[str, Any]:
     about = {"confidence": step.confidence, "insights": step.insights, "issues": step.issues}
-    known = {key: value for key, value in about.items() if value not in (None, [])}
+    details = {key: value for key, value in about.items() if value not in (None, [])}
     return {
         "kind": "reasoning",
         "name": step.step_type[:LONGEST_NAME],
-        "input": known or None,
+        "input": details or None,
         "output": step.content,
     }
 

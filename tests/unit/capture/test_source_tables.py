@@ -1,4 +1,4 @@
-"""Tables of anybody's, arrays that are streamed, and finding out which source reads a file."""
+"""Tables with any columns, arrays that are streamed, and finding out which source reads a file."""
 
 from __future__ import annotations
 
