@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from thumbwheel.capture.location import path_or_address
+from thumbwheel.core import present
 from thumbwheel.core.errors import DataError
 
 Agent = Annotated[
@@ -307,7 +309,6 @@ def feedback_add(
     Example: thumbwheel feedback add t1 --agent support --thumb down --rater customer-17
     """
     from thumbwheel.capture.feedback import add_feedback
-    from thumbwheel.core import log
 
     options = {
         "thumb": thumb,
@@ -323,10 +324,8 @@ def feedback_add(
     with ctx.obj() as ws:
         fields = {"name": name, "comment": note, "supersedes": supersedes, "retracts": retracts}
         feedback_id = add_feedback(ws, agent, target, kind, value, rater=rater, **fields)
-    if as_json:
-        log.answer({"id": feedback_id, "kind": kind, "value": value})
-    else:
-        log.say(f"stored {feedback_id}")
+    data = {"id": feedback_id, "kind": kind, "value": value}
+    present.message(data, f"stored {feedback_id}", json=as_json)
 
 
 def _signal(
@@ -381,21 +380,18 @@ def feedback_list(
 ) -> None:
     """The newest feedback."""
     from thumbwheel.capture.feedback import list_feedback
-    from thumbwheel.core import log
 
     with ctx.obj() as ws:
         rows = list_feedback(ws, agent, kind=kind, limit=limit)
-    if as_json:
-        log.answer(rows)
-        return
-    shown = []
-    for row in rows:
-        signal = f"{row['kind']} {row['name'] or ''}".strip()
-        targets = _target_names(row["targets"])
-        when = f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}"
-        shown.append((row["id"], signal, _clip(row["value"]), targets, row["rater"], when))
-    columns = ["id", "kind", "value", "target", "rater", "occurred"]
-    log.table(f"feedback of {agent}", columns, shown)
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "id": lambda row: row["id"],
+        "kind": lambda row: f"{row['kind']} {row['name'] or ''}".strip(),
+        "value": lambda row: _clip(row["value"]),
+        "target": lambda row: _target_names(row["targets"]),
+        "rater": lambda row: row["rater"],
+        "occurred": lambda row: f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}",
+    }
+    present.records(rows, f"feedback of {agent}", columns, json=as_json)
 
 
 def _clip(value: Any) -> str:
@@ -498,7 +494,6 @@ def case_add(
     exact_answer
     """
     from thumbwheel.capture.cases import add_case, read_cases
-    from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
 
     slices = {}
@@ -526,11 +521,8 @@ def case_add(
     with ctx.obj() as ws:
         cases = read_cases(file) if file else [typed]
         ids = [add_case(ws, agent, reviewer, **fields) for fields in cases]
-    if as_json:
-        log.answer({"ids": ids})
-    else:
-        more = " ..." if len(ids) > 5 else ""
-        log.say(f"stored {', '.join(ids[:5])}{more}")
+    more = " ..." if len(ids) > 5 else ""
+    present.message({"ids": ids}, f"stored {', '.join(ids[:5])}{more}", json=as_json)
 
 
 @case.command("list")
@@ -543,24 +535,17 @@ def case_list(
 ) -> None:
     """The newest cases and how many there are of each basis."""
     from thumbwheel.capture.cases import list_cases
-    from thumbwheel.core import log
 
     with ctx.obj() as ws:
         counts, rows = list_cases(ws, agent, basis=basis, limit=limit)
-    if as_json:
-        log.answer({"counts": counts, "cases": rows})
-        return
     totals = ", ".join(f"{count} {basis}" for basis, count in counts.items()) or "none"
-    title = f"cases of {agent}: {totals}"
-    shown = [
-        (
-            row["id"],
-            row["basis"],
-            _clip(row["input"]),
-            _clip(row["reference"]),
-            row["checker"],
-            row["group_key"],
-        )
-        for row in rows
-    ]
-    log.table(title, ["id", "basis", "input", "reference", "checker", "group"], shown)
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "id": lambda row: row["id"],
+        "basis": lambda row: row["basis"],
+        "input": lambda row: _clip(row["input"]),
+        "reference": lambda row: _clip(row["reference"]),
+        "checker": lambda row: row["checker"],
+        "group": lambda row: row["group_key"],
+    }
+    data = {"counts": counts, "cases": rows}
+    present.records(rows, f"cases of {agent}: {totals}", columns, json=as_json, data=data)

@@ -3,13 +3,16 @@ methods, are in training/dataset_commands.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.core import present
+
 if TYPE_CHECKING:
+    from thumbwheel.datasets.health import Finding
     from thumbwheel.datasets.stale import Stale
     from thumbwheel.datasets.types import Dataset
     from thumbwheel.db.workspace import Workspace
@@ -61,9 +64,6 @@ def health(
 ) -> None:
     """Is a dataset fit for training? Every check reads all rows; the exit code is 4 if one finds an
     error."""
-    from dataclasses import asdict
-
-    from thumbwheel.core import log
     from thumbwheel.datasets.build import health as check_dataset
     from thumbwheel.datasets.health import ERROR
     from thumbwheel.datasets.tokens import counter
@@ -72,17 +72,16 @@ def health(
         dataset = _named(ws, name, agent)
         tokens = counter(tokenizer) if tokenizer else None
         findings = check_dataset(ws, dataset.id, max_length, tokens)
-    if json:
-        log.answer({"id": dataset.id, "findings": [asdict(finding) for finding in findings]})
-    else:
-        columns = ("check", "verdict", "what was found", "rows", "such as")
-        lines = []
-        for finding in findings:
-            examples = " ".join(finding.rows[:2])
-            lines.append(
-                (finding.check, finding.verdict, finding.text, finding.count or "", examples)
-            )
-        log.table(f"{dataset.id}: {dataset.shape} of {dataset.agent}", columns, lines)
+    columns: dict[str, Callable[[Finding], object]] = {
+        "check": lambda finding: finding.check,
+        "verdict": lambda finding: finding.verdict,
+        "what was found": lambda finding: finding.text,
+        "rows": lambda finding: finding.count or "",
+        "such as": lambda finding: " ".join(finding.rows[:2]),
+    }
+    title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
+    data = {"id": dataset.id, "findings": findings}
+    present.records(findings, title, columns, json=json, data=data)
     if any(finding.verdict == ERROR for finding in findings):
         raise typer.Exit(4)
 
@@ -101,16 +100,18 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
         require_agent(ws, agent)
         existing = datasets(ws, agent)
         stale_of = {dataset.id: stale(ws, dataset) for dataset in existing}
+    columns: dict[str, Callable[[Dataset], object]] = {
+        "id": lambda dataset: dataset.id,
+        "shape": lambda dataset: dataset.shape,
+        "train": lambda dataset: dataset.counts.get("train"),
+        "dev": lambda dataset: dataset.counts.get("dev"),
+        "gate": lambda dataset: dataset.counts.get("gate"),
+        "built (UTC)": lambda dataset: f"{dataset.recorded_at:%Y-%m-%d %H:%M}",
+    }
+    data = [asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])} for dataset in existing]
+    present.records(existing, f"Datasets of {agent}", columns, json=json, data=data)
     if json:
-        log.answer(
-            [asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])} for dataset in existing]
-        )
         return
-    lines = []
-    for dataset in existing:
-        built_at = f"{dataset.recorded_at:%Y-%m-%d %H:%M}"
-        lines.append((dataset.id, dataset.shape, *dataset.counts.values(), built_at))
-    log.table(f"Datasets of {agent}", ("id", "shape", "train", "dev", "gate", "built (UTC)"), lines)
     for dataset_id, stale_rows in stale_of.items():
         if stale_rows:
             log.show(f"{dataset_id} {stale_rows}")
@@ -132,18 +133,13 @@ def export(
 
     Example: thumbwheel dataset export pairs --agent support --format hf --to pairs-for-trl
     """
-    from thumbwheel.core import log
     from thumbwheel.datasets.export import export as export_dataset
 
     with ctx.obj() as ws:
         dataset = _named(ws, name, agent)
         path = export_dataset(ws, dataset.id, to, format)
-    if json:
-        log.answer(
-            {"id": dataset.id, "path": str(path), "format": format, "counts": dataset.counts}
-        )
-    else:
-        log.say(f"{dataset.id} ({dataset.shape}) is in {path}")
+    data = {"id": dataset.id, "path": path, "format": format, "counts": dataset.counts}
+    present.message(data, f"{dataset.id} ({dataset.shape}) is in {path}", json=json)
 
 
 def _named(ws: Workspace, name: str, agent: str | None) -> Dataset:
