@@ -19,7 +19,7 @@ PROMPT = [{"role": "user", "content": "Where is the fox?"}]
 
 
 @pytest.fixture
-def material(tmp_path):
+def suite_context(tmp_path):
     (tmp_path / "tasks.yaml").write_text(
         "tasks: [{id: a, prompt: Hello., checks: [{type: contains, text: den}]}]"
     )
@@ -39,28 +39,28 @@ def material(tmp_path):
             {},
         )
     )
-    given = [
+    recorded = [
         RecordedAnswer("r", "g", PROMPT, None, text, text == "den", pair="r")
         for text in ("den", "yard")
     ]
     config = EvaluationConfig(
         benchmark=str(tmp_path / "tasks.yaml"), judge_url="http://127.0.0.1:9/v1", judge_model="m"
     )
-    return SuiteContext(cases, given, config)
+    return SuiteContext(cases, recorded, config)
 
 
 @pytest.mark.parametrize("name", SUITES.names())
-def test_a_suite_asks_and_judges(name, material):
-    suite = SUITES.get(name)(material)
+def test_a_suite_asks_and_judges(name, suite_context):
+    suite = SUITES.get(name)(suite_context)
     assert suite.name == name and suite.unfit() == ""
     asks = list(suite.asks())
-    assert asks and all(isinstance(one, Ask | AskLikelihood) for one in asks)
-    assert asks == list(SUITES.get(name)(material).asks())  # the same questions each time
+    assert asks and all(isinstance(ask, Ask | AskLikelihood) for ask in asks)
+    assert asks == list(SUITES.get(name)(suite_context).asks())  # the same questions each time
     ids.canonical(suite.content())
     answer = (Answer('{"at": "den"}', "stop", 5),)
     replies = [
-        answer * one.samples if isinstance(one, Ask) else tuple((-1.0, 2) for _ in one.texts)
-        for one in asks
+        answer * ask.samples if isinstance(ask, Ask) else tuple((-1.0, 2) for _ in ask.texts)
+        for ask in asks
     ]
     same = suite.outcome(replies, replies)
     assert isinstance(same, SuiteMeasures)
@@ -73,8 +73,8 @@ def test_a_suite_asks_and_judges(name, material):
 
 
 @pytest.mark.parametrize("name", SUITES.names())
-def test_a_side_without_answers_is_no_crash(name, material):
-    suite = SUITES.get(name)(material)
+def test_a_side_without_answers_is_no_crash(name, suite_context):
+    suite = SUITES.get(name)(suite_context)
     silent = [() for _ in suite.asks()]
     assert suite.outcome(silent, silent).main is None
 

@@ -213,11 +213,11 @@ def test_the_best_of_several_methods_is_found_without_the_gate(
         "--json",
     )
     assert code == 0, err
-    found = json.loads(out)
-    assert [candidate["method"] for candidate in found["candidates"]] == ["sft", "kto"]
-    assert found["version"] in {candidate["version"] for candidate in found["candidates"]}
+    report = json.loads(out)
+    assert [candidate["method"] for candidate in report["candidates"]] == ["sft", "kto"]
+    assert report["version"] in {candidate["version"] for candidate in report["candidates"]}
     assert rows_of(world / "home", schema.evaluations) == []
-    judged_once(world / "home", found["version"])
+    judged_once(world / "home", report["version"])
     code, out, _ = command_line(
         "train", "auto", "--agent", "animals", "--base", "base", "--dry-run"
     )
@@ -346,14 +346,14 @@ def test_a_single_candidate_without_dev_rows_goes_to_the_gate(
 
     monkeypatch.setattr(cycle, "compare_on_dev", no_rows)
     monkeypatch.setattr(cycle.versions, "version", lambda ws, agent, name: name)
-    one, two = Candidate("grpo", "v1", "run_1"), Candidate("ppo", "v2", "run_2")
+    first, second = Candidate("grpo", "v1", "run_1"), Candidate("ppo", "v2", "run_2")
     with CycleState.open(tmp_path, {}) as state:
-        alone = CycleReport("a", candidates=[one])
+        alone = CycleReport("a", candidates=[first])
         assert cycle.choose(None, "a", alone, state) == "v1"  # type: ignore[arg-type]
         assert state.chosen == "v1"
         with pytest.raises(NoDevRows):
             state.chosen = None
-            cycle.choose(None, "a", CycleReport("a", candidates=[one, two]), state)  # type: ignore[arg-type]
+            cycle.choose(None, "a", CycleReport("a", candidates=[first, second]), state)  # type: ignore[arg-type]
 
 
 def test_a_turn_over_a_base_that_was_changed_since_has_to_begin_anew(tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
     base = str(tiny_base(tmp_path / "base"))
     file = write(
         tmp_path / "feedback.jsonl",
-        [line for one in range(10) for line in lines_of(one, common=False)],
+        [line for number in range(10) for line in lines_of(number, common=False)],
     )
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         ingest(ws, AGENT, "jsonl", file)
         dataset = build(ws, AGENT, "pairs", DatasetConfig(dev=0.2, gate=0.3))
-        made = train(
+        result = train(
             ws,
             AGENT,
             "dpo",
@@ -62,11 +62,11 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
         assert not (tmp_path / "report.html").exists()
         assert (done.tainted["versions"], done.tainted["runs"], done.tainted["evaluations"]) == (
             ["v1"],
-            [made.run_id],
+            [result.run_id],
             [decided.evaluation_id],
         )
         assert done.tainted["exports"] == [str(exported.path)]
-        assert not (ws.home.runs / made.run_id / "checkpoints").exists()
+        assert not (ws.home.runs / result.run_id / "checkpoints").exists()
         with pytest.raises(Conflict, match="tainted"):
             export(ws, AGENT, "v1", "adapter", tmp_path / "again")
         tainted = gate(ws, evaluate(ws, versions.version(ws, AGENT, "v1"), QUICK))

@@ -46,8 +46,8 @@ def compare_on_dev(
     A version whose fresh answers succeed clearly less often than another's (interval of the paired
     difference) is out. Dev rows are few, so the others are told apart by how well they rank
     recorded good answers above bad ones, a finer measure of the same thing; then by success and by
-    the likelihood of good answers. Raises NoDevRows (a DataError) without dev rows, InputError for versions over
-    different bases.
+    the likelihood of good answers. Raises NoDevRows (a DataError) without dev rows, InputError for
+    versions over different bases.
     """
     config = config or ws.settings(EvaluationConfig, "evaluation")
     candidates = list({version.id: version for version in versions}.values())

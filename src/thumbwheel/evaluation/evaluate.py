@@ -85,8 +85,8 @@ def evaluate(
     form: str | None = None,
     against_form: str | None = None,
 ) -> Evaluation:
-    """Measure `candidate` and the incumbent on the same held-out rows and store the result, or return
-    the stored one.
+    """Measure `candidate` and the incumbent on the same held-out rows and store the result, or
+    return the stored one.
 
     `against` is the incumbent. Unset, it is the version behind the alias `live`, else `v0` where
     that is an endpoint, else the candidate's base. `form` and `against_form` say how each is served

@@ -133,8 +133,8 @@ def _no_dev_rows(ws: Workspace, agent: str, trained_on: Sequence[Dataset]) -> No
     if any(dataset.counts.get("dev") for dataset in trained_on):
         return NoDevRows(
             f"agent {agent!r}",
-            "the rows of its dev split are prompts without a recorded answer, so nothing says which "
-            "answers are good",
+            "the rows of its dev split are prompts without a recorded answer, so nothing says "
+            "which answers are good",
             "Collect thumbs or corrections, or evaluate on cases: thumbwheel evaluate VERSION "
             f"--agent {agent}",
         )

@@ -62,7 +62,7 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False
     cycle.
 
     A method whose training fails is passed over, with its reason. Raises Conflict while another
-    cycle of the agent runs or where something was changed since an unfinished one, KeyboardInterrupt
+    cycle of the agent runs or where something was changed since it was stopped, KeyboardInterrupt
     after a Ctrl-C, and the error of any other step.
     """
     check_ready(ws, config)

@@ -25,8 +25,8 @@ def taught(tmp_path_factory):
     model, tokenizer = load_base(str(base), "float32")
     builder = PromptBuilder(tokenizer)
     rows = [
-        builder.row([{"role": "user", "content": f"{word} {at}"}], text)
-        for at in range(3, 150, 7)
+        builder.row([{"role": "user", "content": f"{word} {number}"}], text)
+        for number in range(3, 150, 7)
         for word, text in PLACES.items()
     ]
     adapted, _ = attach_lora(model, LoraSettings(rank=16), seed=0)
@@ -43,10 +43,10 @@ def home(tmp_path, taught):
     opened = []
 
     def make(shapes=("pairs", "labels"), change=None, split=SPLIT, **world):
-        made = world_of(**world)
+        new_world = world_of(**world)
         if change:
-            change(made)
-        ws = made.into(tmp_path / f"home{len(opened)}")
+            change(new_world)
+        ws = new_world.into(tmp_path / f"home{len(opened)}")
         opened.append(ws)
         datasets = [build(ws, AGENT, shape, split) for shape in shapes]
 

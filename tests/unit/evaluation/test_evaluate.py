@@ -34,41 +34,49 @@ from thumbwheel.models.types import Basis, State
 
 
 def guard_of(evaluation, name):
-    return next(one for one in evaluation.guards if one.name == name)
+    return next(guard for guard in evaluation.guards if guard.name == name)
 
 
 @pytest.mark.slow
 def test_a_taught_adapter_is_measured_and_approved_on_gold(home):
     ws, add = home()
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
-    assert (found.basis, found.fresh, found.primary.name, found.reads) == (
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    assert (evaluation.basis, evaluation.fresh, evaluation.primary.name, evaluation.reads) == (
         Basis.GOLD,
         True,
         SUCCESS,
         1,
     )
-    assert (found.primary.before, found.primary.after, found.primary.n, found.primary.clusters) == (
+    assert (
+        evaluation.primary.before,
+        evaluation.primary.after,
+        evaluation.primary.n,
+        evaluation.primary.clusters,
+    ) == (
         0.0,
         1.0,
         40,
         40,
     )
-    assert 0.8 < found.primary.low < found.primary.high <= 1
-    assert {one.name: one.n for one in found.slices} == {"animal=fox": 20, "animal=dog": 20}
-    assert [one.name for one in found.preferences] == [RANKING, RANKING_PER_TOKEN]
-    assert found.preferences[0].after == 1.0 and found.preferences[0].before < 1.0
-    nll = guard_of(found, NLL)
-    assert nll.after < nll.before and nll.n == found.preferences[0].n
-    liked = guard_of(found, NLL_LIKED)
+    assert 0.8 < evaluation.primary.low < evaluation.primary.high <= 1
+    assert {shown.name: shown.n for shown in evaluation.slices} == {
+        "animal=fox": 20,
+        "animal=dog": 20,
+    }
+    assert [shown.name for shown in evaluation.preferences] == [RANKING, RANKING_PER_TOKEN]
+    assert evaluation.preferences[0].after == 1.0 and evaluation.preferences[0].before < 1.0
+    nll = guard_of(evaluation, NLL)
+    assert nll.after < nll.before and nll.n == evaluation.preferences[0].n
+    liked = guard_of(evaluation, NLL_LIKED)
     assert liked.n == nll.n and liked.after < liked.before  # nobody wrote an answer here
-    assert nll.chance == liked.chance == guard_of(found, ANCHOR_NLL).chance > 4
-    assert guard_of(found, EOS).after == guard_of(found, FORMAT).after == 1.0
-    assert len(found.examples) == 10
+    assert nll.chance == liked.chance == guard_of(evaluation, ANCHOR_NLL).chance > 4
+    assert guard_of(evaluation, EOS).after == guard_of(evaluation, FORMAT).after == 1.0
+    assert len(evaluation.examples) == 10
     assert all(
-        one.after in ('{"at":"den"}', '{"at":"yard"}') and one.before != one.after
-        for one in found.examples
+        shown.after in ('{"at":"den"}', '{"at":"yard"}') and shown.before != shown.after
+        for shown in evaluation.examples
     )
-    stored = gate(ws, found)
+    stored = gate(ws, evaluation)
     assert stored.decision.verdict is Verdict.APPROVED
     version = versions.version(ws, AGENT, "latest")
     assert (version.state, version.basis) == (State.APPROVED, Basis.GOLD)
@@ -89,17 +97,17 @@ def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
         "batch_size": 8,
     }
     assert train(ws, AGENT, "reward", str(taught.base), options=settings).reward_model == "rm1"
-    found = evaluate(
+    evaluation = evaluate(
         ws,
         versions.version(ws, AGENT, add("good")),
         QUICK.model_copy(update={"reward_model": "latest"}),
     )
-    (opinion,) = found.opinions
-    assert (opinion.name, found.config.reward_model) == ("mean score by rm1", "rm1")
+    (opinion,) = evaluation.opinions
+    assert (opinion.name, evaluation.config.reward_model) == ("mean score by rm1", "rm1")
     assert opinion.n > 34  # the held-out prompts of recorded answers too
     assert opinion.low <= opinion.gain <= opinion.high and opinion.before != opinion.after
     assert (
-        gate(ws, found).decision
+        gate(ws, evaluation).decision
         == gate(ws, evaluate(ws, versions.version(ws, AGENT, "latest"), QUICK)).decision
     )
 
@@ -107,13 +115,13 @@ def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
 @pytest.mark.slow
 def test_an_adapter_that_changes_nothing_gains_nothing_and_is_rejected(home):
     ws, add = home()
-    found = evaluate(ws, versions.version(ws, AGENT, add("zero")), QUICK)
-    assert found.primary.gain == 0 and found.primary.changed == 0
-    assert found.primary.low < 0 < found.primary.high
-    assert found.examples == ()
-    assert all(one.gain == 0 for one in found.preferences)
-    assert all(one.before == one.after for one in found.guards)
-    stored = gate(ws, found)
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("zero")), QUICK)
+    assert evaluation.primary.gain == 0 and evaluation.primary.changed == 0
+    assert evaluation.primary.low < 0 < evaluation.primary.high
+    assert evaluation.examples == ()
+    assert all(measured.gain == 0 for measured in evaluation.preferences)
+    assert all(measured.before == measured.after for measured in evaluation.guards)
+    stored = gate(ws, evaluation)
     assert stored.decision.verdict is Verdict.REJECTED
     assert versions.version(ws, AGENT, "latest").state is State.REJECTED
 
@@ -156,9 +164,9 @@ def test_an_evaluation_that_was_edited_is_measured_again(home, capsys):
 @pytest.mark.slow
 def test_measuring_again_gives_the_same_figures(home):
     ws, add = home()
-    one, other = add("good"), add("good")
+    first_name, other = add("good"), add("good")
     first, second = (
-        evaluate(ws, versions.version(ws, AGENT, one), QUICK),
+        evaluate(ws, versions.version(ws, AGENT, first_name), QUICK),
         evaluate(ws, versions.version(ws, AGENT, other), QUICK),
     )
     changing = {"id", "candidate", "candidate_id", "key", "serving", "signature"}
@@ -206,10 +214,10 @@ def test_two_adapters_are_compared_in_one_model(home):
 @pytest.mark.slow
 def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
     ws, add = home(cases=160, basis="feedback")
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
-    assert (found.basis, found.fresh) == (Basis.FEEDBACK, True)
-    assert 20 <= found.primary.n <= 60  # about a quarter: the others are not in the gate split
-    stored = gate(ws, found, GatePolicy(min_cases=20))
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    assert (evaluation.basis, evaluation.fresh) == (Basis.FEEDBACK, True)
+    assert 20 <= evaluation.primary.n <= 60  # about a quarter: the others are not in the gate split
+    stored = gate(ws, evaluation, GatePolicy(min_cases=20))
     assert stored.decision.verdict is Verdict.CANARY
     version = versions.version(ws, AGENT, "latest")
     assert (version.state, version.basis) == (State.APPROVED, Basis.FEEDBACK)
@@ -222,11 +230,15 @@ def test_feedback_cases_of_the_gate_split_reach_a_canary(home):
 )
 def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
     ws, add = home(cases=0, prompts=80, kinds=kinds, shapes=shapes)
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
-    assert (found.fresh, found.primary.name, found.basis) == (False, name, Basis.FEEDBACK)
-    assert found.primary.after == 1.0
-    assert [one.name for one in found.guards] == [NLL, NLL_LIKED, ANCHOR_NLL, ANCHOR_TASKS]
-    stored = gate(ws, found, GatePolicy(min_cases=5))
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    assert (evaluation.fresh, evaluation.primary.name, evaluation.basis) == (
+        False,
+        name,
+        Basis.FEEDBACK,
+    )
+    assert evaluation.primary.after == 1.0
+    assert [guard.name for guard in evaluation.guards] == [NLL, NLL_LIKED, ANCHOR_NLL, ANCHOR_TASKS]
+    stored = gate(ws, evaluation, GatePolicy(min_cases=5))
     assert stored.decision.verdict in (Verdict.CANARY, Verdict.REJECTED)
     assert (stored.decision.verdict is Verdict.CANARY) == (stored.inputs.low > 0)
 
@@ -234,8 +246,8 @@ def test_ranking_alone_reaches_a_canary_at_best(home, kinds, shapes, name):
 @pytest.mark.slow
 def test_chats_of_the_same_answers_take_no_label_away(home):
     ws, add = home(cases=0, prompts=80, kinds=("thumb",), shapes=("chats", "labels"))
-    found = evaluate(ws, versions.version(ws, AGENT, add("good", 1)), QUICK)
-    assert (found.primary.name, found.primary.after) == (AREA, 1.0)
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good", 1)), QUICK)
+    assert (evaluation.primary.name, evaluation.primary.after) == (AREA, 1.0)
 
 
 @pytest.mark.slow
@@ -267,12 +279,12 @@ def test_what_training_saw_is_no_case(home):
             add_case(world, "dog", number, basis="feedback")
 
     ws, add = home(cases=0, change=change)
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
     held_out = {
         json.dumps(row.prompt) for row in load_rows(ws, find(ws, AGENT, "pairs").id, "gate")
     }
     assert (
-        found.fresh and found.primary.n == len(held_out) > 0
+        evaluation.fresh and evaluation.primary.n == len(held_out) > 0
     )  # 48 cases, of which training or dev may see the others
 
 
@@ -281,9 +293,9 @@ def test_a_gold_case_that_came_after_the_training_is_left_out_where_training_saw
     ws, add = home(cases=10)
     name = add("good")
     _gold_on_a_prompt_of(ws, "train")
-    found = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
-    assert found.primary.n == 10
-    assert found.dropped == {"a training row asks the same": 1}
+    evaluation = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
+    assert evaluation.primary.n == 10
+    assert evaluation.dropped == {"a training row asks the same": 1}
 
 
 @pytest.mark.slow
@@ -292,9 +304,9 @@ def test_a_gold_case_that_asks_what_a_dev_row_asks_is_left_out_too(home):
     ws, add = home(cases=10)
     name = add("good")
     _gold_on_a_prompt_of(ws, "dev")
-    found = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
-    assert found.primary.n == 10
-    assert found.dropped == {"a dev row, which chose the checkpoint, asks the same": 1}
+    evaluation = evaluate(ws, versions.version(ws, AGENT, name), QUICK)
+    assert evaluation.primary.n == 10
+    assert evaluation.dropped == {"a dev row, which chose the checkpoint, asks the same": 1}
 
 
 def _gold_on_a_prompt_of(ws, split):
@@ -331,13 +343,13 @@ def test_a_case_whose_checker_cannot_be_used_is_left_out_with_the_reason(home):
         add_case(world, "dog", 901, checker="exactanswer")
 
     ws, add = home(cases=4, change=change)
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
-    assert found.primary.n == 4
-    said = [reason for reason in found.dropped if "cannot be used" in reason]
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    assert evaluation.primary.n == 4
+    left_out = [reason for reason in evaluation.dropped if "cannot be used" in reason]
     assert (
-        len(said) == 2
-        and any("feilds" in one for one in said)
-        and any("Did you mean 'exact_answer'" in one for one in said)
+        len(left_out) == 2
+        and any("feilds" in why for why in left_out)
+        and any("Did you mean 'exact_answer'" in why for why in left_out)
     )
 
 
@@ -358,9 +370,9 @@ def test_other_checkers_and_cases_without_a_reference(home):
         )
 
     ws, add = home(cases=2, change=change)
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
-    assert (found.primary.n, found.primary.after) == (4, 1.0)
-    assert found.dropped == {"the case has no JSON object as its reference": 1}
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    assert (evaluation.primary.n, evaluation.primary.after) == (4, 1.0)
+    assert evaluation.dropped == {"the case has no JSON object as its reference": 1}
 
 
 def test_a_base_that_has_changed_is_refused(home, taught, tmp_path):
@@ -394,12 +406,12 @@ def test_a_base_is_no_candidate(home):
 @pytest.mark.slow
 def test_every_decision_replays_identically_and_is_made_once(home):
     ws, add = home()
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
-    stored = gate(ws, found)
-    assert gate(ws, found) == stored
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    stored = gate(ws, evaluation)
+    assert gate(ws, evaluation) == stored
     again, decision = replay(ws, stored.id)
     assert (again, decision) == (stored, stored.decision)
-    strict = gate(ws, found, GatePolicy(min_cases=500))
+    strict = gate(ws, evaluation, GatePolicy(min_cases=500))
     assert (strict.decision.verdict, strict.id == stored.id) == (Verdict.REJECTED, False)
     assert replay(ws, strict.id)[1] == decide(strict.inputs, GatePolicy(min_cases=500))
     assert (
@@ -410,27 +422,27 @@ def test_every_decision_replays_identically_and_is_made_once(home):
 @pytest.mark.slow
 def test_an_evaluation_is_the_same_after_json(home):
     ws, add = home(cases=4)
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
-    assert Evaluation(**json.loads(json.dumps(found.model_dump(mode="json")))) == found
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    assert Evaluation(**json.loads(json.dumps(evaluation.model_dump(mode="json")))) == evaluation
 
 
 def test_dev_names_the_better_method_and_says_why(home):
     ws, add = home(shapes=("pairs", "labels", "chats"), prompts=60)
     zero, good = add("zero"), add("good", dataset=1)
-    found = compare_on_dev(
+    comparison = compare_on_dev(
         ws, [versions.version(ws, AGENT, zero), versions.version(ws, AGENT, good)], QUICK
     )
-    assert found.best == good
-    scores = {one.version: one for one in found.scores}
-    assert (scores[good].success, scores[zero].success, found.base.success) == (1.0, 0.0, 0.0)
-    assert scores[good].nll < scores[zero].nll == found.base.nll
+    assert comparison.best == good
+    scores = {score.version: score for score in comparison.scores}
+    assert (scores[good].success, scores[zero].success, comparison.base.success) == (1.0, 0.0, 0.0)
+    assert scores[good].nll < scores[zero].nll == comparison.base.nll
     assert scores[good].preference == 1.0
-    assert all(good in reason for reason in found.reasons)
+    assert all(good in reason for reason in comparison.reasons)
     assert (
         compare_on_dev(
             ws, [versions.version(ws, AGENT, zero), versions.version(ws, AGENT, good)], QUICK
         )
-        == found
+        == comparison
     )
     none = compare_on_dev(ws, [versions.version(ws, AGENT, zero)], QUICK)
     assert none.best is None and "no version is better than the base" in none.reasons[0]

@@ -31,12 +31,12 @@ class Kept:
 def call(ws, *arguments, raises=None):
     app = typer.Typer()
     app.command()(evaluate)
-    found = CliRunner().invoke(app, list(arguments), obj=lambda: Kept(ws), catch_exceptions=True)
+    result = CliRunner().invoke(app, list(arguments), obj=lambda: Kept(ws), catch_exceptions=True)
     if raises is None:
-        assert found.exit_code == 0, (found.output, found.exception)
-        return found.stdout
-    assert isinstance(found.exception, raises), found.exception
-    return str(found.exception)
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout
+    assert isinstance(result.exception, raises), result.exception
+    return str(result.exception)
 
 
 @pytest.mark.slow

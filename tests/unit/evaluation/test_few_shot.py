@@ -39,11 +39,11 @@ def test_the_nearest_good_answers_are_shown_nearest_last():
 
 
 def test_similarity_is_cosine():
-    found = similarity(["a red fox", "nothing alike"], ["a red fox", "red", "dog"])
+    similarities = similarity(["a red fox", "nothing alike"], ["a red fox", "red", "dog"])
     assert (
-        found[0][0] == pytest.approx(1)
-        and found[0][0] > found[0][1] > found[0][2] == 0
-        and not found[1].any()
+        similarities[0][0] == pytest.approx(1)
+        and similarities[0][0] > similarities[0][1] > similarities[0][2] == 0
+        and not similarities[1].any()
     )
 
 
@@ -55,23 +55,27 @@ def test_examples_that_do_not_fit_are_left_out_the_least_near_first():
         for text in ("far " * 20, "near", "nearest")
     ]
     whole = shown(prompt, shots, builder, 1000)
-    assert [one["role"] for one in whole] == [
+    assert [message["role"] for message in whole] == [
         "system",
         *["user", "assistant"] * 3,
         "user",
     ] and whole[-1] == prompt[-1]
-    some = shown(prompt, shots, builder, len(builder.prompt(whole)) - 1)
-    assert [one["content"] for one in some[1::2]] == ["near", "nearest", "fox 7"]
+    fitting = shown(prompt, shots, builder, len(builder.prompt(whole)) - 1)
+    assert [message["content"] for message in fitting[1::2]] == ["near", "nearest", "fox 7"]
     assert shown(prompt, shots, builder, 1) == prompt
 
 
 @pytest.mark.slow
 def test_weights_that_a_prompt_cannot_match_pay(home):
     ws, add = home(cases=34)
-    found = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
-    assert found.prompting is not None and found.prompting.after == 1.0 and found.prompting.low > 0
-    assert found.weights_pay.startswith("the weights pay: v1 succeeds in 100.0%")
-    assert Evaluation(**found.model_dump(mode="json")) == found
+    evaluation = evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)
+    assert (
+        evaluation.prompting is not None
+        and evaluation.prompting.after == 1.0
+        and evaluation.prompting.low > 0
+    )
+    assert evaluation.weights_pay.startswith("the weights pay: v1 succeeds in 100.0%")
+    assert Evaluation(**evaluation.model_dump(mode="json")) == evaluation
     zero = evaluate(ws, versions.version(ws, AGENT, add("zero")), QUICK)
     assert "do not clearly beat a prompt" in zero.weights_pay
     off = evaluate(ws, versions.version(ws, AGENT, "v2"), QUICK.model_copy(update={"few_shot": 0}))

@@ -159,9 +159,9 @@ def test_a_gain_on_gold_is_approved():
         guard(NLL, 0.5, 0.6),
         guard(LENGTH, 12, 15),
     )
-    found = decide(passing(guards=held), GatePolicy())
-    assert found.verdict is Verdict.APPROVED
-    assert "+0.1500" in found.reasons[0]
+    decision = decide(passing(guards=held), GatePolicy())
+    assert decision.verdict is Verdict.APPROVED
+    assert "+0.1500" in decision.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ def test_a_gain_on_gold_is_approved():
     ],
 )
 def test_what_rejects_is_named(changes, word):
-    found = decide(passing(**changes), GatePolicy())
-    assert found.verdict is Verdict.REJECTED
-    assert any(word in reason for reason in found.reasons)
+    decision = decide(passing(**changes), GatePolicy())
+    assert decision.verdict is Verdict.REJECTED
+    assert any(word in reason for reason in decision.reasons)
 
 
 @pytest.mark.parametrize(
@@ -189,16 +189,16 @@ def test_what_rejects_is_named(changes, word):
     [{"basis": Basis.FEEDBACK}, {"fresh": False}, {"basis": Basis.FEEDBACK, "fresh": False}],
 )
 def test_feedback_and_ranking_reach_a_canary_at_best(changes):
-    found = decide(passing(**changes), GatePolicy())
-    assert found.verdict is Verdict.CANARY
-    assert sum("canary only" in reason for reason in found.reasons) == len(changes)
+    decision = decide(passing(**changes), GatePolicy())
+    assert decision.verdict is Verdict.CANARY
+    assert sum("canary only" in reason for reason in decision.reasons) == len(changes)
 
 
 def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says_so():
     thin = (guard(NLL, 0.1, 0.2, n=3), Guard(name=FORMAT, before=None, after=None, n=0))
-    found = decide(passing(guards=thin), GatePolicy())
-    assert found.verdict is Verdict.APPROVED
-    assert [reason for reason in found.reasons if "not measured" in reason] == [
+    decision = decide(passing(guards=thin), GatePolicy())
+    assert decision.verdict is Verdict.APPROVED
+    assert [reason for reason in decision.reasons if "not measured" in reason] == [
         "guard nll_good: 0.1000 -> 0.2000 on 3 items, not measured (3 of at least 20 groups)",
         "guard format_rate: not measured (0 of at least 20 groups)",
     ]
@@ -218,9 +218,9 @@ def test_an_unmeasured_guard_is_named_and_decides_nothing_unless_the_policy_says
     ],
 )
 def test_a_guard_that_fell_beyond_its_margin_unmeasured_allows_a_canary_at_most(fallen):
-    found = decide(passing(guards=(fallen,)), GatePolicy())
-    assert found.verdict is Verdict.CANARY
-    (reason,) = (reason for reason in found.reasons if fallen.name in reason)
+    decision = decide(passing(guards=(fallen,)), GatePolicy())
+    assert decision.verdict is Verdict.CANARY
+    (reason,) = (reason for reason in decision.reasons if fallen.name in reason)
     assert reason.startswith("canary only") and "what was seen is" in reason
     assert (
         decide(passing(guards=(fallen,)), GatePolicy(unmeasured_guard="allow")).verdict
@@ -233,7 +233,7 @@ def test_a_guard_that_fell_beyond_its_margin_unmeasured_allows_a_canary_at_most(
 
 
 @pytest.mark.parametrize(
-    ("one", "standing"),
+    ("measured", "state"),
     [
         (
             guard(EOS, 1.0, 1.0, within=0.04),
@@ -265,17 +265,17 @@ def test_a_guard_that_fell_beyond_its_margin_unmeasured_allows_a_canary_at_most(
         ),  # without an interval nothing is known
     ],
 )
-def test_a_guard_holds_when_its_interval_lies_within_the_margin(one, standing):
-    found, words = guards.guard_state(one, GatePolicy())
-    assert (str(found), bool(words)) == (standing, standing != "ok")
+def test_a_guard_holds_when_its_interval_lies_within_the_margin(measured, state):
+    decision, words = guards.guard_state(measured, GatePolicy())
+    assert (str(decision), bool(words)) == (state, state != "ok")
     expected = {
         "ok": Verdict.APPROVED,
         "open": Verdict.CANARY,
         "worse": Verdict.REJECTED,
         "not measured": Verdict.APPROVED,
     }
-    assert decide(passing(guards=(one,)), GatePolicy()).verdict is expected.get(
-        standing, Verdict.CANARY
+    assert decide(passing(guards=(measured,)), GatePolicy()).verdict is expected.get(
+        state, Verdict.CANARY
     )
 
 
@@ -283,7 +283,7 @@ UNIFORM = 8.3178  # nats a token of a uniform guess among 4,096 tokens
 
 
 @pytest.mark.parametrize(
-    ("one", "standing"),
+    ("measured", "state"),
     [
         (
             guard(ANCHOR_NLL, 7.7, 8.3, n=24, within=0.3, chance=UNIFORM),
@@ -310,22 +310,22 @@ UNIFORM = 8.3178  # nats a token of a uniform guess among 4,096 tokens
         (guard(EOS, 0.04, 0.0, within=0.06), "near chance"),
     ],
 )
-def test_a_guard_asks_for_no_more_than_what_runs_today_can_do(one, standing):
-    found, words = guards.guard_state(one, GatePolicy())
-    assert (str(found), bool(words)) == (standing, standing != "ok")
-    decision = decide(passing(guards=(one,)), GatePolicy())
-    assert decision.verdict is (Verdict.REJECTED if standing == "worse" else Verdict.APPROVED)
-    assert any(one.name in reason for reason in decision.reasons) == (
-        standing != "ok"
+def test_a_guard_asks_for_no_more_than_what_runs_today_can_do(measured, state):
+    found, words = guards.guard_state(measured, GatePolicy())
+    assert (str(found), bool(words)) == (state, state != "ok")
+    decision = decide(passing(guards=(measured,)), GatePolicy())
+    assert decision.verdict is (Verdict.REJECTED if state == "worse" else Verdict.APPROVED)
+    assert any(measured.name in reason for reason in decision.reasons) == (
+        state != "ok"
     )  # it is shown all the same
 
 
 def test_few_items_right_may_be_more_than_chance():
     """Ten of 114 tasks, then none: below a tenth, but a base that solves one in seven shows ten now
     and then. A canary, no more."""
-    found = decide(passing(guards=(guard(ANCHOR_TASKS, 10 / 114, 0.0, n=114),)), GatePolicy())
-    assert found.verdict is Verdict.CANARY and any(
-        "something to lose is open" in reason for reason in found.reasons
+    decision = decide(passing(guards=(guard(ANCHOR_TASKS, 10 / 114, 0.0, n=114),)), GatePolicy())
+    assert decision.verdict is Verdict.CANARY and any(
+        "something to lose is open" in reason for reason in decision.reasons
     )
     assert (
         decide(passing(guards=(guard(ANCHOR_TASKS, 2 / 114, 0.0, n=114),)), GatePolicy()).verdict
@@ -357,13 +357,13 @@ def test_what_people_liked_is_guarded_apart_from_what_they_wrote():
 
     written = [logged(f"w{n}", -6.0, -1.0, False) for n in range(60)]
     liked = [logged(f"l{n}", -0.5, -2.0, True) for n in range(60)]
-    together, own = (
+    together, own_answers = (
         compare.nll_guard([*written, *liked], 0.95),
         compare.liked_guard([*written, *liked], 0.95),
     )
-    assert (together.n, own.n, own.name) == (120, 60, NLL_LIKED)
+    assert (together.n, own_answers.n, own_answers.name) == (120, 60, NLL_LIKED)
     assert guards.guard_state(together, GatePolicy())[0] is guards.GuardState.HOLDS
-    assert guards.guard_state(own, GatePolicy())[0] is guards.GuardState.WORSE
+    assert guards.guard_state(own_answers, GatePolicy())[0] is guards.GuardState.WORSE
 
 
 def test_more_cases_in_the_same_groups_never_lower_a_verdict():
@@ -371,39 +371,44 @@ def test_more_cases_in_the_same_groups_never_lower_a_verdict():
     however many cases are in each."""
     for size in (1, 2, 25):
         clusters = [number for number in range(40) for _ in range(size)]
-        found = compare.guard(
+        guarded = compare.guard(
             EOS, compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, 0.95)
         )
-        assert str(guards.guard_state(found, GatePolicy())[0]) == "not measured"
-    assert str(guards.guard_state(found, GatePolicy(min_interval=30))[0]) == "open"  # by choice
+        assert str(guards.guard_state(guarded, GatePolicy())[0]) == "not measured"
+    assert str(guards.guard_state(guarded, GatePolicy(min_interval=30))[0]) == "open"  # by choice
     long = [1] * 39 + [4000]  # one answer of many tokens: forty groups all the same, and far worse
-    found = compare.nll_guard(
+    guarded = compare.nll_guard(
         [
             compare.ScoredAnswer(
                 RecordedAnswer(
-                    str(at), str(at), [{"role": "user", "content": str(at)}], None, "a", True
+                    str(index),
+                    str(index),
+                    [{"role": "user", "content": str(index)}],
+                    None,
+                    "a",
+                    True,
                 ),
                 -1.0 * size,
                 -9.0 * size,
                 size,
             )
-            for at, size in enumerate(long)
+            for index, size in enumerate(long)
         ],
         0.95,
     )
-    assert str(guards.guard_state(found, GatePolicy())[0]) == "worse" and found.clusters == 40
-    for many, known in ((54, "not measured"), (60, "ok")):
-        found = compare.guard(
+    assert str(guards.guard_state(guarded, GatePolicy())[0]) == "worse" and guarded.clusters == 40
+    for many, state in ((54, "not measured"), (60, "ok")):
+        guarded = compare.guard(
             EOS, compare.measure(EOS, [1.0] * many, [1.0] * many, range(many), 0.95)
         )
-        assert str(guards.guard_state(found, GatePolicy())[0]) == known
+        assert str(guards.guard_state(guarded, GatePolicy())[0]) == state
 
 
 @given(st.integers(3, 400), st.integers(1, 30), st.sampled_from([0.9, 0.95, 0.999]))
 def test_the_width_of_no_change(groups, size, level):
     clusters = [number for number in range(groups) for _ in range(size)]
-    found = compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, level)
-    assert found.high == pytest.approx(min(1.0, no_change_halfwidth(groups, level)))
+    measured = compare.measure(EOS, [1.0] * len(clusters), [1.0] * len(clusters), clusters, level)
+    assert measured.high == pytest.approx(min(1.0, no_change_halfwidth(groups, level)))
 
 
 @pytest.mark.slow
@@ -414,28 +419,35 @@ def test_telling_good_from_bad_rests_on_the_rarer_kind():
     excluded = 0
     for _ in range(200):
         scores = random.normal(size=(80, 2))
-        given = [
+        values = [
             RecordedAnswer(
-                str(at), str(at), [{"role": "user", "content": "q"}], None, "a", at >= 2, label=True
+                str(number),
+                str(number),
+                [{"role": "user", "content": "q"}],
+                None,
+                "a",
+                number >= 2,
+                label=True,
             )
-            for at in range(80)
+            for number in range(80)
         ]
         logged = [
             compare.ScoredAnswer(row, *map(float, pair), 1)
-            for row, pair in zip(given, scores, strict=True)
+            for row, pair in zip(values, scores, strict=True)
         ]
-        found = compare.preferences(logged, 0.95)[0]
-        assert (found.clusters, found.spread.degrees, found.n) == (2, 1.0, 80)
-        excluded += found.low > 0
+        measures = compare.preferences(logged, 0.95)[0]
+        assert (measures.clusters, measures.spread.degrees, measures.n) == (2, 1.0, 80)
+        excluded += measures.low > 0
     assert excluded <= 10  # 16 by the degrees of all groups
 
 
 def test_an_open_guard_does_what_the_policy_says():
     unsure = passing(guards=(guard(FORMAT, 1.0, 0.99, within=0.1),))
     assert [
-        decide(unsure, GatePolicy(open_guard=one)).verdict for one in ("reject", "canary", "allow")
+        decide(unsure, GatePolicy(open_guard=text)).verdict
+        for text in ("reject", "canary", "allow")
     ] == ORDER
-    (reason,) = (one for one in decide(unsure, GatePolicy()).reasons if FORMAT in one)
+    (reason,) = (text for text in decide(unsure, GatePolicy()).reasons if FORMAT in text)
     assert "canary only" in reason and "-0.1100 .. +0.0900" in reason
 
 
@@ -525,10 +537,10 @@ def test_the_level_of_a_decision_follows_the_number_of_looks():
 @given(st.lists(st.frozensets(st.sampled_from("abcdef"), min_size=1), max_size=25))
 def test_no_row_takes_part_in_decisions_that_err_with_more_than_alpha_together(reads):
     seen, spent = [], {}
-    for place, rows in enumerate(reads):
-        one = look(f"v{place}", *rows)
-        level = look_level(0.05, look_number(one, seen))
-        seen.append(one)
+    for index, rows in enumerate(reads):
+        new_look = look(f"v{index}", *rows)
+        level = look_level(0.05, look_number(new_look, seen))
+        seen.append(new_look)
         for row in rows:
             spent[row] = spent.get(row, 0.0) + (1 - level) / 2
     assert all(total < 0.05 for total in spent.values())

@@ -43,20 +43,20 @@ def candidate(ws, tmp_path, **run):
     adapter = tmp_path / f"adapter{next(NUMBERS)}"
     adapter.mkdir()
     (adapter / "adapter_model.safetensors").write_bytes(adapter.name.encode())
-    made = record(ws, schema.runs, AGENT, dataset_id=record(ws, schema.datasets, AGENT), **run)
-    return versions.add_candidate(ws, base, made, adapter)
+    version = record(ws, schema.runs, AGENT, dataset_id=record(ws, schema.datasets, AGENT), **run)
+    return versions.add_candidate(ws, base, version, adapter)
 
 
-def case(place, group=None):
-    return Case(str(place), str(place if group is None else group), "", [], None, None, None, {})
+def case(number, group=None):
+    return Case(str(number), str(number if group is None else group), "", [], None, None, None, {})
 
 
 def judged(before, after, groups=None, reads=1, level=0.95, **changes):
     """An evaluation of answers that were right or wrong before and after."""
     cases = [
         Case(
-            str(place),
-            str(place if groups is None else groups[place]),
+            str(number),
+            str(number if groups is None else groups[number]),
             "",
             [],
             None,
@@ -64,7 +64,7 @@ def judged(before, after, groups=None, reads=1, level=0.95, **changes):
             None,
             {},
         )
-        for place in range(len(before))
+        for number in range(len(before))
     ]
     primary = compare.success(
         SUCCESS,
@@ -100,7 +100,7 @@ def judged(before, after, groups=None, reads=1, level=0.95, **changes):
 def stored(ws, version, gains=40, n=60, **changes):
     """An evaluation in the home in which `gains` of `n` cases became right."""
     base = versions.versions(ws, AGENT)[0]
-    made = judged(
+    evaluation = judged(
         [0] * n,
         [1] * gains + [0] * (n - gains),
         candidate_id=version.id,
@@ -108,18 +108,18 @@ def stored(ws, version, gains=40, n=60, **changes):
         against_id=base.id,
         **changes,
     )
-    made = made.model_copy(update={"key": made.id})
-    return store_evaluation(ws, made)
+    evaluation = evaluation.model_copy(update={"key": evaluation.id})
+    return store_evaluation(ws, evaluation)
 
 
 def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
-    one = candidate(ws, tmp_path)
-    unfinished = stored(ws, one, blocked={"the server is down": 3})
+    version = candidate(ws, tmp_path)
+    unfinished = stored(ws, version, blocked={"the server is down": 3})
     with pytest.raises(
         Conflict, match="3 judgements were blocked, and may be made yet: the server is down"
     ):
         gate(ws, unfinished)
-    assert versions.by_id(ws, one.id).state is State.CANDIDATE
+    assert versions.by_id(ws, version.id).state is State.CANDIDATE
     declare(ws, AGENT, {"blocked": "allow"})
     decision = gate(ws, unfinished).decision
     assert (
@@ -129,72 +129,74 @@ def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
 
 
 def test_a_decision_from_before_a_setting_existed_is_still_what_was_signed(ws, tmp_path):
-    made = gate(ws, stored(ws, candidate(ws, tmp_path)))
-    policy = made.policy.model_dump(mode="json")
+    decision = gate(ws, stored(ws, candidate(ws, tmp_path)))
+    policy = decision.policy.model_dump(mode="json")
     del policy["blocked"]
     forged = ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(policy=policy)))
     assert forged.rowcount == 1
     with pytest.raises(Conflict, match="it was changed after it was made"):
-        replay(ws, made.id)
-    earlier = made.model_dump(mode="json", exclude={"signature"}) | {"policy": policy}
+        replay(ws, decision.id)
+    earlier = decision.model_dump(mode="json", exclude={"signature"}) | {"policy": policy}
     signature = make_seal(ws.home.signing).of("decision", ids.canonical(earlier))
     ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(signature=signature)))
-    assert replay(ws, made.id)[0].policy == made.policy
+    assert replay(ws, decision.id)[0].policy == decision.policy
 
 
 def test_too_few_cases_decide_nothing_for_good_and_gold_confirms_what_feedback_approved(
     ws, tmp_path
 ):
-    one = candidate(ws, tmp_path)
-    assert gate(ws, stored(ws, one, gains=10, n=10)).decision.verdict is Verdict.REJECTED
-    assert versions.by_id(ws, one.id).state is State.CANDIDATE
-    assert gate(ws, stored(ws, one, basis=Basis.FEEDBACK)).decision.verdict is Verdict.CANARY
-    assert (versions.by_id(ws, one.id).state, versions.by_id(ws, one.id).basis) == (
+    version = candidate(ws, tmp_path)
+    assert gate(ws, stored(ws, version, gains=10, n=10)).decision.verdict is Verdict.REJECTED
+    assert versions.by_id(ws, version.id).state is State.CANDIDATE
+    assert gate(ws, stored(ws, version, basis=Basis.FEEDBACK)).decision.verdict is Verdict.CANARY
+    assert (versions.by_id(ws, version.id).state, versions.by_id(ws, version.id).basis) == (
         State.APPROVED,
         Basis.FEEDBACK,
     )
-    assert gate(ws, stored(ws, one)).decision.verdict is Verdict.APPROVED
-    assert versions.by_id(ws, one.id).basis is Basis.GOLD
-    assert gate(ws, stored(ws, one, gains=0)).decision.verdict is Verdict.REJECTED
-    assert versions.by_id(ws, one.id).state is State.APPROVED, "a later opinion takes nothing back"
+    assert gate(ws, stored(ws, version)).decision.verdict is Verdict.APPROVED
+    assert versions.by_id(ws, version.id).basis is Basis.GOLD
+    assert gate(ws, stored(ws, version, gains=0)).decision.verdict is Verdict.REJECTED
+    assert versions.by_id(ws, version.id).state is State.APPROVED, (
+        "a later opinion takes nothing back"
+    )
 
 
 def test_a_judge_that_was_optimised_keeps_even_a_part_of_the_cases_to_a_canary(ws, tmp_path):
-    one = candidate(ws, tmp_path, config={"reward_functions": ["judge"]})
-    decision = gate(ws, stored(ws, one, judges=("json_fields", "judge"))).decision
+    version = candidate(ws, tmp_path, config={"reward_functions": ["judge"]})
+    decision = gate(ws, stored(ws, version, judges=("json_fields", "judge"))).decision
     assert decision.verdict is Verdict.CANARY and "trained to please" in decision.reasons[1]
 
 
 def test_a_decision_is_signed_and_a_changed_one_is_recognised(ws, tmp_path):
-    one = candidate(ws, tmp_path)
-    made = gate(ws, stored(ws, one))
-    assert (made.decision.verdict, len(made.signature)) == (Verdict.APPROVED, 64)
-    assert made == replay(ws, made.id)[0]
-    bare = json.loads(json.dumps(made.inputs.model_dump(mode="json")))
+    version = candidate(ws, tmp_path)
+    decision = gate(ws, stored(ws, version))
+    assert (decision.decision.verdict, len(decision.signature)) == (Verdict.APPROVED, 64)
+    assert decision == replay(ws, decision.id)[0]
+    bare = json.loads(json.dumps(decision.inputs.model_dump(mode="json")))
     ws.db.write(lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare | {"low": 0.9})))
     with pytest.raises(Conflict, match="it was changed after it was made"):
-        replay(ws, made.id)
+        replay(ws, decision.id)
     ws.db.write(
         lambda c: c.execute(sa.update(schema.decisions).values(inputs=bare, signature=None))
     )
     with pytest.raises(Conflict, match="it was changed after it was made"):
-        replay(ws, made.id)
+        replay(ws, decision.id)
 
 
 def test_another_home_signs_differently(ws, tmp_path):
-    made = gate(ws, stored(ws, candidate(ws, tmp_path)))
+    decision = gate(ws, stored(ws, candidate(ws, tmp_path)))
     ws.home.signing.write_bytes(b"x" * 32)
     with pytest.raises(Conflict, match=r"signing\.key"):
-        replay(ws, made.id)
+        replay(ws, decision.id)
 
 
 def test_the_first_decision_declares_and_later_changes_are_said(ws, tmp_path):
-    one = candidate(ws, tmp_path)
-    evaluation = stored(ws, one)
+    version = candidate(ws, tmp_path)
+    evaluation = stored(ws, version)
     first = gate(ws, evaluation)
-    assert [(made.policy, made.reason) for made in declarations(ws, AGENT)] == [
-        (GatePolicy(), "in force at the first decision")
-    ]
+    assert [
+        (declaration.policy, declaration.reason) for declaration in declarations(ws, AGENT)
+    ] == [(GatePolicy(), "in force at the first decision")]
     assert first.inputs.changes == () and gate(ws, evaluation) == first
     with pytest.raises(InputError, match="min_cases 30 -> 50"):
         declare(ws, AGENT, {"min_cases": 50})
@@ -210,8 +212,9 @@ def test_the_first_decision_declares_and_later_changes_are_said(ws, tmp_path):
     )
     third = gate(ws, evaluation, GatePolicy(min_cases=2, margin_eos=0.1))
     assert any(
-        "another policy than the declared one (min_cases 50 -> 2, margin_eos 0.05 -> 0.1)" in one
-        for one in third.decision.reasons
+        "another policy than the declared one (min_cases 50 -> 2, margin_eos 0.05 -> 0.1)"
+        in version
+        for version in third.decision.reasons
     )
     assert replay(ws, third.id)[1] == third.decision
 
@@ -220,57 +223,60 @@ def test_settings_count_until_they_are_declared(tmp_path):
     with Workspace.open(
         Home(tmp_path / "home"), Sources({"gate": {"min_cases": 40}}, "", {})
     ) as ws:
-        one = candidate(ws, tmp_path)
+        version = candidate(ws, tmp_path)
         assert policy_of(ws, AGENT).min_cases == 40
         assert declare(ws, AGENT, {"alpha": 0.01}).policy == GatePolicy(min_cases=40, alpha=0.01)
         ws.sources = Sources({"gate": {"min_cases": 10}}, "", {})
-        made = gate(ws, stored(ws, one))
-        assert made.policy.min_cases == 40
+        decision = gate(ws, stored(ws, version))
+        assert decision.policy.min_cases == 40
         assert any(
             "settings that are not declared do not count" in reason
-            for reason in made.decision.reasons
+            for reason in decision.decision.reasons
         )
 
 
 def test_only_the_usual_question_is_decided(ws, tmp_path):
     """A version is not rejected for what quantising costs, nor approved for what another model
     answered or a weaker rival."""
-    one = candidate(ws, tmp_path)
+    version = candidate(ws, tmp_path)
     with pytest.raises(InputError, match="not as it was trained"):
         gate(
             ws,
             stored(
-                ws, one, gains=60, aside="it was measured as gguf:model.gguf, not as it was trained"
+                ws,
+                version,
+                gains=60,
+                aside="it was measured as gguf:model.gguf, not as it was trained",
             ),
         )
-    assert versions.by_id(ws, one.id).state is State.CANDIDATE
-    made = gate(
+    assert versions.by_id(ws, version.id).state is State.CANDIDATE
+    decision = gate(
         ws,
         stored(
-            ws, one, gains=60, limit="what is live stands on another base, and was not compared"
+            ws, version, gains=60, limit="what is live stands on another base, and was not compared"
         ),
     )
-    assert made.decision.verdict is Verdict.CANARY
+    assert decision.decision.verdict is Verdict.CANARY
 
 
 def test_the_suite_that_is_declared_decides(ws, tmp_path):
-    one = candidate(ws, tmp_path)
+    version = candidate(ws, tmp_path)
     with pytest.raises(InputError, match="goes by success or preference"):
-        gate(ws, stored(ws, one, suite="judge"))
+        gate(ws, stored(ws, version, suite="judge"))
     declare(ws, AGENT, {"primary": "judge"})
     nobody = SuiteResult(
         name="judge",
         measures=(),
         details={"may_not_gate": "its agreement with people is not stated"},
     )
-    made = gate(ws, stored(ws, one, suite="judge", suites=(nobody,))).decision
+    stored_decision = gate(ws, stored(ws, version, suite="judge", suites=(nobody,))).decision
     assert (
-        made.verdict is Verdict.CANARY
-        and "canary only: its agreement with people is not stated" in made.reasons
+        stored_decision.verdict is Verdict.CANARY
+        and "canary only: its agreement with people is not stated" in stored_decision.reasons
     )
-    assert gate(ws, stored(ws, one, suite="judge")).decision.verdict is Verdict.APPROVED
+    assert gate(ws, stored(ws, version, suite="judge")).decision.verdict is Verdict.APPROVED
     with pytest.raises(InputError, match="goes by judge"):
-        gate(ws, stored(ws, one))
+        gate(ws, stored(ws, version))
 
 
 @pytest.mark.parametrize(
@@ -291,9 +297,9 @@ def test_the_suite_that_is_declared_decides(ws, tmp_path):
 def test_what_a_run_was_trained_to_please_is_no_evidence_alone(
     ws, tmp_path, config, judges, verdict
 ):
-    one = candidate(ws, tmp_path, config=config)
-    assert gate(ws, stored(ws, one, judges=judges)).decision.verdict is verdict
-    assert versions.by_id(ws, one.id).state is (
+    version = candidate(ws, tmp_path, config=config)
+    assert gate(ws, stored(ws, version, judges=judges)).decision.verdict is verdict
+    assert versions.by_id(ws, version.id).state is (
         State.REJECTED if verdict is Verdict.REJECTED else State.APPROVED
     )
 
@@ -309,38 +315,40 @@ def test_a_narrow_level_of_the_evaluation_buys_nothing(ws):
 
 
 def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):
-    prompts = [[{"role": "user", "content": f"Question {place}?"}] for place in range(4)]
+    prompts = [[{"role": "user", "content": f"Question {number}?"}] for number in range(4)]
     keys = row_keys(ws, prompts)
     assert (
         keys == row_keys(ws, prompts[::-1])
         and len(keys) == 4
-        and all(len(one) == 16 for one in keys)
+        and all(len(key) == 16 for key in keys)
     )
     stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys[:3])
     with ws.db.read() as connection:
-        known = store.looks(connection, versions.require_agent(ws, AGENT))
-    seen = known[0]
-    assert known == [Look(("live", "one"), SUCCESS, frozenset(keys[:3]), seen.result)]
-    assert look_number(seen, known) == 1
+        looks = store.looks(connection, versions.require_agent(ws, AGENT))
+    seen = looks[0]
+    assert looks == [Look(("live", "one"), SUCCESS, frozenset(keys[:3]), seen.result)]
+    assert look_number(seen, looks) == 1
     assert (
-        look_number(seen._replace(result=(0.0,)), known) == 2
+        look_number(seen._replace(result=(0.0,)), looks) == 2
     )  # the same two sides, drawn anew, are looked at anew
-    assert look_number(Look(("live", "two"), SUCCESS, frozenset(keys[2:])), known) == 2
-    assert look_number(Look(("live", "two"), SUCCESS, frozenset(keys[3:])), known) == 1
+    assert look_number(Look(("live", "two"), SUCCESS, frozenset(keys[2:])), looks) == 2
+    assert look_number(Look(("live", "two"), SUCCESS, frozenset(keys[3:])), looks) == 1
 
 
 def test_another_name_for_the_agent_buys_no_fresh_rows(ws, tmp_path):
     """The same gold cases under another agent's name were looked at before; an evaluation that
     named no rows counts for its own agent."""
-    keys = row_keys(ws, [[{"role": "user", "content": f"Question {place}?"}] for place in range(4)])
+    keys = row_keys(
+        ws, [[{"role": "user", "content": f"Question {number}?"}] for number in range(4)]
+    )
     stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys)
     stored(ws, candidate(ws, tmp_path), sides=("live", "nothing"), read=())
     other = versions.ensure_agent(ws, "renamed")
     with ws.db.read() as connection:
         earlier = store.looks(connection, other)
-        own = store.looks(connection, versions.require_agent(ws, AGENT))
+        looks = store.looks(connection, versions.require_agent(ws, AGENT))
     look = Look(("live", "two"), SUCCESS, frozenset(keys))
-    assert (look_number(look, earlier), look_number(look, own)) == (2, 3)
+    assert (look_number(look, earlier), look_number(look, looks)) == (2, 3)
 
 
 def test_the_command_declares_and_shows(command_line, tmp_path):
@@ -365,19 +373,19 @@ def test_the_command_declares_and_shows(command_line, tmp_path):
 
 def verdicts(random, n, discordance, gain, looks):
     """Candidates one after another on the same cases: whether each was approved, at its look."""
-    before, found = random.random(n) < 0.6, []
+    before, approvals = random.random(n) < 0.6, []
     for reads in looks:
-        place = random.random(n)
+        number = random.random(n)
         after = np.where(
-            before, place >= (discordance - gain) / 1.2, place < (discordance + gain) / 0.8
+            before, number >= (discordance - gain) / 1.2, number < (discordance + gain) / 0.8
         )
-        found.append(
+        approvals.append(
             decide(
                 inputs_of(judged(before, after, reads=reads), GatePolicy()), GatePolicy()
             ).verdict
             is Verdict.APPROVED
         )
-    return found
+    return approvals
 
 
 def test_equal_models_pass_no_more_often_than_alpha_and_the_detectable_gain_four_times_out_of_five():
@@ -401,15 +409,16 @@ def test_second_opinions_agree_with_the_interval_that_decides():
         [0] * 8 + [1] * 12 + [1] * 30 + [0] * 10 + [1] * 60,
     )
     pairs = [
-        Pair(case(place), float(x), float(y))
-        for place, (x, y) in enumerate(zip(before, after, strict=True))
+        Pair(case(number), float(x), float(y))
+        for number, (x, y) in enumerate(zip(before, after, strict=True))
     ]
-    found, decides = secondary_tests(pairs, 0.95), compare.success(SUCCESS, pairs, 0.95)
-    assert (found["better"], found["worse"]) == (30, 8) and found["mcnemar_p"] < 0.001
-    for low, high in (found["bootstrap"], found["newcombe"]):
+    tests, decides = secondary_tests(pairs, 0.95), compare.success(SUCCESS, pairs, 0.95)
+    assert (tests["better"], tests["worse"]) == (30, 8) and tests["mcnemar_p"] < 0.001
+    for low, high in (tests["bootstrap"], tests["newcombe"]):
         assert (low, high) == pytest.approx((decides.low, decides.high), abs=0.02)
     grouped = [
-        Pair(case(place, place // 4), one.before, one.after) for place, one in enumerate(pairs)
+        Pair(case(number, number // 4), pair.before, pair.after)
+        for number, pair in enumerate(pairs)
     ]
     assert secondary_tests(grouped, 0.95).keys() == {
         "bootstrap"

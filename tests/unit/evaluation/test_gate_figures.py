@@ -20,13 +20,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [2, 5], ids=["cases that stand alone", "cases in groups"])
+@pytest.mark.parametrize("number", [2, 5], ids=["cases that stand alone", "cases in groups"])
 @pytest.mark.parametrize("kind", COUNTS)
-def test_the_gate_meets_its_target(gate: ModuleType, kind: str, place: int) -> None:
-    world = gate.WORLDS[place]
-    found = getattr(gate, kind)(world, COUNTS[kind], np.random.default_rng(0))
-    assert found.total >= COUNTS[kind], "a share of too few says nothing"
-    line = gate.line(kind, world, found)
+def test_the_gate_meets_its_target(gate: ModuleType, kind: str, number: int) -> None:
+    world = gate.WORLDS[number]
+    decided = getattr(gate, kind)(world, COUNTS[kind], np.random.default_rng(0))
+    assert decided.total >= COUNTS[kind], "a share of too few says nothing"
+    line = gate.line(kind, world, decided)
     assert not line["missed"], line
 
 
@@ -36,11 +36,11 @@ def test_guards_refuse_few_true_gains_and_pass_no_harm(gate: ModuleType) -> None
     random = np.random.default_rng(0)
     world = gate.World(300, 0.3)
     for habit in gate.BASES.values():
-        found = gate.counted(gate.with_gain(world, habit, 30, random))
-        assert found.verdicts["rejected"] <= 3 and found.verdicts["approved"] >= 20
+        counts = gate.counted(gate.with_gain(world, habit, 30, random))
+        assert counts.verdicts["rejected"] <= 3 and counts.verdicts["approved"] >= 20
     for name, habit in gate.HARMS.items():
-        found = gate.counted(gate.with_gain(world, habit, 12, random))
+        counts = gate.counted(gate.with_gain(world, habit, 12, random))
         most = 4 if name.startswith("exactly") else 2
-        assert found.verdicts["approved"] <= most, name
+        assert counts.verdicts["approved"] <= most, name
     refused = gate.counted(gate.with_gain(world, gate.NARROW, 10, random), gate.ABSOLUTE)
     assert refused.verdicts["rejected"] == 10, "what margins that ignore the base would do"

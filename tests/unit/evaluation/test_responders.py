@@ -31,10 +31,10 @@ ONLY = QUICK.model_copy(update={"suite": ("success",), "few_shot": 0})
 
 def loaded(ws, name):
     version = versions.version(ws, AGENT, name)
-    own = LocalModel(
+    local_model = LocalModel(
         ws, base_of(ws, version), [version], QUICK.model_copy(update={"dtype": "float32"})
     )
-    return own, own.responder(version)
+    return local_model, local_model.responder(version)
 
 
 def plain(model, builder, asked):
@@ -42,15 +42,15 @@ def plain(model, builder, asked):
     PEFT compute it."""
     import torch
 
-    found = []
+    sums = []
     for text in asked.texts:
         row = builder.row(asked.prompt, text)
         ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
         with torch.no_grad():
             logs = model(input_ids=ids).logits[0, :-1].float().log_softmax(-1)
         picked = logs.gather(1, ids[0, 1:, None])[len(row.prompt_ids) - 1 :, 0]
-        found.append((float(picked.double().sum()), len(row.completion_ids)))
-    return found
+        sums.append((float(picked.double().sum()), len(row.completion_ids)))
+    return sums
 
 
 def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
@@ -58,7 +58,7 @@ def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
     from transformers import AutoModelForCausalLM
 
     ws, add = home(cases=4)
-    own, side = loaded(ws, add("good"))
+    local_model, side = loaded(ws, add("good"))
     asks = [
         AskLikelihood(row.prompt, (row.text, "something else", '{"at":"yard"}'))
         for row in gate_rows(ws, versions.version(ws, AGENT, "v1")).recorded_answers
@@ -69,13 +69,15 @@ def test_log_probabilities_are_those_of_a_plain_loop(home, taught):
     ).eval()
     for asked, sums in zip(asks, side.log_probabilities(asks), strict=True):
         for (total, count), (wanted, tokens) in zip(
-            sums, plain(reference, own.builder, asked), strict=True
+            sums, plain(reference, local_model.builder, asked), strict=True
         ):
             assert count == tokens and abs(total - wanted) / count < 1e-5
-    base = own.responder(own.base)
+    base = local_model.responder(local_model.base)
     with reference.disable_adapter():
         for (total, _), (wanted, _) in zip(
-            base.log_probabilities(asks[:1])[0], plain(reference, own.builder, asks[0]), strict=True
+            base.log_probabilities(asks[:1])[0],
+            plain(reference, local_model.builder, asks[0]),
+            strict=True,
         ):
             assert total == pytest.approx(wanted, abs=1e-4)
     assert base.identity != side.identity and base.scores
@@ -115,7 +117,7 @@ def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
     monkeypatch.setattr(
         LocalResponder, "answers", lambda self, asks: again.append(len(asks)) or answers(self, asks)
     )
-    found = evaluate(ws, versions.version(ws, AGENT, name), ONLY)
+    evaluation = evaluate(ws, versions.version(ws, AGENT, name), ONLY)
     assert again == [8, 16, 16, 8]  # the rest of the base, then the candidate
     monkeypatch.setattr(LocalResponder, "answers", None)
     more = evaluate(
@@ -124,9 +126,9 @@ def test_an_evaluation_that_was_stopped_goes_on_where_it_was(home, monkeypatch):
         ONLY.model_copy(update={"examples": 1, "suite": ("success", "json_agent")}),
     )
     assert (
-        more.primary.after == found.primary.after == 1.0
+        more.primary.after == evaluation.primary.after == 1.0
     )  # another question about the same answers asks nothing
-    assert [one.name for one in more.suites] == ["success", "json_agent"]
+    assert [suite_result.name for suite_result in more.suites] == ["success", "json_agent"]
 
 
 class Knows:
@@ -148,23 +150,29 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
     with FakeServer(Knows()) as server:
         ws, add = home(cases=34)
         name = add("good")
-        given = versions.add_endpoint(ws, AGENT, server.url, "large", price_in=2.0, price_out=10.0)
-        assert (
-            versions.add_endpoint(ws, AGENT, server.url, "large", 2.0, 10.0).id == given.id
-            and given.endpoint["price_out"] == 10.0
+        endpoint = versions.add_endpoint(
+            ws, AGENT, server.url, "large", price_in=2.0, price_out=10.0
         )
-        found = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=given)
-        assert (found.primary.before, found.primary.after, found.against) == (0.5, 1.0, given.name)
-        before, after = found.serving
+        assert (
+            versions.add_endpoint(ws, AGENT, server.url, "large", 2.0, 10.0).id == endpoint.id
+            and endpoint.endpoint["price_out"] == 10.0
+        )
+        evaluation = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=endpoint)
+        assert (evaluation.primary.before, evaluation.primary.after, evaluation.against) == (
+            0.5,
+            1.0,
+            endpoint.name,
+        )
+        before, after = evaluation.serving
         assert before.cost == pytest.approx(1000 * (100 * 2 + 10 * 10) / 1e6) and after.cost is None
         assert before.seconds > 0 and before.tokens == 10 and before.answers == 34
-        assert any("not served alike" in one for one in found.notes)
+        assert any("not served alike" in note for note in evaluation.notes)
         count = len(server.requests)
         evaluate(
             ws,
             versions.version(ws, AGENT, name),
             ONLY.model_copy(update={"examples": 2}),
-            against=given,
+            against=endpoint,
         )
         assert len(server.requests) == count == 34
         body = server.requests[0].body
@@ -173,7 +181,7 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
             ws,
             versions.version(ws, AGENT, name),
             ONLY.model_copy(update={"hour_price": 0.5}),
-            against=given,
+            against=endpoint,
         )
         assert (
             priced.serving[0].cost == before.cost
@@ -192,14 +200,14 @@ def test_a_question_that_a_server_refuses_costs_itself_only(home, capsys):
 
     with FakeServer(refuses) as server:
         ws, add = home(cases=34)
-        given = versions.add_endpoint(ws, AGENT, server.url, "large")
+        endpoint = versions.add_endpoint(ws, AGENT, server.url, "large")
         name = add("good")
-        found = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=given)
-        assert found.primary.n == 33 and found.dropped == {"a side has no answer": 1}
+        evaluation = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=endpoint)
+        assert evaluation.primary.n == 33 and evaluation.dropped == {"a side has no answer": 1}
     with FakeServer(lambda request: Reply("no such parameter", status=400)) as server:
-        given = versions.add_endpoint(ws, AGENT, server.url, "other")
+        endpoint = versions.add_endpoint(ws, AGENT, server.url, "other")
         with pytest.raises(DataError, match="34 x a side has no answer"):
-            evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=given)
+            evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=endpoint)
     assert "no such parameter" in capsys.readouterr().err
 
 
@@ -261,10 +269,12 @@ def test_a_candidate_as_it_is_served(home):
     with FakeServer(Knows()) as server:
         ws, add = home(cases=34)
         name = add("good")
-        found = evaluate(ws, versions.version(ws, AGENT, name), QUICK, form=f"{server.url}#tuned")
-        assert (found.primary.before, found.primary.after) == (0.0, 0.5)
-        assert found.preferences == () and any(
-            "cannot say how likely" in one for one in found.notes
+        evaluation = evaluate(
+            ws, versions.version(ws, AGENT, name), QUICK, form=f"{server.url}#tuned"
+        )
+        assert (evaluation.primary.before, evaluation.primary.after) == (0.0, 0.5)
+        assert evaluation.preferences == () and any(
+            "cannot say how likely" in note for note in evaluation.notes
         )
         same = evaluate(
             ws,
@@ -286,16 +296,20 @@ def test_what_the_app_recorded_is_a_side(home):
         world.trace("older", world.prompt("fox 901"), "nowhere")
 
     ws, add = home(cases=0, prompts=8, change=change)
-    found = evaluate(
+    evaluation = evaluate(
         ws,
         versions.version(ws, AGENT, add("good")),
         ONLY,
         against=versions.version(ws, AGENT, "v0"),
         against_form="recorded",
     )
-    assert (found.primary.n, found.primary.before, found.primary.after) == (2, 0.5, 1.0)
-    assert found.dropped == {"a side has no answer": 1}
-    assert found.serving[0].side == "v0 as recorded"
+    assert (evaluation.primary.n, evaluation.primary.before, evaluation.primary.after) == (
+        2,
+        0.5,
+        1.0,
+    )
+    assert evaluation.dropped == {"a side has no answer": 1}
+    assert evaluation.serving[0].side == "v0 as recorded"
 
 
 def test_what_another_model_answered_is_not_this_ones_answer(home):
@@ -311,11 +325,11 @@ def test_what_another_model_answered_is_not_this_ones_answer(home):
 
     ws, add = home(cases=0, prompts=8, change=change)
     name = add("good")
-    given = versions.add_endpoint(ws, AGENT, "http://127.0.0.1:9/v1", "large", None, None)
-    found = evaluate(
-        ws, versions.version(ws, AGENT, name), ONLY, against=given, against_form="recorded"
+    endpoint = versions.add_endpoint(ws, AGENT, "http://127.0.0.1:9/v1", "large", None, None)
+    evaluation = evaluate(
+        ws, versions.version(ws, AGENT, name), ONLY, against=endpoint, against_form="recorded"
     )
-    assert found.primary.n == 2 and found.dropped == {"a side has no answer": 2}
+    assert evaluation.primary.n == 2 and evaluation.dropped == {"a side has no answer": 2}
 
 
 @pytest.mark.slow
@@ -334,15 +348,17 @@ def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home)
         )
         judge.until = 66  # the first chunk of 32 pairs, both orders each, and one pair
         unfinished = evaluate(ws, versions.version(ws, AGENT, name), config)
-        assert any("judgements were blocked" in one for one in unfinished.notes)
+        assert any("judgements were blocked" in part for part in unfinished.notes)
         judge.until, judge.asked = 1_000, 0
-        found = evaluate(ws, versions.version(ws, AGENT, name), config)
-        assert found.id != unfinished.id and not any("blocked" in one for one in found.notes)
-        pairs = next(one for one in found.suites if one.name == "judge").measures[0].n
+        evaluation = evaluate(ws, versions.version(ws, AGENT, name), config)
+        assert evaluation.id != unfinished.id and not any(
+            "blocked" in part for part in evaluation.notes
+        )
+        pairs = next(part for part in evaluation.suites if part.name == "judge").measures[0].n
         assert 0 < judge.asked <= 2 * (pairs - 32)
         judge.asked = 0
         assert (
-            evaluate(ws, versions.version(ws, AGENT, name), config).id == found.id
+            evaluate(ws, versions.version(ws, AGENT, name), config).id == evaluation.id
             and judge.asked == 0
         )
 
@@ -373,14 +389,14 @@ def test_several_samples_are_one_question(home):
     ws, add = home(cases=4)
     _, side = loaded(ws, add("good"))
     asks = [Ask([{"role": "user", "content": f"fox {n}"}], 6, 3, 1.0) for n in range(3)]
-    found = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks, "programs")
-    assert [len(one) for one in found] == [3, 3, 3] and len(
-        {one.text for group in found for one in group}
+    groups = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks, "programs")
+    assert [len(answer) for answer in groups] == [3, 3, 3] and len(
+        {answer.text for group in groups for answer in group}
     ) > 3
-    kept = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks[::-1], "programs")
-    assert kept == found[::-1]
+    stored = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks[::-1], "programs")
+    assert stored == groups[::-1]
     assert (
-        json.loads(json.dumps(kept[0][0].ids))
+        json.loads(json.dumps(stored[0][0].ids))
         and endpoint("a", "http://h/v1", "m", None, 1, "mdl_1").identity != side.identity
     )
 

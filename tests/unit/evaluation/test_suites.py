@@ -54,15 +54,15 @@ def test_the_report_of_a_json_agent_compares_fields_whatever_their_case():
         '{"swimlane": "PROJECT", "priority": "HIGH"}',
         '{"swimlane": "project", "priority": "LOW"}',
     )
-    found = suite("json_agent", cases).outcome(
+    outcome = suite("json_agent", cases).outcome(
         replies("no json", half, half, half), replies(good, good, half, '{"swimlane": "Home"')
     )
-    main = found.main(0.95)
+    main = outcome.main(0.95)
     assert (main.name, main.before, main.after) == ("all fields right", 0.0, 0.5)
-    measures = {one.name: (one.before, one.after) for one in found.measures}
+    measures = {measure.name: (measure.before, measure.after) for measure in outcome.measures}
     assert measures["answers that parse"] == (0.75, 0.75)
     assert measures["field swimlane"] == (0.75, 0.75) and measures["field priority"] == (0.0, 0.5)
-    after = found.details["after"]
+    after = outcome.details["after"]
     assert (
         after["accuracy"],
         after["error_rate"],
@@ -82,34 +82,37 @@ def test_the_report_of_a_json_agent_compares_fields_whatever_their_case():
 def test_a_list_of_findings_is_compared_by_its_columns():
     findings = [{"type": "CONFLICT"}, {"type": "Relation"}]
     cases = [case("a", findings), case("b", json.dumps([]))]
-    found = suite("json_agent", cases).outcome(
+    outcome = suite("json_agent", cases).outcome(
         replies("[]", "[]"), replies('[{"type": "relation"}, {"type": "Conflict"}]', "[]")
     )
-    assert (found.main(0.95).before, found.main(0.95).after) == (0.5, 1.0)
+    assert (outcome.main(0.95).before, outcome.main(0.95).after) == (0.5, 1.0)
 
 
 def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimised_judge():
     cases = [case(str(n), "yes") for n in range(3)]
 
     def rewards(answered):
-        scores = [Score(float(one.text == one.reference)) for one in answered]
+        scores = [
+            Score(float(answered_case.text == answered_case.reference))
+            for answered_case in answered
+        ]
         return {"": scores, "checker": scores}
 
     def lengths(side):
         return [math.nan if answer.text == "no" else 1.0 * len(answer.text) for answer in side]
 
     opinions = {"rm1": lambda prompts, sides: [lengths(side) for side in sides]}
-    made = suite(
+    tested_suite = suite(
         "reward", cases, rewards=rewards, reward_models=opinions, optimised=frozenset({"rm1"})
     )
-    found = made.outcome(replies("no", "yes", "maybe"), replies("yes", "yes", "yes"))
-    assert (found.main(0.95).name, found.main(0.95).before, found.main(0.95).after) == (
+    outcome = tested_suite.outcome(replies("no", "yes", "maybe"), replies("yes", "yes", "yes"))
+    assert (outcome.main(0.95).name, outcome.main(0.95).before, outcome.main(0.95).after) == (
         "mean reward",
         1 / 3,
         1.0,
     )
-    assert found.judges == ("checker",)
-    opinion = found.measures[-1]
+    assert outcome.judges == ("checker",)
+    opinion = outcome.measures[-1]
     assert opinion.name == "mean score by rm1 (trained against it: no evidence)" and opinion.n == 2
     alone = suite("reward", cases, reward_models=opinions, optimised=frozenset({"rm1"})).outcome(
         replies("a", "b", "c"), replies("aa", "bb", "cc")
@@ -118,36 +121,40 @@ def test_rewards_of_fresh_answers_leave_out_what_has_no_value_and_mark_an_optimi
 
 
 def test_anchors_are_two_guards():
-    made = suite("regression")
-    asks = made.asks()
-    texts, tasks = ([one for one in asks if isinstance(one, kind)] for kind in (AskLikelihood, Ask))
+    tested_suite = suite("regression")
+    asks = tested_suite.asks()
+    texts, tasks = (
+        [item for item in asks if isinstance(item, kind)] for kind in (AskLikelihood, Ask)
+    )
     assert (
         len(texts) >= GatePolicy().min_guard
         and no_change_halfwidth(len(tasks), 0.95) < GatePolicy().margin_tasks
     )  # so that the built-in set guards
     right = [
-        str(one.reference) if not isinstance(one.reference, dict) else json.dumps(one.reference)
-        for one in made.cases
+        str(item.reference) if not isinstance(item.reference, dict) else json.dumps(item.reference)
+        for item in tested_suite.cases
     ]
     before = [((-10.0, 10),)] * len(texts) + replies(*right)
     after = [((-15.0, 10),)] * len(texts) + replies(*(["?"] * len(tasks)))
-    found = made.outcome(before, after)
-    guards = {one.name: (one.before, one.after, one.n) for one in found.guards}
+    outcome = tested_suite.outcome(before, after)
+    guards = {item.name: (item.before, item.after, item.n) for item in outcome.guards}
     assert guards == {ANCHOR_NLL: (1.0, 1.5, len(texts)), ANCHOR_TASKS: (1.0, 0.0, len(tasks))}
-    assert {guard_state(one, GatePolicy())[0] for one in found.guards} == {GuardState.WORSE}
-    assert {guard_state(one, GatePolicy())[0] for one in made.outcome(before, before).guards} == {
-        GuardState.HOLDS
-    }
-    silent = made.outcome([()] * len(texts) + replies(*right), [()] * len(texts) + replies(*right))
-    assert [one.name for one in silent.guards] == [ANCHOR_TASKS] and silent.dropped.total() == len(
-        texts
+    assert {guard_state(item, GatePolicy())[0] for item in outcome.guards} == {GuardState.WORSE}
+    assert {
+        guard_state(item, GatePolicy())[0] for item in tested_suite.outcome(before, before).guards
+    } == {GuardState.HOLDS}
+    silent = tested_suite.outcome(
+        [()] * len(texts) + replies(*right), [()] * len(texts) + replies(*right)
     )
+    assert [item.name for item in silent.guards] == [
+        ANCHOR_TASKS
+    ] and silent.dropped.total() == len(texts)
 
 
 def test_anchors_of_the_owner_replace_the_built_in_ones(tmp_path):
     (tmp_path / "mine.yaml").write_text("texts: [One two three.]\n")
-    made = suite("regression", config=EvaluationConfig(anchors=str(tmp_path / "mine.yaml")))
-    assert [one.texts for one in made.asks()] == [("One two three.",)]
+    tested_suite = suite("regression", config=EvaluationConfig(anchors=str(tmp_path / "mine.yaml")))
+    assert [ask.texts for ask in tested_suite.asks()] == [("One two three.",)]
     with pytest.raises(ConfigError, match="textes"):
         (tmp_path / "mine.yaml").write_text("textes: []\n")
         suite("regression", config=EvaluationConfig(anchors=str(tmp_path / "mine.yaml"))).asks()
@@ -159,12 +166,12 @@ def test_anchors_of_the_owner_replace_the_built_in_ones(tmp_path):
 def test_a_judge_is_asked_in_both_orders(script, after, agrees):
     with FakeServer(script) as server:
         config = EvaluationConfig(judge_url=server.url, judge_model="m")
-        made = suite("judge", [case(str(n), None) for n in range(2)], config=config)
-        found = made.outcome(replies("short", "same"), replies("a long one", "same"))
+        tested_suite = suite("judge", [case(str(n), None) for n in range(2)], config=config)
+        outcome = tested_suite.outcome(replies("short", "same"), replies("a long one", "same"))
         assert len(server.requests) == 2  # the equal answers are a tie without a question
-    main = found.main(0.95)
+    main = outcome.main(0.95)
     assert (main.before, main.after) == (1 - after, after)
-    assert (found.details["win_rate"], found.details["agrees_with_itself"]) == (after, agrees)
+    assert (outcome.details["win_rate"], outcome.details["agrees_with_itself"]) == (after, agrees)
 
 
 def test_a_key_in_the_address_of_a_judge_is_refused():
@@ -178,13 +185,13 @@ def test_a_checker_that_is_not_here_is_part_of_what_decides_the_result():
         case("b", "x", "of_a_plugin"),
         case("c", "x", "regex", {"pattern": "("}),
     ]
-    found = suite("success", cases).content()
-    assert len(found) == 3 and "'of_a_plugin'" in " ".join(found) and "ExactAnswer 2" in found
+    content = suite("success", cases).content()
+    assert len(content) == 3 and "'of_a_plugin'" in " ".join(content) and "ExactAnswer 2" in content
     outcome = suite("success", cases).outcome(replies("x", "x", "x"), replies("x", "x", "x"))
     assert (
         outcome.main(0.95).n == 1
         and outcome.blocked == {}
-        and set(outcome.dropped) == set(found) - {"ExactAnswer 2"}
+        and set(outcome.dropped) == set(content) - {"ExactAnswer 2"}
     )
 
 
@@ -194,7 +201,9 @@ def test_pass_at_k_is_the_unbiased_estimate():
     outcomes = [1, 0, 0, 1, 0]
     for k in (1, 2, 3):
         chosen = list(combinations(outcomes, k))
-        assert pass_at(5, 2, k) == pytest.approx(sum(any(one) for one in chosen) / len(chosen))
+        assert pass_at(5, 2, k) == pytest.approx(
+            sum(any(program) for program in chosen) / len(chosen)
+        )
     assert pass_at(3, 2, 2) == 1.0
 
 
@@ -209,17 +218,17 @@ def test_prose_in_place_of_a_program_does_not_take_the_task_away():
 
 def test_programs_are_really_run():
     task = case("add", {"tests": ["assert add(1, 2) == 3"], "entry_point": "add"}, "code_execution")
-    made = suite("code", [task], config=EvaluationConfig(samples=2))
-    (asked,) = made.asks()
+    tested_suite = suite("code", [task], config=EvaluationConfig(samples=2))
+    (asked,) = tested_suite.asks()
     assert (asked.samples, asked.temperature) == (2, 0.8)
     right, wrong = (
         Answer("def add(a, b):\n    return a + b\n", "stop", 5),
         Answer("def add(a, b):\n    return a - b\n", "stop", 5),
     )
-    found = made.outcome([(wrong, wrong)], [(right, wrong)])
-    if found.main is None:
+    outcome = tested_suite.outcome([(wrong, wrong)], [(right, wrong)])
+    if outcome.main is None:
         missing("sandbox", "no sandbox on this machine")
-    assert (found.main(0.95).before, found.main(0.95).after) == (0.0, 0.5)
+    assert (outcome.main(0.95).before, outcome.main(0.95).after) == (0.0, 0.5)
     assert suite("code", [task], config=EvaluationConfig(samples=2, pass_at=3)).unfit()
 
 
@@ -232,22 +241,22 @@ tasks:
   - {id: picture, prompt: See., modality: [image], checks: [{type: json_valid}]}
 """
     (tmp_path / "tasks.yaml").write_text(tasks)
-    made = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
-    found = made.outcome(
+    tested_suite = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
+    outcome = tested_suite.outcome(
         replies("Hello.", "{}" + " " * 20), replies("Hello, Ada.", '{"a":{"b":2}}')
     )
-    main = found.main(0.95)
+    main = outcome.main(0.95)
     assert (main.before, main.after, main.n) == (pytest.approx(1 / 6), 1.0, 2)
-    assert found.dropped == {"the task needs more than text": 1}
-    greet = found.details["after"][0]
+    assert outcome.dropped == {"the task needs more than text": 1}
+    greet = outcome.details["after"][0]
     assert (greet["task_id"], greet["score"], greet["total_checks"], greet["tokens_out"]) == (
         "greet",
         1.0,
         1,
         11,
     )
-    assert [one["skipped"] for one in greet["checks"]] == [False, True]
-    assert {one.name for one in found.slices} == {
+    assert [item["skipped"] for item in greet["checks"]] == [False, True]
+    assert {item.name for item in outcome.slices} == {
         "complexity=tutorial",
         "complexity=phd",
         "tag=tone",
@@ -256,14 +265,17 @@ tasks:
     (tmp_path / "tasks.yaml").write_text(
         f"tasks: [{{id: a, prompt: b, checks: [{nested}, {{type: json_valid}}]}}]"
     )
-    made = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
+    tested_suite = suite("benchmark", config=EvaluationConfig(benchmark=str(tmp_path)))
     slow, untimed = (
         [(Answer("x", "stop", 1, seconds=9.0),)],
         [(Answer("x", "stop", 1, seconds=None),)],
     )
-    found = made.outcome(slow, untimed).details  # nobody timed the one, so time counts for neither
+    outcome = tested_suite.outcome(
+        slow, untimed
+    ).details  # nobody timed the one, so time counts for neither
     assert [
-        (one["total_checks"], one["passed"]) for one in (found["before"][0], found["after"][0])
+        (item["total_checks"], item["passed"])
+        for item in (outcome["before"][0], outcome["after"][0])
     ] == [(1, 0), (1, 0)]
     (tmp_path / "tasks.yaml").write_text(
         "tasks: [{id: a, prompt: b, checks: [{type: contain, text: x}]}]"
@@ -278,11 +290,11 @@ tasks:
 )
 def test_a_benchmark_reads_no_file_out_of_its_folder(tmp_path, pattern):
     elsewhere, folder = tmp_path / "elsewhere", tmp_path / "sent"
-    for made in (elsewhere, folder):
-        made.mkdir()
+    for tested_suite in (elsewhere, folder):
+        tested_suite.mkdir()
     secret = "tasks: [{id: secret, prompt: 'the secret', checks: [{type: json_valid}]}]"
-    for place in (elsewhere / "secret.yaml", tmp_path / "secret.yaml"):
-        place.write_text(secret)
+    for location in (elsewhere / "secret.yaml", tmp_path / "secret.yaml"):
+        location.write_text(secret)
     (folder / "link.yaml").symlink_to(elsewhere / "secret.yaml")
     (folder / "linked").symlink_to(elsewhere)
     path = folder / "suite.yaml"
@@ -339,11 +351,11 @@ def test_recorded_answers_that_do_not_fit_are_counted():
         RecordedAnswer("r2", "g2", user("long"), None, "yes", True, pair="r2"),
         RecordedAnswer("r2", "g2", user("long"), None, "no", False, pair="r2"),
     ]
-    made = suite("preference", recorded=rows)
-    assert [one.texts for one in made.asks()] == [("yes", "no"), ("yes", "no")]
-    found = made.outcome([((-2.0, 2), (-1.0, 2)), ()], [((-1.0, 2), (-2.0, 2)), ()])
-    assert (found.main(0.95).before, found.main(0.95).after) == (0.0, 1.0)
+    tested_suite = suite("preference", recorded=rows)
+    assert [ask.texts for ask in tested_suite.asks()] == [("yes", "no"), ("yes", "no")]
+    outcome = tested_suite.outcome([((-2.0, 2), (-1.0, 2)), ()], [((-1.0, 2), (-2.0, 2)), ()])
+    assert (outcome.main(0.95).before, outcome.main(0.95).after) == (0.0, 1.0)
     assert (
-        found.dropped == {"recorded answer does not fit the model": 2}
-        and found.guards[0].after == 0.5
+        outcome.dropped == {"recorded answer does not fit the model": 2}
+        and outcome.guards[0].after == 0.5
     )

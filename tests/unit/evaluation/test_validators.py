@@ -13,7 +13,7 @@ TOOLS = Reply("There are 42 foxes.", 7, 0.2, CALLS, truth="42 foxes live in the 
 
 
 @pytest.mark.parametrize(
-    ("given", "text", "passed"),
+    ("params", "text", "passed"),
     [
         ({"type": "contains", "text": "FOX"}, "a fox", True),
         ({"type": "contains", "text": "FOX", "case_sensitive": True}, "a fox", False),
@@ -53,14 +53,14 @@ TOOLS = Reply("There are 42 foxes.", 7, 0.2, CALLS, truth="42 foxes live in the 
         ({"type": "no_hallucination"}, "7 foxes", None),
     ],
 )
-def test_of_text(given, text, passed):
-    require_valid(given, "task")
-    found = check(given, Reply(text))
-    assert (found["passed"], found["skipped"]) == (bool(passed), passed is None)
+def test_of_text(params, text, passed):
+    require_valid(params, "task")
+    result = check(params, Reply(text))
+    assert (result["passed"], result["skipped"]) == (bool(passed), passed is None)
 
 
 @pytest.mark.parametrize(
-    ("given", "passed"),
+    ("params", "passed"),
     [
         ({"type": "max_tokens", "max": 7}, True),
         ({"type": "latency_lte", "ms": 100}, False),
@@ -78,20 +78,20 @@ def test_of_text(given, text, passed):
         ({"type": "no_hallucination"}, True),
     ],
 )
-def test_of_tools_tokens_and_time(given, passed):
-    require_valid(given, "task")
-    assert check(given, TOOLS)["passed"] is passed
+def test_of_tools_tokens_and_time(params, passed):
+    require_valid(params, "task")
+    assert check(params, TOOLS)["passed"] is passed
 
 
 def test_every_validator_is_known_by_its_test():
     tested = {"judge_compare"}
     for mark in (*test_of_text.pytestmark, *test_of_tools_tokens_and_time.pytestmark):
-        tested |= {one[0]["type"] for one in mark.args[1]}
+        tested |= {args[0]["type"] for args in mark.args[1]}
     assert tested == set(VALIDATORS)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "params",
     [
         {"type": "contains"},
         {"type": "regex", "pattern": "("},
@@ -99,12 +99,12 @@ def test_every_validator_is_known_by_its_test():
         "contains",
     ],
 )
-def test_a_check_that_cannot_be_read_is_refused_before_anything_is_asked(given):
-    if isinstance(given, dict) and given.get("pattern"):
+def test_a_check_that_cannot_be_read_is_refused_before_anything_is_asked(params):
+    if isinstance(params, dict) and params.get("pattern"):
         from thumbwheel.core.errors import ThumbwheelError
 
         with pytest.raises(ThumbwheelError):
-            require_valid(given, "task 'a'")
+            require_valid(params, "task 'a'")
         return
     with pytest.raises(ConfigError, match="task 'a'"):
-        require_valid(given, "task 'a'")
+        require_valid(params, "task 'a'")

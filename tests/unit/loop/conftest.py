@@ -214,32 +214,32 @@ def turn(ws: Workspace, tmp_path: Path) -> ModelVersion:
     (folder / "metrics.jsonl").write_text(
         "".join(json.dumps(line) + "\n" for line in metric_lines())
     )
-    one = versions.add_candidate(ws, base, run, adapter)
-    judged(ws, one, base)
+    version = versions.add_candidate(ws, base, run, adapter)
+    judged(ws, version, base)
     record(
         ws,
         exports,
         AGENT,
-        version_id=one.id,
+        version_id=version.id,
         format="merged",
         path="/models/support-v1",
         files={},
         parity=asdict(PARITY),
     )
-    return versions.move(ws, one, State.APPROVED, Basis.GOLD)
+    return versions.move(ws, version, State.APPROVED, Basis.GOLD)
 
 
-def judged(ws: Workspace, one: ModelVersion, base: ModelVersion) -> None:
+def judged(ws: Workspace, row: ModelVersion, base: ModelVersion) -> None:
     evaluation = record(
         ws,
         evaluations,
         AGENT,
         id="evl_1",
-        candidate_id=one.id,
+        candidate_id=row.id,
         against_id=base.id,
         basis="gold",
         config=EvaluationConfig().model_dump(mode="json"),
-        results=results(one, base),
+        results=results(row, base),
     )
     reasons = ["success gains +0.1890, at least +0.1480 at 0.95 confidence"]
     record(
@@ -247,12 +247,12 @@ def judged(ws: Workspace, one: ModelVersion, base: ModelVersion) -> None:
         decisions,
         AGENT,
         id="dec_1",
-        version_id=one.id,
+        version_id=row.id,
         evaluation_id=evaluation,
         decision="approved",
         reasons=reasons,
         policy=GatePolicy().model_dump(mode="json"),
-        inputs={key: results(one, base)[key] for key in ("guards", "detectable")},
+        inputs={key: results(row, base)[key] for key in ("guards", "detectable")},
     )
 
 

@@ -143,7 +143,8 @@ class Turned:
         self.folder, self.file = (
             folder,
             write(
-                folder / "feedback.jsonl", [line for one in range(PEOPLE) for line in lines_of(one)]
+                folder / "feedback.jsonl",
+                [line for number in range(PEOPLE) for line in lines_of(number)],
             ),
         )
         self.ws = Workspace.open(Home(folder / "home"), Sources({}, "", {}))
@@ -197,8 +198,10 @@ class Turned:
             "state": "finished",
             "metrics": {},
         }
-        made = DpoConfig(beta=0.3).model_dump(mode="json") | config
-        run = record(self.ws, schema.runs, AGENT, config=made, environment={}, seed=1, **values)
+        evaluation = DpoConfig(beta=0.3).model_dump(mode="json") | config
+        run = record(
+            self.ws, schema.runs, AGENT, config=evaluation, environment={}, seed=1, **values
+        )
         folder = RunDir(self.ws.home.runs / run)
         folder.checkpoints.mkdir(parents=True)
         folder.rows.write_text(personal(GONE, "rows of the run"))
@@ -240,9 +243,9 @@ def rows_of(ws: Workspace, dataset: Dataset) -> list[Any]:
 
 @pytest.fixture
 def turned(tmp_path: Path) -> Any:
-    made = Turned(tmp_path)
-    yield made
-    made.ws.db.close()
+    world = Turned(tmp_path)
+    yield world
+    world.ws.db.close()
 
 
 def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
@@ -263,20 +266,20 @@ def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
     }
     assert word(5) in (home / "inbox" / "rejected.jsonl").read_text()
     for shape, dataset in turned.sets.items():
-        found = by_id(ws, dataset.id)
+        version = by_id(ws, dataset.id)
         left = rows_of(ws, dataset)
         assert left == [
             row
             for row in others[shape]
             if word(GONE) not in str(row) and not _merged(row, others[shape])
         ]
-        assert found.fingerprint != dataset.fingerprint
-        assert sum(found.counts.values()) == len(left)
-        assert found.manifest["erased"][0]["erasure"] == done.id
-        assert found.manifest["tainted"]
+        assert version.fingerprint != dataset.fingerprint
+        assert sum(version.counts.values()) == len(left)
+        assert version.manifest["erased"][0]["erasure"] == done.id
+        assert version.manifest["tainted"]
         blobs = Artifacts(ws.home.blobs)
         assert not set(dataset.manifest["files"].values()) - set(
-            found.manifest["files"].values()
+            version.manifest["files"].values()
         ) & set(blobs.all())
     again = ingest(ws, AGENT, "jsonl", turned.file)
     assert (again.stored, again.erased, again.refused) == (0, len(lines_of(GONE)), 0)
@@ -309,8 +312,8 @@ def test_the_sdk_cannot_bring_it_back_and_a_later_visit_is_welcome(
         occurred_at="2026-02-01T00:00:00Z",
     )
     sdk.feedback(AGENT, f"t0-{word(GONE)}", comment=personal(GONE, "remark from elsewhere"))
-    told = drain_inbox(turned.ws)
-    assert told == ["inbox: 0 lines stored, 2 belong to what was erased and were dropped"]
+    drained = drain_inbox(turned.ws)
+    assert drained == ["inbox: 0 lines stored, 2 belong to what was erased and were dropped"]
     assert find(turned.ws.home.path, word(GONE)) == []
     sdk.trace(AGENT, input="a new question", output="x", id="new", subject=name(GONE))
     assert drain_inbox(turned.ws) == ["inbox: 1 lines stored"]
@@ -337,11 +340,11 @@ def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
     with pytest.raises(Conflict, match="tainted"):
         reward_models.folder(ws, reward_models.find(ws, AGENT, "rm1"))
     (shown,) = (
-        one
-        for one in evaluations(ws, versions.version(ws, AGENT, "v1"))
-        if one.id == turned.evaluation
+        item
+        for item in evaluations(ws, versions.version(ws, AGENT, "v1"))
+        if item.id == turned.evaluation
     )
-    assert (shown.examples, [one.name for one in shown.slices]) == ((), ["customer: all"])
+    assert (shown.examples, [item.name for item in shown.slices]) == ((), ["customer: all"])
     assert shown.primary.gain == 0.2
     assert done.retrain[0].startswith(
         f"thumbwheel train reward --agent {AGENT} --base /models/base"
@@ -349,8 +352,8 @@ def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
     assert "--reward-model latest" in done.retrain[1]
     assert done.retrain[-1] == f"thumbwheel evaluate latest --agent {AGENT}"
     assert any("cannot be erased" in note for note in done.notes)
-    kept = {path.name for path in (ws.home.runs / turned.run).iterdir()}
-    assert kept == {"metrics.jsonl", "lock"}
+    remaining = {path.name for path in (ws.home.runs / turned.run).iterdir()}
+    assert remaining == {"metrics.jsonl", "lock"}
     assert not (ws.home.path / "report.json").exists()
 
 
@@ -360,9 +363,9 @@ def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(
 ) -> None:
     ws, evaluation = turned.ws, schema.evaluations
     (before,) = (
-        known
-        for known in evaluations(ws, versions.version(ws, AGENT, "v1"))
-        if known.id == turned.evaluation
+        stored_evaluation
+        for stored_evaluation in evaluations(ws, versions.version(ws, AGENT, "v1"))
+        if stored_evaluation.id == turned.evaluation
     )
     signed = signed_evaluation(ws, before)
     assert signed.examples
@@ -376,9 +379,9 @@ def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(
     )
     erase(ws, AGENT, name(GONE))
     (after,) = (
-        known
-        for known in evaluations(ws, versions.version(ws, AGENT, "v1"))
-        if known.id == turned.evaluation
+        stored_evaluation
+        for stored_evaluation in evaluations(ws, versions.version(ws, AGENT, "v1"))
+        if stored_evaluation.id == turned.evaluation
     )
     assert (after.examples, genuine(ws, after)) == ((), not edited)
 
@@ -386,8 +389,8 @@ def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(
 def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_however_it_was_named(
     turned: Turned,
 ) -> None:
-    ws, told = turned.ws, turned.exported / ".." / turned.exported.name
-    ws.db.write(lambda c: c.execute(schema.exports.update().values(path=str(told))))
+    ws, named = turned.ws, turned.exported / ".." / turned.exported.name
+    ws.db.write(lambda c: c.execute(schema.exports.update().values(path=str(named))))
     parent = versions.ensure_base(ws, "other", str(turned.exported.resolve()), "cd" * 32)
     dataset = record(ws, schema.datasets, "other", shape="labels", manifest={"files": {}})
     values = {
@@ -397,12 +400,12 @@ def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_howev
         "config": {},
     }
     run = record(ws, schema.runs, "other", dataset_id=dataset, **values)
-    made = versions.add_candidate(ws, parent, run, turned._weights("over"))
+    version = versions.add_candidate(ws, parent, run, turned._weights("over"))
     versions.check_base(ws, turned.exported)
     done = erase(ws, AGENT, name(GONE))
-    assert versions.version(ws, "other", made.name).tainted and run in done.tainted["runs"]
+    assert versions.version(ws, "other", version.name).tainted and run in done.tainted["runs"]
     assert done.tainted["versions"] == ["v1", "other/v0", "other/v1"]
-    for base in (turned.exported, told):
+    for base in (turned.exported, named):
         with pytest.raises(Conflict, match="the export of a tainted version"):
             versions.check_base(ws, base)
 
@@ -443,7 +446,7 @@ def test_rewards_that_rest_on_what_the_subject_said_about_others_go(turned: Turn
     assert not [
         row
         for row in rewarded(ws)
-        if any(one in json.dumps(row["evidence"]) for one in doomed.feedback)
+        if any(feedback_row in json.dumps(row["evidence"]) for feedback_row in doomed.feedback)
     ]
 
 
@@ -453,7 +456,7 @@ def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned:
     allow = DatasetConfig(
         reward="ledger", allow=("balance", "length", "leakage"), dev=0.2, gate=0.2
     )
-    made = build(ws, AGENT, "labels", allow)
+    dataset = build(ws, AGENT, "labels", allow)
     agent_id = ids.derived("agt", AGENT)
     with ws.db.read() as connection:
         assert not unlearn.reward_model_has_part(connection, agent_id)
@@ -465,12 +468,12 @@ def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned:
     with ws.db.read() as connection:
         assert unlearn.reward_model_has_part(connection, agent_id) and taint.reward_datasets(
             ws, AGENT
-        ) == {made.id}
+        ) == {dataset.id}
         pairs = {turned.sets["pairs"].id}
-        found = descendants(ws, connection, agent_id, pairs, modelled={made.id})
+        tainted = descendants(ws, connection, agent_id, pairs, modelled={dataset.id})
         assert (
-            made.id in found.datasets
-            and made.id not in descendants(ws, connection, agent_id, pairs).datasets
+            dataset.id in tainted.datasets
+            and dataset.id not in descendants(ws, connection, agent_id, pairs).datasets
         )
     erase(ws, AGENT, name(GONE))
     assert rewarded(ws) == []
@@ -548,7 +551,9 @@ def test_killed_at_a_stage_the_same_command_finishes(turned: Turned, stage: str)
         again = erase(ws, AGENT, name(GONE))
         assert again.state == "done"
         assert again.rows["traces"] == 3
-        assert set(again.tainted["datasets"]) == {one.id for one in turned.sets.values()}
+        assert set(again.tainted["datasets"]) == {
+            killed_stage.id for killed_stage in turned.sets.values()
+        }
         assert versions.version(ws, AGENT, "v1").tainted
         assert ingest(ws, AGENT, "jsonl", turned.file).stored == 0
     assert find(home, word(GONE)) == []
@@ -565,8 +570,8 @@ def test_the_others_keep_every_byte(
     rng, folder = random.Random(seed), tmp_path_factory.mktemp("others")
     lines = [
         line
-        for one in range(people)
-        for line in lines_of(one, turns=rng.randint(1, 3), common=common)
+        for item in range(people)
+        for line in lines_of(item, turns=rng.randint(1, 3), common=common)
     ]
     rng.shuffle(lines)
     gone = rng.randrange(people)
@@ -576,7 +581,7 @@ def test_the_others_keep_every_byte(
         dataset = build(ws, AGENT, "prompts", SPLIT)
         rows = rows_of(ws, dataset)
         before = dump(ws.home.path, "tombstones", "datasets", "artifacts")
-        mine = {row[0] for row in before["traces"] if word(gone) in str(row)} | {
+        own_ids = {row[0] for row in before["traces"] if word(gone) in str(row)} | {
             row[0] for row in before["feedback"] if word(gone) in str(row)
         }
         erase(ws, AGENT, name(gone))
@@ -591,14 +596,15 @@ def test_the_others_keep_every_byte(
             expected = [
                 row
                 for row in stored
-                if word(gone) not in str(row) and not {str(one) for one in row} & (mine | owned)
+                if word(gone) not in str(row)
+                and not {str(item) for item in row} & (own_ids | owned)
             ]
             assert after[table] == expected, table
         left = rows_of(ws, dataset)
         assert left == [
             row
             for row in rows
-            if not (mine | owned) & {*row.trace_ids, *row.feedback_ids, row.case_id}
+            if not (own_ids | owned) & {*row.trace_ids, *row.feedback_ids, row.case_id}
         ]
         again = ingest(ws, AGENT, "jsonl", file)
         assert again.stored == 0
@@ -608,11 +614,11 @@ def test_the_others_keep_every_byte(
 
 def test_why_a_row_is_there(turned: Turned) -> None:
     row = next(row for row in rows_of(turned.ws, turned.sets["pairs"]) if word(GONE) in str(row))
-    found = why(turned.ws, row.row_id)
-    assert found["feedback"][0]["value"] == row.chosen
-    assert found["feedback"][0]["rater_kind"] == "person"
-    assert found["traces"][0]["external_id"].endswith(word(GONE))
-    assert name(GONE) not in str(found["subjects"])
+    explanation = why(turned.ws, row.row_id)
+    assert explanation["feedback"][0]["value"] == row.chosen
+    assert explanation["feedback"][0]["rater_kind"] == "person"
+    assert explanation["traces"][0]["external_id"].endswith(word(GONE))
+    assert name(GONE) not in str(explanation["subjects"])
     assert (
         why(turned.ws, f"{turned.sets['pairs'].id}:{row.row_id}", subjects=True)["origin"]
         == "correction"
@@ -622,13 +628,13 @@ def test_why_a_row_is_there(turned: Turned) -> None:
 
 
 def test_where_feedback_has_gone_also_through_a_reward_model(turned: Turned) -> None:
-    (by_rating,) = [one for one in turned.sets.values() if one.shape == "pairs"]
-    found = used_in(turned.ws, f"c0-{word(GONE)}", AGENT)
-    assert by_rating.id in {one["id"] for one in found["datasets"]}
-    assert (found["versions"], found["reward_models"]) == (["v1"], ["rm1"])
-    assert found["evaluations"] == [turned.evaluation]
-    assert found["exports"] == [str(turned.exported)]
-    assert {one.version for one in uses(turned.ws, AGENT, f"c0-{word(GONE)}")} == {"rm1", "v1"}
+    (by_rating,) = [item for item in turned.sets.values() if item.shape == "pairs"]
+    usage = used_in(turned.ws, f"c0-{word(GONE)}", AGENT)
+    assert by_rating.id in {item["id"] for item in usage["datasets"]}
+    assert (usage["versions"], usage["reward_models"]) == (["v1"], ["rm1"])
+    assert usage["evaluations"] == [turned.evaluation]
+    assert usage["exports"] == [str(turned.exported)]
+    assert {item.version for item in uses(turned.ws, AGENT, f"c0-{word(GONE)}")} == {"rm1", "v1"}
     judge = lineage(turned.ws, versions.version(turned.ws, AGENT, "v1")).reward_model
     assert judge
     assert judge["name"] == "rm1"
@@ -691,7 +697,7 @@ def test_what_was_fitted_on_erased_labels_goes_with_all_that_it_said(labelled: A
 def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any) -> None:
     ws, _ = labelled
     ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
-    said = build(ws, AGENT, "labels", DatasetConfig(allow=("balance", "length")))
+    dataset = build(ws, AGENT, "labels", DatasetConfig(allow=("balance", "length")))
     rewarded = build(
         ws, AGENT, "labels", DatasetConfig(reward="ledger", allow=("balance", "length"))
     )
@@ -699,13 +705,13 @@ def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any)
     with ws.db.read() as connection:
         assert unlearn.classifier_has_part(connection, agent_id) and taint.reward_datasets(
             ws, AGENT
-        ) == {rewarded.id} != {said.id}
+        ) == {rewarded.id} != {dataset.id}
     trained = {"algorithm": "grpo", "base": "b", "base_fingerprint": "f", "metrics": {}}
     judged = record(
         ws,
         schema.runs,
         AGENT,
-        dataset_id=said.id,
+        dataset_id=dataset.id,
         config={"reward_functions": ["learned=2"]},
         **trained,
     )
@@ -713,7 +719,7 @@ def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any)
         ws,
         schema.runs,
         AGENT,
-        dataset_id=said.id,
+        dataset_id=dataset.id,
         config={"reward_functions": ["checker"]},
         **trained,
     )

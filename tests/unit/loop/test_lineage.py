@@ -16,35 +16,43 @@ from thumbwheel.models.types import ModelVersion
 
 def test_a_version_back_to_its_feedback(ws: Workspace, turn: ModelVersion) -> None:
     versions.point(ws, "support", "live", turn)
-    found = lineage(ws, versions.version(ws, "support", "live"))
+    version_lineage = lineage(ws, versions.version(ws, "support", "live"))
     assert (
-        found.version["name"],
-        found.parent["name"] if found.parent else None,
-        found.aliases,
+        version_lineage.version["name"],
+        version_lineage.parent["name"] if version_lineage.parent else None,
+        version_lineage.aliases,
     ) == ("v1", "v0", ["live"])
-    assert found.run
-    assert found.dataset
-    assert found.sources
-    assert (found.run["id"], found.dataset["id"]) == ("run_1", "dst_pairs")
-    assert found.sources.rows == {"train": 3, "dev": 2, "gate": 1}
-    assert found.sources.feedback == {
+    assert version_lineage.run
+    assert version_lineage.dataset
+    assert version_lineage.sources
+    assert (version_lineage.run["id"], version_lineage.dataset["id"]) == ("run_1", "dst_pairs")
+    assert version_lineage.sources.rows == {"train": 3, "dev": 2, "gate": 1}
+    assert version_lineage.sources.feedback == {
         "train": ["fbk_0", "fbk_1", "fbk_2"],
         "dev": ["fbk_3", "fbk_4"],
         "gate": ["fbk_5"],
     }
-    assert found.sources.subjects["gate"] == ["sub_1"]
-    assert found.sources.origins == {"correction": 3, "preference": 3}
-    assert [one["id"] for one in found.evaluations] == ["evl_1"]
-    assert [one["decision"] for one in found.decisions] == ["approved"]
-    assert [one["path"] for one in found.exports] == ["/models/support-v1"]
-    assert json.loads(json.dumps(found.to_json()))["version"]["base_fingerprint"] == "ab" * 32
+    assert version_lineage.sources.subjects["gate"] == ["sub_1"]
+    assert version_lineage.sources.origins == {"correction": 3, "preference": 3}
+    assert [record["id"] for record in version_lineage.evaluations] == ["evl_1"]
+    assert [record["decision"] for record in version_lineage.decisions] == ["approved"]
+    assert [record["path"] for record in version_lineage.exports] == ["/models/support-v1"]
+    assert (
+        json.loads(json.dumps(version_lineage.to_json()))["version"]["base_fingerprint"]
+        == "ab" * 32
+    )
 
 
 def test_a_base_has_no_run_but_children(ws: Workspace, turn: ModelVersion) -> None:
-    found = lineage(ws, versions.version(ws, "support", "v0"))
-    assert (found.run, found.dataset, found.sources, found.parent) == (None, None, None, None)
-    assert found.children == ["v1"]
-    assert found.evaluations == []
+    version_lineage = lineage(ws, versions.version(ws, "support", "v0"))
+    assert (
+        version_lineage.run,
+        version_lineage.dataset,
+        version_lineage.sources,
+        version_lineage.parent,
+    ) == (None, None, None, None)
+    assert version_lineage.children == ["v1"]
+    assert version_lineage.evaluations == []
 
 
 def test_the_tree_names_every_link(ws: Workspace, turn: ModelVersion) -> None:
@@ -77,14 +85,16 @@ def test_the_tree_names_every_link(ws: Workspace, turn: ModelVersion) -> None:
     ],
 )
 def test_what_a_source_was_used_for(ws: Workspace, recorded: None, source: str, role: str) -> None:
-    found = uses(ws, "support", source)
-    assert [(one.version, one.role, sum(one.rows.values())) for one in found] == [("v1", role, 1)]
+    source_uses = uses(ws, "support", source)
+    assert [(use.version, use.role, sum(use.rows.values())) for use in source_uses] == [
+        ("v1", role, 1)
+    ]
 
 
 def test_a_subject_is_found_over_all_splits(ws: Workspace, recorded: None) -> None:
-    (found,) = uses(ws, "support", "sub_1")
-    assert found.rows == {"train": 1, "dev": 1, "gate": 1}
-    assert found.role == "learned"
+    (source_uses,) = uses(ws, "support", "sub_1")
+    assert source_uses.rows == {"train": 1, "dev": 1, "gate": 1}
+    assert source_uses.role == "learned"
 
 
 def test_recorded_but_unused_differs_from_unknown(ws: Workspace, recorded: None) -> None:
@@ -98,8 +108,10 @@ def test_recorded_but_unused_differs_from_unknown(ws: Workspace, recorded: None)
 def test_a_damaged_dataset_is_an_error_and_no_empty_lineage(
     ws: Workspace, turn: ModelVersion
 ) -> None:
-    found = lineage(ws, versions.version(ws, "support", "v1"))
-    assert found.dataset
-    next(ws.home.blobs.rglob(found.dataset["manifest"]["files"]["train"])).write_bytes(b"x")
+    version_lineage = lineage(ws, versions.version(ws, "support", "v1"))
+    assert version_lineage.dataset
+    next(ws.home.blobs.rglob(version_lineage.dataset["manifest"]["files"]["train"])).write_bytes(
+        b"x"
+    )
     with pytest.raises(StorageError, match="damaged or changed"):
         lineage(ws, versions.version(ws, "support", "v1"))

@@ -31,7 +31,7 @@ def thumbwheel(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_models_list_show_lineage(home: Path) -> None:
     listed = json.loads(thumbwheel(home, "models", "list", "--agent", "support", "--json").stdout)
-    assert [(one["name"], one["state"], one["aliases"]) for one in listed] == [
+    assert [(item["name"], item["state"], item["aliases"]) for item in listed] == [
         ("v0", "approved", []),
         ("v1", "approved", []),
     ]
@@ -52,7 +52,7 @@ def test_models_list_show_lineage(home: Path) -> None:
             home, "models", "lineage", "--of", "fbk_1", "--agent", "support", "--json"
         ).stdout
     )
-    assert [(one["version"], one["role"]) for one in backwards] == [("v1", "learned")]
+    assert [(item["version"], item["role"]) for item in backwards] == [("v1", "learned")]
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
         format="adapter",
     )
     value = collect(ws, versions.version(ws, "support", "v1"))
-    assert [one["name"] for one in value["exports"]] == ["merged", "gguf Q8_0", "adapter"]
+    assert [export["name"] for export in value["exports"]] == ["merged", "gguf Q8_0", "adapter"]
     assert not [name for name in report_charts.draw(value) if "ladder" in name], (
         "one precision is no ladder"
     )
@@ -81,7 +81,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
     assert "<td>adapter</td>" in shown and "<svg" not in shown.split("<h2>Exports</h2>")[1]
     add(COARSE)
     value = collect(ws, versions.version(ws, "support", "v1"))
-    assert [one["verdict"] for one in value["exports"]] == ["ok", "ok", "not kept", "ok"]
+    assert [export["verdict"] for export in value["exports"]] == ["ok", "ok", "not kept", "ok"]
     drawn = report_charts.draw(value)["ladder gguf"]
     assert ET.fromstring(drawn).attrib["role"] == "img"
     assert "gguf Q8_0: KL 0.0012, 1.5 MB" in drawn
@@ -125,7 +125,7 @@ def test_a_version_as_served_is_a_table_beside_the_decision(
     add(None, 0.9)
     value = collect(ws, versions.version(ws, "support", "v1"))
     assert value["evaluation"]["id"] == "evl_1"
-    assert [(one["form"], one["after"]) for one in value["served"]] == [
+    assert [(served_row["form"], served_row["after"]) for served_row in value["served"]] == [
         ("gguf:model<b>.gguf", 0.75),
         ("http://127.0.0.1:8000/v1#v1", 0.7),
     ]
