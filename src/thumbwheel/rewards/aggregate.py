@@ -20,10 +20,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from thumbwheel.rewards.types import Edit, Judgement, LabelConfig, Statement, Value, Verdict
 
@@ -64,8 +63,7 @@ ROUNDING = 1e-9
 depend on rounding."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution(Generic[V, S]):
+class Resolution(NamedTuple, Generic[V, S]):
     """What votes come to by the rule."""
 
     side: S | None
@@ -149,33 +147,27 @@ def count(
 ) -> Resolution[V, S]:
     """The side with the most weight. `torn`: whether a rater was left out, who contradicts
     himself."""
-    by_side: dict[S, list[V]] = defaultdict(list)
+    by_side: dict[S, list[V]] = {}
+    voted: list[V] = []
     for vote in votes:
         vote_side = side(vote)
         if vote_side is not None:
-            by_side[vote_side].append(vote)
+            voted.append(vote)
+            by_side.setdefault(vote_side, []).append(vote)
     # fsum, so that the order of votes changes no bit
-    weights = {name: math.fsum(vote.weight for vote in of) for name, of in by_side.items()}
+    weights = {name: math.fsum([vote.weight for vote in of]) for name, of in by_side.items()}
     winner = plurality(weights)
-    return Resolution(
-        side=winner,
-        weights=weights,
-        latest=votes,
-        voted=[vote for of_side in by_side.values() for vote in of_side],
-        winners=[] if winner is None else by_side[winner],
-        conflict=torn or len(weights) > 1,
-    )
+    winners = [] if winner is None else by_side[winner]
+    return Resolution(winner, weights, votes, voted, winners, torn or len(weights) > 1)
 
 
 def plurality(weights: Mapping[S, float]) -> S | None:
     """The side with the most weight; None where two lead together, and without sides."""
-    most = max(weights.values(), default=0.0)
-    leading = [side for side, weight in weights.items() if _equal(weight, most)]
+    if len(weights) < 2:
+        return next(iter(weights), None)
+    most = max(weights.values())
+    leading = [side for side in weights if math.isclose(weights[side], most, rel_tol=ROUNDING)]
     return leading[0] if len(leading) == 1 else None
-
-
-def _equal(weight: float, other: float) -> bool:
-    return math.isclose(weight, other, rel_tol=ROUNDING)
 
 
 def judge(trace_id: str, statements: Iterable[Statement], config: LabelConfig) -> Judgement:
