@@ -7,7 +7,7 @@ is left out and counted. Reading is in `evidence`, rows are in `shapes/`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from thumbwheel.datasets.types import (
     Message,
     Tally,
 )
-from thumbwheel.rewards.aggregate import Resolution, beside_verdict, count, people_first
+from thumbwheel.rewards.aggregate import beside_verdict, count, people_first
 from thumbwheel.rewards.types import Comparison, Edit, Judgement, Value, Verdict
 
 SEVERAL = "the answer took several model or tool steps"
@@ -77,11 +77,10 @@ class _AnswerDraft:
         self._prefer_people()
         if len(self.votes) <= 1 and len(self.traces) == 1 and len(self.values) <= 1:
             return self._single_vote_answer()
-        verdict, strength = None, 0.0
-        votes = self._resolution()
+        votes = count(self.votes, _is_good)
+        strength = 0.0
         if votes.side is not None:
-            verdict = self._verdict(votes)
-            strongest = max(vote.weight for vote in votes.winners)
+            strongest = max([vote.weight for vote in votes.winners])
             strength = strongest * votes.margin(not votes.side)
         subject_ids = {trace.subject_id for trace in self.traces if trace.subject_id}
         return Answer(
@@ -89,7 +88,7 @@ class _AnswerDraft:
             good=votes.side,
             strength=strength,
             conflict=self.conflict or votes.conflict,
-            origin=(verdict and verdict.kind) or "",
+            origin=_origin_of_votes(votes.winners),
             corrected=self.corrected,
             group=self.group,
             feedback_ids=self._vote_feedback_ids(),
@@ -100,15 +99,11 @@ class _AnswerDraft:
             **self._captured(),
         )
 
-    def _resolution(self) -> Resolution[_Vote, bool]:
-        return count(self.votes, lambda vote: vote.good)
-
-    def _verdict(self, votes: Resolution[_Vote, bool]) -> Verdict:
-        # an edit gives the origin only if no other vote does
-        origins = {vote.origin for vote in votes.winners}
-        kind = min(origins - {"correction"} or origins, default=None)
+    def _verdict(self) -> Verdict:
+        votes = count(self.votes, _is_good)
         margin = None if votes.side is None else votes.margin(not votes.side)
-        return Verdict(votes.side, margin, kind, self._vote_feedback_ids())
+        origin = _origin_of_votes(votes.winners)
+        return Verdict(votes.side, margin, origin, self._vote_feedback_ids())
 
     def _vote_feedback_ids(self) -> tuple[str, ...]:
         feedback_ids = chain.from_iterable(vote.feedback_ids for vote in self.votes)
@@ -127,16 +122,15 @@ class _AnswerDraft:
     def _prefer_people(self) -> None:
         """Drop computed votes and numbers if people judged any of the traces; if they only edited
         it, drop those that call it good."""
-        by_people = any(not vote.computed for vote in self.votes)
-        rated_by_people = not all(map(_is_computed, self.values))
-        self.votes = people_first(self.votes, lambda vote: vote.computed)
-        self.values = people_first(self.values, _is_computed)
-        if rated_by_people:
+        self.votes = people_first(self.votes, _is_computed_vote)
+        self.values = people_first(self.values, _is_computed_value)
+        by_people = bool(self.votes) and not self.votes[0].computed
+        if self.values and not _is_computed_value(self.values[0]):
             if not by_people:
                 self.votes = []
         elif by_people:
             if self.values:
-                self.values = beside_verdict(self.values, self._verdict(self._resolution()))
+                self.values = beside_verdict(self.values, self._verdict())
         elif self.corrected_by_person:
             self.votes = [vote for vote in self.votes if not vote.good]
             self.values = [
@@ -170,8 +164,22 @@ class _AnswerDraft:
         )
 
 
-def _is_computed(value: Value) -> bool:
+def _is_good(vote: _Vote) -> bool:
+    return vote.good
+
+
+def _is_computed_vote(vote: _Vote) -> bool:
+    return vote.computed
+
+
+def _is_computed_value(value: Value) -> bool:
     return value.automatic or value.kind == REWARD
+
+
+def _origin_of_votes(votes: Sequence[_Vote]) -> str:
+    """An edit gives the origin only if no other vote does."""
+    origins = {vote.origin for vote in votes}
+    return min(origins - {"correction"} or origins, default="")
 
 
 def _logps(trace: TraceRow) -> tuple[float, ...] | None:
