@@ -52,8 +52,8 @@ class DropRow(Exception):
 
 @dataclass
 class Prepared:
-    """What a method makes of some rows, with what was dropped and what was noticed, by reason.
-    `rows` says which row each item is of.
+    """The items that a method makes of rows. `rows` has the number of each item's row; `dropped`
+    and `notes` count by reason.
 
     `tokens` are counted after truncation, each prompt once an item; `scored` are those that are
     scored, 0 where answers come later.
@@ -86,8 +86,8 @@ class StepResult:
 
 
 Apply = Callable[[float], float]
-"""Takes the loss whose gradients are in place, clips, updates, and gives back the gradient's norm;
-raises Wrong before any harm."""
+"""Given the loss, clips the gradients that are in place, updates the parameters and returns the
+gradient's norm. Raises DivergedError before anything has changed."""
 
 
 class DivergedError(Exception):
@@ -95,7 +95,7 @@ class DivergedError(Exception):
 
 
 class MethodRunner(Protocol):
-    """What the loop drives: the method at work on one model."""
+    """What the loop drives: a method on one model."""
 
     budget: Budget
 
@@ -131,8 +131,8 @@ class MethodRunner(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """What a method works with: engine and prompt builder over one base, the home's reference
-    cache, a reward model where one was named."""
+    """What a runner is made of: engine and prompt builder over one base, the home's cache of
+    reference log-probs, a reward model where one was named."""
 
     engine: ScoreEngine
     builder: PromptBuilder

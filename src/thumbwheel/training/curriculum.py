@@ -56,10 +56,8 @@ class Curriculum(Order):
         return ranked[: max(self.batch_size, math.ceil(opened * self.rows))]
 
     def state(self) -> dict[str, Any]:
-        """What was measured and drawn."""
         return {"rates": dict(self.rates), "drawn": dict(self.drawn)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put `state()` back."""
         self.rates.update(state["rates"])
         self.drawn.update(state["drawn"])

@@ -1,5 +1,5 @@
-"""`thumbwheel plan FILE`, `thumbwheel dataset plan` and `thumbwheel dataset build`: what the feedback
-could teach, and by which method. They need the methods, which the datasets themselves do not know.
+"""`thumbwheel plan FILE`, `thumbwheel dataset plan` and `thumbwheel dataset build`: what the
+feedback could teach, and by which method. They need the methods, which datasets do not know.
 """
 
 from __future__ import annotations

@@ -32,11 +32,9 @@ class DivergenceMonitor:
         self._base: dict[str, float] = {}
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint."""
         return {"first": self._first, "last": self._last, "base": self._base}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """From the checkpoint."""
         self._first, self._last = list(state["first"]), list(state["last"])
         self._base = dict(state["base"])
 

@@ -55,7 +55,6 @@ class Gain:
         return self.groups >= FEWEST and self.high < 0
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
         return asdict(self)
 
 

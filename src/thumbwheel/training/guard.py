@@ -189,7 +189,6 @@ class Guard:
         )
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint."""
         return {
             "seen": [asdict(evaluation) for evaluation in self._evaluations],
             "kl": self._kl,
@@ -198,7 +197,6 @@ class Guard:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """From the checkpoint."""
         self._evaluations = [EvaluationRecord(**record) for record in state["seen"]]
         self._kl, self._rewards = list(state["kl"]), list(state["rewards"])
         self._entropy = state["entropy"]

@@ -132,7 +132,6 @@ class Budget:
             torch.cuda.empty_cache()
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint."""
         return {
             "tokens": self.tokens,
             "divided": self.divided,
@@ -184,7 +183,6 @@ class ProcessMeter:
             self.able = False
 
     def now(self) -> float:
-        """Resident now."""
         return _status()["VmRSS"] / GB
 
     def reset(self) -> None:
@@ -210,13 +208,11 @@ class CudaMeter:
     """Highest mark that was forgotten."""
 
     def now(self) -> float:
-        """Given out now."""
         import torch
 
         return torch.cuda.memory_allocated() / GB
 
     def reset(self) -> None:
-        """Start again."""
         import torch
 
         CudaMeter.before = self.most()

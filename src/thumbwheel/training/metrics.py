@@ -20,7 +20,6 @@ class MetricsFile:
         self._path, self._stream = path, path.open("a", encoding="utf-8")
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """One line; raises StorageError for a full disk."""
         clean = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in values.items()

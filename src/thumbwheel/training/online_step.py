@@ -350,7 +350,6 @@ class OnlineRunner:
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put them back."""
         self.method.restore(state["method"])
         self._guard.restore(state["guard"])
         self.budget.restore(state["budget"])

@@ -42,7 +42,6 @@ class Tier:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As settings of a method."""
         settings: dict[str, Any] = {
             "token_budget": self.row_tokens * self.rows,
             "lora_r": self.rank,

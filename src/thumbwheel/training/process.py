@@ -48,7 +48,6 @@ class Interrupt:
         self.asked = True
 
     def __call__(self) -> bool:
-        """Whether to stop."""
         return self.asked
 
 

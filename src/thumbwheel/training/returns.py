@@ -85,7 +85,6 @@ class Moments:
     variance: float = 0.0
 
     def add(self, scores: Sequence[float]) -> None:
-        """Take in a batch."""
         if not scores:
             return
         n, total = len(scores), self.count + len(scores)
@@ -106,11 +105,9 @@ class Moments:
         return min(max((score - self.mean) / self.deviation, -clip), clip)
 
     def state(self) -> dict[str, float]:
-        """For the checkpoint."""
         return {"count": self.count, "mean": self.mean, "variance": self.variance}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """From the checkpoint."""
         self.count, self.mean, self.variance = int(state["count"]), state["mean"], state["variance"]
 
 

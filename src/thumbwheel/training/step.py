@@ -32,15 +32,12 @@ class RecordedRunner:
         self.budget = Budget(engine, token_budget)
 
     def groups(self) -> list[dict[str, Any]]:
-        """One for all."""
         return []
 
     def order(self, items: Sequence[Example]) -> Order:
-        """Shuffled."""
         return Order.of(len(items), self.algorithm.config)
 
     def train(self, items: Sequence[Example], step: int, apply: Apply) -> StepResult:
-        """One update."""
         unchanged = step == 0 and is_zero_update(self.engine.model)
         outcome = self.budget.run(items, lambda: self.run(items, grad=True, unchanged=unchanged))
         return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)
@@ -54,7 +51,6 @@ class RecordedRunner:
             return self.budget.run(items, lambda: self.run(items, grad=False, unchanged=unchanged))
 
     def examples(self, items: Sequence[Example]) -> Sequence[Example]:
-        """Themselves."""
         return items
 
     def rehearse(self, units: Sequence[Example]) -> None:
@@ -67,7 +63,6 @@ class RecordedRunner:
         return {"budget": self.budget.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The token budget."""
         self.budget.restore(state["budget"])
 
     def base_logps(self, examples: Sequence[Example]) -> list[float]:
@@ -82,7 +77,6 @@ class RecordedRunner:
         ]
 
     def close(self) -> None:
-        """The cache's connection."""
         self._cache.close()
 
     def run(self, examples: Sequence[Example], grad: bool, unchanged: bool = False) -> StepResult:

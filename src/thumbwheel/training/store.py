@@ -16,14 +16,12 @@ _JOINED = sa.select(runs, agents.c.slug.label("agent")).join(agents, agents.c.id
 
 
 def add(connection: sa.Connection, values: Mapping[str, Any]) -> None:
-    """Insert a run that starts now."""
     connection.execute(
         runs.insert().values(state=RunState.RUNNING, recorded_at=datetime.now(UTC), **values)
     )
 
 
 def restart(connection: sa.Connection, run_id: str) -> None:
-    """The run goes on."""
     connection.execute(
         runs.update()
         .where(runs.c.id == run_id)
@@ -38,7 +36,6 @@ def end(
     reason: str | None,
     metrics: Mapping[str, Any],
 ) -> None:
-    """How the run ended."""
     values = {
         "state": state,
         "reason": reason,

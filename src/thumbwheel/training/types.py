@@ -236,7 +236,6 @@ class Status:
     result: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
         return asdict(self)
 
 

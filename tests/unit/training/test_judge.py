@@ -41,8 +41,8 @@ def judge():
         return judges[-1]
 
     yield make
-    for judge_ in judges:
-        judge_.close()
+    for opened in judges:
+        opened.close()
 
 
 def test_the_rows_own_checker_judges(judge):

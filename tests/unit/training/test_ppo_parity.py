@@ -99,9 +99,7 @@ class Straight:
             _, values = self.forward(rows, self.critic_adapter)
         self.scores += [answer["score"] for answer in every]
         mean = sum(self.scores) / len(self.scores)
-        deviation = math.sqrt(
-            sum((score_ - mean) ** 2 for score_ in self.scores) / len(self.scores)
-        )
+        deviation = math.sqrt(sum((score - mean) ** 2 for score in self.scores) / len(self.scores))
         for answer, logp, base, worth in zip(every, old, reference, values, strict=True):
             kl = [float(a) - float(b) for a, b in zip(logp, base, strict=True)]
             rewards = [-self.beta * k for k in kl]

@@ -62,7 +62,7 @@ def test_moments_merged_batch_by_batch_are_those_of_all_scores(batches: list[lis
         mean = sum(scores) / len(scores)
         assert moments.mean == pytest.approx(mean, abs=1e-9)
         assert moments.variance == pytest.approx(
-            sum((score_ - mean) ** 2 for score_ in scores) / len(scores), abs=1e-9
+            sum((score - mean) ** 2 for score in scores) / len(scores), abs=1e-9
         )
 
 

@@ -239,9 +239,11 @@ def test_held_out_labels_are_compared_with_the_commoner_one(
     gate_rows = [replace(row("labels", n, "gate"), label=n < 7) for n in range(10)]
     figures = held_out(model, gate_rows)
     right = [
-        (score > 0) == row_.label
-        for score, row_ in zip(
-            model.score([RewardInput(row_.prompt, row_.completion) for row_ in gate_rows]),
+        (score > 0) == gate_row.label
+        for score, gate_row in zip(
+            model.score(
+                [RewardInput(gate_row.prompt, gate_row.completion) for gate_row in gate_rows]
+            ),
             gate_rows,
             strict=True,
         )

@@ -1,6 +1,6 @@
 """The training methods, one file each. To add one: its file here and its line below; the contract
-tests then run over it. Their order is that in which the data plan and a turn of the wheel go through
-them."""
+tests then run over it. The data plan and a turn of the wheel go through them in
+this order."""
 
 from __future__ import annotations
 

@@ -139,11 +139,10 @@ class Grpo(OnlineAlgorithm[GrpoConfig]):
             rollouts += group
             experience.examples.append(Example(task.prompt, branches(group), task.group))
             lengths = torch.tensor([len(rollout.ids) for rollout in group])
-            for name in ("advantage", "weight"):
-                by_answer = torch.tensor(
-                    [getattr(answer, name) for answer in answers], dtype=torch.float64
-                )
-                experience.tokens[name].append(by_answer.repeat_interleave(lengths))
+            advantages = torch.tensor([answer.advantage for answer in answers], dtype=torch.float64)
+            weights = torch.tensor([answer.weight for answer in answers], dtype=torch.float64)
+            experience.tokens["advantage"].append(advantages.repeat_interleave(lengths))
+            experience.tokens["weight"].append(weights.repeat_interleave(lengths))
 
         # The policy that sampled is the current one, except after an update or from elsewhere.
         if config.num_iterations > 1 or collected.off_policy:

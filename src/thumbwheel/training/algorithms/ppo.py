@@ -174,7 +174,6 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         ]
 
     def passes(self, step: int) -> int:
-        """`num_ppo_epochs`."""
         return self.config.num_ppo_epochs
 
     def minibatch(self, examples: int) -> int:
@@ -374,7 +373,6 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put them back."""
         for parameter, weights in zip(self._critic, state["critic"], strict=True):
             parameter.data.copy_(weights)
         self._moments.restore(state["moments"])

@@ -67,8 +67,8 @@ class Sft(Algorithm[SftConfig]):
     title: ClassVar[str] = "SFT"
     needs: ClassVar[str] = "chats"
     enough: ClassVar[Enough | None] = Enough("good answers", minimum=50, ready=200)
-    """Fewer good answers overfit their wording (LIMA needed 1,000 for style; single habits show from
-    about 50)."""
+    """Fewer good answers overfit their wording (LIMA needed 1,000 for style; single habits show
+    from about 50)."""
     reference: ClassVar[bool] = False
     good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
