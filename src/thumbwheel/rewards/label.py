@@ -20,11 +20,11 @@ from thumbwheel.core import ids
 from thumbwheel.rewards import store
 from thumbwheel.rewards.aggregate import judge, resolve, verdict_of
 from thumbwheel.rewards.types import (
-    Comparing,
     Comparison,
     DominantRater,
     Judgement,
     LabelConfig,
+    Preference,
     Scope,
     Signal,
     TargetCounts,
@@ -57,7 +57,7 @@ def comparisons(
     return compare_pairs(store.preferences(connection, ids.derived("agt", agent), as_of, scope))
 
 
-def compare_pairs(preferences: Iterable[Comparing]) -> list[Comparison]:
+def compare_pairs(preferences: Iterable[Preference]) -> list[Comparison]:
     """What preferences say about every pair of traces, by the rule for raters."""
     votes: dict[tuple[str, str], list[_Vote]] = defaultdict(list)
     for preference in preferences:
@@ -134,7 +134,7 @@ class _Vote:
     lone: bool
 
 
-def _sides(preference: Comparing) -> Iterator[tuple[tuple[str, str], _Vote]]:
+def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], _Vote]]:
     """Each pair of traces, in order of id, with the vote."""
     ranks = {trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied}
     for first, second in combinations(sorted(ranks), 2):

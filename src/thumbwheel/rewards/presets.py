@@ -19,7 +19,7 @@ from thumbwheel.rewards.function import Score
 CHECKER = "checker"
 """The component that judges by what the trace's own case names."""
 Arithmetic = Callable[[str, Score], float | None]
-"""(name of a component, its score) -> its value in the mean; None where it leaves the denominator."""
+"""(name of a component, its score) -> its value in the mean, None for a score that leaves it."""
 
 
 class ComponentConfig(Config):

@@ -24,7 +24,7 @@ from thumbwheel.db.schema import (
     suggestions,
     traces,
 )
-from thumbwheel.rewards.types import Comparing, Scope, Statement
+from thumbwheel.rewards.types import Preference, Scope, Statement
 
 JUDGING = ("thumb", "rating", "score", "label", "outcome", "correction")
 AUTOMATIC = ("checker", "model")
@@ -122,7 +122,7 @@ def by_rater(
 
 def preferences(
     connection: sa.Connection, agent_id: str, as_of: datetime | None, scope: Scope | None = None
-) -> Iterator[Comparing]:
+) -> Iterator[Preference]:
     """Every preference in force with the traces that have arrived."""
     about = [] if scope is None else within(agent_id, as_of, scope)
     query = (
@@ -143,11 +143,11 @@ def preferences(
     group: list[Any] = []
     for row in streamed(connection, query):
         if group and group[0].id != row.id:
-            yield _comparing(group)
+            yield _preference(group)
             group = []
         group.append(row)
     if group:
-        yield _comparing(group)
+        yield _preference(group)
 
 
 def newest_words(
@@ -205,7 +205,7 @@ def _spoken(speaker: sa.ColumnElement[str]) -> tuple[sa.ColumnElement[Any], ...]
     )
 
 
-def _comparing(rows: list[Any]) -> Comparing:
+def _preference(rows: list[Any]) -> Preference:
     first = rows[0]
     trace_at = {row.position: row.trace_id for row in rows}
     ranking: list[tuple[str, ...]] = []
@@ -215,7 +215,7 @@ def _comparing(rows: list[Any]) -> Comparing:
             ranking.append(tied)
     # one speaker for all of them, or that of the statement where a compared text has none
     speaker = max(row.rater for row in rows)
-    return Comparing(
+    return Preference(
         first.id,
         tuple(ranking),
         speaker,

@@ -73,7 +73,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Comparing:
+class Preference:
     """One current preference: `ranking` holds trace ids, best first, ties side by side; targets
     that have not arrived are left out."""
 

@@ -16,7 +16,7 @@ from thumbwheel.datasets.store import TraceRow
 from thumbwheel.datasets.types import DatasetConfig, Evidence, Tally
 from thumbwheel.rewards.aggregate import judge
 from thumbwheel.rewards.label import compare_pairs
-from thumbwheel.rewards.types import Comparing, Comparison, Judgement, LabelConfig, Statement
+from thumbwheel.rewards.types import Comparison, Judgement, LabelConfig, Preference, Statement
 
 CONFIG = LabelConfig()
 MACHINES = frozenset({"d", "e"})
@@ -59,10 +59,10 @@ ONE_EACH = st.lists(
 ).map(numbered)
 
 
-def preferring(statement: Statement, good: str = "t1", bad: str = "t2") -> Comparing:
+def preferring(statement: Statement, good: str = "t1", bad: str = "t2") -> Preference:
     """The same word about a pair: up is for the first trace, down for the second."""
     ranking = ((good,), (bad,)) if statement.value else ((bad,), (good,))
-    return Comparing(
+    return Preference(
         statement.feedback_id,
         ranking,
         statement.rater,
