@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.tiny_models import tiny_base
+from tests.third_party import names
 from tests.training_rows import assembled, loop_of, plain_rows
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.engine import replicas
@@ -38,7 +39,7 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS.names())
+@pytest.mark.parametrize("name", names(ALGORITHMS))
 def test_two_steps_then_resume_then_plain_peft(
     name: str, base: Path, tmp_path: Path, side_by_side: None
 ) -> None:
@@ -92,7 +93,7 @@ def test_two_steps_then_resume_then_plain_peft(
     assert not torch.allclose(plain, before, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS.names())
+@pytest.mark.parametrize("name", names(ALGORITHMS))
 def test_it_names_itself_a_shape_and_documented_settings(name: str) -> None:
     method = ALGORITHMS.get(name)
     assert method.name == name

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.third_party import names
 from thumbwheel.core import ids
 from thumbwheel.evaluation.suite import SuiteContext, SuiteMeasures
 from thumbwheel.evaluation.suites import SUITES
@@ -49,7 +50,7 @@ def suite_context(tmp_path):
     return SuiteContext(cases, recorded, config)
 
 
-@pytest.mark.parametrize("name", SUITES.names())
+@pytest.mark.parametrize("name", names(SUITES))
 def test_a_suite_asks_and_judges(name, suite_context):
     suite = SUITES.get(name)(suite_context)
     assert suite.name == name and suite.unfit() == ""
@@ -72,13 +73,13 @@ def test_a_suite_asks_and_judges(name, suite_context):
         )
 
 
-@pytest.mark.parametrize("name", SUITES.names())
+@pytest.mark.parametrize("name", names(SUITES))
 def test_a_side_without_answers_is_no_crash(name, suite_context):
     suite = SUITES.get(name)(suite_context)
     silent = [() for _ in suite.asks()]
     assert suite.outcome(silent, silent).main is None
 
 
-@pytest.mark.parametrize("name", [name for name in SUITES.names() if name != "regression"])
+@pytest.mark.parametrize("name", [name for name in names(SUITES) if name != "regression"])
 def test_what_a_suite_cannot_use_it_says(name):
     assert SUITES.get(name)(SuiteContext([], [], EvaluationConfig())).unfit()

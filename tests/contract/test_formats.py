@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.models.tiny_models import CHATML, tiny_adapter, tiny_base, tiny_tokenizer
+from tests.third_party import names
 from thumbwheel.export import parity
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.types import Source
@@ -23,6 +24,7 @@ FAMILIES = {
     "gemma3_text": {"sliding_window": 16, "query_pre_attn_scalar": 8},
     "phi3": {"pad_token_id": 0},
 }
+OTHER_PROGRAMS = {"gguf", "lora_gguf", "onnx"}
 SAFE = {".json", ".safetensors", ".jinja", ".txt", ".md"}
 
 
@@ -35,11 +37,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Source(str(base), tiny_adapter(base, folder / "adapter"), str(base))
 
 
-@pytest.fixture(
-    params=[
-        name for name in FORMATS.names() if FORMATS.get(name).library in ("peft", "transformers")
-    ]
-)
+@pytest.fixture(params=[name for name in names(FORMATS) if name not in OTHER_PROGRAMS])
 def form_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

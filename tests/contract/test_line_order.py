@@ -269,7 +269,8 @@ USUAL = ("labels", "groups", "scored")
 
 
 def test_every_source_is_here() -> None:
-    assert LINES.keys() == set(SOURCES.names())
+    of_folders = {"kennel"}  # the package of the tests, whose source reads no lines
+    assert LINES.keys() == set(SOURCES.names()) - of_folders
 
 
 def written(source: str, folder: Path, lines: list[Line]) -> Path:

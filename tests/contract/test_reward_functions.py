@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.third_party import names
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.rewards.checker import refusal
@@ -47,7 +48,7 @@ HOSTILE = {
 REFERENCES = (None, "5", "x", 5, 0.5, True, {"a": 1}, [1], "#### 5", '{"a": 1}')
 
 
-@pytest.fixture(params=FUNCTIONS.names())
+@pytest.fixture(params=names(FUNCTIONS))
 def function(request):
     return FUNCTIONS.get(request.param).create(SETTINGS.get(request.param, {}))
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.third_party import names
 from thumbwheel.capture.detect import detect
 from thumbwheel.capture.source import Line, Refused
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.core.errors import InputError
 
-EVERY = pytest.mark.parametrize("name", SOURCES.names())
+EVERY = pytest.mark.parametrize("name", names(SOURCES))
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".pkl", ".json.gz")
 """Sources look at endings before they open a file."""
 

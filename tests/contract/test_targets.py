@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.third_party import names
 from thumbwheel.app.settings import sections
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import Endpoint, TargetConfig
 from thumbwheel.export.formats import FORMATS
 
 
-@pytest.mark.parametrize("name", TARGETS.names())
+@pytest.mark.parametrize("name", names(TARGETS))
 def test_a_target_is_configured_and_says_what_it_takes(name: str) -> None:
     target = TARGETS.get(name)
     assert issubclass(target.Config, TargetConfig) and sections()[f"deploy.{name}"] is target.Config
@@ -21,7 +22,7 @@ def test_a_target_is_configured_and_says_what_it_takes(name: str) -> None:
     assert all(field.description for field in target.Config.model_fields.values())
 
 
-@pytest.mark.parametrize("name", TARGETS.names())
+@pytest.mark.parametrize("name", names(TARGETS))
 def test_what_was_never_there_is_dead_and_nothing_is_raised(name: str, tmp_path: Path) -> None:
     details = {
         "place": str(tmp_path / "place"),
