@@ -44,6 +44,7 @@ class Orpo(Algorithm[OrpoConfig]):
     """The loss of the module's docstring, mean over the pairs of the optimiser batch."""
 
     name: ClassVar[str] = "orpo"
+    title: ClassVar[str] = "ORPO"
     needs: ClassVar[str] = "pairs"
     good_roles: ClassVar[frozenset[str]] = frozenset({"chosen"})
     rate: ClassVar[float] = 5e-5

@@ -21,7 +21,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 class ShardedFormat:
     """One ordinary Hugging Face folder, whose weights are in many files."""
 
-    layout = HF_MODEL
+    kind = HF_MODEL
     library = "transformers"
     quants = ()
 

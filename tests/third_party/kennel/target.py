@@ -26,7 +26,7 @@ class Kennel:
     """Serves whole models of transformers; the contract is thumbwheel.deploy.target."""
 
     Config = KennelConfig
-    layouts = (HF_MODEL,)
+    kinds = (HF_MODEL,)
     named = False
 
     def check(self, settings: KennelConfig) -> None:
