@@ -1,7 +1,7 @@
 """Whether the weights of a base are still those that a version was made with.
 
-A fingerprint reads the whole base, which takes seconds to minutes. So it is remembered in the home's
-cache for as long as path, size and time of the weights' files stay the same.
+A fingerprint reads the whole base, which takes seconds to minutes. So it is remembered in the
+home's cache for as long as path, size and time of the weights' files stay the same.
 """
 
 from __future__ import annotations

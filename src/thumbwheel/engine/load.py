@@ -430,12 +430,12 @@ def _no_targets(model: Any, settings: LoraSettings, error: Exception) -> ModelEr
         return ModelError(
             "LoRA on all linear layers", str(error).split("\n")[0], "Name the modules with targets"
         )
-    known = sorted(linear_layers)
-    hints = "".join(nearest(name, known) for name in settings.targets)
+    names = sorted(linear_layers)
+    hints = "".join(nearest(name, names) for name in settings.targets)
     return ModelError(
         f"LoRA targets {list(settings.targets)!r}",
         "no layer of this model has such a name",
-        f"Known: {', '.join(known)}.{hints}",
+        f"Known: {', '.join(names)}.{hints}",
     )
 
 

@@ -31,7 +31,7 @@ SCRIPT_END = (
     "IFS= builtin read -r -u 9 REPLY; "
     "builtin printf '%s\\n' \"$REPLY\" >&9\n"
 )
-"""One line, because bash reads a script line by line, and the script could write to its own file."""
+"""One line, as bash reads a script line by line, and the script could write to its own file."""
 MAX_LINE = 1 << 16
 """Bytes that are read of a line."""
 POLL = 0.01
