@@ -17,7 +17,7 @@ from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.deploy import canary, prepare, processes, switch
 from thumbwheel.deploy.targets.embedded import EmbeddedConfig, _server
-from thumbwheel.deploy.types import Deployment, DeploymentState
+from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState
 from thumbwheel.models import versions
 
 pytestmark = pytest.mark.slow  # each test starts servers
@@ -96,7 +96,8 @@ def test_an_alias_that_moves_to_another_target_says_who_goes_on_answering(
     served: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = live(served)
-    monkeypatch.setattr(switch, "behind", lambda *_: (True, replace(before, target="ollama")))
+    elsewhere = AliasRoute(exists=True, deployment=replace(before, target="ollama"))
+    monkeypatch.setattr(switch, "route", lambda *_: elsewhere)
     switch.promote(served.ws, served.agent, "v0")
     assert f"ollama itself goes on answering for {served.agent!r} with v1" in " ".join(
         capsys.readouterr().err.split()
