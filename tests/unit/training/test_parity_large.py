@@ -1,5 +1,6 @@
 """The same comparisons with TRL over a model that is larger than tiny: eight heads, six layers of
-256, several micro-batches a step."""
+256, several micro-batches a step. `make test-repeat` runs them: what they prove is proved on the
+tiny model by every CI."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import test_parity_trl
 
 from tests.models.tiny_models import tiny_base
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.repeat]
 GRPO: dict[str, Any] = {"loss_type": "dapo", "beta": 0.04, "num_iterations": 2}
 CASES: dict[str, Callable[[Path, Path], None]] = {
     "dpo": lambda base, folder: test_parity_trl.test_dpo(base, folder, {}, {}),
