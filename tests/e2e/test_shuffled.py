@@ -67,9 +67,9 @@ def test_a_run_goes_on_where_it_was_stopped_and_counts_mistakes_apart(
     ]
     path = tmp_path / "shuffled.json"
     shuffled.write(path, rows)
-    assert [row["seed"] for row in shuffled.known(path)] == [1001, 1002, 1003, 1004]
+    assert [row["seed"] for row in shuffled.finished_rows(path)] == [1001, 1002, 1003, 1004]
     counts = json.loads(path.read_text())["summary"]["counts"]
     assert counts == {"worlds": 4, "gain seen": 2, "approved": 2, "approved without a true gain": 1}
     stored = json.loads(path.read_text())
     path.write_text(json.dumps(stored | {"settings": stored["settings"] | {"steps": 5}}))
-    assert shuffled.known(path) == [] == shuffled.known(tmp_path / "none.json")
+    assert shuffled.finished_rows(path) == [] == shuffled.finished_rows(tmp_path / "none.json")
