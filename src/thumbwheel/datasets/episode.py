@@ -38,10 +38,10 @@ def history(
 ) -> list[Message] | str:
     """What the last model step was shown, or the reason why it is unknown.
 
-    >>> steps = [RunStep("llm", None, "Which one?"), RunStep("llm", {"messages": [{"role": "user",
-    "content": "R1."}]}, "Done.")]
-    >>> [message["content"] for message in history([{"role": "user", "content": "Cancel it."}],
-    steps, "Done.")]
+    >>> reply = {"messages": [{"role": "user", "content": "R1."}]}
+    >>> steps = [RunStep("llm", None, "Which one?"), RunStep("llm", reply, "Done.")]
+    >>> shown = history([{"role": "user", "content": "Cancel it."}], steps, "Done.")
+    >>> [message["content"] for message in shown]
     ['Cancel it.', 'Which one?', 'R1.']
     """
     model_steps = [step for step in steps if step.kind == "llm"]

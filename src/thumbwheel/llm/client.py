@@ -96,8 +96,10 @@ class Client:
 def loopback(url: str) -> bool:
     """Whether `url` is on this machine, to which no proxy of the environment leads.
 
-    >>> loopback("http://127.0.0.1:8000/v1"), loopback("http://localhost"),
-    loopback("http://127.0.0.1.example") (True, True, False)
+    >>> loopback("http://127.0.0.1:8000/v1"), loopback("http://localhost")
+    (True, True)
+    >>> loopback("http://127.0.0.1.example")
+    False
     """
     return re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])([:/]|$)", url) is not None
 

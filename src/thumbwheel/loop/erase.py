@@ -380,8 +380,9 @@ def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
 def scrubbed(value: Any, gone: frozenset[str]) -> Any:
     """`value` without the objects and list entries that contain one of the ids `gone`.
 
-    >>> scrubbed({"rows": [{"id": "a", "text": "x"}, {"id": "b"}], "ids": ["a", "b"]},
-    frozenset({"a"})) {'rows': [{'id': 'b'}], 'ids': ['b']}
+    >>> manifest = {"rows": [{"id": "a", "text": "x"}, {"id": "b"}], "ids": ["a", "b"]}
+    >>> scrubbed(manifest, frozenset({"a"}))
+    {'rows': [{'id': 'b'}], 'ids': ['b']}
     """
     if isinstance(value, Mapping):
         return {

@@ -336,8 +336,11 @@ def not_run(
 def not_run_warning(agent: str, names: Sequence[str]) -> str:
     """What to tell a person about `not_run`.
 
-    >>> not_run_warning("filer", ["decision"]) 'Never judged with the present settings, so without a
-    part in the reward: decision. Judge them: thumbwheel reward run --agent filer'
+    >>> why, fix = not_run_warning("filer", ["decision"]).split(". ")
+    >>> why
+    'Never judged with the present settings, so without a part in the reward: decision'
+    >>> fix
+    'Judge them: thumbwheel reward run --agent filer'
     """
     why = "Never judged with the present settings, so without a part in the reward"
     return f"{why}: {', '.join(names)}. Judge them: thumbwheel reward run --agent {agent}"

@@ -114,8 +114,10 @@ def class_weights(desirable: int, undesirable: int) -> tuple[float, float]:
 
     Both are 1.0 if the counts are within BALANCE already, and if a class is empty.
 
-    >>> class_weights(222, 90), class_weights(100, 100), class_weights(120, 100), class_weights(40,
-    100), class_weights(5, 0) ((1.0, 2.4), (1.0, 1.0), (1.0, 1.0), (2.5, 1.0), (1.0, 1.0))
+    >>> class_weights(222, 90), class_weights(40, 100)
+    ((1.0, 2.4), (2.5, 1.0))
+    >>> class_weights(100, 100), class_weights(120, 100), class_weights(5, 0)
+    ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0))
     """
     if not desirable or not undesirable or BALANCE[0] <= desirable / undesirable <= BALANCE[1]:
         return 1.0, 1.0

@@ -117,7 +117,7 @@ def _passed(scores: Sequence[Score]) -> int | None:
 def pass_at(n: int, passed: int, k: int) -> float:
     """The chance that one of k programs passes, where `passed` of n did.
 
-    >>> pass_at(5, 1, 1), pass_at(5, 5, 3)
-    (0.2, 1.0)
+    >>> pass_at(4, 1, 1), pass_at(5, 5, 3)
+    (0.25, 1.0)
     """
     return 1 - comb(n - passed, k) / comb(n, k)
