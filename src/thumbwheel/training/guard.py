@@ -110,6 +110,9 @@ class Guard:
         what the base's answers have."""
         base, now = self._evaluations[0], self._evaluations[-1]
         for name, values in now.kept.items():
+            # A base from a checkpoint without a reward model has no such values to compare with.
+            if name not in base.kept:
+                continue
             change = paired(base.kept[name], values, DOUBT)
             if change and change.n >= PROVING and change.high < 0:
                 return (

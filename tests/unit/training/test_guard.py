@@ -203,3 +203,17 @@ def test_an_evaluation_that_lost_what_the_base_has_is_passed_over() -> None:
     few = Guard(None, None)
     reasons(few, liked(1.0, 7), liked(0.0, 7))
     assert few.unfit() is None  # seven answers prove nothing
+
+
+def test_what_the_base_has_no_values_of_is_not_compared() -> None:
+    """A run may go on from a checkpoint whose first evaluation had no guarded values."""
+    liked, ended = [1.0] * N, [1.0] * N
+    now = EvaluationRecord([0.5] * N, [9] * N, kept={"liked_rate": liked, "eos_rate": [0.0] * N})
+    guard = Guard(None, None)
+    reasons(guard, EvaluationRecord([0.5] * N, [9] * N), now)
+    assert guard.unfit() is None
+
+    # A name that the base has is still compared.
+    guard = Guard(None, None)
+    reasons(guard, EvaluationRecord([0.5] * N, [9] * N, kept={"eos_rate": ended}), now)
+    assert "0% of fresh answers to dev prompts" in str(guard.unfit())
