@@ -16,7 +16,7 @@ from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind, Source
 
 
 @cache
-def made(root: Path) -> dict[str, Path]:
+def gguf_folders(root: Path) -> dict[str, Path]:
     """Folders `base`, `adapter`, and with a GGUF file in each: `gguf`, `base_gguf`, `lora_gguf`."""
     needs("converter", "llama-server")
     base = wide_base(root / "base")
@@ -31,19 +31,19 @@ def made(root: Path) -> dict[str, Path]:
 
 
 def package(
-    made: dict[str, Path],
-    place: Path,
+    folders: dict[str, Path],
+    state_folder: Path,
     kind: ModelKind = GGUF_MODEL,
     version: str = "v3",
     system: str | None = None,
 ) -> Package:
-    folder = made[kind.name]
+    folder = folders[kind.name]
     files = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.iterdir()
         if path.is_file()
     }
-    base = next(made["base_gguf"].glob("*.gguf")) if kind == GGUF_ADAPTER else folder
+    base = next(folders["base_gguf"].glob("*.gguf")) if kind == GGUF_ADAPTER else folder
     return Package(
         agent="support",
         version=version,
@@ -53,8 +53,8 @@ def package(
         files=files,
         base=base,
         base_fingerprint=None,
-        tokenizer=made["base"],
-        state_folder=place,
+        tokenizer=folders["base"],
+        state_folder=state_folder,
         stops=("<|im_end|>",),
         system=system,
     )

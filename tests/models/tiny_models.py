@@ -138,12 +138,12 @@ def tiny_adapter(base: Path, folder: Path, seed: int = 1, **settings: Any) -> Pa
 def record(ws: Workspace, table: sa.Table, agent: str, **values: Any) -> str:
     """Insert one row with whatever the schema demands besides `values`; returns its id."""
     key = values.setdefault("id", ids.new(table.name[:3]))
-    known = {
+    fields = {
         name: value
         for name, value in ({"agent_id": ids.derived("agt", agent)} | values).items()
         if name in table.c
     }
-    row = {column.name: _filled(column) for column in table.columns if not column.nullable} | known
+    row = {column.name: _filled(column) for column in table.columns if not column.nullable} | fields
     ws.db.write(lambda connection: connection.execute(table.insert().values(row)))
     return str(key)
 

@@ -144,12 +144,12 @@ def plain(model, examples, dtype, *, exact=True, temperature=1.0):
     logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
     inner.set_attn_implementation(before)
     logs = (logits.to(dtype) / temperature).log_softmax(-1)
-    found = [
-        logs[row, start + at - 1, branch.ids[at]]
+    logps = [
+        logs[row, start + offset - 1, branch.ids[offset]]
         for row, (_, start, branch) in enumerate(rows)
-        for at in branch.targets
+        for offset in branch.targets
     ]
-    return torch.stack(found)
+    return torch.stack(logps)
 
 
 tokens = st.integers(2, VOCAB - 1)
@@ -160,7 +160,7 @@ def trees(draw, most=4):
     """Examples whose prompts and branches often share openings, are one another's prefixes, or are
     the same."""
     stem = draw(st.lists(tokens, min_size=1, max_size=22))
-    found = []
+    examples = []
     for number in range(draw(st.integers(1, most))):
         prompt = stem[: draw(st.integers(0, len(stem)))] + draw(
             st.lists(tokens, min_size=0, max_size=6)
@@ -175,8 +175,8 @@ def trees(draw, most=4):
                 st.none() | st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)).map(tuple)
             )
             branches.append(Branch(tuple(ids), mask))
-        found.append(Example(tuple(prompt), tuple(branches), f"g{number}"))
-    return found
+        examples.append(Example(tuple(prompt), tuple(branches), f"g{number}"))
+    return examples
 
 
 PAIRS = [

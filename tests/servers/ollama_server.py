@@ -139,7 +139,7 @@ class OllamaEmulator:
         path = self.blob(digest)
         if path.exists():
             return 200
-        part, found = self.blobs / f"{uuid.uuid4().hex}.part", hashlib.sha256()
+        part, hasher = self.blobs / f"{uuid.uuid4().hex}.part", hashlib.sha256()
         with part.open("wb") as stream:
             for chunk in content:
                 if self.fault("full disk"):
@@ -147,12 +147,12 @@ class OllamaEmulator:
                     raise Refused(500, f"write {part}: no space left on device")
                 if self.fault("broken upload"):
                     raise ConnectionAbortedError
-                found.update(chunk)
+                hasher.update(chunk)
                 stream.write(chunk)
-        if f"sha256:{found.hexdigest()}" != digest:
+        if f"sha256:{hasher.hexdigest()}" != digest:
             part.unlink()
             raise Refused(
-                400, f'digest mismatch, expected "{digest}", got "sha256:{found.hexdigest()}"'
+                400, f'digest mismatch, expected "{digest}", got "sha256:{hasher.hexdigest()}"'
             )
         part.rename(path)
         return 201
@@ -182,21 +182,21 @@ class OllamaEmulator:
 
     def create(self, body: dict[str, Any]) -> Any:
         """The lines of the stream."""
-        made: dict[str, Any] = {"parameters": {}, "template": "", "system": "", "adapter": ""}
+        manifest: dict[str, Any] = {"parameters": {}, "template": "", "system": "", "adapter": ""}
         if "from" in body:
-            made |= self.manifest(body["from"])
-            yield {"status": f"using existing layer {made['model']}"}
+            manifest |= self.manifest(body["from"])
+            yield {"status": f"using existing layer {manifest['model']}"}
         for digest in body.get("files", {}).values():
             yield {"status": "parsing GGUF"}
-            made["model"] = self._taken(digest)
+            manifest["model"] = self._taken(digest)
             jinja = metadata(self.blob(digest)).get("tokenizer.chat_template", "")
             near = {
-                name: Levenshtein.distance(jinja, known)
-                for name, (known, _) in self.built_in.items()
+                name: Levenshtein.distance(jinja, template)
+                for name, (template, _) in self.built_in.items()
             }
             best = min(near, key=lambda name: near[name], default="")
             if best and jinja and near[best] < 100:
-                made["template"] = self.built_in[best][1]
+                manifest["template"] = self.built_in[best][1]
                 yield {"status": f"using autodetected template {best}"}
         if self.fault("error in stream"):
             yield {"error": "unsupported architecture"}
@@ -208,15 +208,17 @@ class OllamaEmulator:
             if metadata(self.blob(digest)).get("general.type") != "adapter":
                 yield {"error": "supplied file was not an adapter"}
                 return
-            made["adapter"] = digest
+            manifest["adapter"] = digest
             yield {"status": f"using existing layer {digest}"}
-        made |= {part: body[part] for part in ("template", "system") if part in body}
-        made["parameters"] |= body.get("parameters", {})
+        manifest |= {part: body[part] for part in ("template", "system") if part in body}
+        manifest["parameters"] |= body.get("parameters", {})
         if self.fault("cut stream"):
             yield {"status": "writing manifest"}
             return
         yield {"status": "writing manifest"}
-        self.path_of(body.get("model") or body["name"]).write_text(json.dumps(made, sort_keys=True))
+        self.path_of(body.get("model") or body["name"]).write_text(
+            json.dumps(manifest, sort_keys=True)
+        )
         yield {"status": "success"}
 
     def _taken(self, digest: str) -> str:
@@ -238,12 +240,12 @@ class OllamaEmulator:
         return new
 
     def tags(self) -> dict[str, Any]:
-        found = []
+        models = []
         for path in sorted(self.manifests.iterdir()):
             size = self.blob(json.loads(path.read_text())["model"]).stat().st_size
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             modified = "2026-11-01T00:00:00Z"
-            found.append(
+            models.append(
                 {
                     "name": path.name,
                     "model": path.name,
@@ -253,27 +255,27 @@ class OllamaEmulator:
                     "details": {},
                 }
             )
-        return {"models": found}
+        return {"models": models}
 
     def show(self, name: str) -> dict[str, Any]:
-        made = self.manifest(name)
-        known = metadata(self.blob(made["model"]))
+        manifest = self.manifest(name)
+        fields = metadata(self.blob(manifest["model"]))
         lines = [
-            f"{key} {json.dumps(one)}"
-            for key, value in made["parameters"].items()
-            for one in (value if isinstance(value, list) else [value])
+            f"{key} {json.dumps(item)}"
+            for key, value in manifest["parameters"].items()
+            for item in (value if isinstance(value, list) else [value])
         ]
-        info = {key: value for key, value in known.items() if not isinstance(value, list)}
+        info = {key: value for key, value in fields.items() if not isinstance(value, list)}
         shown = {
-            "template": made["template"] or "{{ .Prompt }}",
+            "template": manifest["template"] or "{{ .Prompt }}",
             "parameters": "\n".join(lines),
             "model_info": info,
         }
-        system = {"system": made["system"]} if made["system"] else {}
+        system = {"system": manifest["system"]} if manifest["system"] else {}
         return {
             **shown,
             **system,
-            "modelfile": f"FROM {self.blob(made['model'])}",
+            "modelfile": f"FROM {self.blob(manifest['model'])}",
             "details": {"format": "gguf"},
             "capabilities": ["completion"],
         }
@@ -295,47 +297,52 @@ class OllamaEmulator:
                 path.unlink()
 
     def load(self, name: str, keep: Any = None) -> LlamaServer:
-        made = self.manifest(name)
+        manifest = self.manifest(name)
         if isinstance(keep, str) and not re.fullmatch(r"-?\d+(\.\d+)?(ms|s|m|h)", keep):
             raise Refused(400, f'time: missing unit in duration "{keep}"')
         if self.fault("no load"):
             raise Refused(500, "llama runner process has terminated: loras are not yet implemented")
         key = json.dumps(
             [
-                made["model"],
-                made["adapter"],
-                made["parameters"].get("num_ctx"),
-                made["parameters"].get("num_thread"),
+                manifest["model"],
+                manifest["adapter"],
+                manifest["parameters"].get("num_ctx"),
+                manifest["parameters"].get("num_thread"),
             ]
         )
         with self._lock:
             if key not in self.running:
-                adapters = [self.blob(made["adapter"])] if made["adapter"] else []
+                adapters = [self.blob(manifest["adapter"])] if manifest["adapter"] else []
                 context, threads = (
-                    made["parameters"].get("num_ctx", 4096),
-                    made["parameters"].get("num_thread", 1),
+                    manifest["parameters"].get("num_ctx", 4096),
+                    manifest["parameters"].get("num_thread", 1),
                 )
                 server = LlamaServer(
-                    self.blob(made["model"]), adapters=adapters, context=context, threads=threads
+                    self.blob(manifest["model"]),
+                    adapters=adapters,
+                    context=context,
+                    threads=threads,
                 )
                 self._starter.submit(server.start).result()
                 self.running[key] = (server, name, 300)
-            server, first, kept = self.running[key]
-            self.running[key] = (server, first, kept if keep is None else keep)
+            server, first, keep_alive = self.running[key]
+            self.running[key] = (server, first, keep_alive if keep is None else keep)
             return server
 
     def unload(self, name: str) -> None:
-        made = self.manifest(name)
+        manifest = self.manifest(name)
         for key in [
-            key for key in self.running if json.loads(key)[:2] == [made["model"], made["adapter"]]
+            key
+            for key in self.running
+            if json.loads(key)[:2] == [manifest["model"], manifest["adapter"]]
         ]:
             self.running.pop(key)[0].stop()
 
     def ps(self) -> dict[str, Any]:
         return {
             "models": [
-                {"name": name, "model": name, "expires_at": str(kept)}
-                for _, name, kept in self.running.values()
+                {"name": name, "model": name, "expires_at": str(keep_alive)}
+                for _, name, keep_alive in self.running.values()
             ]
         }
 
@@ -343,30 +350,30 @@ class OllamaEmulator:
         self, name: str, messages: list[dict[str, str]], options: dict[str, Any], keep: Any = None
     ) -> dict[str, Any]:
         """text, finish and counts of one answer."""
-        made, server = self.manifest(name), self.load(name, keep)
-        if made["system"] and (not messages or messages[0]["role"] != "system"):
-            messages = [{"role": "system", "content": made["system"]}, *messages]
-        asked = SAMPLING | made["parameters"] | options
+        manifest, server = self.manifest(name), self.load(name, keep)
+        if manifest["system"] and (not messages or messages[0]["role"] != "system"):
+            messages = [{"role": "system", "content": manifest["system"]}, *messages]
+        asked = SAMPLING | manifest["parameters"] | options
         body = {key: value for key, value in asked.items() if not key.startswith("num_")} | {
             "max_tokens": asked.get("num_predict", -1)
         }
         body |= with_adapters([1.0] * len(server.adapters))
-        if numbers(self.version) >= (0, 30) and not made["template"]:
+        if numbers(self.version) >= (0, 30) and not manifest["template"]:
             path, body["messages"] = "chat/completions", messages
         else:
             path, body["prompt"] = (
                 "completions",
                 render(
-                    made["template"] or "{{ range .Messages }}{{ .Content }}{{ end }}", messages
+                    manifest["template"] or "{{ range .Messages }}{{ .Content }}{{ end }}", messages
                 ),
             )
         reply = httpx.post(f"{server.url}/{path}", json=body, timeout=60)
         if reply.status_code != 200:
             raise Refused(reply.status_code, reply.text)
-        found = reply.json()
-        one = found["choices"][0]
-        text = one["message"]["content"] if "message" in one else one["text"]
-        return {"text": text, "finish": one["finish_reason"], "usage": found["usage"]}
+        completion = reply.json()
+        choice = completion["choices"][0]
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        return {"text": text, "finish": choice["finish_reason"], "usage": completion["usage"]}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -458,37 +465,37 @@ class Handler(BaseHTTPRequestHandler):
                     "done_reason": "unload" if keep == 0 else "load",
                 }
             )
-        found = self.ollama.answer(
+        answer = self.ollama.answer(
             name, [{"role": "user", "content": body["prompt"]}], body.get("options") or {}, keep
         )
-        return self._stream(body, [{"response": found["text"]}], {"response": ""}, found)
+        return self._stream(body, [{"response": answer["text"]}], {"response": ""}, answer)
 
     def _chat(self, body: dict[str, Any]) -> None:
-        found = self.ollama.answer(
+        answer = self.ollama.answer(
             body["model"], body["messages"], body.get("options") or {}, body.get("keep_alive")
         )
-        said = {"message": {"role": "assistant", "content": found["text"]}}
-        return self._stream(body, [said], {"message": {"role": "assistant", "content": ""}}, found)
+        part = {"message": {"role": "assistant", "content": answer["text"]}}
+        return self._stream(body, [part], {"message": {"role": "assistant", "content": ""}}, answer)
 
     def _stream(
         self,
         body: dict[str, Any],
         parts: list[dict[str, Any]],
         end: dict[str, Any],
-        found: dict[str, Any],
+        answer: dict[str, Any],
     ) -> None:
-        known = {"model": body["model"], "created_at": "2026-11-01T00:00:00Z"}
+        header = {"model": body["model"], "created_at": "2026-11-01T00:00:00Z"}
         usage = {
-            "prompt_eval_count": found["usage"]["prompt_tokens"],
-            "eval_count": found["usage"]["completion_tokens"],
+            "prompt_eval_count": answer["usage"]["prompt_tokens"],
+            "eval_count": answer["usage"]["completion_tokens"],
         }
-        last = {"done": True, "done_reason": found["finish"], **usage}
+        last = {"done": True, "done_reason": answer["finish"], **usage}
         if body.get("stream", True) is False:
-            return self._json(known | parts[0] | last)
+            return self._json(header | parts[0] | last)
         self._start("application/x-ndjson")
         for part in parts:
-            self._line(known | part | {"done": False})
-        return self._line(known | end | last)
+            self._line(header | part | {"done": False})
+        return self._line(header | end | last)
 
     def _openai(self, body: dict[str, Any]) -> None:
         options = {"temperature": body.get("temperature", 1.0), "top_p": body.get("top_p", 1.0)}
@@ -498,26 +505,31 @@ class Handler(BaseHTTPRequestHandler):
             if key in body
         }
         options |= {"num_predict": body["max_tokens"]} if "max_tokens" in body else {}
-        found = self.ollama.answer(body["model"], body["messages"], options)
-        known = {
+        answer = self.ollama.answer(body["model"], body["messages"], options)
+        header = {
             "id": "chatcmpl-1",
             "created": 0,
             "model": body["model"],
             "system_fingerprint": "fp_ollama",
         }
-        said = {"role": "assistant", "content": found["text"]}
+        message = {"role": "assistant", "content": answer["text"]}
         if not body.get("stream"):
-            choice = {"index": 0, "message": said, "finish_reason": found["finish"]}
+            choice = {"index": 0, "message": message, "finish_reason": answer["finish"]}
             return self._json(
-                {**known, "object": "chat.completion", "choices": [choice], "usage": found["usage"]}
+                {
+                    **header,
+                    "object": "chat.completion",
+                    "choices": [choice],
+                    "usage": answer["usage"],
+                }
             )
         self._start("text/event-stream")
         for delta, finish in (
-            (said, None),
-            ({"role": "assistant", "content": ""}, found["finish"]),
+            (message, None),
+            ({"role": "assistant", "content": ""}, answer["finish"]),
         ):
             chunk = {
-                **known,
+                **header,
                 "object": "chat.completion.chunk",
                 "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
             }
@@ -529,7 +541,7 @@ class Handler(BaseHTTPRequestHandler):
         return {
             "object": "list",
             "data": [
-                {"id": one["name"], "object": "model"} for one in self.ollama.tags()["models"]
+                {"id": model["name"], "object": "model"} for model in self.ollama.tags()["models"]
             ],
         }
 

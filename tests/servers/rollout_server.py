@@ -25,7 +25,7 @@ class Uniform:
     def _choice(self, chance: random.Random, length: int) -> dict[str, Any]:
         ids = [chance.randrange(LOW, HIGH) for _ in range(length)]
         logprobs = {
-            "tokens": [str(one) for one in ids],
+            "tokens": [str(token) for token in ids],
             "token_logprobs": [-math.log(HIGH - LOW)] * length,
         }
         return {"text": "", "token_ids": ids, "finish_reason": "length"} | (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.models.gguf_models import made, package
+from tests.models.gguf_models import gguf_folders, package
 from tests.servers.llama_tools import needs
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes
@@ -27,7 +27,7 @@ SETTINGS = LlamaCppConfig(threads=1, context=128, parallel=1)
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     needs("llama-server", "converter")
-    return made(tmp_path_factory.mktemp("gguf"))
+    return gguf_folders(tmp_path_factory.mktemp("gguf"))
 
 
 def ask(endpoint: Endpoint, prompt: str = "Hello") -> str:

@@ -14,7 +14,7 @@ import ollama as official
 import pytest
 
 from tests.command_line import Run
-from tests.models.gguf_models import made, package
+from tests.models.gguf_models import gguf_folders, package
 from tests.servers.ollama_server import OllamaEmulator
 from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return made(tmp_path_factory.mktemp("models"))
+    return gguf_folders(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture

@@ -46,27 +46,27 @@ class Served:
         (group,) = GroupSampler(self.model, self.tokenizer).sample(
             [prompt], min(body["n"], self.most), sampling
         )
-        choices = [self.spoil(self.choice(one)) for one in group]
+        choices = [self.spoil(self.choice(rollout)) for rollout in group]
         verbose = (
             {"__verbose": {"tokens": list(group[0].ids)}} if self.server == "llama-server" else {}
         )
         return Reply({"choices": choices, "usage": {"prompt_tokens": len(prompt)}} | verbose)
 
-    def choice(self, one):
-        texts = [self.tokenizer.decode([token]) for token in one.ids]
-        logps = list(one.logps or [0.0] * len(one.ids))
-        made = {
-            "finish_reason": one.finish,
-            "text": one.text,
+    def choice(self, rollout):
+        texts = [self.tokenizer.decode([token]) for token in rollout.ids]
+        logps = list(rollout.logps or [0.0] * len(rollout.ids))
+        choice = {
+            "finish_reason": rollout.finish,
+            "text": rollout.text,
             "logprobs": {"tokens": texts, "token_logprobs": logps},
         }
         if self.server == "vllm":
-            made["token_ids"] = list(one.ids)
+            choice["token_ids"] = list(rollout.ids)
         if self.server == "llama-server":
-            made["logprobs"] = {
+            choice["logprobs"] = {
                 "content": [{"token": t, "logprob": p} for t, p in zip(texts, logps, strict=True)]
             }
-        return made
+        return choice
 
 
 @pytest.fixture
@@ -75,12 +75,12 @@ def ask(tmp_path):
     ask.served."""
     served = Served(tmp_path)
 
-    def run(prompts, n, sampling, *, server="vllm", script=None, **given):
+    def run(prompts, n, sampling, *, server="vllm", script=None, **options):
         served.server = server
         with FakeServer(script or served) as fake:
             run.fake = fake
             client = Client(fake.url, "tiny", attempts=2)
-            source = EndpointSource(client, served.tokenizer, server=server, **given)
+            source = EndpointSource(client, served.tokenizer, server=server, **options)
             try:
                 return source.sample(prompts, n, sampling)
             finally:
@@ -105,16 +105,18 @@ def logps(model, prompt, ids):
 @pytest.mark.parametrize("server", ["vllm", "llama-server"])
 def test_token_ids_and_log_probabilities_are_those_that_were_sampled(ask, server):
     sampling = Sampling(max_new_tokens=12, stop_ids=STOPS, seed=4)
-    found = ask(PROMPTS, 3, sampling, server=server)
-    assert [len(group) for group in found] == [3, 3]
-    assert len({one.ids for group in found for one in group}) == 6
-    for prompt, group in zip(PROMPTS, found, strict=True):
-        for one in group:
-            assert one.logps == pytest.approx(logps(ask.served.model, prompt, one.ids), abs=1e-4)
-            assert one.finish == ("stop" if one.ids[-1] in STOPS else "length")
-            kept = one.ids[:-1] if one.finish == "stop" else one.ids
-            assert one.text == ask.served.tokenizer.decode(kept, skip_special_tokens=True)
-    assert found == ask(PROMPTS, 3, sampling, server=server)
+    groups = ask(PROMPTS, 3, sampling, server=server)
+    assert [len(group) for group in groups] == [3, 3]
+    assert len({rollout.ids for group in groups for rollout in group}) == 6
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for rollout in group:
+            assert rollout.logps == pytest.approx(
+                logps(ask.served.model, prompt, rollout.ids), abs=1e-4
+            )
+            assert rollout.finish == ("stop" if rollout.ids[-1] in STOPS else "length")
+            answer_ids = rollout.ids[:-1] if rollout.finish == "stop" else rollout.ids
+            assert rollout.text == ask.served.tokenizer.decode(answer_ids, skip_special_tokens=True)
+    assert groups == ask(PROMPTS, 3, sampling, server=server)
     sent = ask.fake.requests[0]
     assert sent.path == "completions"
     assert (sent.body["model"], sent.body["top_p"], sent.body["top_k"], sent.body["min_p"]) == (
@@ -128,7 +130,7 @@ def test_token_ids_and_log_probabilities_are_those_that_were_sampled(ask, server
 def test_fewer_choices_than_asked_for_are_asked_for_again(ask):
     ask.served.most = 2
     (group,) = ask(PROMPTS[:1], 5, Sampling(max_new_tokens=8, stop_ids=STOPS))
-    assert len({one.ids for one in group}) == 5
+    assert len({rollout.ids for rollout in group}) == 5
     assert [request.body["n"] for request in ask.fake.requests] == [5, 3, 1]
 
 
@@ -140,8 +142,8 @@ def test_without_log_probabilities_it_refuses_unless_the_policy_is_served(ask):
     sampling = Sampling(max_new_tokens=8, stop_ids=STOPS, temperature=1.0)
     with pytest.raises(ModelError, match="no log-probability for every sampled token"):
         ask(PROMPTS, 2, sampling)
-    found = ask(PROMPTS, 2, sampling, logprobs="none")
-    assert all(one.logps is None and one.ids for group in found for one in group)
+    groups = ask(PROMPTS, 2, sampling, logprobs="none")
+    assert all(rollout.logps is None and rollout.ids for group in groups for rollout in group)
     ask.served.spoil = lambda choice: (
         choice | {"logprobs": {"token_logprobs": [-1.0], "tokens": ["x"]}}
     )
@@ -160,12 +162,15 @@ def test_log_probabilities_at_another_temperature_are_refused_unless_processed(a
 def test_text_without_token_ids_is_taken_only_if_its_tokens_are_those_sampled(ask):
     text, tokenizer = "The quick brown fox", ask.served.tokenizer
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    texts = [tokenizer.decode([one]) for one in ids]
+    texts = [tokenizer.decode([token]) for token in ids]
 
     def script(request):
-        given = {"tokens": script.texts, "token_logprobs": [-1.0] * len(script.texts)}
+        logprobs = {"tokens": script.texts, "token_logprobs": [-1.0] * len(script.texts)}
         return Reply(
-            {"choices": [{"text": text, "finish_reason": "length", "logprobs": given}], "usage": {}}
+            {
+                "choices": [{"text": text, "finish_reason": "length", "logprobs": logprobs}],
+                "usage": {},
+            }
         )
 
     script.texts = texts
@@ -190,25 +195,29 @@ def test_the_ending_token_that_a_server_keeps_is_put_back_where_no_log_probabili
 ):
     def shorn(choice):
         ended = choice["finish_reason"] == "stop"
-        known = {
+        logprobs = {
             name: values[:-1] if ended else values for name, values in choice["logprobs"].items()
         }
         return choice | {
             "token_ids": choice["token_ids"][:-1] if ended else choice["token_ids"],
-            "logprobs": known,
+            "logprobs": logprobs,
         }
 
     ask.served.spoil = shorn
     sampling = Sampling(max_new_tokens=20, stop_ids=STOPS)
-    found = [one for group in ask(PROMPTS, 4, sampling, logprobs="none") for one in group]
-    assert any(one.finish == "stop" for one in found)
-    assert all(one.ids[-1] == STOPS[0] for one in found if one.finish == "stop")
+    rollouts = [
+        rollout for group in ask(PROMPTS, 4, sampling, logprobs="none") for rollout in group
+    ]
+    assert any(rollout.finish == "stop" for rollout in rollouts)
+    assert all(rollout.ids[-1] == STOPS[0] for rollout in rollouts if rollout.finish == "stop")
     with pytest.raises(ModelError, match="no log-probability for every"):
         ask(PROMPTS, 4, sampling)
     either = Sampling(max_new_tokens=20, stop_ids=STOPS, stop=("zzz",))
-    open_ended = [one for group in ask(PROMPTS, 4, either, logprobs="none") for one in group]
-    assert [one.text for one in open_ended] == [one.text for one in found]
-    assert not any(one.ids[-1] in STOPS for one in open_ended), (
+    open_ended = [
+        rollout for group in ask(PROMPTS, 4, either, logprobs="none") for rollout in group
+    ]
+    assert [rollout.text for rollout in open_ended] == [rollout.text for rollout in rollouts]
+    assert not any(rollout.ids[-1] in STOPS for rollout in open_ended), (
         "which of the two ended it is not known"
     )
 
@@ -218,18 +227,23 @@ def test_a_token_that_ends_answers_there_and_not_here_is_an_ending_with_its_log_
         *ask.served.tokenizer("The quick")["input_ids"],
         ask.served.tokenizer.convert_tokens_to_ids("<s>"),
     ]
-    given = {"tokens": ["x"] * len(ids), "token_logprobs": [-1.0] * len(ids)}
-    choice = {"text": "The quick", "token_ids": ids, "finish_reason": "stop", "logprobs": given}
+    choice_logprobs = {"tokens": ["x"] * len(ids), "token_logprobs": [-1.0] * len(ids)}
+    choice = {
+        "text": "The quick",
+        "token_ids": ids,
+        "finish_reason": "stop",
+        "logprobs": choice_logprobs,
+    }
     for logprobs, logps in (("raw", (-1.0,) * len(ids)), ("none", None)):
         script = lambda request: Reply({"choices": [choice], "usage": {}})  # noqa: E731
-        ((one,),) = ask(
+        ((rollout,),) = ask(
             PROMPTS[:1],
             1,
             Sampling(max_new_tokens=8, stop_ids=(STOPS[0],)),
             script=script,
             logprobs=logprobs,
         )
-        assert (one.ids, one.logps, one.finish, one.text) == (
+        assert (rollout.ids, rollout.logps, rollout.finish, rollout.text) == (
             tuple(ids),
             logps,
             "stop",
@@ -248,18 +262,19 @@ def test_a_llama_server_that_keeps_its_tokens_is_refused(ask):
 def test_an_answer_is_cut_where_a_stop_text_is_complete(ask):
     whole = ask(PROMPTS, 3, Sampling(max_new_tokens=20, stop_ids=STOPS), logprobs="none")
     letters = max(
-        "etaoins ", key=lambda letter: sum(letter in one.text for group in whole for one in group)
+        "etaoins ",
+        key=lambda letter: sum(letter in rollout.text for group in whole for rollout in group),
     )
     sampling = Sampling(max_new_tokens=20, stop_ids=STOPS, stop=(letters,))
-    found = [one for group in ask(PROMPTS, 3, sampling) for one in group]
+    rollouts = [rollout for group in ask(PROMPTS, 3, sampling) for rollout in group]
     ask.served.ignores_stop_texts = True
-    again = [one for group in ask(PROMPTS, 3, sampling) for one in group]
-    assert [(one.ids, one.finish, one.text) for one in again] == [
-        (one.ids, one.finish, one.text) for one in found
+    again = [rollout for group in ask(PROMPTS, 3, sampling) for rollout in group]
+    assert [(rollout.ids, rollout.finish, rollout.text) for rollout in again] == [
+        (rollout.ids, rollout.finish, rollout.text) for rollout in rollouts
     ]
-    for one in (*found, *again):
-        assert letters not in one.text and len(one.logps) == len(one.ids)
-    assert any(one.finish == "stop" and one.ids[-1] not in STOPS for one in found)
+    for rollout in (*rollouts, *again):
+        assert letters not in rollout.text and len(rollout.logps) == len(rollout.ids)
+    assert any(rollout.finish == "stop" and rollout.ids[-1] not in STOPS for rollout in rollouts)
 
 
 @pytest.mark.parametrize(
@@ -313,14 +328,14 @@ def test_only_so_many_prompts_are_asked_at_once_and_the_key_is_sent(ask):
         reply = ask.served(request)
         return Reply(reply.content, delay=0.05)
 
-    found = ask(
-        [[11, one] for one in range(20, 32)],
+    groups = ask(
+        [[11, token] for token in range(20, 32)],
         1,
         Sampling(max_new_tokens=2),
         script=script,
         concurrency=3,
     )
-    assert len(found) == 12
+    assert len(groups) == 12
     assert 2 <= ask.fake.busiest <= 3
     with FakeServer(lambda request: Reply({})) as fake:
         Client(fake.url, "m", api_key="sesame").post("completions", {})

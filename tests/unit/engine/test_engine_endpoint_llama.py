@@ -32,13 +32,13 @@ def taught(tmp_path_factory):
         torch.tensor(
             [
                 [
-                    *tokenizer(asked)["input_ids"],
-                    *tokenizer(told)["input_ids"],
+                    *tokenizer(prompt)["input_ids"],
+                    *tokenizer(answer)["input_ids"],
                     tokenizer.eos_token_id,
                 ]
             ]
         )
-        for asked, told in LESSONS.items()
+        for prompt, answer in LESSONS.items()
     ]
     model.requires_grad_(True).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -61,9 +61,9 @@ def ask(taught):
     _, tokenizer, file = taught
     with LlamaServer(file, context=256, parallel=2) as server:
 
-        def run(prompts, n, sampling, **given):
+        def run(prompts, n, sampling, **options):
             client = Client(server.url, "taught")
-            source = EndpointSource(client, tokenizer, server="llama-server", **given)
+            source = EndpointSource(client, tokenizer, server="llama-server", **options)
             try:
                 return source.sample(
                     [tokenizer(text)["input_ids"] for text in prompts], n, sampling
@@ -80,31 +80,33 @@ def test_log_probabilities_and_endings_are_the_models_own(taught, ask):
     prompt = tokenizer("say:")["input_ids"]
     sampling = Sampling(max_new_tokens=24, stop_ids=(tokenizer.eos_token_id,), seed=3)
     (group,) = ask(["say:"], 6, sampling)
-    assert len(group) == 6 and any(one.finish == "stop" for one in group)
-    for one in group:
+    assert len(group) == 6 and any(rollout.finish == "stop" for rollout in group)
+    for rollout in group:
         with torch.no_grad():
             rows = (
-                model(input_ids=torch.tensor([[*prompt, *one.ids]]))
+                model(input_ids=torch.tensor([[*prompt, *rollout.ids]]))
                 .logits[0, len(prompt) - 1 : -1]
                 .log_softmax(-1)
             )
-        own = rows.gather(1, torch.tensor(one.ids)[:, None])[:, 0]
-        assert one.logps == pytest.approx(own.tolist(), abs=0.02)
-        assert (one.finish == "stop") == (one.ids[-1] == tokenizer.eos_token_id)
-        assert one.text == tokenizer.decode(one.ids, skip_special_tokens=True)
+        expected = rows.gather(1, torch.tensor(rollout.ids)[:, None])[:, 0]
+        assert rollout.logps == pytest.approx(expected.tolist(), abs=0.02)
+        assert (rollout.finish == "stop") == (rollout.ids[-1] == tokenizer.eos_token_id)
+        assert rollout.text == tokenizer.decode(rollout.ids, skip_special_tokens=True)
     (cut,) = ask(
         ["say:"],
         4,
         Sampling(max_new_tokens=24, stop_ids=(tokenizer.eos_token_id,), stop=(" fox",), seed=3),
     )
-    assert {one.text for one in cut} >= {"the quick brown"}
-    assert all(" fox" not in one.text and len(one.logps) == len(one.ids) for one in cut)
+    assert {rollout.text for rollout in cut} >= {"the quick brown"}
+    assert all(
+        " fox" not in rollout.text and len(rollout.logps) == len(rollout.ids) for rollout in cut
+    )
 
 
 def test_answers_with_characters_of_several_tokens_are_whole_or_refused(taught, ask):
     _, tokenizer, _ = taught
     sampling = Sampling(max_new_tokens=24, stop_ids=(tokenizer.eos_token_id,), seed=3)
     (group,) = ask(["draw:"], 3, sampling, logprobs="none")
-    assert LESSONS["draw:"] in {one.text for one in group}
+    assert LESSONS["draw:"] in {rollout.text for rollout in group}
     with pytest.raises(ModelError, match="parts of a character"):
         ask(["draw:"], 3, sampling)

@@ -51,13 +51,13 @@ def load(folder: Path) -> None:
     """All that is done with a folder, or the ModelError."""
     for action in (load_base, load_scorer, load_config, load_tokenizer):
         try:
-            made = action(str(folder))
+            result = action(str(folder))
         except ModelError as error:
             assert str(folder) in str(error) or "chat template" in str(error)
             continue
         if action is load_tokenizer:
             try:
-                PromptBuilder(made).prompt([{"role": "user", "content": "Hi"}])
+                PromptBuilder(result).prompt([{"role": "user", "content": "Hi"}])
             except ModelError:
                 continue
 

@@ -26,21 +26,24 @@ def engine(folder, family, **settings) -> ScoreEngine:
         model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     )
     torch.manual_seed(1)
-    for name, one in model.named_parameters():
+    for name, parameter in model.named_parameters():
         if "lora_B" in name:
-            torch.nn.init.normal_(one, std=0.1)
+            torch.nn.init.normal_(parameter, std=0.1)
     return ScoreEngine(model, **settings)
 
 
-def last_layer(made: ScoreEngine):
-    return last_layer_skip._layers(made.language_model)[-1]
+def last_layer(score_engine: ScoreEngine):
+    return last_layer_skip._layers(score_engine.language_model)[-1]
 
 
-def gradients(made: ScoreEngine, batch) -> list[torch.Tensor]:
-    made.zero_grad()
-    scores = made.score(batch, Role.POLICY, grad=True)
+def gradients(score_engine: ScoreEngine, batch) -> list[torch.Tensor]:
+    score_engine.zero_grad()
+    scores = score_engine.score(batch, Role.POLICY, grad=True)
     (scores.logp * torch.arange(1, len(scores.logp) + 1)).sum().backward()
-    return [scores.logp.detach(), *(one.grad.clone() for one in made.parameters_of(Role.POLICY))]
+    return [
+        scores.logp.detach(),
+        *(parameter.grad.clone() for parameter in score_engine.parameters_of(Role.POLICY)),
+    ]
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gpt2", "gemma2", "phi"])
@@ -48,35 +51,35 @@ def gradients(made: ScoreEngine, batch) -> list[torch.Tensor]:
 def test_scores_and_gradients_are_those_of_the_whole_layer_at_the_cost_of_the_rows_that_are_read(
     tmp_path, family, checkpointing
 ):
-    made = engine(tmp_path, family, checkpointing=checkpointing)
+    score_engine = engine(tmp_path, family, checkpointing=checkpointing)
     batch = build(EXAMPLES, [0], Layout("tree"))
-    part, seen = last_layer(made).mlp, []
+    part, seen = last_layer(score_engine).mlp, []
     inside = next(child for child in part.children() if hasattr(child, "lora_A"))
-    handle = inside.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[-2]))
-    narrowed = gradients(made, batch)
+    handle = inside.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-2]))
+    narrowed = gradients(score_engine, batch)
     handle.remove()
     assert set(seen) == {len(batch.read_rows)} == {5}
     assert len(seen) == (2 if checkpointing else 1)
     del part.forward
-    whole = gradients(made, batch)
+    whole = gradients(score_engine, batch)
     assert all(
-        torch.allclose(one, other, rtol=1e-9, atol=1e-12)
-        for one, other in zip(narrowed, whole, strict=True)
+        torch.allclose(tensor, other, rtol=1e-9, atol=1e-12)
+        for tensor, other in zip(narrowed, whole, strict=True)
     )
 
 
 def test_a_plain_forward_and_a_copy_of_the_model_compute_every_row(tmp_path):
-    made = engine(tmp_path, "qwen2")
+    score_engine = engine(tmp_path, "qwen2")
     ids = torch.tensor([EXAMPLES[0].prompt])
-    before = made.model(input_ids=ids).logits
-    made.score(build(EXAMPLES, [0], Layout("tree")), Role.POLICY)
-    assert torch.equal(made.model(input_ids=ids).logits, before)
-    twin = copy.deepcopy(made.model)
-    last_layer(made).mlp.rows = torch.tensor([0])
+    before = score_engine.model(input_ids=ids).logits
+    score_engine.score(build(EXAMPLES, [0], Layout("tree")), Role.POLICY)
+    assert torch.equal(score_engine.model(input_ids=ids).logits, before)
+    twin = copy.deepcopy(score_engine.model)
+    last_layer(score_engine).mlp.rows = torch.tensor([0])
     assert torch.equal(twin(input_ids=ids).logits, before)
     assert (
         last_layer_skip._layers(twin.get_base_model())[-1].mlp.forward.args[0]
-        is not last_layer(made).mlp
+        is not last_layer(score_engine).mlp
     )
 
 

@@ -57,11 +57,11 @@ def test_refused_bases_say_what_to_do(base, tmp_path):
     with pytest.raises(ModelError, match=r"no config\.json"):
         load_base(str(tmp_path / "empty"))
     weights = base / "model.safetensors"
-    kept = weights.read_bytes()
+    content = weights.read_bytes()
     weights.write_bytes(b"junk" * 100)
     with pytest.raises(ModelError):
         load_base(str(base))
-    weights.write_bytes(kept[: len(kept) // 2])
+    weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(ModelError):
         load_base(str(base))
     weights.unlink()

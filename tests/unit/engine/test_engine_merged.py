@@ -112,9 +112,9 @@ def test_a_merged_sampler_draws_what_the_policy_draws(bpe):
     expected = plain.sample(prompts, 3, sampling)
     assert quick.sample(prompts, 3, sampling) != expected
     quick.sync()
-    found = quick.sample(prompts, 3, sampling)
-    assert [[one.ids for one in group] for group in found] == [
-        [one.ids for one in group] for group in expected
+    groups = quick.sample(prompts, 3, sampling)
+    assert [[rollout.ids for rollout in group] for group in groups] == [
+        [rollout.ids for rollout in group] for group in expected
     ]
 
 
@@ -129,13 +129,13 @@ def test_every_architecture_samples_from_its_own_distribution(family, bpe):
         GroupSampler(model, bpe()).sample(prompts, 2, Sampling(max_new_tokens=12, seed=2)),
         strict=True,
     ):
-        for one in group:
+        for rollout in group:
             with torch.no_grad():
-                rows = model(input_ids=torch.tensor([[*prompt, *one.ids]]), use_cache=False).logits[
-                    0, len(prompt) - 1 : -1
-                ]
-            expected = rows.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
-            torch.testing.assert_close(torch.tensor(one.logps), expected, atol=2e-5, rtol=0)
+                rows = model(
+                    input_ids=torch.tensor([[*prompt, *rollout.ids]]), use_cache=False
+                ).logits[0, len(prompt) - 1 : -1]
+            expected = rows.log_softmax(-1).gather(1, torch.tensor(rollout.ids)[:, None])[:, 0]
+            torch.testing.assert_close(torch.tensor(rollout.logps), expected, atol=2e-5, rtol=0)
 
 
 def test_a_model_whose_cache_fails_the_trial_is_recomputed_and_says_so(bpe, capsys):
@@ -148,9 +148,9 @@ def test_a_model_whose_cache_fails_the_trial_is_recomputed_and_says_so(bpe, caps
     plain = tf.LlamaForCausalLM(model.config).eval()
     plain.load_state_dict(model.state_dict())
     sampling = Sampling(max_new_tokens=6, seed=1)
-    found = GroupSampler(model, bpe()).sample([[3, 4], [5]], 2, sampling)
+    groups = GroupSampler(model, bpe()).sample([[3, 4], [5]], 2, sampling)
     assert "Decoding without a cache" in capsys.readouterr().err
     expected = GroupSampler(plain, bpe()).sample([[3, 4], [5]], 2, sampling)
-    assert [[one.ids for one in group] for group in found] == [
-        [one.ids for one in group] for group in expected
+    assert [[rollout.ids for rollout in group] for group in groups] == [
+        [rollout.ids for rollout in group] for group in expected
     ]

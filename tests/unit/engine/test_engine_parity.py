@@ -28,14 +28,14 @@ def engine_of(family, dtype=torch.float64):
 
 def scored(engine, examples, role=Role.POLICY, budget=10_000, grad=False):
     """Log-probabilities in the order of `examples`, however they were packed."""
-    found = {}
+    logps = {}
     for batch in plan(examples, budget, engine.layout):
         logp = engine.score(batch, role, grad=grad).logp
         for branch, part in enumerate(batch.branch_slices):
-            found.setdefault(batch.example_ids[int(batch.example_of[branch])], []).append(
+            logps.setdefault(batch.example_ids[int(batch.example_of[branch])], []).append(
                 logp[part]
             )
-    return torch.cat([part for at in range(len(examples)) for part in found[at]])
+    return torch.cat([part for number in range(len(examples)) for part in logps[number]])
 
 
 @pytest.mark.parametrize("family", TREE)
@@ -73,12 +73,12 @@ def test_gradients_equal_plain(family):
     engine.model.zero_grad()
     (scored(engine, PAIRS, grad=True) * weights).sum().backward()
     expected = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-    found = {name: p.grad for name, p in engine.model.named_parameters() if p.requires_grad}
-    assert expected.keys() == found.keys() and expected
+    gradients = {name: p.grad for name, p in engine.model.named_parameters() if p.requires_grad}
+    assert expected.keys() == gradients.keys() and expected
     trained = {name for name, grad in expected.items() if grad is not None}
-    assert trained == {name for name, grad in found.items() if grad is not None}
+    assert trained == {name for name, grad in gradients.items() if grad is not None}
     for name in trained:
-        gap = (found[name] - expected[name]).norm() / expected[name].norm().clamp_min(1e-6)
+        gap = (gradients[name] - expected[name]).norm() / expected[name].norm().clamp_min(1e-6)
         assert gap < 1e-4, (name, gap)
 
 
@@ -119,11 +119,11 @@ def test_a_sibling_and_a_neighbour_change_nothing(family):
         third,
     ]
     after = scored(engine, changed)
-    kept = [
+    positions = [
         *range(6),
         *range(len(before) - 4, len(before)),
     ]  # first's chosen branch and all of third
-    torch.testing.assert_close(after[kept], before[kept], atol=1e-12, rtol=0)
+    torch.testing.assert_close(after[positions], before[positions], atol=1e-12, rtol=0)
     assert (after[6:10] - before[6:10]).abs().max() > 1e-3
 
 
@@ -161,10 +161,10 @@ def test_bf16_stays_near_fp32_and_reference_pass_keeps_what_trains():
             parameter.data = parameter.data.bfloat16()
     engine = ScoreEngine(narrow)
     assert engine.fused_layers == 14 and engine.layout.kind == "tree"
-    found = scored(engine, PAIRS, grad=True)
-    assert found.dtype == torch.float32
-    assert (found - exact).abs().max() < 0.15
+    logps = scored(engine, PAIRS, grad=True)
+    assert logps.dtype == torch.float32
+    assert (logps - exact).abs().max() < 0.15
     scored(engine, PAIRS, Role.REF)
-    found.sum().backward()
+    logps.sum().backward()
     trained = [p for p in narrow.parameters() if p.requires_grad]
     assert trained and all(p.grad is not None and p.grad.dtype == torch.float32 for p in trained)

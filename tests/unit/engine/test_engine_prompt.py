@@ -245,8 +245,8 @@ def test_overflow_drops_the_oldest_turns_alike(bpe, room, turns, long):
         text.startswith("<|im_start|>system\nthe fox<|im_end|>\n<|im_start|>user\n")
         and "last<|im_end|>" in text
     )
-    kept = [number for number in range(turns) if f"answer {number}" in text]
-    assert kept == list(range(fitted.dropped_turns, turns))
+    turn_numbers = [number for number in range(turns) if f"answer {number}" in text]
+    assert turn_numbers == list(range(fitted.dropped_turns, turns))
     if fitted.dropped_turns:
         more = builder._rows(
             [_talk(turns)[0], *_talk(turns)[1 + 2 * (fitted.dropped_turns - 1) :]], targets, None

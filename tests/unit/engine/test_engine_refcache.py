@@ -32,8 +32,8 @@ def test_every_field_of_the_key_counts():
     branch = Branch((3, 4))
     keys = [branch_key(IDENTITY, (1, 2), branch)]
     keys += [
-        branch_key((*IDENTITY[:at], "other", *IDENTITY[at + 1 :]), (1, 2), branch)
-        for at in range(len(IDENTITY))
+        branch_key((*IDENTITY[:index], "other", *IDENTITY[index + 1 :]), (1, 2), branch)
+        for index in range(len(IDENTITY))
     ]
     keys += [branch_key(IDENTITY, (1, 5), branch), branch_key(IDENTITY, (1,), Branch((2, 3, 4)))]
     keys += [branch_key(IDENTITY, (1, 2), Branch((3, 5)))]
@@ -115,11 +115,11 @@ def test_fp64_and_empty_entries_survive(tmp_path):
     cache = RefCache(tmp_path / "ref.db")
     values = {b"a" * 32: torch.randn(7, dtype=torch.float64), b"b" * 32: torch.zeros(0)}
     cache.put(values)
-    found = cache.get({b"a" * 32: 7, b"b" * 32: 0, b"c" * 32: 1})
+    entries = cache.get({b"a" * 32: 7, b"b" * 32: 0, b"c" * 32: 1})
     assert (
-        torch.equal(found[b"a" * 32], values[b"a" * 32])
-        and found[b"b" * 32].shape == (0,)
-        and len(found) == 2
+        torch.equal(entries[b"a" * 32], values[b"a" * 32])
+        and entries[b"b" * 32].shape == (0,)
+        and len(entries) == 2
     )
 
 
@@ -154,9 +154,9 @@ def test_kill_9_leaves_whole_puts(tmp_path):
     cache = RefCache(path)
     for number in range(last + 1):
         keys = {bytes([1, number // 256, number % 256, part]) * 8: 50 for part in range(20)}
-        found = cache.get(keys)
-        assert len(found) == 20 and all(
-            torch.equal(values, torch.full((50,), float(number))) for values in found.values()
+        entries = cache.get(keys)
+        assert len(entries) == 20 and all(
+            torch.equal(values, torch.full((50,), float(number))) for values in entries.values()
         )
     stored = cache._query("SELECT count(*), 0, 0, x'' FROM logps")[0][0]
     assert stored % 20 == 0
@@ -171,9 +171,9 @@ def test_concurrent_writers_and_readers(tmp_path):
 
     def read():
         for _ in range(100):
-            found = cache.get({bytes([1, 0, 3, part]) * 8: 50 for part in range(20)})
-            if len(found) not in (0, 20):
-                problems.append(len(found))
+            entries = cache.get({bytes([1, 0, 3, part]) * 8: 50 for part in range(20)})
+            if len(entries) not in (0, 20):
+                problems.append(len(entries))
 
     threads = [threading.Thread(target=read) for _ in range(2)]
     [thread.start() for thread in threads]

@@ -48,22 +48,24 @@ def learned(engine, batch):
     return scores.logp.square().sum(), (scores.logp.detach(), threading.get_ident())
 
 
-def step(engine, made, budget=BUDGET):
+def step(engine, dataset, budget=BUDGET):
     """(log-probs in the order of the examples, the gradients, the threads that were at work)."""
     engine.zero_grad()
     logps, seen = {}, set()
-    for batch, (_, (logp, thread)) in engine.backward(made, budget, learned):
+    for batch, (_, (logp, thread)) in engine.backward(dataset, budget, learned):
         seen.add(thread)
         parts = [logp[part] for part in batch.branch_slices]
         logps |= {
-            (batch.example_ids[owner], place): parts[place]
-            for place, owner in enumerate(batch.example_of.tolist())
+            (batch.example_ids[owner], branch): parts[branch]
+            for branch, owner in enumerate(batch.example_of.tolist())
         }
-    flat = torch.cat([one.grad.flatten() for one in engine.trainable if one.grad is not None])
+    flat = torch.cat(
+        [parameter.grad.flatten() for parameter in engine.trainable if parameter.grad is not None]
+    )
     return torch.cat([logps[key] for key in sorted(logps)]), flat, seen
 
 
-def alone(engine, made, budget=BUDGET):
+def alone(engine, dataset, budget=BUDGET):
     """The same batches, one after the other."""
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -74,7 +76,7 @@ def alone(engine, made, budget=BUDGET):
             return replace(batches, threads=1, alone=batches.alone + batches.parallel, parallel=[])
 
         patch.setattr(ScoreEngine, "_plan", one_by_one)
-        return step(engine, made, budget)
+        return step(engine, dataset, budget)
 
 
 @pytest.mark.parametrize("family", [*TREE, *PADDED])
@@ -85,10 +87,10 @@ def test_they_give_what_they_give_one_after_the_other(family):
     engine = ScoreEngine(
         adapted(config, torch.float32 if family == "gpt-oss" else torch.float64, targets=targets)
     )
-    made = examples()
-    logps, gradients, seen = step(engine, made)
-    wanted, slopes, one = alone(engine, made)
-    assert len(seen) > 1 and len(one) == 1
+    dataset = examples()
+    logps, gradients, seen = step(engine, dataset)
+    wanted, slopes, threads = alone(engine, dataset)
+    assert len(seen) > 1 and len(threads) == 1
     torch.testing.assert_close(logps, wanted, atol=1e-10 if exact else 1e-4, rtol=0)
     torch.testing.assert_close(
         gradients, slopes, atol=1e-8 if exact else 1e-3, rtol=1e-9 if exact else 1e-3
@@ -97,11 +99,11 @@ def test_they_give_what_they_give_one_after_the_other(family):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_which_thread_computes_what_decides_nothing(dtype):
-    engine, made = ScoreEngine(adapted(TREE["qwen2"], dtype)), examples(40)
-    first = step(engine, made)
+    engine, dataset = ScoreEngine(adapted(TREE["qwen2"], dtype)), examples(40)
+    first = step(engine, dataset)
     assert len(first[2]) > 1
     for _ in range(5):
-        again = step(engine, made)
+        again = step(engine, dataset)
         assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
 
 
@@ -112,15 +114,15 @@ def test_narrow_products_of_one_thread_leave_rotations_of_another_alone():
     config = TREE["qwen2"]()
     config.max_position_embeddings = 1024
     engine = ScoreEngine(adapted(lambda: config, torch.bfloat16))
-    made = examples(24, longest=700)
+    dataset = examples(24, longest=700)
     torch.set_num_threads(2)
-    beside, single = step(engine, made, 1600), alone(engine, made, 1600)
+    beside, single = step(engine, dataset, 1600), alone(engine, dataset, 1600)
     torch.set_num_threads(1)
-    for place in range(2):
+    for index in range(2):
         assert (
             float(
-                (beside[place].float() - single[place].float()).norm()
-                / single[place].float().norm()
+                (beside[index].float() - single[index].float()).norm()
+                / single[index].float().norm()
             )
             < 0.02
         )
@@ -152,23 +154,23 @@ def test_threads_are_in_narrow_products_or_elsewhere_and_never_both():
                     note("narrow", -1)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join(60)
-    assert not mixed and not any(one.is_alive() for one in threads)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not mixed and not any(thread.is_alive() for thread in threads)
     assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
 
 
 def test_replicas_see_what_changes():
     """Weights that an optimiser moves, another role, activations computed twice, another number of
     threads."""
-    engine, made = ScoreEngine(adapted(TREE["llama"])), examples()
-    before = step(engine, made)
+    engine, dataset = ScoreEngine(adapted(TREE["llama"])), examples()
+    before = step(engine, dataset)
     with torch.no_grad():
-        for one in engine.trainable:
-            one.add_(torch.randn_like(one) * 0.05)
-    moved = step(engine, made)
+        for parameter in engine.trainable:
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    moved = step(engine, dataset)
     assert (moved[0] - before[0]).abs().max() > 1e-3
     for change in (
         lambda: engine.add(Role.CRITIC, RoleModel("default", torch.nn.Linear(32, 1).double())),
@@ -176,62 +178,64 @@ def test_replicas_see_what_changes():
         lambda: torch.set_num_threads(2),
     ):
         change()
-        again = step(engine, made)
+        again = step(engine, dataset)
         torch.testing.assert_close(again[0], moved[0], atol=1e-10, rtol=0)
         torch.testing.assert_close(again[1], moved[1], atol=1e-8, rtol=1e-9)
     values = [
-        found
-        for _, found in engine.map_batches(
-            made,
+        value
+        for _, value in engine.map_batches(
+            dataset,
             BUDGET,
-            lambda own, batch: own.score(batch, Role.CRITIC, frozenset({"value"})).value,
+            lambda replica, batch: replica.score(batch, Role.CRITIC, frozenset({"value"})).value,
         )
     ]
-    assert sum(len(one) for one in values) == len(moved[0])
+    assert sum(len(value) for value in values) == len(moved[0])
 
 
 def test_a_gradient_that_is_switched_off_is_none():
-    engine, made = ScoreEngine(adapted(TREE["qwen2"])), examples()
-    whole = step(engine, made)[1]
+    engine, dataset = ScoreEngine(adapted(TREE["qwen2"])), examples()
+    whole = step(engine, dataset)[1]
     first, *rest = engine.trainable
     first.requires_grad_(False)
     assert len(engine.trainable) == len(rest)
-    torch.testing.assert_close(step(engine, made)[1], whole[first.numel() :], atol=1e-8, rtol=1e-9)
+    torch.testing.assert_close(
+        step(engine, dataset)[1], whole[first.numel() :], atol=1e-8, rtol=1e-9
+    )
     assert first.grad is None
 
 
 def test_the_first_error_ends_all_and_the_engine_goes_on():
-    engine, made = ScoreEngine(adapted(TREE["qwen2"])), examples(40)
+    engine, dataset = ScoreEngine(adapted(TREE["qwen2"])), examples(40)
     running, lock = [0], threading.Lock()
 
-    def work(own, batch):
+    def work(replica, batch):
         with lock:
             running[0] += 1
         try:
             if 7 in batch.example_ids:
                 raise torch.OutOfMemoryError("out of memory")
-            return learned(own, batch)
+            return learned(replica, batch)
         finally:
             with lock:
                 running[0] -= 1
 
     with pytest.raises(torch.OutOfMemoryError):
-        list(engine.map_batches(made, BUDGET, work))
+        list(engine.map_batches(dataset, BUDGET, work))
     assert running == [0]
-    wanted = alone(engine, made)
-    torch.testing.assert_close(step(engine, made)[1], wanted[1], atol=1e-8, rtol=1e-9)
+    wanted = alone(engine, dataset)
+    torch.testing.assert_close(step(engine, dataset)[1], wanted[1], atol=1e-8, rtol=1e-9)
 
 
 def test_one_who_stops_looking_waits_for_what_is_under_way():
-    engine, made = ScoreEngine(adapted(TREE["qwen2"])), examples(40)
+    engine, dataset = ScoreEngine(adapted(TREE["qwen2"])), examples(40)
     under_way = []
 
-    def work(own, batch):
+    def work(replica, batch):
         under_way.append(1)
         time.sleep(0.02)
         under_way.pop()
 
-    results = engine.map_batches(made, BUDGET, work)
+    results = engine.map_batches(dataset, BUDGET, work)
     next(results)
     results.close()
     assert not under_way
@@ -240,30 +244,34 @@ def test_one_who_stops_looking_waits_for_what_is_under_way():
 def test_no_more_tokens_at_once_than_the_budget_says():
     """One example that is larger than the budget is computed alone, with every thread."""
     engine = ScoreEngine(adapted(TREE["qwen2"]))
-    huge = Example(tuple(2 + at % 50 for at in range(200)), (Branch((5, 6)),), "huge")
-    made = [*examples(30), huge]
+    huge = Example(tuple(2 + number % 50 for number in range(200)), (Branch((5, 6)),), "huge")
+    dataset = [*examples(30), huge]
     rows, most, lock = [0], [0], threading.Lock()
 
-    def work(own, batch):
+    def work(replica, batch):
         with lock:
             rows[0] += batch.n_rows
             most[0] = max(most[0], rows[0])
             if batch.n_rows * 3 > BUDGET:
-                assert rows[0] == batch.n_rows and own is engine and torch.get_num_threads() == 3
+                assert (
+                    rows[0] == batch.n_rows and replica is engine and torch.get_num_threads() == 3
+                )
             else:
-                assert own is not engine and torch.get_num_threads() == 1
+                assert replica is not engine and torch.get_num_threads() == 1
         time.sleep(0.002)
         with lock:
             rows[0] -= batch.n_rows
 
     seen = [
-        place for batch, _ in engine.map_batches(made, BUDGET, work) for place in batch.example_ids
+        example_id
+        for batch, _ in engine.map_batches(dataset, BUDGET, work)
+        for example_id in batch.example_ids
     ]
-    assert sorted(seen) == list(range(len(made)))
-    assert most[0] == engine.peak_rows(made, BUDGET) == 202
+    assert sorted(seen) == list(range(len(dataset)))
+    assert most[0] == engine.peak_rows(dataset, BUDGET) == 202
     most[0] = 0
-    list(engine.map_batches(made[:-1], BUDGET, work))
-    assert 0 < most[0] <= engine.peak_rows(made[:-1], BUDGET) <= BUDGET
+    list(engine.map_batches(dataset[:-1], BUDGET, work))
+    assert 0 < most[0] <= engine.peak_rows(dataset[:-1], BUDGET) <= BUDGET
 
 
 def test_what_costs_a_thread_more_than_activations_is_computed_alone():

@@ -37,11 +37,11 @@ def test_the_frozen_head_is_the_plain_one(bias, scale, softcap, temperature, mon
     torch.manual_seed(0)
     module = torch.nn.Linear(16, 1000, bias=bias).double().requires_grad_(False)
     module.weight.mul_(8)
-    known, targets = Head(module, scale, softcap), torch.randint(0, 1000, (37,))
+    output_head, targets = Head(module, scale, softcap), torch.randint(0, 1000, (37,))
     left = torch.randn(37, 16, dtype=torch.float64, requires_grad=True)
     right = left.detach().clone().requires_grad_()
-    logp, entropy = score_targets(known, left, targets, temperature, 10, True)
-    logs = (known.finish(module(right)) / temperature).log_softmax(-1)
+    logp, entropy = score_targets(output_head, left, targets, temperature, 10, True)
+    logs = (output_head.finish(module(right)) / temperature).log_softmax(-1)
     torch.testing.assert_close(logp, logs.gather(1, targets[:, None])[:, 0], atol=1e-12, rtol=0)
     torch.testing.assert_close(entropy, -(logs.exp() * logs).sum(-1), atol=1e-10, rtol=0)
     weights = torch.randn(37, dtype=torch.float64)
@@ -49,7 +49,7 @@ def test_the_frozen_head_is_the_plain_one(bias, scale, softcap, temperature, mon
     (logs.gather(1, targets[:, None])[:, 0] * weights).sum().backward()
     torch.testing.assert_close(left.grad, right.grad, atol=1e-12, rtol=1e-9)
     module.requires_grad_(True)
-    again, spread = score_targets(known, left, targets, temperature, 10, True)
+    again, spread = score_targets(output_head, left, targets, temperature, 10, True)
     torch.testing.assert_close(again, logp, atol=1e-12, rtol=0)
     torch.testing.assert_close(spread, entropy, atol=1e-10, rtol=0)
     (again * weights).sum().backward()
@@ -79,20 +79,20 @@ def test_an_adapted_head_and_a_trained_head_take_the_recomputed_road():
     torch.testing.assert_close(logp, expected, atol=1e-9, rtol=0)
     logp.sum().backward()
     expected.sum().backward()
-    theirs = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     grads = {name: p.grad for name, p in engine.model.named_parameters() if p.grad is not None}
     assert any("lm_head" in name for name in grads)
     for name, grad in grads.items():
-        torch.testing.assert_close(grad, theirs[name].grad, atol=1e-9, rtol=1e-6)
+        torch.testing.assert_close(grad, parameters[name].grad, atol=1e-9, rtol=1e-6)
 
 
 class TwiceQwen(tf.Qwen2ForCausalLM):
     """A head that no configuration describes."""
 
     def forward(self, *args, **kwargs):
-        found = super().forward(*args, **kwargs)
-        found.logits = found.logits * 2
-        return found
+        output = super().forward(*args, **kwargs)
+        output.logits = output.logits * 2
+        return output
 
 
 def test_an_unknown_head_is_left_to_the_model():
@@ -115,7 +115,7 @@ class LeakyQwen(tf.Qwen2ForCausalLM):
     def __init__(self, config):
         super().__init__(config)
         self.model.layers[0].mlp.register_forward_hook(
-            lambda module, given, found: found + found.roll(1, dims=1) * 0.1
+            lambda module, args, output: output + output.roll(1, dims=1) * 0.1
         )
 
 
@@ -156,8 +156,8 @@ def test_prompt_learning_takes_padded_rows_and_is_right():
     logs = model(input_ids=ids).logits[0, 3:].log_softmax(-1)
     expected = torch.stack(
         [
-            logs[len(example.prompt) + at - 1, token]
-            for at, token in enumerate(example.branches[0].ids)
+            logs[len(example.prompt) + offset - 1, token]
+            for offset, token in enumerate(example.branches[0].ids)
         ]
     )
     torch.testing.assert_close(logp[:6], expected, atol=1e-9, rtol=0)
@@ -165,8 +165,8 @@ def test_prompt_learning_takes_padded_rows_and_is_right():
     base = inner(input_ids=ids).logits[0].log_softmax(-1)
     wanted = torch.stack(
         [
-            base[len(example.prompt) + at - 1, token]
-            for at, token in enumerate(example.branches[0].ids)
+            base[len(example.prompt) + offset - 1, token]
+            for offset, token in enumerate(example.branches[0].ids)
         ]
     )
     torch.testing.assert_close(reference[:6], wanted, atol=1e-9, rtol=0)
@@ -192,11 +192,11 @@ def test_fused_lora_is_pefts_arithmetic(family):
     model = adapted(TREE[family])
     left, right = copy.deepcopy(model), copy.deepcopy(model)
     slow, expected = _policy(left, fused_lora=False)
-    fast, found = _policy(right)
+    fast, logp = _policy(right)
     assert (slow.fused_layers, fast.fused_layers) == (0, 14 if family == "qwen2" else 8)
-    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
+    torch.testing.assert_close(logp, expected, atol=1e-11, rtol=0)
     expected.sum().backward()
-    found.sum().backward()
+    logp.sum().backward()
     for (name, p), (_, q) in zip(left.named_parameters(), right.named_parameters(), strict=True):
         if p.grad is not None:
             torch.testing.assert_close(q.grad, p.grad, atol=1e-11, rtol=1e-8, msg=name)
@@ -279,22 +279,24 @@ def test_dropout_is_off_and_wrong_batches_are_refused():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_explicit_and_flash_attention_agree_and_so_do_their_gradients(dtype):
     torch.manual_seed(0)
-    given = [
+    inputs = [
         torch.randn(1, heads, length, 16, dtype=dtype, requires_grad=True)
         for heads, length in ((4, 9), (2, 14), (2, 14))
     ]
-    exact = [part.detach().double().requires_grad_() for part in given]
-    bias = attention.causal_bias(5, 9, 6, given[0])
+    exact = [part.detach().double().requires_grad_() for part in inputs]
+    bias = attention.causal_bias(5, 9, 6, inputs[0])
     flash = attention.attend_run(*exact, bias.double(), 0.3, None)
-    explicit = attention.explicit_attention(*given, bias, 0.3)
+    explicit = attention.explicit_attention(*inputs, bias, 0.3)
     atol = 1e-12 if dtype == torch.float64 else 3e-2
     torch.testing.assert_close(explicit.double(), flash, atol=atol, rtol=0)
     slope = torch.randn(flash.shape, dtype=dtype)
     flash.backward(slope.double())
     explicit.backward(slope)
-    for ours, theirs in zip(given, exact, strict=True):
-        torch.testing.assert_close(ours.grad.double(), theirs.grad, atol=2 * atol, rtol=atol)
-    assert bias[0].tolist() == [0.0 if 0 <= 5 - at < 6 else -math.inf for at in range(14)]
+    for tensor, reference in zip(inputs, exact, strict=True):
+        torch.testing.assert_close(tensor.grad.double(), reference.grad, atol=2 * atol, rtol=atol)
+    assert bias[0].tolist() == [
+        0.0 if 0 <= 5 - position < 6 else -math.inf for position in range(14)
+    ]
 
 
 def test_a_forward_pass_keeps_no_attention_shares():
@@ -302,12 +304,14 @@ def test_a_forward_pass_keeps_no_attention_shares():
         torch.randn(1, heads, 9, 16, dtype=torch.bfloat16, requires_grad=True)
         for heads in (4, 2, 2)
     )
-    kept = []
+    shapes = []
     with torch.autograd.graph.saved_tensors_hooks(
-        lambda part: kept.append(part.shape) or part, lambda part: part
+        lambda part: shapes.append(part.shape) or part, lambda part: part
     ):
         attention.explicit_attention(q, k, v, None, None)
-    assert kept and not any(shape[-1] == 9 and shape.numel() >= 4 * 9 * 9 for shape in kept), kept
+    assert shapes and not any(shape[-1] == 9 and shape.numel() >= 4 * 9 * 9 for shape in shapes), (
+        shapes
+    )
 
 
 def test_long_bf16_rows_leave_the_explicit_road(monkeypatch):
@@ -326,8 +330,8 @@ def _by_itself(model, prompt, branch):
         .logits[0, len(prompt) - 1 : -1]
         .log_softmax(-1)
     )
-    found = logs.gather(1, torch.tensor(branch.ids)[:, None])[:, 0]
-    return found[branch.targets]
+    logp = logs.gather(1, torch.tensor(branch.ids)[:, None])[:, 0]
+    return logp[branch.targets]
 
 
 def test_a_moe_router_and_mixed_windows_pass_the_trial():
@@ -340,8 +344,8 @@ def test_a_moe_router_and_mixed_windows_pass_the_trial():
         assert engine.layout.kind == "tree"
         for example in PAIRS:
             with torch.no_grad():
-                found = engine.score(build([example], [0], engine.layout), Role.POLICY).logp
+                logp = engine.score(build([example], [0], engine.layout), Role.POLICY).logp
                 alone = torch.cat(
                     [_by_itself(model, example.prompt, branch) for branch in example.branches]
                 )
-            assert (found - alone).abs().max() < 1e-4
+            assert (logp - alone).abs().max() < 1e-4

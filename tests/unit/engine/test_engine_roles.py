@@ -61,9 +61,9 @@ def scalars(model, head, exact):
             hidden = model(
                 input_ids=torch.tensor([example.prompt + branch.ids]), output_hidden_states=True
             ).hidden_states[-1][0]
-            found = torch.nn.functional.linear(hidden, head.weight, head.bias)[:, 0]
-            values += [found[len(example.prompt) + at - 1] for at in branch.targets]
-            lasts.append(found[-1])
+            outputs = torch.nn.functional.linear(hidden, head.weight, head.bias)[:, 0]
+            values += [outputs[len(example.prompt) + offset - 1] for offset in branch.targets]
+            lasts.append(outputs[-1])
     return torch.stack(values), torch.stack(lasts)
 
 
@@ -112,13 +112,13 @@ def test_every_role_is_the_plain_computation_of_its_own_adapter(family, dtype, a
 def test_a_gradient_reaches_only_its_own_role_and_nothing_else_changes(checkpointing):
     engine, _, _ = with_roles("qwen2-sliding", checkpointing=checkpointing)
     batch = build(PAIRS, range(len(PAIRS)), engine.layout)
-    own = {role: engine.parameters_of(role) for role in ADAPTERS}
+    parameters = {role: engine.parameters_of(role) for role in ADAPTERS}
     assert (
-        own[Role.REF] == []
-        and len(own[Role.POLICY]) == len(own[Role.REWARD]) - 1 == 28
-        and len(own[Role.CRITIC]) == 8 + 2
+        parameters[Role.REF] == []
+        and len(parameters[Role.POLICY]) == len(parameters[Role.REWARD]) - 1 == 28
+        and len(parameters[Role.CRITIC]) == 8 + 2
     )
-    for parameter in own[Role.CRITIC]:
+    for parameter in parameters[Role.CRITIC]:
         parameter.requires_grad_(True)
     before = [parameter.requires_grad for parameter in engine.model.parameters()]
     value = engine.score(batch, Role.CRITIC, frozenset({"value"}), grad=True).value
@@ -129,7 +129,7 @@ def test_a_gradient_reaches_only_its_own_role_and_nothing_else_changes(checkpoin
         value.square().sum() + policy.sum()
     ).backward()  # with checkpointing both are computed again here, each under its own adapter
     assert [parameter.requires_grad for parameter in engine.model.parameters()] == before
-    assert all(parameter.grad is None for parameter in own[Role.REWARD])
+    assert all(parameter.grad is None for parameter in parameters[Role.REWARD])
     for role, loss in (
         (Role.CRITIC, lambda s: s.value.square().sum()),
         (Role.POLICY, lambda s: s.logp.sum()),
@@ -142,8 +142,8 @@ def test_a_gradient_reaches_only_its_own_role_and_nothing_else_changes(checkpoin
                 batch, role, frozenset({"value" if role is Role.CRITIC else "logp"}), grad=True
             )
         ).backward()
-        for found, expected in zip(own[role], alone.parameters_of(role), strict=True):
-            torch.testing.assert_close(found.grad, expected.grad, atol=1e-12, rtol=1e-9)
+        for parameter, expected in zip(parameters[role], alone.parameters_of(role), strict=True):
+            torch.testing.assert_close(parameter.grad, expected.grad, atol=1e-12, rtol=1e-9)
 
 
 def test_the_fused_layers_serve_every_adapter():
@@ -152,9 +152,9 @@ def test_the_fused_layers_serve_every_adapter():
     assert (slow.fused_layers, fast.fused_layers) == (0, 14)
     batch = build(PAIRS, range(len(PAIRS)), fast.layout)
     for role in (Role.CRITIC, Role.REWARD):
-        expected, found = slow.score(batch, role, BOTH), fast.score(batch, role, BOTH)
-        torch.testing.assert_close(found.value, expected.value, atol=1e-11, rtol=0)
-        torch.testing.assert_close(found.last, expected.last, atol=1e-11, rtol=0)
+        expected, scores = slow.score(batch, role, BOTH), fast.score(batch, role, BOTH)
+        torch.testing.assert_close(scores.value, expected.value, atol=1e-11, rtol=0)
+        torch.testing.assert_close(scores.last, expected.last, atol=1e-11, rtol=0)
 
 
 def test_values_and_log_probabilities_come_from_one_pass(monkeypatch):
@@ -163,10 +163,11 @@ def test_values_and_log_probabilities_come_from_one_pass(monkeypatch):
     engine, _, _ = with_roles("qwen2")
     batch, passes = build(PAIRS, range(len(PAIRS)), engine.layout), []
     run = score.tree_hidden
-    monkeypatch.setattr(score, "tree_hidden", lambda *given: passes.append(1) or run(*given))
+    monkeypatch.setattr(score, "tree_hidden", lambda *args: passes.append(1) or run(*args))
     scores = engine.score(batch, Role.CRITIC, frozenset({"logp", "entropy", "value", "last"}))
     assert len(passes) == 1 and all(
-        len(one) == len(batch.target_ids) for one in (scores.logp, scores.entropy, scores.value)
+        len(tensor) == len(batch.target_ids)
+        for tensor in (scores.logp, scores.entropy, scores.value)
     )
     monkeypatch.setattr(score, "score_targets", None)
     assert len(engine.score(batch, Role.CRITIC, BOTH).last) == batch.n_branches

@@ -37,8 +37,8 @@ def some_prompts(count, seed=0, longest=40):
 def greedy(model, tokenizer, prompts, stops, limit, rows, advance=None) -> list[Rollout]:
     sampling = Sampling(max_new_tokens=limit, temperature=0.0, stop_ids=tuple(stops))
     return [
-        one
-        for (one,) in GroupSampler(model, tokenizer, rows=rows).sample(
+        rollout
+        for (rollout,) in GroupSampler(model, tokenizer, rows=rows).sample(
             prompts, 1, sampling, advance=advance
         )
     ]
@@ -53,7 +53,7 @@ def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, fami
     batched = greedy(model, tokenizer, prompts, stops, 20, 5)
     assert batched == greedy(model, tokenizer, prompts, stops, 20, 1)
     assert batched == greedy(model, tokenizer, prompts, stops, 20, 13)
-    for prompt, found in zip(prompts, batched, strict=True):
+    for prompt, rollout in zip(prompts, batched, strict=True):
         with torch.no_grad():
             out = model.generate(
                 torch.tensor([prompt]),
@@ -63,10 +63,12 @@ def test_greedy_padded_batches_equal_single_rows_and_hugging_face(tmp_path, fami
                 eos_token_id=sorted(stops),
                 pad_token_id=0,
             )[0, len(prompt) :].tolist()
-        assert list(found.ids) == out
+        assert list(rollout.ids) == out
         ended = out[-1] in stops
-        assert found.finish == ("stop" if ended else "length")
-        assert found.text == tokenizer.decode(out[:-1] if ended else out, skip_special_tokens=True)
+        assert rollout.finish == ("stop" if ended else "length")
+        assert rollout.text == tokenizer.decode(
+            out[:-1] if ended else out, skip_special_tokens=True
+        )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_what_all_prompts_open_with_is_computed_once_unless_a_window_would_count
     sampler.sample(prompts, 1, Sampling(max_new_tokens=1, temperature=0.0))
     seen = []
     language_model(model).register_forward_pre_hook(
-        lambda _, args, given: seen.append(given["input_ids"].numel()), with_kwargs=True
+        lambda _, args, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
     sampler.sample(prompts, 1, Sampling(max_new_tokens=1, temperature=0.0))
     assert sum(seen) == expected
@@ -93,31 +95,31 @@ def test_rows_end_at_different_steps_and_keep_their_own_text(tmp_path):
     model, tokenizer = load(tmp_path)
     prompts = some_prompts(40, seed=2)
     free = greedy(model, tokenizer, prompts, set(), 12, 8)
-    assert all(one.finish == "length" and len(one.ids) == 12 for one in free)
-    stops = {token for one in free for token in one.ids[3:9:3]}
+    assert all(rollout.finish == "length" and len(rollout.ids) == 12 for rollout in free)
+    stops = {token for rollout in free for token in rollout.ids[3:9:3]}
     cut = greedy(model, tokenizer, prompts, stops, 12, 8)
-    assert len({len(one.ids) for one in cut}) > 3
+    assert len({len(rollout.ids) for rollout in cut}) > 3
     for whole, part in zip(free, cut, strict=True):
-        first = next((at + 1 for at, token in enumerate(whole.ids) if token in stops), None)
+        first = next((index + 1 for index, token in enumerate(whole.ids) if token in stops), None)
         assert part.ids == whole.ids[:first]
         assert part.finish == ("length" if first is None else "stop")
 
 
 def test_equal_prompts_are_answered_once_by_greedy_and_order_is_kept(tmp_path):
     model, tokenizer = load(tmp_path)
-    one, other = some_prompts(2)
+    prompt, other = some_prompts(2)
     seen = []
-    found = greedy(
+    rollouts = greedy(
         model,
         tokenizer,
-        [one, other, one],
+        [prompt, other, prompt],
         set(),
         5,
         4,
         lambda steps=1, note="": seen.append(steps),
     )
-    assert found[0] == found[2] != found[1]
-    assert found[0].logps is None
+    assert rollouts[0] == rollouts[2] != rollouts[1]
+    assert rollouts[0].logps is None
     assert sum(seen) == 2
 
 
@@ -125,15 +127,15 @@ def test_every_prompt_gets_what_the_context_has_room_for_whatever_its_batch(tmp_
     model, tokenizer = load(tmp_path, "gpt2", n_positions=32)
     prompts = [[12], [11] * 30, [11] * 32, [11] * 40]
     for rows in (1, 8):
-        found = greedy(model, tokenizer, prompts, set(), 10, rows)
-        assert [len(one.ids) for one in found] == [10, 2, 0, 0]
-        assert (found[2].finish, found[2].text) == ("length", "")
+        rollouts = greedy(model, tokenizer, prompts, set(), 10, rows)
+        assert [len(rollout.ids) for rollout in rollouts] == [10, 2, 0, 0]
+        assert (rollouts[2].finish, rollouts[2].text) == ("length", "")
 
 
 def test_a_row_that_has_ended_at_the_end_of_the_context_stops_no_other(tmp_path):
     model, tokenizer = load(tmp_path, "gpt2", n_positions=32)
-    found = greedy(model, tokenizer, [[11] * 30, *([[12]] * 8)], set(), 10, 16)
-    assert [len(one.ids) for one in found] == [2, *[10] * 8]
+    rollouts = greedy(model, tokenizer, [[11] * 30, *([[12]] * 8)], set(), 10, 16)
+    assert [len(rollout.ids) for rollout in rollouts] == [2, *[10] * 8]
 
 
 def test_soft_capping_keeps_its_cache_once_the_engine_is_there(tmp_path):
@@ -151,8 +153,8 @@ def test_soft_capping_keeps_its_cache_once_the_engine_is_there(tmp_path):
     plain = greedy(model, tokenizer, prompts, set(), 8, 4)
     ScoreEngine(model)
     assert decode.choose(model.eval())[1] == ""
-    assert [one.ids for one in greedy(model, tokenizer, prompts, set(), 8, 4)] == [
-        one.ids for one in plain
+    assert [rollout.ids for rollout in greedy(model, tokenizer, prompts, set(), 8, 4)] == [
+        rollout.ids for rollout in plain
     ]
 
 
@@ -184,32 +186,34 @@ def test_sampled_tokens_keep_their_log_probability(tmp_path, family):
     for prompt, group in zip(
         prompts, GroupSampler(model, tokenizer).sample(prompts, 3, sampling), strict=True
     ):
-        for one in group:
-            expected = plain_logps(model, prompt, one.ids, 0.7)
+        for rollout in group:
+            expected = plain_logps(model, prompt, rollout.ids, 0.7)
             torch.testing.assert_close(
-                torch.tensor(one.logps).double(), expected, atol=2e-5, rtol=0
+                torch.tensor(rollout.logps).double(), expected, atol=2e-5, rtol=0
             )
 
 
 def test_an_answer_depends_on_seed_prompt_and_number_only(tmp_path):
     model, tokenizer = load(tmp_path)
     model.double()  # rounding between batches of other shapes is then far below any border
-    one, two, three = some_prompts(3, seed=4)
+    first, second, third = some_prompts(3, seed=4)
     sampling = Sampling(max_new_tokens=16, stop_ids=(17, 41), seed=11)
 
-    def ids(prompts, n, rows=64, given=sampling):
+    def ids(prompts, n, rows=64, sampling=sampling):
         return [
-            [one.ids for one in group]
-            for group in GroupSampler(model, tokenizer, rows=rows).sample(prompts, n, given)
+            [rollout.ids for rollout in group]
+            for group in GroupSampler(model, tokenizer, rows=rows).sample(prompts, n, sampling)
         ]
 
-    whole = ids([one, two, three], 4)
-    assert whole == ids([one, two, three], 4)
-    assert ids([three, one], 2) == [whole[2][:2], whole[0][:2]]
-    assert ids([one, two, three], 4, rows=1) == whole
-    assert ids([two, one, two], 2)[0] + ids([two, one, two], 2)[2] == whole[1]
+    whole = ids([first, second, third], 4)
+    assert whole == ids([first, second, third], 4)
+    assert ids([third, first], 2) == [whole[2][:2], whole[0][:2]]
+    assert ids([first, second, third], 4, rows=1) == whole
+    assert ids([second, first, second], 2)[0] + ids([second, first, second], 2)[2] == whole[1]
     assert len({answer for group in whole for answer in group}) == 12
-    other = ids([one, two, three], 4, given=Sampling(max_new_tokens=16, stop_ids=(17, 41), seed=12))
+    other = ids(
+        [first, second, third], 4, sampling=Sampling(max_new_tokens=16, stop_ids=(17, 41), seed=12)
+    )
     assert not {answer for group in whole for answer in group} & {
         answer for group in other for answer in group
     }
@@ -225,7 +229,7 @@ def test_frequencies_are_the_models_probabilities(tmp_path):
             [prompt], n, Sampling(max_new_tokens=1, temperature=temperature)
         )
         counts = torch.bincount(
-            torch.tensor([one.ids[0] for one in group]), minlength=len(logits)
+            torch.tensor([rollout.ids[0] for rollout in group]), minlength=len(logits)
         ).double()
         expected = (logits.double() / temperature).softmax(-1) * n
         common = expected >= 5
@@ -246,22 +250,23 @@ def test_top_k_and_top_p_keep_what_hugging_face_keeps(tmp_path):
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt])).logits[:, -1]
     for k, p in ((5, 1.0), (0, 0.3), (0, 1e-9), (9, 0.6)):
-        kept = TemperatureLogitsWarper(0.8)(None, logits)
-        kept = TopKLogitsWarper(k)(None, kept) if k else kept
-        kept = TopPLogitsWarper(p)(None, kept) if p < 1 else kept
+        reference = TemperatureLogitsWarper(0.8)(None, logits)
+        reference = TopKLogitsWarper(k)(None, reference) if k else reference
+        reference = TopPLogitsWarper(p)(None, reference) if p < 1 else reference
         (group,) = GroupSampler(model, tokenizer).sample(
             [prompt], 1500, Sampling(max_new_tokens=1, temperature=0.8, top_k=k, top_p=p)
         )
-        likely = kept.softmax(-1)[0] > 0.005
-        seen = {one.ids[0] for one in group}
+        likely = reference.softmax(-1)[0] > 0.005
+        seen = {rollout.ids[0] for rollout in group}
         assert (
             set(likely.nonzero()[:, 0].tolist())
             <= seen
-            <= set(kept[0].isfinite().nonzero()[:, 0].tolist())
+            <= set(reference[0].isfinite().nonzero()[:, 0].tolist())
         )
         whole = (logits[0].double() / 0.8).log_softmax(-1)
         assert all(
-            one.logps[0] == pytest.approx(float(whole[one.ids[0]]), abs=1e-5) for one in group
+            rollout.logps[0] == pytest.approx(float(whole[rollout.ids[0]]), abs=1e-5)
+            for rollout in group
         )
 
 
@@ -269,55 +274,64 @@ def test_a_stop_text_ends_the_answer_wherever_tokens_begin(tmp_path):
     model, tokenizer = load(tmp_path)
     prompts = some_prompts(6, seed=5)
     free = [
-        one
-        for (one,) in GroupSampler(model, tokenizer).sample(prompts, 1, Sampling(max_new_tokens=24))
+        rollout
+        for (rollout,) in GroupSampler(model, tokenizer).sample(
+            prompts, 1, Sampling(max_new_tokens=24)
+        )
     ]
-    stops = tuple(one.text[len(one.text) // 2 : len(one.text) // 2 + 3] for one in free)
-    found = [
-        one
-        for (one,) in GroupSampler(model, tokenizer).sample(
+    stops = tuple(
+        rollout.text[len(rollout.text) // 2 : len(rollout.text) // 2 + 3] for rollout in free
+    )
+    rollouts = [
+        rollout
+        for (rollout,) in GroupSampler(model, tokenizer).sample(
             prompts, 1, Sampling(max_new_tokens=24, stop=stops)
         )
     ]
-    for whole, part in zip(free, found, strict=True):
+    for whole, part in zip(free, rollouts, strict=True):
         texts = [
             tokenizer.decode(whole.ids[:count], skip_special_tokens=True) for count in range(1, 25)
         ]
-        count = next(at for at, text in enumerate(texts, 1) if any(stop in text for stop in stops))
+        count = next(
+            length for length, text in enumerate(texts, 1) if any(stop in text for stop in stops)
+        )
         assert part.ids == whole.ids[:count]
         assert part.logps == pytest.approx(whole.logps[:count], abs=1e-4)
         assert part.finish == "stop"
         assert part.text == min(
             (texts[count - 1].split(stop)[0] for stop in stops if stop in texts[count - 1]), key=len
         )
-    assert any(len(one.ids) > 1 for one in found)
+    assert any(len(rollout.ids) > 1 for rollout in rollouts)
 
 
 def test_a_stop_text_that_is_a_special_token_ends_the_answer_like_its_id(tmp_path):
     model, tokenizer = load(tmp_path)
     prompts = some_prompts(30, seed=6)
     by_id, by_text = (
-        GroupSampler(model, tokenizer).sample(prompts, 4, Sampling(max_new_tokens=30, **given))
-        for given in (
+        GroupSampler(model, tokenizer).sample(prompts, 4, Sampling(max_new_tokens=30, **stops))
+        for stops in (
             {"stop_ids": (tokenizer.convert_tokens_to_ids("<|im_start|>"),)},
             {"stop": ("<|im_start|>",)},
         )
     )
     assert by_id == by_text
-    assert any(one.finish == "stop" for group in by_id for one in group)
+    assert any(rollout.finish == "stop" for group in by_id for rollout in group)
 
 
 def test_one_prefill_a_prompt_and_ended_rows_cost_nothing(tmp_path):
     model, tokenizer = load(tmp_path)
-    one, two = [11] * 7, [12] * 9
+    first, second = [11] * 7, [12] * 9
     sampler = GroupSampler(model, tokenizer)
-    free = sampler.sample([one, two], 4, Sampling(max_new_tokens=8))
+    free = sampler.sample([first, second], 4, Sampling(max_new_tokens=8))
     shapes = []
     handle = model.register_forward_pre_hook(
-        lambda module, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)),
+        with_kwargs=True,
     )
-    stops = tuple({answer.ids[at] for at, answer in enumerate(free[0] + free[1]) if at < 6})
-    sampler.sample([one, two], 4, Sampling(max_new_tokens=8, stop_ids=stops))
+    stops = tuple(
+        {answer.ids[index] for index, answer in enumerate(free[0] + free[1]) if index < 6}
+    )
+    sampler.sample([first, second], 4, Sampling(max_new_tokens=8, stop_ids=stops))
     handle.remove()
     assert shapes[0] == (2, 9)
     rows = [count for count, _ in shapes[1:]]
@@ -330,21 +344,24 @@ def test_one_prefill_a_prompt_and_ended_rows_cost_nothing(tmp_path):
 def test_an_answer_is_told_once_as_soon_as_it_has_ended(tmp_path, temperature):
     model, tokenizer = load(tmp_path)
     prompts = [[11] * 7, [12] * 9, [11] * 7]
-    sampler, steps, told = GroupSampler(model, tokenizer), [], []
+    sampler, steps, reports = GroupSampler(model, tokenizer), [], []
     handle = model.register_forward_pre_hook(lambda *_: steps.append(0))
     free = sampler.sample(prompts, 4, Sampling(max_new_tokens=8, temperature=temperature))
     stops = (free[1][0].ids[2],)
     steps.clear()
     sampling = Sampling(max_new_tokens=8, temperature=temperature, stop_ids=stops)
-    found = sampler.sample(
-        prompts, 4, sampling, lambda place, one: told.append((place, id(one), len(steps)))
+    groups = sampler.sample(
+        prompts,
+        4,
+        sampling,
+        lambda index, rollout: reports.append((index, id(rollout), len(steps))),
     )
     handle.remove()
-    assert {(place, name) for place, name, _ in told} == {
-        (place, id(one)) for place, group in enumerate(found) for one in group
+    assert {(index, name) for index, name, _ in reports} == {
+        (index, id(rollout)) for index, group in enumerate(groups) for rollout in group
     }
-    assert len(told) == (3 if temperature == 0 else 12)
-    assert min(at for *_, at in told) < len(steps)  # while others were still being written
+    assert len(reports) == (3 if temperature == 0 else 12)
+    assert min(step for *_, step in reports) < len(steps)  # while others were still being written
 
 
 @pytest.mark.parametrize("fits", [1, 3, 7])
@@ -357,7 +374,7 @@ def test_out_of_memory_fewer_answers_are_decoded_at_once_and_they_are_the_same_o
         max_new_tokens=12, temperature=1.0, stop_ids=(tokenizer.eos_token_id,), seed=3
     )
     whole = GroupSampler(model, tokenizer).sample(prompts, 4, sampling)
-    sampler, told, sizes = GroupSampler(model, tokenizer), [], []
+    sampler, reports, sizes = GroupSampler(model, tokenizer), [], []
     begin = sampler._begin
 
     def scarce(open_):
@@ -376,11 +393,15 @@ def test_out_of_memory_fewer_answers_are_decoded_at_once_and_they_are_the_same_o
         return state
 
     sampler._begin = scarce
-    found = sampler.sample(prompts, 4, sampling, lambda place, one: told.append((place, id(one))))
-    assert [[one.ids for one in several] for several in found] == [
-        [one.ids for one in several] for several in whole
+    groups = sampler.sample(
+        prompts, 4, sampling, lambda index, rollout: reports.append((index, id(rollout)))
+    )
+    assert [[rollout.ids for rollout in group] for group in groups] == [
+        [rollout.ids for rollout in group] for group in whole
     ]
-    assert {(place, id(one)) for place, several in enumerate(found) for one in several} <= set(told)
+    assert {(index, id(rollout)) for index, group in enumerate(groups) for rollout in group} <= set(
+        reports
+    )
     assert "Out of memory while sampling" in capsys.readouterr().err
     first = len(sizes)
     sampler.sample(prompts, 4, sampling)

@@ -83,8 +83,8 @@ def test_the_adapted_layers_are_all_of_them_and_are_used(name):
     assert (policy.detach() - reference).abs().max() > 1e-2
     policy.sum().backward()
     assert all(
-        one.grad is not None and one.grad.abs().sum() > 0
-        for one in engine.parameters_of(Role.POLICY)
+        parameter.grad is not None and parameter.grad.abs().sum() > 0
+        for parameter in engine.parameters_of(Role.POLICY)
     )
 
 
@@ -93,10 +93,10 @@ def test_experts_get_an_adapter_by_name():
     assert kinds(matched) == {"self_attn.q_proj", "mlp.experts"}
     assert expert_weights_without_adapter(model) == ["mlp.experts.gate_up_proj"]
     engine = ScoreEngine(copy.deepcopy(model))
-    found = engine.score(build(PAIRS, range(len(PAIRS)), engine.layout), Role.POLICY).logp
+    logp = engine.score(build(PAIRS, range(len(PAIRS)), engine.layout), Role.POLICY).logp
     with torch.no_grad():
         torch.testing.assert_close(
-            found, plain(model, PAIRS, torch.float32, exact=False), atol=3e-5, rtol=1e-5
+            logp, plain(model, PAIRS, torch.float32, exact=False), atol=3e-5, rtol=1e-5
         )
 
 

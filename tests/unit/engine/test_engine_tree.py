@@ -20,18 +20,22 @@ from thumbwheel.engine.tree import Branch, Example, Layout, build, plan
 def test_every_path_reads_its_sequence(examples, budget, kind, share):
     layout = Layout(kind, share_at_least=share)
     batches = plan(examples, budget, layout)
-    assert sorted(at for batch in batches for at in batch.example_ids) == list(range(len(examples)))
+    assert sorted(index for batch in batches for index in batch.example_ids) == list(
+        range(len(examples))
+    )
     assert [batch.input_ids.tolist() for batch in plan(examples, budget, layout)] == [
         batch.input_ids.tolist() for batch in batches
     ]
     for batch in batches:
-        assert batch.examples == tuple(examples[at] for at in batch.example_ids)
-        for at, (branch, part) in enumerate(zip(batch.branches, batch.branch_slices, strict=True)):
-            owner = batch.examples[int(batch.example_of[at])]
+        assert batch.examples == tuple(examples[index] for index in batch.example_ids)
+        for index, (branch, part) in enumerate(
+            zip(batch.branches, batch.branch_slices, strict=True)
+        ):
+            owner = batch.examples[int(batch.example_of[index])]
             assert batch.target_ids[part].tolist() == [
                 branch.ids[offset] for offset in branch.targets
             ]
-            last = batch.last_index[at]
+            last = batch.last_index[index]
             assert (batch.input_ids[last], batch.position_ids[last]) == (
                 branch.ids[-1],
                 len(owner.prompt) + len(branch.ids) - 1,
@@ -91,7 +95,9 @@ def test_short_openings_of_strangers_are_not_cut():
 def test_the_length_of_an_opening_is_counted_from_the_start():
     stem = (1, 2, 3, 4, 5)
     prompts = [(*stem, 10, 11, 12), stem, (*stem, 10, 11, 99)]
-    examples = [Example(prompt, (Branch((50 + at,)),), "g") for at, prompt in enumerate(prompts)]
+    examples = [
+        Example(prompt, (Branch((50 + index,)),), "g") for index, prompt in enumerate(prompts)
+    ]
     assert build(examples, range(3), Layout(share_at_least=6)).n_rows == 8 + 1 + 3
 
 

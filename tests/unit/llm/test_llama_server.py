@@ -31,7 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     folder = tmp_path_factory.mktemp("served")
     base = wide_base(folder / "base")
     adapter = tiny_adapter(base, folder / "adapter")
-    made = []
+    paths = []
     for name, format, over in (
         ("plain", "gguf", None),
         ("lora", "lora_gguf", adapter),
@@ -39,8 +39,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     ):
         (folder / name).mkdir()
         FORMATS.get(format).write(Source(str(base), over, str(base), "F32"), folder / name)
-        made.append(next((folder / name).glob("*.gguf")))
-    return made[0], made[1], made[2]
+        paths.append(next((folder / name).glob("*.gguf")))
+    return paths[0], paths[1], paths[2]
 
 
 def answer(server: LlamaServer, **more: object) -> str:
@@ -150,7 +150,7 @@ def test_arguments() -> None:
     assert "--cache-ram" not in plain
     lora = arguments(Path("m.gguf"), 9, adapters=[Path("a.gguf"), Path("b.gguf")])
     assert lora[lora.index("--cache-ram") + 1] == "0"
-    assert [lora[place + 1] for place, word in enumerate(lora) if word == "--lora"] == [
+    assert [lora[index + 1] for index, word in enumerate(lora) if word == "--lora"] == [
         "a.gguf",
         "b.gguf",
     ]

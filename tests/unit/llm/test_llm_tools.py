@@ -48,8 +48,8 @@ def test_setting_then_path_then_build(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (on_path.origin, on_path.version) == ("PATH", "does not run: it ended with 3")
     program(tmp_path / "own" / "build" / "bin" / "llama-server")
     monkeypatch.setenv("THUMBWHEEL_LLAMA_CPP", str(tmp_path / "own"))
-    given = tools.require("llama-server")
-    assert (given.origin, given.version) == ("setting", "7 (abc)")
+    tool = tools.require("llama-server")
+    assert (tool.origin, tool.version) == ("setting", "7 (abc)")
     monkeypatch.setenv("THUMBWHEEL_LLAMA_CPP", str(tmp_path / "nowhere"))
     with pytest.raises(NotFound, match="no such folder"):
         tools.find("llama-server")
@@ -80,10 +80,10 @@ def test_an_old_converter_is_not_taken(tmp_path: Path) -> None:
 def test_the_list_says_what_helps(command_line: Run, tmp_path: Path) -> None:
     program(tmp_path / "path" / "llama-quantize", "echo usage: llama-quantize; exit 1")
     code, out, _ = command_line("tools", "list", "--json")
-    found = json.loads(out)
+    listing = json.loads(out)
     assert code == 0
-    assert found["llama-server"] is None
-    assert found["llama-quantize"] == {
+    assert listing["llama-server"] is None
+    assert listing["llama-quantize"] == {
         "path": str(tmp_path / "path" / "llama-quantize"),
         "origin": "PATH",
         "version": "states none",

@@ -23,15 +23,15 @@ LIMITS = Limits(
 
 @pytest.fixture(scope="session")
 def report() -> canaries.Report:
-    found = canaries.examine()
-    if not found.allowed:
-        said = f"code may not run on this machine: {found.reason}. {found.fix}"
-        missing("sandbox", said)
-    return found
+    report = canaries.examine()
+    if not report.allowed:
+        message = f"code may not run on this machine: {report.reason}. {report.fix}"
+        missing("sandbox", message)
+    return report
 
 
 @pytest.fixture(scope="module")
 def pool(report):
-    made = Pool(LIMITS, workers=1, level=report.level)
-    yield made
-    made.close()
+    pool = Pool(LIMITS, workers=1, level=report.level)
+    yield pool
+    pool.close()

@@ -33,8 +33,8 @@ def test_the_battery_holds_as_an_ordinary_user(report):
     site = Path(pytest.__file__).parents[1]
     closed = [path for path in (ROOT, site) if not path_is_open(path)]
     if closed:
-        said = f"another user cannot read {closed[0]}"
-        missing("sandbox", said)
+        message = f"another user cannot read {closed[0]}"
+        missing("sandbox", message)
     interpreter = root_files().root / "py"
     home = Path(tempfile.mkdtemp(prefix="thumbwheel-user-"))
     os.chown(home, USER, USER)

@@ -22,22 +22,22 @@ from unit.sandbox.programs import ENDS, SAY_DONE, SAY_DONE_SHELL, SHELL, SURVIVO
 pytestmark = pytest.mark.xdist_group("sandbox")
 
 
-def one(pool: Pool, code: str, language: str = "python"):
+def run_code(pool: Pool, code: str, language: str = "python"):
     return pool.run([Job(code, language)])[0]
 
 
 def processes_within(pool: Pool) -> list[str]:
     """Everything that lives in the pool's sandboxes, besides bubblewrap and the parent that forks;
     other tests leave helpers outside."""
-    found = []
+    processes = []
     outer = [
         child for child in psutil.Process().children(recursive=True) if child.name() == "bwrap"
     ]
     for child in {inner for sandbox in outer for inner in sandbox.children(recursive=True)}:
         words = child.cmdline() if child.status() != psutil.STATUS_ZOMBIE else []
         if words and not words[0].endswith("bwrap") and "inside.zygote" not in " ".join(words):
-            found.append(" ".join(words))
-    return found
+            processes.append(" ".join(words))
+    return processes
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,16 @@ def test_an_attack_fails(report, name):
 @pytest.mark.parametrize("name", ENDS)
 def test_a_program_ends_as_it_ends_and_the_next_one_runs(pool, name):
     code, state = ENDS[name]
-    assert one(pool, code).state is state
-    assert one(pool, "print('next')").output == "next\n"
+    assert run_code(pool, code).state is state
+    assert run_code(pool, "print('next')").output == "next\n"
 
 
 def test_a_call_of_the_other_word_size_kills(pool):
     if platform.machine() != "x86_64":
         pytest.skip("x32 is of x86_64")
     assert (
-        one(pool, "import ctypes; ctypes.CDLL(None).syscall(0x40000000 | 39)").state is State.DIED
+        run_code(pool, "import ctypes; ctypes.CDLL(None).syscall(0x40000000 | 39)").state
+        is State.DIED
     )
 
 
@@ -86,11 +87,11 @@ def test_time_ends_it_and_everything_that_it_started(report, name):
     pool = short(report)
     try:
         start = time.monotonic()
-        found = one(pool, TIMES[name])
-        assert found.state in (State.TIMEOUT, State.MEMORY, State.DIED)
+        result = run_code(pool, TIMES[name])
+        assert result.state in (State.TIMEOUT, State.MEMORY, State.DIED)
         assert time.monotonic() - start < 15
-        assert len(found.output) <= LIMITS.output_kb * 1024
-        assert one(pool, "print('next')").output == "next\n"
+        assert len(result.output) <= LIMITS.output_kb * 1024
+        assert run_code(pool, "print('next')").output == "next\n"
         assert not processes_within(pool)
     finally:
         pool.close()
@@ -98,42 +99,42 @@ def test_time_ends_it_and_everything_that_it_started(report, name):
 
 @pytest.mark.parametrize(
     ("name", "language"),
-    [*((one, "python") for one in SAY_DONE), *((one, "shell") for one in SAY_DONE_SHELL)],
+    [*((name, "python") for name in SAY_DONE), *((name, "shell") for name in SAY_DONE_SHELL)],
 )
 def test_a_program_without_tests_cannot_say_that_it_is_done(pool, name, language):
     code = SAY_DONE[name] if language == "python" else SAY_DONE_SHELL[name]
-    found = one(pool, code, language)
-    assert found.state in (State.DIED, State.LEFT, State.LIED, State.RAISED), found
-    assert one(pool, "print(1)").state is State.DONE
+    result = run_code(pool, code, language)
+    assert result.state in (State.DIED, State.LEFT, State.LIED, State.RAISED), result
+    assert run_code(pool, "print(1)").state is State.DONE
 
 
 @pytest.mark.parametrize("name", SURVIVORS)
 def test_nothing_survives_from_one_program_to_the_next(pool, name):
     first, second = SURVIVORS[name]
-    assert one(pool, first).state in (State.DONE, State.LIED)  # LIED: it broke its own answers
-    found = one(pool, second)
-    assert (found.state, found.detail) == (State.DONE, "")
+    assert run_code(pool, first).state in (State.DONE, State.LIED)  # LIED: it broke its own answers
+    result = run_code(pool, second)
+    assert (result.state, result.detail) == (State.DONE, "")
     assert not processes_within(pool)
 
 
 @pytest.mark.parametrize("name", SHELL)
 def test_scripts(pool, name):
     code, state, output = SHELL[name]
-    found = one(pool, code, "shell")
-    assert found.state is state
-    assert output is None or found.output == output
+    result = run_code(pool, code, "shell")
+    assert result.state is state
+    assert output is None or result.output == output
     assert not processes_within(pool)
 
 
 def test_what_is_printed_is_kept_up_to_the_limit_and_with_all_bytes(pool):
-    flood = one(pool, "import sys; sys.stdout.write('x' * 10**7)")
+    flood = run_code(pool, "import sys; sys.stdout.write('x' * 10**7)")
     assert flood.state is State.DONE
     assert len(flood.output) == LIMITS.output_kb * 1024
-    assert one(pool, "import os; os.write(1, b'a\\0\\xff')").output == "a\0\ufffd"
+    assert run_code(pool, "import os; os.write(1, b'a\\0\\xff')").output == "a\0\ufffd"
 
 
 def test_bubblewrap_is_started_without_environment_or_paths_of_the_host(pool, monkeypatch):
-    one(pool, "1")
+    run_code(pool, "1")
     outer = [
         child for child in psutil.Process().children(recursive=True) if child.name() == "bwrap"
     ]
@@ -151,9 +152,9 @@ def test_bubblewrap_is_started_without_environment_or_paths_of_the_host(pool, mo
 def test_limits_of_the_cgroup_are_read_back_and_it_is_removed(report):
     if report.level is not Level.STANDARD:
         pytest.skip(f"no cgroup: {report.reason}")
-    made = Pool(LIMITS, workers=1, level=report.level)
-    one(made, "1")
-    group = made._idle.queue[0]._sandboxes["candidate"].group
+    pool = Pool(LIMITS, workers=1, level=report.level)
+    run_code(pool, "1")
+    group = pool._idle.queue[0]._sandboxes["candidate"].group
     held = {
         file.name: file.read_text().strip()
         for folder in group.folders
@@ -162,7 +163,7 @@ def test_limits_of_the_cgroup_are_read_back_and_it_is_removed(report):
     }
     assert int(held["pids.max"]) == LIMITS.processes + cgroup.OVERHEAD_PROCESSES
     assert all((folder / "cgroup.procs").read_text() for folder in group.folders)
-    made.close()
+    pool.close()
     assert not any(folder.exists() for folder in group.folders)
 
 
@@ -194,9 +195,9 @@ def test_what_is_still_in_a_cgroup_is_killed_when_it_is_removed(report):
 
 def test_no_process_is_left_when_the_pool_is_closed(report):
     before = set(psutil.Process().children(recursive=True))
-    made = Pool(LIMITS, workers=1, level=report.level)
-    one(made, "import os, time\nif os.fork() == 0: time.sleep(100)")
-    made.close()
+    pool = Pool(LIMITS, workers=1, level=report.level)
+    run_code(pool, "import os, time\nif os.fork() == 0: time.sleep(100)")
+    pool.close()
     assert set(psutil.Process().children(recursive=True)) <= before
 
 

@@ -75,15 +75,15 @@ OF_OBJECTS = {
 @pytest.mark.parametrize("test", OF_OBJECTS)
 def test_objects_are_asked_for_what_is_data(pool, test):
     entry = "same" if "same(Stack" in test else None
-    (found,) = pool.run([Job(OBJECTS, tests=Asked((test,), entry_point=entry))])
-    assert (found.state, found.passed) == (State.DONE, (OF_OBJECTS[test],))
+    (result,) = pool.run([Job(OBJECTS, tests=Asked((test,), entry_point=entry))])
+    assert (result.state, result.passed) == (State.DONE, (OF_OBJECTS[test],))
 
 
 def test_a_function_with_the_name_of_a_builtin_is_the_entry_point_where_the_task_says_so(pool):
-    (found,) = pool.run(
+    (result,) = pool.run(
         [Job(OBJECTS, tests=Asked(("assert sum([1]) == 'ours'",), entry_point="sum"))]
     )
-    assert found.passed == (True,)
+    assert result.passed == (True,)
 
 
 SETUPS = {
@@ -109,8 +109,8 @@ SETUPS = {
 @pytest.mark.parametrize("name", SETUPS)
 def test_a_setup_does_not_tell_the_candidate_what_is_right(pool, name):
     setup, test, code = SETUPS[name]
-    (found,) = pool.run([Job(code, tests=Asked((test,), setup))])
-    assert (found.state, found.passed) == (State.DONE, (False,))
+    (result,) = pool.run([Job(code, tests=Asked((test,), setup))])
+    assert (result.state, result.passed) == (State.DONE, (False,))
 
 
 STOOD = {
@@ -173,18 +173,18 @@ STOOD = {
 @pytest.mark.parametrize("name", STOOD)
 def test_a_program_comes_after_the_setup_and_gets_no_answer_from_it(pool, name):
     code, setup, test, passed = STOOD[name]
-    (found,) = pool.run(
+    (result,) = pool.run(
         [Job(code, tests=Asked((test,), setup, entry_point="S" if "class S" in setup else "f"))]
     )
-    assert (found.state, found.passed) == (State.DONE, passed), found.detail
+    assert (result.state, result.passed) == (State.DONE, passed), result.detail
 
 
 def test_what_the_program_says_about_its_own_answer_is_no_verdict(pool):
     code = "def isclose(a, b): return True\ndef f(x): return 0"
-    (found,) = pool.run(
+    (result,) = pool.run(
         [Job(code, tests=Asked(("assert not (not isclose(f(1), 2))",), entry_point="f"))]
     )
-    assert found.state is State.BROKEN
+    assert result.state is State.BROKEN
 
 
 NO_ESCAPE = {
@@ -214,11 +214,11 @@ NO_ESCAPE = {
 @pytest.mark.parametrize("name", NO_ESCAPE)
 def test_no_answer_turns_a_wrong_program_into_a_task_that_cannot_be_judged(pool, name):
     code, body = NO_ESCAPE[name]
-    (found,) = pool.run(
+    (result,) = pool.run(
         [Job(code, tests=Asked(check=f"def check(c):\n    {body}", entry_point="f"))]
     )
-    assert found.state is not State.BROKEN and not any(found.passed)
-    found.detail.encode()
+    assert result.state is not State.BROKEN and not any(result.passed)
+    result.detail.encode()
 
 
 def test_a_check_sees_what_was_raised_and_what_was_changed_in_place(pool):
@@ -230,8 +230,8 @@ def test_a_check_sees_what_was_raised_and_what_was_changed_in_place(pool):
         "    else:\n        assert 0\n"
     )
     code = "def f(a):\n    if a is None: raise ValueError('nothing')\n    a.sort()"
-    (found,) = pool.run([Job(code, tests=Asked(check=check, entry_point="f"))])
-    assert (found.state, found.passed) == (State.DONE, (True,)), found.detail
+    (result,) = pool.run([Job(code, tests=Asked(check=check, entry_point="f"))])
+    assert (result.state, result.passed) == (State.DONE, (True,)), result.detail
 
 
 def test_an_answer_is_not_written_to_a_file_and_imported(pool):
@@ -241,8 +241,8 @@ def test_an_answer_is_not_written_to_a_file_and_imported(pool):
         "    sys.path.insert(0, os.getcwd())\n    import zz\n    assert zz.g(1) == 2\n"
     )
     code = "def f(x): return \"def g(x): return type('E', (), {'__eq__': lambda s, o: True})()\""
-    (found,) = pool.run([Job(code, tests=Asked(check=check, entry_point="f"))])
-    assert not any(found.passed)
+    (result,) = pool.run([Job(code, tests=Asked(check=check, entry_point="f"))])
+    assert not any(result.passed)
 
 
 SHARED = """
@@ -269,8 +269,8 @@ def test_what_the_questions_need_of_a_setup_is_there(pool):
         "assert g(rows) == [[0], [1], 1]",
         "assert f(Node(1.5)) == 1",
     )
-    (found,) = pool.run([Job(code, tests=Asked(tests, setup))])
-    assert (found.state, found.passed) == (State.DONE, (True,) * 4), found.detail
+    (result,) = pool.run([Job(code, tests=Asked(tests, setup))])
+    assert (result.state, result.passed) == (State.DONE, (True,) * 4), result.detail
 
 
 EVALUATED = (
@@ -304,8 +304,8 @@ EVALUATING = {
 @pytest.mark.parametrize("name", EVALUATING)
 def test_an_answer_is_not_evaluated_where_it_is_judged(pool, name):
     tests, passed = EVALUATING[name]
-    (found,) = pool.run([Job(f"def f(x): return {EVALUATED!r}", tests=tests)])
-    assert (found.state, found.passed) == (State.DONE if passed else State.BROKEN, passed)
+    (result,) = pool.run([Job(f"def f(x): return {EVALUATED!r}", tests=tests)])
+    assert (result.state, result.passed) == (State.DONE if passed else State.BROKEN, passed)
 
 
 def test_a_literal_may_be_read_from_an_answer(pool):
@@ -313,8 +313,8 @@ def test_a_literal_may_be_read_from_an_answer(pool):
         "import ast, calendar\nassert f(1) and ast.literal_eval(f(1)) == [1, 2] and "
         "calendar.isleap(2024)"
     )
-    (found,) = pool.run([Job("def f(x): return '[1, 2]'", tests=Asked((test,)))])
-    assert (found.state, found.passed) == (State.DONE, (True,)), found.detail
+    (result,) = pool.run([Job("def f(x): return '[1, 2]'", tests=Asked((test,)))])
+    assert (result.state, result.passed) == (State.DONE, (True,)), result.detail
 
 
 def test_a_pickle_that_calls_is_not_loaded_where_it_is_judged(pool):
@@ -322,8 +322,8 @@ def test_a_pickle_that_calls_is_not_loaded_where_it_is_judged(pool):
         "import pickle\nclass R:\n    def __reduce__(self): return eval, ('4',)\ndef f(x): return "
         "pickle.dumps(R())"
     )
-    (found,) = pool.run([Job(code, tests=Asked(("assert pickle.loads(f(1)) == 4",)))])
-    assert found.state is State.BROKEN
+    (result,) = pool.run([Job(code, tests=Asked(("assert pickle.loads(f(1)) == 4",)))])
+    assert result.state is State.BROKEN
 
 
 def test_a_check_may_make_its_own_types_after_an_answer(pool):
@@ -332,12 +332,12 @@ def test_a_check_may_make_its_own_types_after_an_answer(pool):
         "namedtuple\n    import calendar, dataclasses\n"
         "    point = namedtuple('P', 'x y')(1, 2)\n    assert candidate(point.y) == 2\n"
     )
-    (found,) = pool.run([Job("def f(x): return x", tests=Asked(check=check, entry_point="f"))])
-    assert (found.state, found.passed) == (State.DONE, (True,))
+    (result,) = pool.run([Job("def f(x): return x", tests=Asked(check=check, entry_point="f"))])
+    assert (result.state, result.passed) == (State.DONE, (True,))
 
 
 def test_tests_that_hand_over_what_is_no_data_are_broken(pool):
-    (found,) = pool.run(
+    (result,) = pool.run(
         [Job(OBJECTS, tests=Asked(("k = 2\nassert apply(lambda n: n + k, 2) == 4",)))]
     )
-    assert found.state is State.BROKEN
+    assert result.state is State.BROKEN

@@ -39,18 +39,18 @@ def cheat(name: str, function: str, expected: str = "3") -> str:
 
 @pytest.mark.parametrize("tests", [ADD, CHECK], ids=["asserts", "check"])
 def test_what_is_right_passes(pool, tests):
-    (found,) = pool.run([Job("def add(a, b):\n    return a + b", tests=tests)])
-    assert found.state is State.DONE
-    assert all(found.passed) and len(found.passed) == (3 if tests is ADD else 1)
+    (result,) = pool.run([Job("def add(a, b):\n    return a + b", tests=tests)])
+    assert result.state is State.DONE
+    assert all(result.passed) and len(result.passed) == (3 if tests is ADD else 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tests", [ADD, CHECK], ids=["asserts", "check"])
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_scores_nothing(pool, name, tests):
-    (found,) = pool.run([Job(cheat(name, "add"), tests=tests)])
-    assert found.state is not State.BROKEN
-    assert not any(found.passed)
+    (result,) = pool.run([Job(cheat(name, "add"), tests=tests)])
+    assert result.state is not State.BROKEN
+    assert not any(result.passed)
 
 
 VALUES = {
@@ -80,8 +80,8 @@ VALUES = {
 @pytest.mark.parametrize("expression", VALUES)
 def test_values_arrive_as_they_are_and_objects_do_not(pool, expression):
     code = f"held = {expression}\ndef value(): return held"
-    (found,) = pool.run([Job(code, tests=Asked((f"assert value() == ({expression})",)))])
-    assert found.passed == (VALUES[expression],)
+    (result,) = pool.run([Job(code, tests=Asked((f"assert value() == ({expression})",)))])
+    assert result.passed == (VALUES[expression],)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_values_arrive_as_they_are_and_objects_do_not(pool, expression):
     [("1", True), ("1.0", True), ("True", True), ("'1'", False), ("[1]", False), ("1.5", False)],
 )
 def test_types_are_compared_as_the_test_would(pool, gives, passes):
-    (found,) = pool.run([Job(f"def f(): return {gives}", tests=Asked(("assert f() == 1",)))])
-    assert found.passed == (passes,)
+    (result,) = pool.run([Job(f"def f(): return {gives}", tests=Asked(("assert f() == 1",)))])
+    assert result.passed == (passes,)
 
 
 FORMS = {
@@ -120,8 +120,8 @@ def test_forms_of_tests(pool, test):
         "class Made:\n    def __init__(self, value): self.value = value\ndef f(x): return x * "
         "2\ndef near(a, b): return True"
     )
-    (found,) = pool.run([Job(code, tests=Asked((test,), SETUP))])
-    assert (found.state, found.passed) == (State.DONE, (FORMS[test],))
+    (result,) = pool.run([Job(code, tests=Asked((test,), SETUP))])
+    assert (result.state, result.passed) == (State.DONE, (FORMS[test],))
 
 
 SAYS_YES = """
@@ -178,8 +178,8 @@ OWN_WORDS = (
 @pytest.mark.parametrize("entry", ["f", None])
 @pytest.mark.parametrize("test", OWN_WORDS)
 def test_a_function_that_only_the_program_defines_does_not_judge_it(pool, test, entry):
-    (found,) = pool.run([Job(SAYS_YES, tests=Asked((test,), entry_point=entry))])
-    assert (found.state, found.passed) == (State.BROKEN, ()), found.detail
+    (result,) = pool.run([Job(SAYS_YES, tests=Asked((test,), entry_point=entry))])
+    assert (result.state, result.passed) == (State.BROKEN, ()), result.detail
 
 
 MAKES_INPUT = """
@@ -207,19 +207,19 @@ INPUTS = {
 
 @pytest.mark.parametrize("test", INPUTS)
 def test_other_functions_of_the_program_make_what_the_entry_point_is_called_with(pool, test):
-    (found,) = pool.run([Job(MAKES_INPUT, tests=Asked((test,), entry_point="f"))])
-    assert (found.state, found.passed) == (State.DONE, (INPUTS[test],)), found.detail
+    (result,) = pool.run([Job(MAKES_INPUT, tests=Asked((test,), entry_point="f"))])
+    assert (result.state, result.passed) == (State.DONE, (INPUTS[test],)), result.detail
 
 
 def test_a_comparison_that_says_nothing_is_no_verdict(pool):
     code = "class Any:\n    pass\ndef f(x): return Any()"
-    found = pool.run(
+    results = pool.run(
         [
-            Job(one, tests=Asked(("assert f(2).__eq__(4)",), entry_point="f"))
-            for one in (code, "def f(x): return 4")
+            Job(program, tests=Asked(("assert f(2).__eq__(4)",), entry_point="f"))
+            for program in (code, "def f(x): return 4")
         ]
     )
-    assert [one.passed for one in found] == [(False,), (True,)]
+    assert [result.passed for result in results] == [(False,), (True,)]
 
 
 ENDLESS = {
@@ -236,10 +236,10 @@ def test_nothing_moves_the_deadline(report, name, tests):
     pool = Pool(limits, 1, level())
     pool.warm()
     before = time.monotonic()
-    (found,) = pool.run([Job(ENDLESS[name], tests=tests)])
+    (result,) = pool.run([Job(ENDLESS[name], tests=tests)])
     spent = time.monotonic() - before
     pool.close()
-    assert found.state is State.TIMEOUT
+    assert result.state is State.TIMEOUT
     assert spent < 4  # it was 6 and more
 
 
@@ -255,7 +255,7 @@ def f(x): return ' '.join(asked)
 
 
 def test_what_is_compared_with_never_enters_the_sandbox_of_the_candidate(pool):
-    (found,) = pool.run(
+    (result,) = pool.run(
         [
             Job(
                 SPY,
@@ -265,7 +265,7 @@ def test_what_is_compared_with_never_enters_the_sandbox_of_the_candidate(pool):
             )
         ]
     )
-    assert found.passed == (False, True)
+    assert result.passed == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ def test_what_is_compared_with_never_enters_the_sandbox_of_the_candidate(pool):
     ],
 )
 def test_tests_that_cannot_run_are_no_fault_of_the_candidate(pool, tests):
-    (found,) = pool.run([Job("def f(): return 1", tests=tests)])
-    assert found.state is State.BROKEN
+    (result,) = pool.run([Job("def f(): return 1", tests=tests)])
+    assert result.state is State.BROKEN
 
 
 EMPTY = {
@@ -296,8 +296,8 @@ EMPTY = {
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_tests_that_assert_nothing_are_broken(pool, name):
-    (found,) = pool.run([Job("def f(x): return 'nonsense'", tests=EMPTY[name])])
-    assert found.state is State.BROKEN
+    (result,) = pool.run([Job("def f(x): return 'nonsense'", tests=EMPTY[name])])
+    assert result.state is State.BROKEN
 
 
 def test_stop_iteration_does_not_end_the_loop_of_a_check(pool):
@@ -306,13 +306,13 @@ def test_stop_iteration_does_not_end_the_loop_of_a_check(pool):
         "assert got == want\n"
     )
     tests = Asked(check=check, entry_point="f")
-    found = pool.run(
+    results = pool.run(
         [
             Job(code, tests=tests)
             for code in ("def f(x):\n    raise StopIteration", "def f(x): return x + 1")
         ]
     )
-    assert [(one.state, one.passed) for one in found] == [
+    assert [(result.state, result.passed) for result in results] == [
         (State.DONE, (False,)),
         (State.DONE, (True,)),
     ]
@@ -321,8 +321,8 @@ def test_stop_iteration_does_not_end_the_loop_of_a_check(pool):
 def test_a_name_that_the_setup_tries_to_import_is_not_asked_of_the_candidate(pool):
     setup = "try:\n    from math import isclose\nexcept ImportError:\n    pass"
     code = "import math\nmath.isclose = isclose = lambda *a, **k: True\ndef f(x): return 0"
-    (found,) = pool.run([Job(code, tests=Asked(("assert isclose(f(1), 2)",), setup))])
-    assert (found.state, found.passed) == (State.DONE, (False,))
+    (result,) = pool.run([Job(code, tests=Asked(("assert isclose(f(1), 2)",), setup))])
+    assert (result.state, result.passed) == (State.DONE, (False,))
 
 
 @pytest.mark.parametrize(("state", "answers"), [(State.TIMEOUT, 1), (State.BROKEN, 0)])
@@ -333,23 +333,23 @@ def test_a_judge_that_dies_over_an_answer_is_the_candidates_failure(pool, state,
         + "    os._exit(1)\n",
         entry_point="f",
     )
-    (found,) = pool.run([Job("def f(x): return 2", tests=tests)])
-    assert (found.state, found.passed) == (state, ())
+    (result,) = pool.run([Job("def f(x): return 2", tests=tests)])
+    assert (result.state, result.passed) == (state, ())
 
 
 def test_a_set_with_too_many_items_is_not_compared(pool):
     asked = Asked(("assert len(f(9000)) == 9000", "assert f(101_000)"))
-    (found,) = pool.run([Job("def f(x): return set(range(x))", tests=asked)])
-    assert found.passed == (True, False)
+    (result,) = pool.run([Job("def f(x): return set(range(x))", tests=asked)])
+    assert result.passed == (True, False)
 
 
 def test_tests_too_long_to_be_sent_are_broken_and_cost_the_next_candidate_nothing(pool):
     long = Asked(("assert f(1) == 2 # " + "x" * 5_000_000,))
-    found = pool.run(
-        [Job("def f(x): return 2", tests=one) for one in (long, Asked(("assert f(1) == 2",)))]
+    results = pool.run(
+        [Job("def f(x): return 2", tests=tests) for tests in (long, Asked(("assert f(1) == 2",)))]
     )
-    assert [one.state for one in found] == [State.BROKEN, State.DONE]
-    assert found[1].passed == (True,)
+    assert [result.state for result in results] == [State.BROKEN, State.DONE]
+    assert results[1].passed == (True,)
 
 
 @pytest.mark.slow
@@ -365,13 +365,13 @@ def test_an_alarm_in_the_middle_of_a_run_costs_the_next_candidate_nothing(pool):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    (found,) = pool.run([Job("def f(x): return 2", tests=Asked(("assert f(1) == 2",)))])
-    assert (found.state, found.passed) == (State.DONE, (True,))
+    (result,) = pool.run([Job("def f(x): return 2", tests=Asked(("assert f(1) == 2",)))])
+    assert (result.state, result.passed) == (State.DONE, (True,))
 
 
 def test_many_programs_come_back_in_their_order(pool):
-    found = pool.run([Job(f"print({number})") for number in range(20)])
-    assert [one.output for one in found] == [f"{number}\n" for number in range(20)]
+    results = pool.run([Job(f"print({number})") for number in range(20)])
+    assert [result.output for result in results] == [f"{number}\n" for number in range(20)]
 
 
 PATIENT = {"limits": {"wall_seconds": 600, "cpu_seconds": 120}}
@@ -413,11 +413,11 @@ def humaneval_case(task: dict, answer: str) -> Case:
 @pytest.mark.slow
 def test_every_canonical_solution_of_mbpp_scores_1(report):
     tasks = mbpp()
-    found = CodeExecution.create(PATIENT).score([mbpp_case(task, task["code"]) for task in tasks])
+    scores = CodeExecution.create(PATIENT).score([mbpp_case(task, task["code"]) for task in tasks])
     assert [
-        task["task_id"] for task, score in zip(tasks, found, strict=True) if score.value != 1.0
+        task["task_id"] for task, score in zip(tasks, scores, strict=True) if score.value != 1.0
     ] == []
-    assert len(found) == 480
+    assert len(scores) == 480
 
 
 @pytest.mark.slow
@@ -436,13 +436,13 @@ def test_every_canonical_solution_of_humaneval_scores_1(report, form):
         ),
     }
     tasks = humaneval()
-    found = CodeExecution.create(PATIENT).score(
+    scores = CodeExecution.create(PATIENT).score(
         [humaneval_case(task, answers[form](task)) for task in tasks]
     )
     assert [
-        task["task_id"] for task, score in zip(tasks, found, strict=True) if score.value != 1.0
+        task["task_id"] for task, score in zip(tasks, scores, strict=True) if score.value != 1.0
     ] == []
-    assert len(found) == 70
+    assert len(scores) == 70
 
 
 def decided_by_value(task: dict) -> bool:
@@ -469,6 +469,6 @@ def test_no_cheat_scores_on_real_tasks(report, name):
         humaneval_case(task, f"```python\n{cheat(name, task['entry_point'])}\n```")
         for task in humaneval()[::15]
     ]
-    found = function.score(cases)
-    assert len(found) >= 8
-    assert {(score.status, score.value) for score in found} == {(Status.OK, 0.0)}
+    scores = function.score(cases)
+    assert len(scores) >= 8
+    assert {(score.status, score.value) for score in scores} == {(Status.OK, 0.0)}
