@@ -60,7 +60,7 @@ def reversal_tokenizer() -> Any:
 
     inner = Tokenizer(
         models.WordLevel(
-            {token: at for at, token in enumerate(["<pad>", "<eos>", "=", *LETTERS])},
+            {token: token_id for token_id, token in enumerate(["<pad>", "<eos>", "=", *LETTERS])},
             unk_token="<pad>",
         )
     )

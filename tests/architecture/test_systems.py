@@ -1,5 +1,5 @@
-"""The systems that Thumbwheel replaces are plugins: outside of their packages no source file names one
-of them, its agents or its tools."""
+"""The systems that Thumbwheel replaces are plugins: outside of their packages no source file names
+one of them, its agents or its tools."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TOOLS = re.compile(
     "internal_reasoning|internal_task_stack|llm_tool_node|outline_step", re.IGNORECASE
 )
 RECORDER = SOURCE / "sdk"
-"""It records the tools of that agent by name. It runs in the agent's own process and imports nothing
-of ours, so no plugin can tell it their names."""
+"""It records the tools of that agent by name. It runs in the agent's own process and imports
+nothing of ours, so no plugin can tell it their names."""
 
 
 def outside() -> list[Path]:
@@ -32,12 +32,12 @@ def outside() -> list[Path]:
 
 
 def lines_with(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
-    found = []
+    matches = []
     for path in files:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if pattern.search(line):
-                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
-    return found
+                matches.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    return matches
 
 
 def test_no_system_is_named_outside_of_its_package() -> None:

@@ -45,7 +45,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.train import train
 home, base, resume, options = sys.argv[1:]
 with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
-    result = train(ws, "a", "kto", base, options=json.loads(options) if not resume else None, resume=resume or None)
+    settings = json.loads(options) if not resume else None
+    result = train(ws, "a", "kto", base, options=settings, resume=resume or None)
 sys.exit(130 if result.state == "stopped" else 0)
 """
 
@@ -110,9 +111,9 @@ def unlocked(run: RunDir) -> None:
 
 def only_run(tmp_path: Path, before: set[str]) -> str:
     for _ in range(600):
-        found = {path.name for path in (tmp_path / "home" / "runs").glob("run_*")} - before
-        if found:
-            return found.pop()
+        runs = {path.name for path in (tmp_path / "home" / "runs").glob("run_*")} - before
+        if runs:
+            return runs.pop()
         time.sleep(0.05)
     raise AssertionError("no run appeared")
 
@@ -144,8 +145,8 @@ def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: 
     with opened(tmp_path) as ws:
         record = find_run(ws, first)
         assert (record.state, record.reason) == (RunState.STOPPED, "interrupted")
-        at = record.metrics["steps"] if record.metrics else 0
-        assert stopped <= at < STEPS and (run.checkpoints / f"checkpoint-{at}").is_dir()
+        step = record.metrics["steps"] if record.metrics else 0
+        assert stopped <= step < STEPS and (run.checkpoints / f"checkpoint-{step}").is_dir()
         with pytest.raises(InputError, match="learning_rate"):
             train(ws, "a", "kto", resume=first, options={"learning_rate": 5.0})
         last = train(ws, "a", "kto", resume=first)

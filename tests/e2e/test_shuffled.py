@@ -35,7 +35,8 @@ def test_shuffled_feedback_is_approved_no_more_often_than_the_gate_says(
 
 
 def test_what_the_test_above_can_tell(shuffled: ModuleType) -> None:
-    """A gate that approved whatever looks better would approve about every second of these worlds."""
+    """A gate that approved whatever looks better would approve about every second of these
+    worlds."""
     assert [shuffled.exceeds(count, WORLDS, SURE) for count in (0, 1, 2, 3)] == [
         False,
         False,

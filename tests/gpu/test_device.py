@@ -110,8 +110,8 @@ def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model
     groups = sampler.sample(prompts, 4, sampling)
     assert groups == sampler.sample(prompts, 4, sampling)
     for prompt, group in zip(prompts, groups, strict=True):
-        for one in group:
-            ids = torch.tensor([[*prompt, *one.ids]], device=device)
+        for rollout in group:
+            ids = torch.tensor([[*prompt, *rollout.ids]], device=device)
             with torch.no_grad():
                 rows = (
                     assembly.model(input_ids=ids)
@@ -119,8 +119,8 @@ def test_answers_are_those_of_their_seed_with_the_log_probabilities_of_the_model
                     .float()
                     .log_softmax(-1)
                 )
-            own = rows.gather(1, ids[0, len(prompt) :, None])[:, 0].tolist()
-            assert one.logps == pytest.approx(own, abs=1e-3)
+            expected = rows.gather(1, ids[0, len(prompt) :, None])[:, 0].tolist()
+            assert rollout.logps == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("method", SHAPES)

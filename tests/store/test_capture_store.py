@@ -477,16 +477,16 @@ class TestLinks:
         self, tmp_path_factory: pytest.TempPathFactory, order: list[Any], cut: int
     ) -> None:
         folder = tmp_path_factory.mktemp("order")
-        with open_home(folder / "one") as one, open_home(folder / "two") as two:
+        with open_home(folder / "one") as whole, open_home(folder / "two") as parts:
             path = folder / "lines.jsonl"
             path.write_text("\n".join(map(json.dumps, self.WORLD)))
-            ingest(one, "a", "jsonl", path)
+            ingest(whole, "a", "jsonl", path)
             for part in (order[:cut], order[cut:]):
                 path.write_text("\n".join(map(json.dumps, part)))
                 if part:
-                    ingest(two, "a", "jsonl", path)
-            assert dump(two) == dump(one)
-            assert None not in links(one).values()
+                    ingest(parts, "a", "jsonl", path)
+            assert dump(parts) == dump(whole)
+            assert None not in links(whole).values()
 
 
 class TestCases:

@@ -97,7 +97,7 @@ class World:
         external = more.pop("id", f"f{self.clock}")
         feedback_id = self._id("fbk", external)
         rater_id = self._named(schema.raters, "rat", rater, kind="person", weight=weight)
-        time = START + timedelta(minutes=more.pop("at", self.clock))
+        time = START + timedelta(minutes=more.pop("minute", self.clock))
         targets = more.pop("targets", [("trace", trace) for trace in traces])
         self._add(
             schema.feedback,

@@ -63,15 +63,15 @@ def world_of(cases=40, basis="gold", prompts=48, kinds=("preference", "thumb")):
         for word, right in PLACES.items():
             wrong = next(text for other, text in PLACES.items() if other != word)
             asked = ask(word, number)
-            one, two = (
+            better, worse = (
                 world.trace(f"{word}{number}-{text}", world.prompt(asked), text)
                 for text in (right, wrong)
             )
             if "preference" in kinds:
-                world.say("preference", {"ranking": [[0], [1]]}, one, two)
+                world.say("preference", {"ranking": [[0], [1]]}, better, worse)
             if "thumb" in kinds:
-                world.say("thumb", True, one)
-                world.say("thumb", False, two)
+                world.say("thumb", True, better)
+                world.say("thumb", False, worse)
     for number in range(cases):
         add_case(world, ("fox", "dog")[number % 2], 100 + number, basis)
     return world

@@ -243,9 +243,9 @@ def find(ws: Workspace, agent: str, name: str = LATEST) -> Dataset:
         return matches[-1]
     fix = f"Build one: thumbwheel dataset build --agent {agent} --shape pairs"
     if existing:
-        known = [dataset.id for dataset in existing]
-        hint = nearest(name, [*known, *SHAPES.names(), LATEST])
-        fix = f"Known: {', '.join(known)}.{hint}"
+        dataset_ids = [dataset.id for dataset in existing]
+        hint = nearest(name, [*dataset_ids, *SHAPES.names(), LATEST])
+        fix = f"Known: {', '.join(dataset_ids)}.{hint}"
     raise NotFound(f"dataset {name!r} of agent {agent!r}", "there is no such dataset", fix)
 
 

@@ -147,12 +147,14 @@ def _copy_without(
         for batch in file.iter_batches(batch_size=READ_BATCH):
             rows = batch.to_pylist()
             mask = [not is_affected(row, sources) for row in rows]
-            kept = [row for row, keep in zip(rows, mask, strict=True) if keep]
-            rewritten.origins.update(row["origin"] for row in kept)
-            rewritten.gate_groups.update(row["group"] for row in kept if row["split"] == "gate")
-            kept_count += len(kept)
-            removed_count += len(rows) - len(kept)
-            if kept:
+            kept_rows = [row for row, keep in zip(rows, mask, strict=True) if keep]
+            rewritten.origins.update(row["origin"] for row in kept_rows)
+            rewritten.gate_groups.update(
+                row["group"] for row in kept_rows if row["split"] == "gate"
+            )
+            kept_count += len(kept_rows)
+            removed_count += len(rows) - len(kept_rows)
+            if kept_rows:
                 out.write_batch(batch.filter(pa.array(mask)))
     rewritten.counts[split], rewritten.removed[split] = kept_count, removed_count
 

@@ -115,8 +115,8 @@ class Selection:
             earlier = self._masks.get(split)
             for number, table in enumerate(self._spilled.tables(split, list(row_filter.reads))):
                 mask = earlier[number] if earlier else [True] * table.num_rows
-                kept = iter(row_filter.keeps(split, table.filter(mask).to_pydict()))
-                masks.append([was_kept and next(kept) for was_kept in mask])
+                verdicts = iter(row_filter.keeps(split, table.filter(mask).to_pydict()))
+                masks.append([was_kept and next(verdicts) for was_kept in mask])
                 stats.drops[row_filter.reason] += sum(mask) - sum(masks[-1])
             self._masks[split] = masks
         stats.drops = +stats.drops

@@ -212,8 +212,8 @@ def find(connection: sa.Connection, candidate_id: str) -> list[Evaluation]:
         .where(evaluations.c.candidate_id == candidate_id)
         .order_by(evaluations.c.recorded_at, evaluations.c.id)
     )
-    found = [_evaluation(row) for row in connection.execute(query).mappings()]
-    return [evaluation for evaluation in found if evaluation is not None]
+    records = [_evaluation(row) for row in connection.execute(query).mappings()]
+    return [evaluation for evaluation in records if evaluation is not None]
 
 
 def _evaluation(row: sa.RowMapping) -> Evaluation | None:
@@ -288,8 +288,8 @@ def find_decisions(
     )
     where = [has_id(column, value) for column, value in filters if value is not None]
     query = sa.select(decisions).where(*where).order_by(decisions.c.recorded_at, decisions.c.id)
-    found = [_decision(row) for row in connection.execute(query).mappings()]
-    return [decision for decision in found if decision is not None]
+    records = [_decision(row) for row in connection.execute(query).mappings()]
+    return [decision for decision in records if decision is not None]
 
 
 def _decision(row: sa.RowMapping) -> StoredDecision | None:

@@ -113,7 +113,7 @@ def uses(ws: Workspace, agent: str, source: str) -> list[SourceUse]:
 
     # Dataset -> split -> rows that hold the source.
     counts = {name: rows.counts for name, rows in datasets_holding(ws, agent, wanted).items()}
-    found = [
+    source_uses = [
         _source_use(f"rm{model['number']}", model, counts.get(model["dataset_id"]))
         for model in models
     ]
@@ -123,8 +123,8 @@ def uses(ws: Workspace, agent: str, source: str) -> list[SourceUse]:
         judge = models_by_id.get(judges[version["id"]] or "")
         if rows is None and judge is not None:
             rows, through = counts.get(judge["dataset_id"]), f"rm{judge['number']}"
-        found.append(_source_use(f"v{version['number']}", version, rows, through))
-    return [use for use in found if use.rows]
+        source_uses.append(_source_use(f"v{version['number']}", version, rows, through))
+    return [use for use in source_uses if use.rows]
 
 
 def _source_use(

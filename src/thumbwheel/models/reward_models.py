@@ -63,13 +63,13 @@ def find(ws: Workspace, agent: str, name: str) -> RewardModelRecord:
         if name in (model.id, model.name, str(model.number), LATEST):
             return model
     names = [model.name for model in models]
-    known = ", ".join(names)
+    listing = ", ".join(names)
     if not names:
-        known = f"none; train one: thumbwheel train reward --agent {agent} --base BASE"
+        listing = f"none; train one: thumbwheel train reward --agent {agent} --base BASE"
     raise NotFound(
         f"reward model {name!r} of agent {agent!r}",
         "there is no such reward model",
-        f"Known: {known}.{nearest(name, names)}",
+        f"Known: {listing}.{nearest(name, names)}",
     )
 
 

@@ -112,8 +112,8 @@ def add_endpoint(
     def work(connection: sa.Connection) -> str:
         agent_id = store.ensure_agent(connection, agent)
         for version in store.find(connection, store.by_agent(agent)):
-            known = version.endpoint
-            if known and known["url"] == endpoint["url"] and known["model"] == model:
+            existing = version.endpoint
+            if existing and existing["url"] == endpoint["url"] and existing["model"] == model:
                 store.set_endpoint(connection, version.id, endpoint)
                 return version.id
         return store.add_version(connection, agent_id, values)

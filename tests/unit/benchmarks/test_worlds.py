@@ -37,9 +37,9 @@ def written(worlds: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             example.answer if number % 3 == 0 else examples[number - 1].answer
             for number, example in enumerate(examples)
         ]
-        at = datetime(2026, 1, 1, tzinfo=UTC)
+        occurred_at = datetime(2026, 1, 1, tzinfo=UTC)
         return [
-            world_module.Exchange(f"t-{number}", "s-1", "u-1", at, example, text, "stop")
+            world_module.Exchange(f"t-{number}", "s-1", "u-1", occurred_at, example, text, "stop")
             for number, (example, text) in enumerate(zip(examples, answers, strict=True))
         ]
 

@@ -269,12 +269,12 @@ def history() -> World:
             number % 4 == 0 or number >= 8,
             trace,
             rater=f"r{number}",
-            at=number * 24 * 60 * 3,
+            minute=number * 24 * 60 * 3,
         )
-    world.say("rating", 5, world.trace("t0", "q0", "a", model="old"), rater="r0", at=0)
-    world.say("comment", "hm", world.trace("t0", "q0", "a", model="old"), rater="r0", at=0)
+    world.say("rating", 5, world.trace("t0", "q0", "a", model="old"), rater="r0", minute=0)
+    world.say("comment", "hm", world.trace("t0", "q0", "a", model="old"), rater="r0", minute=0)
     machine = world.trace("m", "qm", "a", model="new")
-    world.say("score", 0.0, machine, rater="machine", at=0)
+    world.say("score", 0.0, machine, rater="machine", minute=0)
     for table, values in world.rows:
         if table.name == "raters" and values["external_id"] == "machine":
             values["kind"] = "checker"

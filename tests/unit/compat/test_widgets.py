@@ -44,20 +44,24 @@ def entry(number: int, fixture: str, rating: str | None = None, **more: Any) -> 
 
 
 def run_file(
-    folder: Path, entries: list[dict[str, Any]], run: str = "r1", made: str = "2026-02-01T12:46:06"
+    folder: Path,
+    entries: list[dict[str, Any]],
+    run: str = "r1",
+    created_at: str = "2026-02-01T12:46:06",
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "exhaustive_data.json"
     path.write_text(
         json.dumps(
-            {"run_id": run, "created_at": made, "total_questions": 1, "entries": entries}, indent=2
+            {"run_id": run, "created_at": created_at, "total_questions": 1, "entries": entries},
+            indent=2,
         )
     )
     return path
 
 
-def rate(rating: str | None, at: str = "2026-02-02T10:00:00", **more: Any) -> dict[str, Any]:
-    return {"rating": rating, "tags": ["relevant"], "notes": "n", "rated_at": at, **more}
+def rate(rating: str | None, rated_at: str = "2026-02-02T10:00:00", **more: Any) -> dict[str, Any]:
+    return {"rating": rating, "tags": ["relevant"], "notes": "n", "rated_at": rated_at, **more}
 
 
 def read(path: Path) -> tuple[list[TraceRecord], list[FeedbackRecord], list[str]]:

@@ -124,7 +124,7 @@ def test_precision_pays_on_large_models_where_the_machine_has_it(
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked", "taken"),
+    ("gpus", "asked", "device"),
     [
         ((), "auto", "cpu"),
         ((), "cpu", "cpu"),
@@ -134,13 +134,13 @@ def test_precision_pays_on_large_models_where_the_machine_has_it(
     ],
 )
 def test_the_device_is_one_that_is_there(
-    gpus: tuple[Gpu, ...], asked: Any, taken: str, monkeypatch: pytest.MonkeyPatch
+    gpus: tuple[Gpu, ...], asked: Any, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dataclasses import replace
 
     here = replace(machine(), gpus=gpus)
     monkeypatch.setattr(hardware, "machine", lambda: here)
-    assert hardware.device(asked) == taken
+    assert hardware.device(asked) == device
 
 
 @pytest.mark.parametrize(

@@ -325,7 +325,7 @@ def test_filters_say_what_they_left_out_and_choose_without_regard_to_order(tmp_p
     world = World()
     for number in range(40):
         trace = world.trace(f"t{number}", f"q{number}", f"a{number}", subject=f"u{number % 2}")
-        world.say("thumb", number % 4 > 0, trace, rater=f"r{number % 2}", at=number * 60)
+        world.say("thumb", number % 4 > 0, trace, rater=f"r{number % 2}", minute=number * 60)
     limits = {"dev": 0, "gate": 0}
     for config, reason, left in (
         (DatasetConfig(**limits, limit=10), "more than 10 training rows", 10),

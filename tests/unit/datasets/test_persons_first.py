@@ -45,7 +45,7 @@ def thumbs_against_scores() -> World:
         trace = world.trace(name, "Opening hours?", name)
         world.say("score", score, trace, rater="checker", weight=5.0)
         if thumb is not None:
-            world.say("thumb", thumb, trace, rater="ann", at=0)
+            world.say("thumb", thumb, trace, rater="ann", minute=0)
     return world
 
 
@@ -103,7 +103,7 @@ def test_a_computed_number_on_the_person_s_side_stays(tmp_path: Path) -> None:
     for name, thumb, score in (("good", True, 0.7), ("bad", False, 0.3)):
         trace = world.trace(name, "q", name)
         world.say("score", score, trace, rater="checker")
-        world.say("thumb", thumb, trace, rater="ann", at=0)
+        world.say("thumb", thumb, trace, rater="ann", minute=0)
     (row,) = built(world, tmp_path, "groups")
     assert dict(zip(row.completions, row.values, strict=True)) == {"good": 0.7, "bad": 0.3}
 
@@ -120,10 +120,10 @@ def test_a_persons_number_stands_alone_beside_a_machine_s(tmp_path: Path) -> Non
 def test_a_person_s_comparison_and_correction_win_over_computed_ones(tmp_path: Path) -> None:
     world = World()
     better, worse = world.trace("a", "q", "a"), world.trace("b", "q", "b")
-    world.say("preference", {"ranking": [[0], [1]]}, better, worse, rater="ann", at=0)
+    world.say("preference", {"ranking": [[0], [1]]}, better, worse, rater="ann", minute=0)
     world.say("preference", {"ranking": [[1], [0]]}, better, worse, rater="checker", weight=9.0)
     other = world.trace("c", "another", "c")
-    world.say("correction", "by ann", other, rater="ann", at=0)
+    world.say("correction", "by ann", other, rater="ann", minute=0)
     world.say("correction", "by a machine", other, rater="checker", weight=9.0)
     assert {(row.chosen, row.rejected) for row in built(world, tmp_path, "pairs")} == {
         ("a", "b"),
@@ -136,7 +136,7 @@ def test_a_person_s_correction_makes_an_answer_bad_that_a_checker_calls_good(
 ) -> None:
     world = World()
     trace = world.trace("a", "q", "original")
-    world.say("correction", "edited", trace, rater="ann", at=0)
+    world.say("correction", "edited", trace, rater="ann", minute=0)
     world.say("score", 1.0, trace, rater="checker")
     world.say("thumb", False, world.trace("b", "p", "b"), rater="ann")
     assert {row.completion: row.label for row in built(world, tmp_path, "labels")} == {

@@ -107,7 +107,7 @@ def world_of(chosen: list[Any], first: int = 0) -> World:
             "edit": ("correction", "Edited."),
             "five": ("rating", 5),
         }[signal]
-        world.say(kind, value, trace, rater=rater, at=number)
+        world.say(kind, value, trace, rater=rater, minute=number)
     world.case("g", world.prompt("Is it waterproof?"))
     world.case("f", world.prompt("What does it cost?"), "feedback")
     return world

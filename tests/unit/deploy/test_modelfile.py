@@ -45,7 +45,14 @@ def read(text: str) -> list[tuple[str, str]]:
                 raise ValueError("the file ends within a value")
             value += lines.pop(0)
         commands.append(
-            (name.lower(), "".join(one for one in whole if one.isprintable() or one in "\t\r\n"))
+            (
+                name.lower(),
+                "".join(
+                    character
+                    for character in whole
+                    if character.isprintable() or character in "\t\r\n"
+                ),
+            )
         )
     return commands
 

@@ -355,7 +355,9 @@ def test_two_promotions_at_once_end_as_one_after_the_other(served):
         thread.join()
     history = versions.switches(world.ws, world.agent, "live")
     assert not errors and 3 <= len(history) <= 12  # what points there already is no switch
-    assert all(one.to_id == other.from_id != other.to_id for one, other in pairwise(history))
+    assert all(
+        earlier.to_id == later.from_id != later.to_id for earlier, later in pairwise(history)
+    )
     assert versions.aliases_of(world.ws, world.agent)["live"] == history[-1].to_id
 
 

@@ -311,8 +311,8 @@ UNIFORM = 8.3178  # nats a token of a uniform guess among 4,096 tokens
     ],
 )
 def test_a_guard_asks_for_no_more_than_what_runs_today_can_do(measured, state):
-    found, words = guards.guard_state(measured, GatePolicy())
-    assert (str(found), bool(words)) == (state, state != "ok")
+    guard_state, words = guards.guard_state(measured, GatePolicy())
+    assert (str(guard_state), bool(words)) == (state, state != "ok")
     decision = decide(passing(guards=(measured,)), GatePolicy())
     assert decision.verdict is (Verdict.REJECTED if state == "worse" else Verdict.APPROVED)
     assert any(measured.name in reason for reason in decision.reasons) == (

@@ -388,7 +388,7 @@ def verdicts(random, n, discordance, gain, looks):
     return approvals
 
 
-def test_equal_models_pass_no_more_often_than_alpha_and_the_detectable_gain_four_times_out_of_five():
+def test_equal_models_pass_no_more_often_than_alpha_and_the_detectable_gain_four_times_in_five():
     """The fast version of benchmarks/gate.py. The bounds are exact binomial ones at 1e-6, so that
     chance does not decide."""
     random = np.random.default_rng(0)

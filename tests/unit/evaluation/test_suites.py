@@ -236,8 +236,10 @@ def test_a_benchmark_scores_the_checks_that_were_not_skipped(tmp_path):
     tasks = """
 id: basics
 tasks:
-  - {id: greet, prompt: Greet Ada., tags: [tone], checks: [{type: contains, text: ada}, {type: tool_called, tool: mail}]}
-  - {id: object, prompt: JSON., complexity: phd, checks: [{type: json_valid}, {type: json_has_key, key: a.b}, {type: max_tokens, n: 14}]}
+  - {id: greet, prompt: Greet Ada., tags: [tone],
+     checks: [{type: contains, text: ada}, {type: tool_called, tool: mail}]}
+  - {id: object, prompt: JSON., complexity: phd,
+     checks: [{type: json_valid}, {type: json_has_key, key: a.b}, {type: max_tokens, n: 14}]}
   - {id: picture, prompt: See., modality: [image], checks: [{type: json_valid}]}
 """
     (tmp_path / "tasks.yaml").write_text(tasks)
@@ -310,9 +312,8 @@ TIMES_NINE = "".join(
 ENDLESS = {
     "a check that holds itself": "tasks: [{id: a, prompt: b, checks: &c [{type: any_of, checks: "
     "*c}]}]",
-    "billions of values": f"a: &a [x]\n{TIMES_NINE}tasks: [{{id: a, prompt: b, checks: [{{type: any_of, "
-    "checks: "
-    f"*i}}]}}]",
+    "billions of values": f"a: &a [x]\n{TIMES_NINE}"
+    "tasks: [{id: a, prompt: b, checks: [{type: any_of, checks: *i}]}]",
     "nesting": "tasks: " + "[" * 5000,
 }
 

@@ -116,8 +116,8 @@ def test_a_kl_that_is_none_is_a_failure() -> None:
 def old_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter with transformers 4.57: `THUMBWHEEL_TEST_TRANSFORMERS4`, else a venv that
     borrows this one's torch."""
-    if given := os.environ.get("THUMBWHEEL_TEST_TRANSFORMERS4"):
-        return Path(given)
+    if interpreter := os.environ.get("THUMBWHEEL_TEST_TRANSFORMERS4"):
+        return Path(interpreter)
     folder = tmp_path_factory.mktemp("transformers4")
     try:
         venv.create(folder, with_pip=True)

@@ -251,7 +251,7 @@ def turned(tmp_path: Path) -> Any:
 def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
     ws, home = turned.ws, turned.ws.home.path
     assert len(find(home, word(GONE))) > 8
-    others = {shape: rows_of(ws, one) for shape, one in turned.sets.items()}
+    others = {shape: rows_of(ws, dataset) for shape, dataset in turned.sets.items()}
     done = erase(ws, AGENT, name(GONE))
     assert find(home, word(GONE)) == []
     assert word(GONE) not in (turned.folder / "exported" / "TAINTED.txt").read_text()
@@ -414,20 +414,22 @@ def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_howev
 def test_a_file_that_cannot_be_read_may_hold_the_subject_and_goes_whole(
     turned: Turned, state: str
 ) -> None:
-    ws, one = turned.ws, turned.sets["labels"]
-    file = Artifacts(ws.home.blobs).path(one.manifest["files"]["train"])
+    ws, dataset = turned.ws, turned.sets["labels"]
+    file = Artifacts(ws.home.blobs).path(dataset.manifest["files"]["train"])
     file.chmod(0o600)
     file.write_bytes(file.read_bytes()[:-9]) if state == "damaged" else file.unlink()
     planned = erase(ws, AGENT, name(GONE), dry_run=True)
-    assert planned.datasets[one.id]["train"] == one.counts["train"]
+    assert planned.datasets[dataset.id]["train"] == dataset.counts["train"]
     assert (
-        f"dataset {one.id}: its file of train is missing or damaged, and goes whole"
+        f"dataset {dataset.id}: its file of train is missing or damaged, and goes whole"
         in planned.notes
     )
     done = erase(ws, AGENT, name(GONE))
     assert (done.state, done.datasets) == ("done", planned.datasets)
-    assert list(load_rows(ws, one.id, "train")) == [] and list(load_rows(ws, one.id, "gate"))
-    assert by_id(ws, one.id).counts["train"] == 0
+    assert list(load_rows(ws, dataset.id, "train")) == [] and list(
+        load_rows(ws, dataset.id, "gate")
+    )
+    assert by_id(ws, dataset.id).counts["train"] == 0
 
 
 def test_rewards_that_rest_on_what_the_subject_said_about_others_go(turned: Turned) -> None:
@@ -529,7 +531,8 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.erase import erase
 with Workspace.open(Home(__import__("pathlib").Path(sys.argv[1])), Sources({}, "", {})) as ws:
-    erase(ws, sys.argv[2], sys.argv[3], stage=lambda name: name == sys.argv[4] and os.kill(os.getpid(), signal.SIGKILL))
+    kill = lambda name: name == sys.argv[4] and os.kill(os.getpid(), signal.SIGKILL)
+    erase(ws, sys.argv[2], sys.argv[3], stage=kill)
 """
 
 

@@ -218,7 +218,7 @@ def test_an_unknown_function_names_the_nearest():
 
 
 @pytest.mark.parametrize(
-    ("reference", "given"),
+    ("reference", "arguments"),
     [
         ({"filter": {"tags": ["a", "b"]}}, {"filter": {"tags": "a"}}),
         ({"filter": {"q": ""}}, {"filter": {}}),
@@ -226,14 +226,17 @@ def test_an_unknown_function_names_the_nearest():
     ],
 )
 def test_exact_values_of_a_call_are_no_alternatives_and_no_permission_to_leave_out(
-    reference, given
+    reference, arguments
 ):
     expected = {"name": "find", "arguments": reference}
     assert (
         score("tool_match", json.dumps({"name": "find", "arguments": reference}), expected).value
         == 1
     )
-    assert score("tool_match", json.dumps({"name": "find", "arguments": given}), expected).value < 1
+    assert (
+        score("tool_match", json.dumps({"name": "find", "arguments": arguments}), expected).value
+        < 1
+    )
 
 
 def test_a_field_that_the_reference_has_not_says_nothing():

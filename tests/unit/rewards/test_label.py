@@ -331,8 +331,8 @@ def test_superseded_and_retracted_feedback_is_out(tmp_path: Path) -> None:
     world = World()
     plain, replaced, withdrawn = (world.trace(name, name, "out") for name in "abc")
     world.say("thumb", True, plain)
-    first = world.say("thumb", False, replaced, at=50)
-    world.say("thumb", True, replaced, at=1, supersedes=first)
+    first = world.say("thumb", False, replaced, minute=50)
+    world.say("thumb", True, replaced, minute=1, supersedes=first)
     wrong = world.say("thumb", True, withdrawn)
     world.say("thumb", True, withdrawn, retracts=wrong)
     with world.into(tmp_path) as ws, ws.db.read() as connection:

@@ -214,22 +214,24 @@ def test_suggestions_are_no_labels_until_a_person_decides(world):
     queue = list(questions(world, AGENT))
     assert len(queue) == 10
     assert len(list_feedback(world, AGENT, limit=1000)) == before
-    one, two, three, *_ = queue
-    assert decide(world, AGENT, one, one.good, "dora") == "confirmed"
-    assert decide(world, AGENT, two, not two.good, "dora") == "corrected"
-    assert decide(world, AGENT, three, None, "dora") == "skipped"
+    confirmed, corrected, skipped, *_ = queue
+    assert decide(world, AGENT, confirmed, confirmed.good, "dora") == "confirmed"
+    assert decide(world, AGENT, corrected, not corrected.good, "dora") == "corrected"
+    assert decide(world, AGENT, skipped, None, "dora") == "skipped"
     newest = list_feedback(world, AGENT, limit=2)
     assert [row["metadata"] for row in newest] == [
-        {"suggestion": two.id, "how": "review"},
-        {"suggestion": one.id, "how": "review"},
+        {"suggestion": corrected.id, "how": "review"},
+        {"suggestion": confirmed.id, "how": "review"},
     ]
     assert {row["kind"] for row in newest} == {"thumb"}
-    assert [one.id for one in questions(world, AGENT)] == [one.id for one in queue[3:]]
+    assert [question.id for question in questions(world, AGENT)] == [
+        question.id for question in queue[3:]
+    ]
     later = suggest(world, AGENT, 10, CONFIG)
     assert later.classifier != first.classifier
     assert later.report["labels"] == 61
-    found = status(world, AGENT)["suggestions"]
-    assert found == {
+    counts = status(world, AGENT)["suggestions"]
+    assert counts == {
         "open": 10,
         "confirmed": 1,
         "corrected": 1,

@@ -243,11 +243,11 @@ def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setti
         (tmp_path / "said.jsonl").write_text(json.dumps({"type": "feedback"} | line) + "\n")
         home("import", "jsonl", "said.jsonl")
 
-    def made():
+    def build():
         return home("dataset", "build", "--shape", "labels", "--json", "--checked", "0")["id"]
 
     home("reward", "run")
-    first = made()
+    first = build()
     (tmp_path / "thumbwheel.yaml").write_text(
         "rewards: {components: {thumb: {weight: 2}, length: {weight: 0, settings: {most: 9}}}}"
     )
@@ -255,11 +255,11 @@ def test_a_dataset_of_what_people_said_is_stale_by_what_they_say_and_by_no_setti
     assert shown() == 0, "nothing was said"
     hear({"id": "f9", "kind": "thumb", "value": False, "target": {"trace": "right0"}, "rater": "s"})
     assert shown() == 1
-    second = made()
+    second = build()
     assert second != first and shown() == 0
     hear({"id": "r9", "retracts": "f9", "rater": "s"})
     assert shown() == 1, "what was taken back is a change too"
-    assert made() == first
+    assert build() == first
     assert home("dataset", "show", first, "--json")["stale"] == 0, (
         "it came out again, so it is what there is"
     )

@@ -93,8 +93,8 @@ def test_figures_say_how_they_were_measured(
 
 def test_every_benchmark_keeps_its_figures_where_they_belong() -> None:
     parser = training.parser("floor")
-    given: Namespace = parser.parse_args([])
-    assert given.json == raw.RESULTS / "floor.json"
+    arguments: Namespace = parser.parse_args([])
+    assert arguments.json == raw.RESULTS / "floor.json"
     for path in raw.RESULTS.parent.glob("*.py"):
         text = path.read_text()
         if 'add_argument("--json"' in text:

@@ -47,14 +47,17 @@ def test_recorded_answers_say_how_hard_prompts_are_where_every_prompt_has_some(
 ) -> None:
     steps, met = object.__new__(OnlineRunner), []
     steps.config = SimpleNamespace(batch_size=1, num_generations=8, seed=1)
-    items = [RolloutPrompt((1,), {"success": one}, str(at), at) for at, one in enumerate(logged)]
+    items = [
+        RolloutPrompt((1,), {"success": rate}, str(number), number)
+        for number, rate in enumerate(logged)
+    ]
     monkeypatch.setattr(OnlineRunner, "_sampling", lambda self, step: None)
     monkeypatch.setattr(
-        OnlineRunner, "collect", lambda self, some, n, sampling: met.extend(some) or some
+        OnlineRunner, "collect", lambda self, tasks, n, sampling: met.extend(tasks) or tasks
     )
     monkeypatch.setattr(
         "thumbwheel.training.online_step.success",
-        lambda some: [(task.number, 0.5) for task in some],
+        lambda tasks: [(task.number, 0.5) for task in tasks],
     )
     assert steps._success_rates(items) == (
         dict(enumerate([0.5] * 3)) if asked else dict(enumerate(logged))

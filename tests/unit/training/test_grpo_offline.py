@@ -66,7 +66,8 @@ def test_the_ratio_is_to_the_model_that_answered_where_its_log_probs_are_known(
     for row, example in zip(group_rows, plain.train.items, strict=True):
         row["token_ids"] = [list(branch.ids) for branch in example.branches]
         row["logps"] = [
-            [-5.9 - at / 50 for at in range(len(branch.ids))] for branch in example.branches
+            [-5.9 - position / 50 for position in range(len(branch.ids))]
+            for branch in example.branches
         ]
     group_rows[0]["logps"][1] = group_rows[0]["logps"][1][:-1]
     assembly = assembled("grpo_offline", base, tmp_path, group_rows)
@@ -120,15 +121,15 @@ def test_a_text_is_credited_with_its_own_worth_only(base: Path, tmp_path: Path) 
         }
     ]
     results = []
-    for number, given in enumerate((group_rows, turned)):
-        assembly = assembled("grpo_offline", base, tmp_path / str(number), given)
+    for number, train_rows in enumerate((group_rows, turned)):
+        assembly = assembled("grpo_offline", base, tmp_path / str(number), train_rows)
         shake(assembly.model)
         results.append(gradient(assembly, assembly.train.items, 4096)[1])
-        best = max(assembly.train.items[0].branches, key=lambda one: one.advantage)
+        best = max(assembly.train.items[0].branches, key=lambda branch: branch.advantage)
         assert (
             best.ids
             == assembly.builder.row(
-                given[0]["prompt"], group_rows[0]["completions"][0]
+                train_rows[0]["prompt"], group_rows[0]["completions"][0]
             ).completion_ids
         )
     assert torch.allclose(results[0], results[1], rtol=1e-4, atol=1e-7)
@@ -198,7 +199,7 @@ def test_runs_of_one_task_share_their_beginning_and_train_their_answers_alone(
     assert len(assembly.train.items) == len(plain.train.items) > 0
     for alone, example in zip(plain.train.items, assembly.train.items, strict=True):
         for history, branch in zip(alone.branches, example.branches, strict=True):
-            assert [branch.ids[at] for at in branch.targets] == list(history.ids)
+            assert [branch.ids[target] for target in branch.targets] == list(history.ids)
             assert 0 < len(branch.targets) < len(branch.ids)
             assert branch.advantage == history.advantage
     shake(assembly.model)

@@ -40,15 +40,15 @@ class Recorded(RolloutSource):
     """A source of answers that were thought out beforehand; the text of each is its reward."""
 
     def __init__(self, eos: int, seed: int = 3) -> None:
-        self._eos, self._chance, self.given = eos, random.Random(seed), []
+        self._eos, self._chance, self.batches = eos, random.Random(seed), []
 
     def sample(
         self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, ended: Any = None
     ) -> list[list[Rollout]]:
-        self.given.append(
-            [[self._answer(alike=place == 0) for _ in range(n)] for place in range(len(prompts))]
+        self.batches.append(
+            [[self._answer(alike=number == 0) for _ in range(n)] for number in range(len(prompts))]
         )
-        return self.given[-1]
+        return self.batches[-1]
 
     def _answer(self, alike: bool) -> Rollout:
         cut = self._chance.random() < 0.25
@@ -85,13 +85,13 @@ def ours(base: Path, folder: Path, **changes: Any) -> tuple[Any, list[str], list
     heard = recorder()
     loop = loop_of(assembly, folder, callbacks=[heard])
     order = [
-        assembly.builder.render(assembly.train.items[at].row["prompt"])
+        assembly.builder.render(assembly.train.items[number].row["prompt"])
         for batch in loop.order.batches()
-        for at in batch
+        for number in batch
     ]
     loop.run()
     assembly.runner.close()
-    return heard, order, assembly.runner.source.given
+    return heard, order, assembly.runner.source.batches
 
 
 def trl(base: Path, folder: Path, order: list[str], sampled: list[Any], **changes: Any) -> Any:
@@ -192,9 +192,9 @@ def test_grpo(base: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     each = changes["num_iterations"]
     assert len(ours_metrics.gradients) == len(other.gradients) == len(other.losses) == UPDATES
     worst = {"loss": 0.0, "gradient": 0.0, "parameter": 0.0}
-    for place, loss in enumerate(ours_metrics.losses):
+    for update, loss in enumerate(ours_metrics.losses):
         worst["loss"] = max(
-            worst["loss"], abs(loss - sum(other.losses[each * place : each * (place + 1)]) / each)
+            worst["loss"], abs(loss - sum(other.losses[each * update : each * (update + 1)]) / each)
         )
     for left, right in zip(ours_metrics.gradients, other.gradients, strict=True):
         assert left.keys() == right.keys()
@@ -234,8 +234,8 @@ def compare_metrics(
         if whole
         else []
     )
-    for place, line in enumerate(ours_metrics):
-        trl = other[each * place : each * (place + 1)]
+    for update, line in enumerate(ours_metrics):
+        trl = other[each * update : each * (update + 1)]
         for name in names:
             values = [
                 float(metrics_of_step[name]) for metrics_of_step in trl if name in metrics_of_step

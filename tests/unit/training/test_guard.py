@@ -13,7 +13,7 @@ N = 40
 
 def seen(reward: float, length: int = 10, **held_out: float) -> EvaluationRecord:
     """Dev answers of which so many are right."""
-    share = lambda part: [float(at < part * N) for at in range(N)]  # noqa: E731
+    share = lambda part: [float(number < part * N) for number in range(N)]  # noqa: E731
     return EvaluationRecord(
         share(reward), [length] * N, {}, {name: share(part) for name, part in held_out.items()}
     )
@@ -91,7 +91,7 @@ def test_a_reward_that_rises_while_what_is_held_out_stays(
 
 
 def test_a_number_that_is_nearly_as_good_as_it_was_anywhere_has_no_room() -> None:
-    level = lambda at: [0.97 + 0.001 * ((number * 7 + at) % 20) for number in range(N)]  # noqa: E731
+    level = lambda offset: [0.97 + 0.001 * ((number * 7 + offset) % 20) for number in range(N)]  # noqa: E731
     rising = (0.1, 0.25, 0.4, 0.55, 0.7)
     assert (
         reasons(
@@ -105,7 +105,7 @@ def test_a_number_that_is_nearly_as_good_as_it_was_anywhere_has_no_room() -> Non
             seen(r).rewards,
             [9] * N,
             {},
-            {"mine": [value - 0.5 * (at % 2) for at, value in enumerate(level(0))]},
+            {"mine": [value - 0.5 * (number % 2) for number, value in enumerate(level(0))]},
         )
         for r in rising
     ]
@@ -135,13 +135,13 @@ def test_longer_answers_that_are_all_better_by_as_much_are_worth_it() -> None:
 def test_a_reward_that_rises_in_training_alone_counts_too() -> None:
     guard = Guard(None, None)
     results = []
-    for trained, one in (
+    for trained, evaluation in (
         (0.0, seen(0.5, truth=0.5)),
         (0.2, seen(0.5, truth=0.7)),
         (0.9, seen(0.5, truth=0.2)),
     ):
         guard.step({"reward": trained})
-        results.append(guard.evaluation(one))
+        results.append(guard.evaluation(evaluation))
     assert results[:2] == [None, None] and "gamed" in str(results[2])
 
 
@@ -181,7 +181,7 @@ def test_its_state_survives(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_evaluation_that_lost_what_the_base_has_is_passed_over() -> None:
-    share = lambda part, of=N: [float(at < part * of) for at in range(of)]  # noqa: E731
+    share = lambda part, of=N: [float(number < part * of) for number in range(of)]  # noqa: E731
 
     def liked(part, of=N):
         return EvaluationRecord(

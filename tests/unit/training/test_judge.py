@@ -36,8 +36,8 @@ def ask(text: str, finish: str = "stop", **row) -> JudgeRequest:
 def judge():
     judges: list[Judge] = []
 
-    def make(functions, *more, **given):
-        judges.append(Judge(functions, *more, **given))
+    def make(functions, *more, **settings):
+        judges.append(Judge(functions, *more, **settings))
         return judges[-1]
 
     yield make

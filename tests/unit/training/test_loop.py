@@ -419,16 +419,16 @@ def test_dev_labels_of_one_kind_give_no_margin_and_the_loss_decides(
     rows = plain_rows("labels", 24, 6)
     for row in rows:
         row["label"] = row["label"] or row["split"] == "dev"
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "eval_steps": 2,
         "metric_for_best_model": "rewards/margins",
         "early_stopping_patience": None,
     }
-    assembly = assembled("kto", base, tmp_path, rows, **given)
+    assembly = assembled("kto", base, tmp_path, rows, **settings)
     loop = loop_of(assembly, tmp_path, interrupted=lambda: loop.state.global_step == 3)
     loop.run()
     assert "no rewards/margins" in capsys.readouterr().err
-    loop = loop_of(assembled("kto", base, tmp_path, rows, **given), tmp_path)
+    loop = loop_of(assembled("kto", base, tmp_path, rows, **settings), tmp_path)
     ending = loop.run(3)
     losses = {
         line["step"]: line["eval_loss"]
@@ -446,13 +446,13 @@ def test_an_evaluation_that_is_unfit_is_never_the_best(base: Path, tmp_path: Pat
         folder: Path, fit: set[int], stop_at: int | None = None, resume: int | None = None
     ) -> Any:
         folder.mkdir(exist_ok=True)
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "eval_steps": 2,
             "save_steps": 2,
             "early_stopping_patience": None,
             "num_train_epochs": 2,
         }
-        assembly = assembled("sft", base, folder, plain_rows("chats", 24, 5), **given)
+        assembly = assembled("sft", base, folder, plain_rows("chats", 24, 5), **settings)
         loop = loop_of(assembly, folder, interrupted=lambda: loop.state.global_step == stop_at)
         evaluate = assembly.runner.evaluate
 

@@ -28,7 +28,7 @@ def sft(model: Any, rows: Sequence[Any], config: Any) -> Any:
 
     each = [logps(model, row.prompt, row.branches[0].ids) for row in rows]
     weights = torch.cat(
-        [torch.full_like(found, row.weight) for row, found in zip(rows, each, strict=True)]
+        [torch.full_like(values, row.weight) for row, values in zip(rows, each, strict=True)]
     )
     return -(torch.cat(each) * weights).sum() / weights.sum()
 
@@ -48,7 +48,9 @@ def kto(model: Any, rows: Sequence[Any], config: Any) -> Any:
 
     answers = [row.branches[0] for row in rows]
     with torch.no_grad():
-        apart = [ratio(model, row.prompt, answers[at - 1].ids) for at, row in enumerate(rows)]
+        apart = [
+            ratio(model, row.prompt, answers[number - 1].ids) for number, row in enumerate(rows)
+        ]
         baseline = torch.stack(apart).mean().clamp(min=0)
     assert float(baseline) > 0.05
     total = 0.0

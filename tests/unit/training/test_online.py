@@ -52,7 +52,7 @@ def trained(
         assembly.runner.close()
 
 
-def kept(loop: Any, step: int | None, name: str) -> float:
+def dev_metric(loop: Any, step: int | None, name: str) -> float:
     """A dev metric of the evaluation of `step`."""
     return next(
         line[f"eval_{name}"]
@@ -79,9 +79,10 @@ def test_a_gamed_reward_ends_the_run_with_the_adapter_from_before(
         and ending.step < 40
     )
     assert (
-        kept(loop, 0, "held_out/checker") == 1 and kept(loop, ending.step, "held_out/checker") < 0.8
+        dev_metric(loop, 0, "held_out/checker") == 1
+        and dev_metric(loop, ending.step, "held_out/checker") < 0.8
     )
-    assert ending.best < ending.step and kept(loop, ending.best, "held_out/checker") > 0.8
+    assert ending.best < ending.step and dev_metric(loop, ending.best, "held_out/checker") > 0.8
 
 
 def test_a_judge_reads_an_answer_without_the_text_that_ended_it(
@@ -90,7 +91,7 @@ def test_a_judge_reads_an_answer_without_the_text_that_ended_it(
     rows = reversal_rows(8, 8, checker="regex", checker_config={"pattern": "a", "full": True})
     for stop, right in ((("b",), 1.0), ((), 0.0)):
         _, loop = trained(terse, tmp_path / str(right), rows, stop=stop, max_steps=1)
-        assert kept(loop, 0, "reward") == right
+        assert dev_metric(loop, 0, "reward") == right
 
 
 def test_longer_answers_for_nothing_end_it(terse: Path, tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_longer_answers_for_nothing_end_it(terse: Path, tmp_path: Path) -> None:
     ]
     ending, loop = trained(terse, tmp_path, rows, length_creep=1.5)
     assert "and the dev reward is no better" in ending.reason and ending.best < ending.step
-    assert kept(loop, ending.step, "completions/mean_length") > 1.5 * kept(
+    assert dev_metric(loop, ending.step, "completions/mean_length") > 1.5 * dev_metric(
         loop, 0, "completions/mean_length"
     )
 
@@ -113,7 +114,7 @@ def test_a_spent_kl_budget_ends_it(terse: Path, tmp_path: Path) -> None:
     assert "the KL budget is spent" in ending.reason and ending.best < ending.step
     history = [line["kl"] for line in loop.state.log_history if "kl" in line]
     assert sum(history[-3:]) / 3 > 0.1 and all(
-        sum(history[at : at + 3]) / 3 <= 0.1 for at in range(len(history) - 3)
+        sum(history[start : start + 3]) / 3 <= 0.1 for start in range(len(history) - 3)
     )
 
 
@@ -135,22 +136,22 @@ def test_what_people_liked_ends_a_run_that_unlearns_it(terse: Path, tmp_path: Pa
         for row in rows
     ]
     judge = judge_of(terse, tmp_path, pairs, 20)
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "judge": judge,
         "reward_model": "rm1",
         "reward_functions": (),
         "beta": 0.0,
         "length_creep": None,
     }
-    ending, loop = trained(terse, tmp_path / "often", rows, **given)
+    ending, loop = trained(terse, tmp_path / "often", rows, **settings)
     assert (
         "are ones that people liked, 100% under the base" in ending.reason
         and ending.best < ending.step < 40
     )
-    assert kept(loop, 0, "liked_rate") == 1 and kept(loop, ending.best, "liked_rate") > 0.8 > kept(
-        loop, ending.step, "liked_rate"
-    )
-    ending, _ = trained(terse, tmp_path / "late", rows, **given | {"eval_steps": ending.step})
+    assert dev_metric(loop, 0, "liked_rate") == 1 and dev_metric(
+        loop, ending.best, "liked_rate"
+    ) > 0.8 > dev_metric(loop, ending.step, "liked_rate")
+    ending, _ = trained(terse, tmp_path / "late", rows, **settings | {"eval_steps": ending.step})
     assert ending.best is None and "are ones that people liked" in ending.wrong
 
 
@@ -168,7 +169,7 @@ def test_the_form_is_seen_where_people_liked_it_and_only_a_learned_judge_is_doub
     _, loop = trained(
         terse, tmp_path / "judged", rows, max_steps=1, judge=judge, reward_model="rm1"
     )
-    assert (kept(loop, 0, "format_rate"), kept(loop, 0, "liked_rate")) == (0, 0)
+    assert (dev_metric(loop, 0, "format_rate"), dev_metric(loop, 0, "liked_rate")) == (0, 0)
     _, loop = trained(terse, tmp_path / "checked", rows, max_steps=1)
     assert not any("eval_liked_rate" in line for line in loop.state.log_history)
 
@@ -189,7 +190,7 @@ def test_a_reward_model_keeps_a_run_near_its_base_unless_told_otherwise(
 
 def collected(*groups: list[tuple[int, float | None, str]]) -> Collected:
     """Answers as (tokens, reward, finish)."""
-    tasks = [RolloutPrompt((5, 6), {}, f"g{at}", at) for at in range(len(groups))]
+    tasks = [RolloutPrompt((5, 6), {}, f"g{number}", number) for number in range(len(groups))]
     rollouts = [
         [Rollout(tuple(range(10, 10 + size)), None, finish, "") for size, _, finish in group]
         for group in groups
@@ -307,6 +308,6 @@ def test_a_judge_that_always_fails_and_one_that_is_none(terse: Path, tmp_path: P
         trained(terse, tmp_path, reversal_rows(8, 2), reward_functions=("reward_functions:crash",))
     with pytest.raises(ConfigError, match="nothing is left that judges"):
         assembled("grpo", terse, tmp_path, reversal_rows(8, 2), **RUN | {"reward_functions": ()})
-    for given in ("checker=0", "checker=much"):
+    for weight in ("checker=0", "checker=much"):
         with pytest.raises(ConfigError, match="is no weight"):
-            weighted(given)
+            weighted(weight)

@@ -81,13 +81,13 @@ def ours(
     shake(assembly.model)
     heard = recorder()
     loop = loop_of(assembly, folder, callbacks=[heard])
-    order = [rows[at] for batch in loop.order.batches() for at in batch]
+    order = [rows[number] for batch in loop.order.batches() for number in batch]
     loop.run()
     rendered = [row | {"prompt": assembly.builder.render(row["prompt"])} for row in order]
     return heard, rendered
 
 
-def theirs(
+def trl_run(
     kind: str,
     base: Path,
     folder: Path,
@@ -207,7 +207,7 @@ def test_dpo(
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     agree(
         our_steps,
-        theirs("DPO", base, tmp_path, columns, **{"beta": 0.1} | trl_changes),
+        trl_run("DPO", base, tmp_path, columns, **{"beta": 0.1} | trl_changes),
         DPO_METRICS,
     )
 
@@ -224,12 +224,12 @@ def test_equal_rewards_count_as_trl_counts_them(base: Path, tmp_path: Path) -> N
     )  # references of a pass with other rows beside them
     heard = recorder()
     loop = loop_of(assembly, tmp_path, callbacks=[heard])
-    order = [rows[at] for batch in loop.order.batches() for at in batch]
+    order = [rows[number] for batch in loop.order.batches() for number in batch]
     evaluated = assembly.runner.evaluate(assembly.train.items)
     loop.run()
     rendered = [row | {"prompt": assembly.builder.render(row["prompt"])} for row in order]
     columns = {name: [row[name] for row in rendered] for name in ("prompt", "chosen", "rejected")}
-    other = theirs("DPO", base, tmp_path, columns, shaken=False, max_steps=1, beta=0.1)
+    other = trl_run("DPO", base, tmp_path, columns, shaken=False, max_steps=1, beta=0.1)
     for name in ("rewards/accuracies", "rewards/margins", "rewards/chosen"):
         assert (
             heard.logs[0][name] == evaluated.metrics[name] == float(other.logs[0][name]) == 0.0
@@ -243,7 +243,7 @@ def test_kto(base: Path, tmp_path: Path) -> None:
     weights = {"desirable_weight": 1.0, "undesirable_weight": 1.5, "beta": 0.2}
     our_steps, rows = ours("kto", base, tmp_path, plain_rows("labels", STEPS * BATCH), **weights)
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
-    other = theirs("KTO", base, tmp_path, columns, **weights)
+    other = trl_run("KTO", base, tmp_path, columns, **weights)
     agree(our_steps, other, ("kl", "grad_norm"))
     assert max(line["kl"] for line in our_steps.logs) > 0.05  # the baseline is really in play
 
@@ -257,7 +257,7 @@ def test_kto_in_micro_batches(base: Path, tmp_path: Path) -> None:
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion", "label")}
     agree(
         our_steps,
-        theirs(
+        trl_run(
             "KTO",
             base,
             tmp_path,
@@ -274,7 +274,7 @@ def test_sft(base: Path, tmp_path: Path) -> None:
     our_steps, rows = ours("sft", base, tmp_path, plain_rows("chats", STEPS * BATCH))
     columns = {name: [row[name] for row in rows] for name in ("prompt", "completion")}
     agree(
-        our_steps, theirs("SFT", base, tmp_path, columns, completion_only_loss=True, packing=False)
+        our_steps, trl_run("SFT", base, tmp_path, columns, completion_only_loss=True, packing=False)
     )
 
 
@@ -289,7 +289,7 @@ def test_reward(base: Path, tmp_path: Path, margin: float, centre: float | None)
     )
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     columns |= {"margin": [margin] * len(rows)} if margin else {}
-    other = theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=centre, **REWARD)
+    other = trl_run("Reward", base, tmp_path, columns, center_rewards_coefficient=centre, **REWARD)
     agree(our_steps, other, ("accuracy", "margin", "mean_reward", "grad_norm"))
     assert (
         max(line["margin"] for line in our_steps.logs)
@@ -308,6 +308,6 @@ def test_reward_in_double_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     columns = {name: [row[name] for row in rows] for name in ("prompt", "chosen", "rejected")}
     worst = agree(
         our_steps,
-        theirs("Reward", base, tmp_path, columns, center_rewards_coefficient=None, **REWARD),
+        trl_run("Reward", base, tmp_path, columns, center_rewards_coefficient=None, **REWARD),
     )
     assert worst["gradient"] < 1e-12 and worst["parameter"] < 1e-12

@@ -39,9 +39,9 @@ def plain(experience: World, collected: Any, adapter: str | None, temperature: f
                         logits = model(ids).logits[0]
                 else:
                     logits = model(ids).logits[0]
-            at = torch.arange(len(rollout.ids)) + len(task.prompt) - 1
+            positions = torch.arange(len(rollout.ids)) + len(task.prompt) - 1
             logps.append(
-                (logits[at] / temperature)
+                (logits[positions] / temperature)
                 .log_softmax(-1)
                 .gather(1, torch.tensor(rollout.ids)[:, None])[:, 0]
             )
@@ -62,9 +62,9 @@ def test_01_log_probs_of_policy_reference_and_old_are_at_the_sampling_temperatur
 
 
 def test_01_a_cut_distribution_is_refused() -> None:
-    for given in ({"top_k": 50}, {"top_p": 0.9}):
+    for settings in ({"top_k": 50}, {"top_p": 0.9}):
         with pytest.raises(ConfigError, match="whole distribution"):
-            build(PpoConfig, given, "settings of ppo")
+            build(PpoConfig, settings, "settings of ppo")
 
 
 def test_02_positions_follow_each_answer_and_no_padding_takes_part(base: Path) -> None:
@@ -80,7 +80,7 @@ def test_02_positions_follow_each_answer_and_no_padding_takes_part(base: Path) -
         for branch in example.branches
     ]
     assert batch.position_ids[batch.last_index].tolist() == ends
-    alone = [world(base).experience(answers(ppo, [one], seed=0)) for one in BATCH[:1]]
+    alone = [world(base).experience(answers(ppo, [group], seed=0)) for group in BATCH[:1]]
     torch.testing.assert_close(
         experience.tokens["old"][0], alone[0].tokens["old"][0], atol=1e-5, rtol=0
     )
@@ -143,16 +143,16 @@ def test_04_the_score_is_earned_by_the_last_real_token_and_every_token_pays_its_
     collected = answers(ppo)
     experience = ppo.experience(collected)
     kl = plain(ppo, collected, "default", 1.0) - plain(ppo, collected, None, 1.0)
-    values, returns, at = flat(experience, "values"), flat(experience, "returns"), 0
+    values, returns, start = flat(experience, "values"), flat(experience, "returns"), 0
     for several, rewards in zip(collected.rollouts, collected.rewards, strict=True):
         for item, reward in zip(several, rewards, strict=True):
-            end = at + len(item.ids)
-            following = torch.cat([values[at + 1 : end], torch.zeros(1)])
-            earned = returns[at:end] - following  # lambda 0: r + V(next)
-            expected = -0.3 * kl[at:end]
+            end = start + len(item.ids)
+            following = torch.cat([values[start + 1 : end], torch.zeros(1)])
+            earned = returns[start:end] - following  # lambda 0: r + V(next)
+            expected = -0.3 * kl[start:end]
             expected[-1] += reward.value
             torch.testing.assert_close(earned, expected, atol=2e-5, rtol=0)
-            at = end
+            start = end
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
@@ -232,9 +232,9 @@ def test_07_rewards_are_divided_by_their_deviation_without_a_shift_where_asked(b
         world(base, lam=0.0, whiten_rewards=flag, truncated="score") for flag in (False, True)
     )
 
-    def rewards(one: World) -> Any:
-        collected = answers(one)
-        experience = one.experience(collected)
+    def rewards(variant: World) -> Any:
+        collected = answers(variant)
+        experience = variant.experience(collected)
         values, ends = (
             flat(experience, "values"),
             torch.cumsum(torch.tensor([len(r.ids) for s in collected.rollouts for r in s]), 0),
@@ -261,7 +261,7 @@ def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) 
     loss, metrics = ppo.method._policy_loss(logp, old, 4)
     assert loss.item() == pytest.approx((-1.2 - 0.5 + 1.5 + 0.8) / 4)
     (slope,) = torch.autograd.grad(loss, logp)
-    assert [bool(one) for one in slope] == [
+    assert [bool(component) for component in slope] == [
         False,
         True,
         True,
@@ -275,7 +275,7 @@ def test_08_policy_and_values_are_clipped_and_weighted_as_published(base: Path) 
         0.1 * (0.5 * 0.8**2 + 0.5 * 0.9**2) / 2
     )  # 0.5 is past 0.2: the worse of the two counts
     (slope,) = torch.autograd.grad(loss, value)
-    assert [bool(one) for one in slope] == [False, True]
+    assert [bool(component) for component in slope] == [False, True]
 
 
 def test_09_the_kl_coefficient_adapts_to_a_target_in_nats_a_token_over_a_horizon_in_answers(
@@ -500,8 +500,10 @@ def test_state_brings_critic_moments_and_coefficient_back(base: Path) -> None:
     other.method.restore(ppo.method.state())
     for name in ("moments", "kl_coef", "batches"):
         assert other.method.state()[name] == ppo.method.state()[name]
-    for one, two in zip(ppo.method.state()["critic"], other.method.state()["critic"], strict=True):
-        assert torch.equal(one, two)
+    for left, right in zip(
+        ppo.method.state()["critic"], other.method.state()["critic"], strict=True
+    ):
+        assert torch.equal(left, right)
 
 
 def test_answers_without_a_reward_are_not_learned_from(base: Path) -> None:

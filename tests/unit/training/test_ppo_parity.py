@@ -59,15 +59,15 @@ class Straight:
                 out = self.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         else:
             self.model.set_adapter(who)
-            for one in (*self.policy, *self.critic):
-                one.requires_grad_(True)  # PEFT's switches take it away
+            for parameter in (*self.policy, *self.critic):
+                parameter.requires_grad_(True)  # PEFT's switches take it away
             out = self.model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         logs = (out.logits / self.config.temperature).log_softmax(-1)
         worth = self.head(out.hidden_states[-1])[..., 0]
         logps, values = [], []
         for row, (prompt, answer) in enumerate(rows):
-            at = torch.arange(len(answer)) + len(prompt) - 1
-            logps.append(logs[row, at, torch.tensor(answer)])
+            positions = torch.arange(len(answer)) + len(prompt) - 1
+            logps.append(logs[row, positions, torch.tensor(answer)])
             values.append(worth[row, len(prompt) - 1 : len(prompt) + len(answer)])
         return logps, values
 
@@ -209,20 +209,23 @@ def test_twenty_updates_equal_a_straight_line_loop(
         assert experience.metrics["kl"] != 0
         for members in ([0, 2], [1]) * PASSES:
             part = copy.copy(experience)
-            part.examples = [experience.examples[at] for at in members]
+            part.examples = [experience.examples[index] for index in members]
             part.tokens = {
-                name: [values[at] for at in members] for name, values in experience.tokens.items()
+                name: [values[index] for index in members]
+                for name, values in experience.tokens.items()
             }
             loss, metrics = ours.loss(part, backward=True)
-            expected = plain.loss([one for at in members for one in prepared[at]])
+            expected = plain.loss([example for index in members for example in prepared[index]])
             expected.backward()
             assert loss == pytest.approx(float(expected.detach()), abs=near_loss, rel=near_loss)
             learned_adapters, wanted = trained_parameters(left), trained_parameters(right)
             floor = 1e-3 * math.hypot(
-                *(float(one.norm()) for one in wanted)
+                *(float(gradient.norm()) for gradient in wanted)
             )  # a bias is a sum of terms that cancel: it rounds as they do
-            for one, other in zip(learned_adapters, wanted, strict=True):
-                assert float((one - other).norm()) <= near_gradient * (float(other.norm()) + floor)
+            for gradient, other in zip(learned_adapters, wanted, strict=True):
+                assert float((gradient - other).norm()) <= near_gradient * (
+                    float(other.norm()) + floor
+                )
             updates += 1
             clip = max(clip, metrics["policy/clipfrac_avg"])
     assert updates == 20

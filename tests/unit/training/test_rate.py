@@ -18,8 +18,8 @@ def test_docstring_examples() -> None:
 
 
 @given(st.integers(32, 16384), st.integers(32, 16384))
-def test_wider_models_take_smaller_steps(one: int, other: int) -> None:
-    wide, narrow = max(one, other), min(one, other)
+def test_wider_models_take_smaller_steps(width: int, other: int) -> None:
+    wide, narrow = max(width, other), min(width, other)
     assert rate.rate_for(wide, 5e-4) <= rate.rate_for(narrow, 5e-4)
 
 

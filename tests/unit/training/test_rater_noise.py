@@ -110,11 +110,11 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     good = np.array([judgement.good for judgement in judgements])
     point = np.array([0.4, -0.3, -1.0, -2.0, 0.1])
 
-    def loss(at: np.ndarray) -> float:
-        return rater_noise._loss(at, confidence, votes, good)[0]
+    def loss(parameters: np.ndarray) -> float:
+        return rater_noise._loss(parameters, confidence, votes, good)[0]
 
-    def gradient(at: np.ndarray) -> np.ndarray:
-        return rater_noise._loss(at, confidence, votes, good)[1]
+    def gradient(parameters: np.ndarray) -> np.ndarray:
+        return rater_noise._loss(parameters, confidence, votes, good)[1]
 
     assert check_grad(loss, gradient, point) < 1e-4
 

@@ -233,13 +233,13 @@ def test_calibration_is_the_same_in_any_number_of_parts(
     ),
     st.floats(-1, 1),
 )
-def test_the_scale_goes_both_ways(values: list[float], place: float) -> None:
+def test_the_scale_goes_both_ways(values: list[float], score: float) -> None:
     scale = Scale(*spread(values))
     assert min(values) <= scale.low < scale.high <= max(values)
     assert scale.normal(scale.low) == pytest.approx(-1) and scale.normal(
         scale.high
     ) == pytest.approx(1)
-    assert scale.normal(scale.raw(place)) == pytest.approx(place, abs=1e-6)
+    assert scale.normal(scale.raw(score)) == pytest.approx(score, abs=1e-6)
 
 
 def test_an_outlier_does_not_squeeze_the_scale() -> None:
@@ -275,14 +275,21 @@ def test_it_may_begin_where_a_version_that_answers_ended(base: Path, tmp_path: P
         assembled("reward", base, tmp_path, plain_rows("pairs", 8, 2), start=start)
         for start in (tmp_path / "v1", None)
     )
-    own, begun = dict(assembly.model.named_parameters()), dict(answering.model.named_parameters())
+    parameters, begun = (
+        dict(assembly.model.named_parameters()),
+        dict(answering.model.named_parameters()),
+    )
     adapter_weights = [name for name in begun if "lora_" in name]
-    assert adapter_weights and all(torch.equal(own[name], begun[name]) for name in adapter_weights)
+    assert adapter_weights and all(
+        torch.equal(parameters[name], begun[name]) for name in adapter_weights
+    )
     heads = [
-        dict(one.model.named_parameters())["base_model.model.score.modules_to_save.default.weight"]
-        for one in (assembly, plain)
+        dict(variant.model.named_parameters())[
+            "base_model.model.score.modules_to_save.default.weight"
+        ]
+        for variant in (assembly, plain)
     ]
-    assert torch.equal(*heads) and all(own[name].requires_grad for name in adapter_weights)
+    assert torch.equal(*heads) and all(parameters[name].requires_grad for name in adapter_weights)
     with pytest.raises(ModelError, match="are not the"):
         assembled(
             "reward", base, tmp_path, plain_rows("pairs", 8, 2), start=tmp_path / "v1", lora_r=2

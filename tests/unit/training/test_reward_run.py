@@ -102,9 +102,9 @@ def test_a_run_gives_a_reward_model_and_no_version(
     )
     assert {"loss", "accuracy", "margin", "ece"} <= first.metrics["dev"].keys()
 
-    def ask(*given):
+    def ask(*arguments):
         return CliRunner().invoke(
-            reward_model, [*given, "--agent", "a"], obj=lambda: ws, catch_exceptions=False
+            reward_model, [*arguments, "--agent", "a"], obj=lambda: ws, catch_exceptions=False
         )
 
     assert (
@@ -284,7 +284,7 @@ def test_an_answer_is_read_as_in_training(ws: Workspace, first: RewardModelRecor
         )
     )
     assert len({ended, cut, equipped}) == 3
-    short, plain, long = sorted({tuple(one) for one in seen}, key=len)
+    short, plain, long = sorted({tuple(token_ids) for token_ids in seen}, key=len)
     assert plain[: len(short)] == short and plain[len(short) :] == model._builder.turn_end_ids
     assert long[-len(plain) :] == plain or len(long) > len(plain) + 10
 
@@ -331,13 +331,13 @@ def test_the_result_is_the_standard_form(
 @pytest.mark.slow
 def test_an_encoder_judges_behind_the_same_interface(ws: Workspace, tmp_path: Path) -> None:
     base = tiny_encoder(tmp_path / "encoder", "deberta-v2")
-    one = trained(ws, "scored", base, loss_type="regression", max_steps=2)
-    folder = reward_models.folder(ws, one)
+    record = trained(ws, "scored", base, loss_type="regression", max_steps=2)
+    folder = reward_models.folder(ws, record)
     card, model = RewardModelCard.read(folder), RewardModel.load(folder, device="cpu")
     assert card.scale == model.scale and 1 <= card.scale.low < card.scale.high <= 5
-    assert one.metrics["held_out"]["n"] == 8 and one.metrics["held_out"]["mae"] < 4
+    assert record.metrics["held_out"]["n"] == 8 and record.metrics["held_out"]["mae"] < 4
     together = model.score(READS)
-    assert together == pytest.approx([model.score([one])[0] for one in READS], abs=1e-5)
+    assert together == pytest.approx([model.score([read])[0] for read in READS], abs=1e-5)
     assert len(set(together)) == 3
     assert mount(writer(tmp_path), folder, "judge") is None
 

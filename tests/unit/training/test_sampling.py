@@ -59,7 +59,7 @@ def test_the_policy_answers_through_a_copy_that_is_brought_up_to_date_before_eve
 
     seen: list[Any] = []
     collect = steps.collect
-    steps.collect = lambda *given: seen.append(collect(*given)) or seen[-1]
+    steps.collect = lambda *arguments: seen.append(collect(*arguments)) or seen[-1]
     for step in range(2):
         prompts = [task.prompt for task in assembly.train.items[:3]]
         expected = plain.sample(prompts, 3, steps._sampling(step))
@@ -87,12 +87,16 @@ def test_answers_are_judged_while_others_are_still_being_written(
     start, decode = steps._judge.start, steps._policy_sampler._decode
     monkeypatch.setattr(steps._judge, "start", lambda ask: events.append("judge") or start(ask))
     monkeypatch.setattr(
-        steps._policy_sampler, "_decode", lambda *given: events.append("decode") or decode(*given)
+        steps._policy_sampler,
+        "_decode",
+        lambda *arguments: events.append("decode") or decode(*arguments),
     )
     collected_batch = drawn(assembly)
     assert events.count("judge") == sum(map(len, collected_batch.rollouts)) == 12
     assert events.count("decode") == 3
-    assert events.index("judge") < max(at for at, event in enumerate(events) if event == "decode")
+    assert events.index("judge") < max(
+        index for index, event in enumerate(events) if event == "decode"
+    )
     again = steps._rewards(steps._judge, collected_batch.tasks, collected_batch.rollouts, {})
     assert [[rollout.value for rollout in group] for group in again] == [
         [rollout.value for rollout in group] for group in collected_batch.rewards

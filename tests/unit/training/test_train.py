@@ -244,8 +244,8 @@ def test_the_command(ws: Workspace, base: Path) -> None:
     outcome = runner.invoke(
         group, [*arguments, "--dry-run", "--json"], obj=lambda: ws, catch_exceptions=False
     )
-    told: dict[str, Any] = json.loads(outcome.stdout)
-    assert told["steps"] == 6 and told["trainable_parameters"] == 2048
+    plan: dict[str, Any] = json.loads(outcome.stdout)
+    assert plan["steps"] == 6 and plan["trainable_parameters"] == 2048
     shown = runner.invoke(group, [*arguments, "--dry-run"], obj=lambda: ws, catch_exceptions=False)
     assert "nothing was trained" in shown.stdout and "matched modules" in shown.stdout
     with pytest.raises(ModelError):
