@@ -9,7 +9,7 @@ import pytest
 from tests.third_party import installed
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def third_party(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The package `kennel` is installed while the contract tests run."""
     with installed(tmp_path_factory.mktemp("site")):

@@ -204,7 +204,7 @@ def test_waiting_for_another_writer_is_told(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("import", "jsonl", "good.jsonl", "--agent", "a")
-    monkeypatch.setattr(engine, "SILENT", 0.2)
+    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.2)
     hold = (
         "import fcntl, os, sys, time; h = os.open(sys.argv[1], os.O_RDWR); fcntl.flock(h, "
         "fcntl.LOCK_EX); print(flush=True); time.sleep(1)"
