@@ -17,9 +17,9 @@ import os
 
 import raw
 
-from thumbwheel.training.launch import KEPT
+from thumbwheel.training.launch import PRIMITIVE_CACHES
 
-os.environ |= KEPT | {
+os.environ |= PRIMITIVE_CACHES | {
     "OMP_WAIT_POLICY": "PASSIVE"
 }  # as in a run; they are read when torch is loaded
 

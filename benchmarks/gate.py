@@ -48,7 +48,7 @@ from thumbwheel.evaluation import compare
 from thumbwheel.evaluation.compare import Pair, ScoredAnswer
 from thumbwheel.evaluation.gate import decide, inputs_of
 from thumbwheel.evaluation.policy import GateInputs, GatePolicy, Look, Verdict
-from thumbwheel.evaluation.spending import number
+from thumbwheel.evaluation.spending import look_number
 from thumbwheel.evaluation.types import (
     ANCHOR_NLL,
     ANCHOR_TASKS,
@@ -379,7 +379,7 @@ def _looks(world: World) -> Iterator[int]:
     rows, seen = frozenset(str(case) for case in range(world.cases)), list[Look]()
     for cycle in range(CYCLES):
         look = Look(("incumbent", f"candidate {cycle}"), SUCCESS, rows)
-        yield number(look, seen)
+        yield look_number(look, seen)
         seen.append(look)
 
 

@@ -12,9 +12,9 @@ import os
 
 import raw
 
-from thumbwheel.training.launch import KEPT
+from thumbwheel.training.launch import PRIMITIVE_CACHES
 
-os.environ |= KEPT | {
+os.environ |= PRIMITIVE_CACHES | {
     "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
 }  # as in a run; read when torch is loaded
 
@@ -33,7 +33,7 @@ from training import Match, parser, stamp
 
 from thumbwheel.engine.score import ScoreEngine
 
-BESIDE = ScoreEngine._light
+BESIDE = ScoreEngine._can_run_replicas
 
 
 def main() -> None:
@@ -68,9 +68,9 @@ def measure(size: str, threads: int, runs: int) -> dict[str, float]:
         }
         seconds: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(runs + 1):
-            for name, (count, light) in ways.items():
+            for name, (count, replicas) in ways.items():
                 torch.set_num_threads(count)
-                ScoreEngine._light = light  # type: ignore[method-assign]
+                ScoreEngine._can_run_replicas = replicas  # type: ignore[method-assign]
                 seconds[name].append(timed(stepped(assembly, spec.a_step)))
         assembly.runner.close()
     return {name: statistics.median(several[1:]) for name, several in seconds.items()}

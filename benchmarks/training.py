@@ -371,7 +371,7 @@ def run(
         counts = {"BENCH_THREADS": str(each), "OMP_NUM_THREADS": str(each)}
         shared = (
             counts
-            | launch.KEPT
+            | launch.PRIMITIVE_CACHES
             | {"BENCH_OUT": out, "ACCELERATE_USE_CPU": str(DEVICE == "cpu").lower()}
         )
         shared |= (

@@ -67,7 +67,7 @@ def test_a_download_that_broke_off(live: World, tmp_path: Path, monkeypatch: pyt
     for module in (tools, install):
         monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "cache")
     with pytest.raises(StorageError, match="damaged or was changed"):
-        install._place(tools.PREBUILT, install._get_library)
+        install._install_folder(tools.PREBUILT, install._get_library)
     with pytest.raises(NotFound, match="thumbwheel tools install"):
         live.deploy(two, target="llamacpp")
     still_answers(live, text)
