@@ -13,11 +13,12 @@ demo: $(VENV)/.train
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu" $(ARGS)
 
-# without torch, the sandbox and whole programs: what to run while writing
+# without torch, the sandbox, whole programs and what goes over all stages: what to run while writing
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.without_torch -n 2 --dist worksteal \
 		-m "not slow and not gpu and not tools" \
-		--ignore tests/architecture --ignore tests/e2e --ignore tests/unit/sandbox $(ARGS)
+		--ignore tests/architecture --ignore tests/contract --ignore tests/e2e \
+		--ignore tests/unit/demo --ignore tests/unit/loop --ignore tests/unit/sandbox $(ARGS)
 
 test-slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu and not repeat" $(ARGS)
