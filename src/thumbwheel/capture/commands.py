@@ -395,8 +395,7 @@ def feedback_list(
 
 
 def _clip(value: Any) -> str:
-    text = str(value).replace("\n", " ")
-    return text if len(text) <= 60 else text[:57] + "..."
+    return present.shortened(str(value).replace("\n", " "))
 
 
 def _target_names(targets: list[dict[str, Any]]) -> str:

@@ -38,8 +38,9 @@ from thumbwheel.capture.source import (
     Tabular,
 )
 from thumbwheel.capture.sources import SOURCES
-from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord, shortened
+from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord
 from thumbwheel.core.errors import InputError
+from thumbwheel.core.present import shortened
 
 LOOKED_AT, SHOWN = 50, 3
 """Rows that are looked at to recognise a file; rows that are shown."""

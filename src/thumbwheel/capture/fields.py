@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from thumbwheel.capture.json_text import value_in
-from thumbwheel.capture.types import ROLES, Unreadable, shortened
+from thumbwheel.capture.types import ROLES, Unreadable
+from thumbwheel.core.present import shortened
 
 Messages = list[dict[str, Any]]
 DEEPEST = 50

@@ -29,6 +29,7 @@ from pydantic import (
 
 from thumbwheel.core import ids
 from thumbwheel.core.plugins import nearest
+from thumbwheel.core.present import shortened
 
 LLM_FIELDS = (
     "model",
@@ -129,11 +130,6 @@ def _check_message(message: Any) -> None:
         )
     if not isinstance(message.get("content"), str | list) and not message.get("tool_calls"):
         raise Unreadable(f"{_short(message)} has neither content nor tool_calls")
-
-
-def shortened(text: str, most: int = 60) -> str:
-    """The text, or its beginning and three dots, in `most` letters."""
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _short(value: Any) -> str:

@@ -64,3 +64,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """The text, or its beginning and three dots, in `most` letters."""
+    return text if len(text) <= most else text[: most - 3] + "..."

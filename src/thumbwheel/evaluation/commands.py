@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core.config import options as options_of
+from thumbwheel.core.present import shortened
 from thumbwheel.evaluation.types import EvaluationConfig
 
 if TYPE_CHECKING:
@@ -275,8 +276,7 @@ def _number(value: float | None) -> str:
 
 
 def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 100 else flat[:97] + "..."
+    return shortened(" ".join(text.split()), 100)
 
 
 def _replay(ctx: typer.Context, decision_id: str, as_json: bool) -> None:

@@ -113,7 +113,7 @@ def score(
         results.append(result | _meaning(model, value))
     columns: dict[str, Callable[[dict[str, Any]], object]] = {
         "line": lambda result: result["line"],
-        "answer": lambda result: _short(result["answer"]),
+        "answer": lambda result: present.shortened(result["answer"]),
         "score": lambda result: _shown(result)[0],
         "": lambda result: _shown(result)[1],
     }
@@ -179,10 +179,6 @@ def _shown(result: dict[str, Any]) -> tuple[str, str]:
         return "-", "longer than the reward model reads"
     meanings = [f"{key} {result[key]:.3f}" for key in ("raw", "chance") if key in result]
     return f"{result['score']:.3f}", "".join(meanings)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _held_out(figures: dict[str, Any]) -> str:
