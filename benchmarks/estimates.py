@@ -28,6 +28,8 @@ from thumbwheel.datasets.files import write_parquet
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import SPLITS, ChatRow, Dataset, LabelRow, PairRow
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.train import dry_run, find_run, run_dir, train
@@ -94,10 +96,24 @@ def case(method: str, size: str, folder: Path, count: int) -> dict[str, Any]:
         paths = {split: Path(home) / f"{split}.parquet" for split in SPLITS}
         for split, path in paths.items():
             write_parquet(path, SHAPES.get(shape).row, [row for row in rows if row.split == split])
-        dataset = freeze(ws, stored, paths).id
-        base = str(folder / size)
-        foretold = dry_run(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
-        result = train(ws, "bench", method, base, dataset=dataset, options=OPTIONS)
+        dataset = freeze(ws, stored, paths)
+        base = find_base(str(folder / size), ws.home.cache)
+        foretold = dry_run(
+            ws,
+            Agent.named("bench"),
+            method,
+            base,
+            dataset=dataset,
+            options=OPTIONS,
+        )
+        result = train(
+            ws,
+            Agent.named("bench"),
+            method,
+            base,
+            dataset=dataset,
+            options=OPTIONS,
+        )
         seconds = result.metrics["seconds"]
         evaluated = sum(
             "eval_loss" in line for line in run_dir(ws, find_run(ws, result.run_id)).read_metrics()

@@ -36,12 +36,14 @@ from thumbwheel.demo.filer import Filer
 from thumbwheel.demo.person import Person
 from thumbwheel.demo.run import AGENT, base_cache, import_world
 from thumbwheel.demo.world import messages
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.prompt import PromptBuilder
 from thumbwheel.engine.reward_model import RewardInput, RewardModel
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.models import reward_models
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import adapter_folder, version
 from thumbwheel.stats.paired import compare
 from thumbwheel.training.train import find_run, run_dir, train
@@ -94,10 +96,22 @@ def measure(seed: int, critic: str, settings: str, judge: str) -> dict[str, Any]
             Path(folder) / "world", EmitOptions(seed=seed, ratings=RATINGS, gold=1), base_cache()
         )
         import_world(ws, files)
-        base = str(files.base)
-        begun = train(ws, AGENT, "sft", base, options={"token_budget": 4096}).version
+        base = find_base(str(files.base), ws.home.cache)
+        begun = train(
+            ws,
+            Agent.named(AGENT),
+            "sft",
+            base,
+            options={"token_budget": 4096},
+        ).version
         judges = [
-            train(ws, AGENT, "reward", base, options=JUDGE | start)
+            train(
+                ws,
+                Agent.named(AGENT),
+                "reward",
+                base,
+                options=JUDGE | start,
+            )
             for start in ({}, {"continue_from": begun})
         ]
         dev = {str(trained.reward_model): accuracy(ws, trained.run_id) for trained in judges}
@@ -134,7 +148,13 @@ def control(seed: int, options: dict[str, Any]) -> dict[str, Any]:
 
 def learned(ws: Workspace, seed: int, base: Path, options: dict[str, Any]) -> dict[str, Any]:
     """What PPO makes of it: its best checkpoint, also where the dev reward shows no gain."""
-    result = train(ws, AGENT, "ppo", str(base), options=options | {"require_gain": False})
+    result = train(
+        ws,
+        Agent.named(AGENT),
+        "ppo",
+        find_base(str(base), ws.home.cache),
+        options=options | {"require_gain": False},
+    )
     adapter = adapter_folder(ws, version(ws, AGENT, str(result.version)))
     change = compare(right(seed, base, None), right(seed, base, adapter))
     steps = [

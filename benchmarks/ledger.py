@@ -30,6 +30,7 @@ from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.datasets.ledger_rewards import ledger_values
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.ledger_stats import reward_summary
@@ -65,7 +66,9 @@ def measure(ws: Workspace) -> dict[str, dict[str, float]]:
     """Step -> processor seconds and clock seconds."""
 
     def run(as_of: datetime | None = None) -> ledger.Report:
-        return ledger.run(ws, AGENT, components(ws, AGENT, ledger.settings(ws, AGENT)), as_of=as_of)
+        return ledger.run(
+            ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)), as_of=as_of
+        )
 
     now = datetime.now(UTC)
     steps: dict[str, Callable[[], Any]] = {
@@ -73,7 +76,7 @@ def measure(ws: Workspace) -> dict[str, dict[str, float]]:
         "second run": run,
         "list": lambda: reward_summary(ws, AGENT, lowest=5),
         "list as of a day": lambda: reward_summary(ws, AGENT, now, lowest=5),
-        "values for a build": lambda: ledger_values(ws, AGENT),
+        "values for a build": lambda: ledger_values(ws, Agent.named(AGENT)),
     }
     return {name: _timed(step) for name, step in steps.items()}
 

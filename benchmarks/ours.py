@@ -106,7 +106,7 @@ def prepared(spec: Spec, out: Path) -> Assembly:
         chosen,
         spec.model,
         Path(spec.model),
-        rows,
+        {"train": rows, "dev": []},
         out / "reference.db",
         Path(judge) if judge else None,
     )

@@ -31,6 +31,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.models.types import Agent
 from thumbwheel.stats.rates import clopper_pearson
 
 METHODS = ("kto", "sft")
@@ -73,7 +75,9 @@ def world(seed: int) -> dict[str, Any]:
         files = emit(Path(folder) / "world", options, base_cache())
         import_world(ws, files)
         steps = {"max_steps": STEPS, "eval_steps": STEPS}
-        result = train(ws, AGENT, method, str(files.base), options=steps)
+        result = train(
+            ws, Agent.named(AGENT), method, find_base(str(files.base), ws.home.cache), options=steps
+        )
         row: dict[str, Any] = {
             "seed": seed,
             "method": method,

@@ -35,16 +35,18 @@ import raw
 from judge import ranked
 
 from tests.reversal import reversal_base, reversal_rows, strings, success
-from tests.training_rows import loop_of
+from tests.training_rows import by_split, loop_of
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.emit import EmitOptions, Emitted
 from thumbwheel.demo.run import AGENT, import_world, write_world
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.engine.reward_model import RewardModel
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.models import reward_models, versions
+from thumbwheel.models.types import Agent
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
@@ -79,13 +81,19 @@ def on_demo(ws: Workspace, world: Emitted, method: str, person: int, seed: int) 
             judge.name
             if judge
             else train(
-                ws, AGENT, "reward", str(world.base), options=CLASSES | {"require_gain": False}
+                ws,
+                Agent.named(AGENT),
+                "reward",
+                find_base(str(world.base), ws.home.cache),
+                options=CLASSES | {"require_gain": False},
             ).reward_model
         )
         options |= {"reward_model": name, "reward_functions": ()}
     if method == "reward":
         options |= CLASSES
-    result = train(ws, AGENT, method, str(world.base), options=options)
+    result = train(
+        ws, Agent.named(AGENT), method, find_base(str(world.base), ws.home.cache), options=options
+    )
     base, best = (result.metrics[name] or {} for name in ("dev_base", "dev_best"))
     row = {
         "state": result.state.value,
@@ -123,7 +131,8 @@ def on_strings(base: Path, method: str, seed: int) -> Row:
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
     config = with_rate(configured, ALGORITHMS.get(method).rate, base)
     with tempfile.TemporaryDirectory() as folder:
-        assembly = assemble(method, config, str(base), base, rows, Path(folder) / "reference.db")
+        cache = Path(folder) / "reference.db"
+        assembly = assemble(method, config, str(base), base, by_split(rows), cache)
         loop = loop_of(assembly, Path(folder))
         ending = loop.run()
         assembly.runner.close()

@@ -13,7 +13,7 @@ from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import GatePolicy
 from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, ModelVersion
+from thumbwheel.models.types import Agent, Basis, ModelVersion
 
 NUMBERS = count()
 CASES, GAINS = 60, 40
@@ -23,7 +23,7 @@ def evaluation_of(
     ws: Workspace, version: ModelVersion, basis: Basis, gains: int = GAINS
 ) -> Evaluation:
     """Kept in the home: `gains` of 60 cases became right, all others stayed wrong."""
-    base = versions.versions(ws, version.agent)[0]
+    base = versions.versions(ws, Agent.named(version.agent))[0]
     cases = [
         Case(str(number), str(number), "", [], None, None, None, {}) for number in range(CASES)
     ]

@@ -8,7 +8,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.command_line import Run
 from tests.required import unexcused
+from tests.servers.postgres_server import Databases
+
+EVERYWHERE = "THUMBWHEEL_TEST_DATABASE"
+"""Set to postgresql, it gives every home of every test a PostgreSQL database."""
 
 settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -49,19 +53,83 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """A new home of this process begins with a copy of a database that was migrated once: tests
     open more than a thousand homes."""
     from thumbwheel.db import migrate, workspace
+    from thumbwheel.db.dialects import Backend, Sqlite
 
     folder = tmp_path_factory.mktemp("migrated")
     template = folder / "template.db"
-    migrate.upgrade(template, folder / "writer.lock")
+    migrate.upgrade(Sqlite(template, folder / "writer.lock"))
 
-    def upgrade(path: Path, lock: Path) -> None:
-        if not path.exists():
-            _copy_whole(template, path)
-        migrate.upgrade(path, lock)
+    def upgrade(backend: Backend) -> None:
+        if isinstance(backend, Sqlite) and not backend.exists:
+            _copy_whole(template, backend.path)
+        migrate.upgrade(backend)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workspace, "upgrade", upgrade)
         yield
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    """Databases of a PostgreSQL server: of the one that THUMBWHEEL_TEST_POSTGRES names, else of an
+    embedded one."""
+    from tests.servers.postgres_server import VARIABLE, PostgresServer
+
+    if url := os.environ.get(VARIABLE):
+        yield Databases(url, os.environ.get(f"{VARIABLE}_COLLATION"))
+        return
+    server = PostgresServer()
+    try:
+        yield Databases(server.create().start().url())
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def homes_in_postgresql(databases: Databases) -> Iterator[dict[Path, str]]:
+    """Every home that the test opens has a PostgreSQL database of its own: home -> URL."""
+    with _in_postgresql(databases) as urls:
+        yield urls
+
+
+@pytest.fixture(scope="session", autouse=bool(os.environ.get(EVERYWHERE)))
+def postgresql_everywhere(databases: Databases) -> Iterator[dict[Path, str]]:
+    """With THUMBWHEEL_TEST_DATABASE=postgresql all homes of all tests have one."""
+    with _in_postgresql(databases) as urls:
+        yield urls
+
+
+@pytest.fixture(scope="module", autouse=bool(os.environ.get(EVERYWHERE)))
+def dropped_databases(
+    postgresql_everywhere: dict[Path, str], databases: Databases
+) -> Iterator[None]:
+    """Databases of homes in the folders of single tests go with their module."""
+    yield
+    for home in list(postgresql_everywhere):
+        if any(part.startswith("test_") for part in home.parts):
+            databases.drop(postgresql_everywhere.pop(home))
+
+
+@contextmanager
+def _in_postgresql(databases: Databases) -> Iterator[dict[Path, str]]:
+    """Processes that a test starts use the database of the home that it opened last."""
+    from thumbwheel.core.config import Home
+    from thumbwheel.db import workspace
+    from thumbwheel.db.dialects import VARIABLE, Postgresql
+
+    urls: dict[Path, str] = {}
+    with pytest.MonkeyPatch.context() as patch:
+
+        def backend_of(home: Home, environment: object) -> Postgresql:
+            if home.path not in urls:
+                urls[home.path] = databases.migrated()
+            patch.setenv(VARIABLE, urls[home.path])
+            return Postgresql.from_url(urls[home.path], "test")
+
+        patch.setattr(workspace, "backend_of", backend_of)
+        yield urls
+    for url in urls.values():
+        databases.drop(url)
 
 
 def _copy_whole(source: Path, target: Path) -> None:

@@ -1,4 +1,5 @@
-"""Pictures of pages, taken by a real browser: Debian's chromium, without a window."""
+"""Pages in a real browser, Debian's chromium without a window: their pictures, and what scripts
+make of them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.image import imread
+from PIL import Image
 
 from tests.required import missing
 
@@ -18,20 +20,33 @@ LEAST_COLOURS = 30
 
 def take_picture(page: Path, picture: Path, width: int, height: int) -> None:
     """Write the top of the local file `page` as a PNG of `width` times `height` pixels."""
+    size = f"--window-size={width},{height}"
+    _browse("--hide-scrollbars", size, f"--screenshot={picture}", page.as_uri())
+
+
+def dump_page(address: str, profile: Path) -> str:
+    """The page at `address` as HTML, when its scripts have had their time. What it stores stays in
+    the folder `profile`."""
+    return _browse(
+        f"--user-data-dir={profile}", "--virtual-time-budget=20000", "--dump-dom", address
+    )
+
+
+def _browse(*arguments: str) -> str:
+    """What the browser prints."""
     browser = shutil.which(BROWSER)
     if browser is None:
         missing("all", f"{BROWSER} is not installed")
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",  # CI is root in a container; the page is our own file
-        "--disable-gpu",
-        "--hide-scrollbars",
-        f"--window-size={width},{height}",
-        f"--screenshot={picture}",
-        page.as_uri(),
-    ]
-    subprocess.run(command, capture_output=True, check=True, timeout=60)
+    # CI is root in a container, and the pages are our own
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", *arguments]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60, text=True)
+    return done.stdout
+
+
+def shrink(picture: Path) -> None:
+    """Write the PNG anew with a palette, which a page of text does not look different with."""
+    colours = Image.open(picture).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    colours.save(picture, optimize=True)
 
 
 def check_picture(picture: Path, width: int, height: int) -> None:

@@ -1,9 +1,10 @@
 """What tests need of a machine. Where it is missing they are skipped, unless the variable that
 demands it is set: then they fail.
 
-THUMBWHEEL_REQUIRE_TOOLS (llama.cpp's programs), THUMBWHEEL_REQUIRE_SANDBOX and
-THUMBWHEEL_REQUIRE_DATA (the public data) each demand one thing. THUMBWHEEL_REQUIRE_ALL makes a
-failure of every skip but those of MACHINE, so that no test is left out in CI without a word.
+THUMBWHEEL_REQUIRE_TOOLS (llama.cpp's programs), THUMBWHEEL_REQUIRE_SANDBOX,
+THUMBWHEEL_REQUIRE_DATA (the public data) and THUMBWHEEL_REQUIRE_PEERS (servers of others) each
+demand one thing. THUMBWHEEL_REQUIRE_ALL makes a failure of every skip but those of MACHINE, so that
+no test is left out in CI without a word.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ MACHINE = (
     "when it next reads its pipe",
     "memory cannot be measured here",
     "needs /dev/full",
+    "cannot be installed from the index of packages",
+    "an embedded PostgreSQL has no ICU",
 )
 """Reasons that lie in the machine or the processor, and that no installation would change."""
 

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -31,6 +32,16 @@ class FullDisk(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 5 and "FULL_DISK" in os.environ:
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (2048, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+            )
+
+
+class FullDiskWhileFile(TrainerCallback):
+    """As FullDisk, while there is the file that a variable names."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 5 and Path(os.environ["FULL_DISK_FILE"]).exists():
             resource.setrlimit(
                 resource.RLIMIT_FSIZE, (2048, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
             )

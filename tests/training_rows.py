@@ -27,6 +27,18 @@ from thumbwheel.training.loop import Loop
 from thumbwheel.training.metrics import MetricsFile
 from thumbwheel.training.optimizer import prepare
 
+SHORT_TRAINING: dict[str, Any] = {
+    "batch_size": 4,
+    "num_train_epochs": 3,
+    "learning_rate": 1e-3,
+    "lora_r": 4,
+    "max_length": 128,
+    "eval_steps": 10,
+    "save_steps": 3,
+    "probe_prompts": 0,
+    "require_gain": False,
+}
+"""Options of a run that is short and saves often, so that it can be killed between."""
 WORDS = (
     "the",
     "quick",
@@ -107,13 +119,21 @@ def row(shape: str, number: int, split: str = "train") -> Any:
 
 
 def plain_rows(shape: str, train: int, dev: int = 0) -> list[dict[str, Any]]:
-    """Rows as the child process reads them."""
+    """Rows as a run reads them."""
     from dataclasses import asdict
 
     rows = [row(shape, number) for number in range(train)] + [
         row(shape, 10_000 + number, "dev") for number in range(dev)
     ]
     return [asdict(row) for row in rows]
+
+
+def by_split(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Split -> its rows, as a run is put together from them."""
+    splits: dict[str, list[dict[str, Any]]] = {"train": [], "dev": []}
+    for row in rows:
+        splits[row["split"]].append(row)
+    return splits
 
 
 def frozen(
@@ -172,7 +192,8 @@ def assembled(
     """Everything a loop needs, over `base`, from a new adapter or that of `start`; the reward model
     `judge` judges too."""
     config = settings(algorithm, QUICK | changes)
-    return assemble(algorithm, config, str(base), base, rows, folder / "reference.db", judge, start)
+    cache = folder / "reference.db"
+    return assemble(algorithm, config, str(base), base, by_split(rows), cache, judge, start)
 
 
 def judge_of(base: Path, folder: Path, rows: list[dict[str, Any]], steps: int) -> Path:

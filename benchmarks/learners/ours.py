@@ -17,10 +17,12 @@ from learners.learner import Spec, cost, report
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.models import reward_models, versions
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import adapter_folder, version
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import train
@@ -59,12 +61,24 @@ def trained(ws: Workspace, spec: Spec, method: str) -> dict[str, Any]:
     if method in SAMPLING:
         options["max_completion_length"] = spec.max_new_tokens
     if method in SAMPLING and not spec.checked:
-        judge = train(ws, spec.agent, "reward", spec.base, options={"loss_type": "classification"})
+        judge = train(
+            ws,
+            Agent.named(spec.agent),
+            "reward",
+            find_base(spec.base, ws.home.cache),
+            options={"loss_type": "classification"},
+        )
         if judge.reward_model is None:
             return {"reason": f"the reward model: {judge.reason}"}
         options["reward_model"] = judge.reward_model
     try:
-        result = train(ws, spec.agent, method, spec.base, options=options)
+        result = train(
+            ws,
+            Agent.named(spec.agent),
+            method,
+            find_base(spec.base, ws.home.cache),
+            options=options,
+        )
     except ThumbwheelError as error:
         return {"reason": str(error)}
     return {
@@ -78,7 +92,13 @@ def trained(ws: Workspace, spec: Spec, method: str) -> dict[str, Any]:
 def reward_model(ws: Workspace, spec: Spec) -> dict[str, Any]:
     """Train a reward model from pairs into `spec.out`, or say why there is none."""
     try:
-        result = train(ws, spec.agent, "reward", spec.base, options=spec.options)
+        result = train(
+            ws,
+            Agent.named(spec.agent),
+            "reward",
+            find_base(spec.base, ws.home.cache),
+            options=spec.options,
+        )
     except ThumbwheelError as error:
         return {"reason": str(error)}
     if result.reward_model is None:

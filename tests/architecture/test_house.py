@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -19,9 +21,12 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 WRITTEN = [path for path in SOURCES if "migrations/versions" not in path.as_posix()]
 SCRIPTS = sorted((ROOT / "benchmarks").rglob("*.py"))
 STAGES = (
+    "access",
+    "jobs",
     "models",
     "capture",
     "rewards",
+    "review",
     "datasets",
     "training",
     "evaluation",
@@ -59,6 +64,17 @@ def test_no_module_is_a_drawer() -> None:
     ]
 
 
+def test_test_modules_outside_of_packages_have_names_of_their_own() -> None:
+    """Python would take the second for the first, and pytest then collects nothing at all."""
+    paths = [
+        path
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if not (path.parent / "__init__.py").exists()
+    ]
+    names = Counter(path.name for path in paths)
+    assert [path for path in paths if names[path.name] > 1] == []
+
+
 def test_no_unfinished_business() -> None:
     marks = re.compile(
         "#.*\\b(TO" + "DO|FIX" + "ME|XX" + "X)\\b|\\b(TO" + "DO|FIX" + "ME|XX" + "X):"
@@ -78,6 +94,43 @@ def test_a_store_is_private_to_its_stage() -> None:
             )
 
 
+TERMINAL = ("core/log.py", "core/present.py")
+CHILDREN = (
+    "sandbox/inside",
+    "llm/library_child.py",
+    "datasets/collect.py",
+    "capture/columnar_child.py",
+    "engine/template_child.py",
+)
+"""Programs whose standard output is read by a program."""
+PRINTERS = re.compile(
+    r"print|typer\.(echo|secho)|Console|(log\.)?console|sys\.(stdout|stderr)\.write"
+)
+
+
+def printers(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(func=func) if PRINTERS.fullmatch(ast.unparse(func)):
+                yield ast.unparse(func)
+            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] == "rich":
+                yield module
+            case _:
+                pass
+
+
+def test_commands_show_results_through_the_presenter_alone() -> None:
+    """core/present.py and core/log.py print. So JSON and tables look alike, and nothing imported
+    reaches the terminal unseen."""
+    written = {}
+    for path in SOURCES:
+        name = path.relative_to(ROOT / "src/thumbwheel").as_posix()
+        child = any(child in name for child in CHILDREN)
+        if name not in TERMINAL and not child and (calls := [*printers(path)]):
+            written[name] = calls
+    assert written == {}
+
+
 def modules_after(code: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"],
@@ -90,7 +143,7 @@ def modules_after(code: str) -> set[str]:
 
 def test_the_sdk_is_light() -> None:
     loaded = modules_after("import thumbwheel; thumbwheel.trace; thumbwheel.feedback")
-    assert not loaded & (HEAVY | {"pydantic", "typer", "rich"})
+    assert not loaded & (HEAVY | {"pydantic", "typer", "rich", "http", "asyncio", "ssl"})
 
 
 def test_help_is_light() -> None:
@@ -102,7 +155,10 @@ def test_help_is_light() -> None:
 
 
 def test_commands_import_nothing_heavy() -> None:
-    code = "from thumbwheel.cli import main\nfor at, _ in main.COMMANDS.values(): main._load(at)"
+    code = (
+        "from thumbwheel.app.command_table import COMMANDS, load\n"
+        "for at, _ in COMMANDS.values(): load(at)"
+    )
     assert not modules_after(code) & (HEAVY - {"sqlalchemy"})
 
 

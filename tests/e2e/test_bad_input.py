@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Run
-from thumbwheel.db import engine
+from thumbwheel.db import dialects
 
 GOOD = (
     '{"type": "trace", "id": "t1", "input": "hi", "output": "ho"}\n'
@@ -204,7 +204,7 @@ def test_waiting_for_another_writer_is_told(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("import", "jsonl", "good.jsonl", "--agent", "a")
-    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(dialects, "SILENT_SECONDS", 0.2)
     hold = (
         "import fcntl, os, sys, time; h = os.open(sys.argv[1], os.O_RDWR); fcntl.flock(h, "
         "fcntl.LOCK_EX); print(flush=True); time.sleep(1)"
@@ -242,7 +242,7 @@ def test_an_interrupted_import_keeps_whole_batches_and_goes_on(
     run: Run, tmp_path: Path, how: signal.Signals
 ) -> None:
     line = '{"type": "trace", "id": "t%d", "input": "hi %d", "output": "ho"}\n'
-    count = 20_000
+    count = 60_000
     (tmp_path / "many.jsonl").write_text("".join(line % (i, i) for i in range(count)))
     work = _process(
         "import",

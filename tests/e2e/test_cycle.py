@@ -21,8 +21,13 @@ from tests.worlds.animals_world import LEARNS, write_world
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db import schema
+from thumbwheel.db.dialects import backend_at
+from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import switch
+from thumbwheel.deploy import routing, running
+from thumbwheel.models.base import Base
+from thumbwheel.models.types import Agent
+from thumbwheel.models.versions import ensure_agent
 
 STEPS = ("train sft", "train kto", "compare", "evaluate", "export", "deploy", "report")
 TURN = (
@@ -112,13 +117,63 @@ def test_a_turn_that_is_killed_at_each_step_ends_as_one_that_is_not(
         formats = Counter(row["format"] for row in rows_of(home, schema.exports))
         assert formats == {"merged": 1, "adapter": 1}  # the target has one of its own
         with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
-            behind_live = switch.route(ws, "animals", "live").deployment
+            behind_live = routing.route(ws, Agent.named("animals"), "live").deployment
         assert behind_live is not None
         assert behind_live.version == cycle["version"]
         assert not (home / "cycles" / "animals" / "cycle.json").exists()
     finally:
         with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
-            switch.stop(ws, "animals")
+            running.stop(ws, Agent.named("animals"))
+
+
+@pytest.mark.slow
+def test_a_turn_with_its_rows_in_postgresql(
+    homes_in_postgresql: dict[Path, str], world: Path, command_line: Run, tmp_path: Path
+) -> None:
+    """Training, gate, export and deployment by processes of their own; then the home moves to
+    SQLite, where everything is as it was."""
+    home = tmp_path / "home"
+    command = [sys.executable, "-m", "thumbwheel", "loop", "run", "--agent", "animals"]
+    command += ["--base", "base", "--methods", "sft", "--export", "merged", "--deploy", "embedded"]
+    environment = os.environ | {
+        "THUMBWHEEL_HOME": str(home),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    command += ["--json"]
+    turn = subprocess.run(
+        command, cwd=world, env=environment, capture_output=True, text=True, check=False
+    )
+    try:
+        assert turn.returncode == 0, turn.stderr
+        assert json.loads(turn.stdout)["verdict"] == "approved"
+        with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
+            behind_live = routing.route(ws, Agent.named("animals"), "live").deployment
+        assert behind_live is not None
+    finally:
+        with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
+            running.stop(ws, Agent.named("animals"))
+    assert not (home / "thumbwheel.db").exists()
+
+    url = homes_in_postgresql.pop(home)
+    fingerprints = [row["fingerprint"] for row in rows_of_url(home, url, schema.datasets)]
+    assert fingerprints
+    subprocess.run(
+        [sys.executable, "-m", "thumbwheel", "db", "copy", url, "sqlite"],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
+    assert [row["fingerprint"] for row in rows_of_url(home, "", schema.datasets)] == fingerprints
+
+
+def rows_of_url(home: Path, url: str, table: sa.Table) -> list[sa.RowMapping]:
+    """The rows of a home whose database is at `url`, oldest first."""
+    database = Database(backend_at(Home.at(home), url, "test"))
+    try:
+        with database.read() as connection:
+            return list(connection.execute(sa.select(table).order_by(table.c.id)).mappings())
+    finally:
+        database.close()
 
 
 def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(
@@ -155,6 +210,8 @@ def test_a_turn_says_what_it_would_do_and_why_it_does_nothing(
 def test_what_cannot_be_done_is_said_before_anything_is_trained(
     command_line: Run, tmp_path: Path, option: tuple[str, str], hint: str
 ) -> None:
+    with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
+        ensure_agent(ws, "a")
     code, _, err = command_line(
         "loop", "run", "--agent", "a", "--base", "base", "--methods", "sft", *option
     )
@@ -253,7 +310,6 @@ def test_an_interrupted_training_ends_the_turn(
 ) -> None:
     from thumbwheel.loop import cycle
     from thumbwheel.loop.cycle_state import CycleState
-    from thumbwheel.models.versions import ensure_agent
     from thumbwheel.training.types import RunResult, RunState
 
     asked = []
@@ -269,7 +325,9 @@ def test_an_interrupted_training_ends_the_turn(
     ):
         ensure_agent(ws, "a")
         with pytest.raises(KeyboardInterrupt):
-            cycle.train_candidates(ws, "a", "base", ["kto", "dpo"], state)
+            cycle.train_candidates(
+                ws, Agent.named("a"), Base("base", tmp_path, "f"), ["kto", "dpo"], state
+            )
     assert asked == ["kto"]
 
 
@@ -278,7 +336,6 @@ def test_ctrl_c_after_the_last_training_step_ends_the_turn_and_keeps_the_candida
 ) -> None:
     from thumbwheel.loop import cycle
     from thumbwheel.loop.cycle_state import CycleState
-    from thumbwheel.models.versions import ensure_agent
     from thumbwheel.training.types import RunResult, RunState
 
     trained = []
@@ -297,7 +354,9 @@ def test_ctrl_c_after_the_last_training_step_ends_the_turn_and_keeps_the_candida
         ensure_agent(ws, "a")
         handler = signal.getsignal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            cycle.train_candidates(ws, "a", "base", ["kto", "dpo"], state)
+            cycle.train_candidates(
+                ws, Agent.named("a"), Base("base", tmp_path, "f"), ["kto", "dpo"], state
+            )
         assert signal.getsignal(signal.SIGINT) is handler
     assert trained == ["kto"]
     with CycleState.open(tmp_path, {}) as state:
@@ -327,7 +386,7 @@ def test_an_export_that_was_changed_since_is_not_taken_for_the_one_that_was_writ
     # The same files without their record: the cycle was killed before it could write that.
     manifest = {"version_id": "ver_1", "files": files}
     (folder / "thumbwheel.json").write_text(json.dumps(manifest))
-    monkeypatch.setattr(cycle, "exports", lambda ws, version_id: [])
+    monkeypatch.setattr(cycle, "exports", lambda ws, version: [])
     with pytest.raises(Conflict, match=r"model\.safetensors was changed"):
         cycle.export_once(None, version, "merged", config)  # type: ignore[arg-type]
     assert (folder / "model.safetensors").read_text() == "other weights"
@@ -349,22 +408,24 @@ def test_a_single_candidate_without_dev_rows_goes_to_the_gate(
     first, second = Candidate("grpo", "v1", "run_1"), Candidate("ppo", "v2", "run_2")
     with CycleState.open(tmp_path, {}) as state:
         alone = CycleReport("a", candidates=[first])
-        assert cycle.choose(None, "a", alone, state) == "v1"  # type: ignore[arg-type]
+        assert cycle.choose(None, Agent.named("a"), alone, state) == "v1"  # type: ignore[arg-type]
         assert state.chosen == "v1"
         with pytest.raises(NoDevRows):
             state.chosen = None
-            cycle.choose(None, "a", CycleReport("a", candidates=[first, second]), state)  # type: ignore[arg-type]
+            both = CycleReport("a", candidates=[first, second])
+            cycle.choose(None, Agent.named("a"), both, state)  # type: ignore[arg-type]
 
 
 def test_a_turn_over_a_base_that_was_changed_since_has_to_begin_anew(tmp_path: Path) -> None:
     from thumbwheel.loop.cycle_state import CycleState
 
+    before, after = (Base("base", tmp_path, fingerprint) for fingerprint in ("old", "new"))
     with CycleState.open(tmp_path, {}) as state:
-        state.check_base("base", "old")
+        state.check_base(before)
         state.note(base="base", base_fingerprint="old")
     with CycleState.open(tmp_path, {}) as state:
-        state.check_base("base", "old")
+        state.check_base(before)
         with pytest.raises(Conflict, match="--anew"):
-            state.check_base("base", "new")
+            state.check_base(after)
     with CycleState.open(tmp_path, {}, anew=True) as state:
-        state.check_base("base", "new")
+        state.check_base(after)

@@ -59,8 +59,9 @@ def test_a_real_gain_is_approved(tmp_path: Path) -> None:
         assert "mean KL" in result["gguf"] or "thumbwheel tools install" in result["gguf"]
 
 
+@pytest.mark.repeat  # shuffled feedback is the control that CI runs
 def test_feedback_turned_round_is_rejected_by_evaluation(tmp_path: Path) -> None:
-    code, result = demo(tmp_path, "--seed", "6", "--flip")
+    code, result = demo(tmp_path, "--seed", "6", "--flip", "--ratings", "300")
     assert (code, result["decision"]) == (1, "rejected")
     assert result["reasons"]
     if result["gain_low"] is not None:

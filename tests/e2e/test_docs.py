@@ -1,8 +1,8 @@
 """What is written is executed: every fenced `sh`, `python` and `yaml` block of README and docs/
 runs, in order, as a reader would.
 
-A block of another kind (`text`, `json`, ...) is an illustration. Each page has a folder and a home
-of its own.
+A block of another kind (`text`, `json`, ...) is an illustration; one that names a program of others
+(`sh openwebui`) runs where that is (tests/others/). Each page has a folder and a home of its own.
 """
 
 from __future__ import annotations
@@ -15,35 +15,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.doc_pages import PAGES, ROOT, blocks
 from tests.pictures import check_picture, take_picture
 from thumbwheel.app.settings import sections
 from thumbwheel.core.config import Sources, check_sections
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECKOUT = ("make ",)
 REPORT_PIXELS = (1000, 800)
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return [
-        (kind, text)
-        for kind, text in FENCE.findall(page.read_text())
-        if kind in ("sh", "python", "yaml")
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_runs(page: Path, tmp_path: Path) -> None:
+def test_a_page_runs(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     binaries = Path(sys.executable).parent
     environment = os.environ | {
         "THUMBWHEEL_HOME": str(tmp_path / "home"),
         "PATH": f"{binaries}:{os.environ['PATH']}",
         "COLUMNS": "120",
     }
-    for number, (kind, text) in enumerate(blocks(page), 1):
+    if "$SERVER" in page.read_text():
+        environment["SERVER"] = request.getfixturevalue("databases").empty()
+    for number, block in enumerate(blocks(page), 1):
+        kind, text = block.kind, block.text
+        if block.needs or kind not in ("sh", "python", "yaml"):
+            continue
         if kind == "yaml":
             (tmp_path / "settings.yaml").write_text(text)
             check_sections(Sources.read(tmp_path / "settings.yaml", {}), sections())
@@ -101,7 +96,7 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_every_command_is_in_the_docs() -> None:
-    from thumbwheel.cli.main import COMMANDS
+    from thumbwheel.app.command_table import COMMANDS
 
     written = "\n".join(page.read_text() for page in PAGES)
     assert not [name for name in COMMANDS if f"thumbwheel {name}" not in written]

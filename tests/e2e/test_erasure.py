@@ -16,12 +16,14 @@ from thumbwheel.core.errors import Conflict
 from thumbwheel.datasets.build import build
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.export.package import export
 from thumbwheel.loop.erase import erase
 from thumbwheel.loop.report import report
 from thumbwheel.models import versions
+from thumbwheel.models.types import Agent
 from thumbwheel.training.train import train
 
 GONE = 1
@@ -39,14 +41,14 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
         dataset = build(ws, AGENT, "pairs", DatasetConfig(dev=0.2, gate=0.3))
         result = train(
             ws,
-            AGENT,
+            Agent.named(AGENT),
             "dpo",
-            base,
-            dataset=dataset.id,
+            find_base(base, ws.home.cache),
+            dataset=dataset,
             options={"max_steps": 2, "batch_size": 4, "save_steps": 1, "eval_steps": 1},
         )
         decided = gate(ws, evaluate(ws, versions.version(ws, AGENT, "v1"), QUICK))
-        exported = export(ws, AGENT, "v1", "adapter", tmp_path / "exported")
+        exported = export(ws, versions.version(ws, AGENT, "v1"), "adapter", tmp_path / "exported")
         report(
             ws,
             versions.version(ws, AGENT, "v1"),
@@ -56,7 +58,7 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
         assert any(
             name.startswith("thumbwheel.db") for name in find(ws.home.path, word(GONE))
         )  # in the file or still in its log
-        done = erase(ws, AGENT, name(GONE))
+        done = erase(ws, Agent.named(AGENT), name(GONE))
         assert find(ws.home.path, word(GONE)) == []
         assert find(tmp_path / "exported", word(GONE)) == []
         assert not (tmp_path / "report.html").exists()
@@ -68,11 +70,18 @@ def test_after_a_real_turn_nothing_of_the_subject_is_left(tmp_path: Path) -> Non
         assert done.tainted["exports"] == [str(exported.path)]
         assert not (ws.home.runs / result.run_id / "checkpoints").exists()
         with pytest.raises(Conflict, match="tainted"):
-            export(ws, AGENT, "v1", "adapter", tmp_path / "again")
+            export(ws, versions.version(ws, AGENT, "v1"), "adapter", tmp_path / "again")
         tainted = gate(ws, evaluate(ws, versions.version(ws, AGENT, "v1"), QUICK))
         assert "tainted" in tainted.decision.reasons[0]
         assert ingest(ws, AGENT, "jsonl", file).stored == 0
         assert (
-            train(ws, AGENT, "dpo", base, options={"max_steps": 2, "batch_size": 4}).version == "v2"
+            train(
+                ws,
+                Agent.named(AGENT),
+                "dpo",
+                find_base(base, ws.home.cache),
+                options={"max_steps": 2, "batch_size": 4},
+            ).version
+            == "v2"
         )
         assert find(ws.home.path, word(GONE)) == []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.command_line import Run
@@ -43,7 +43,7 @@ def ask(server: OllamaEmulator, model: str, question: str) -> str:
         "max_tokens": 20,
         "temperature": 0,
     }
-    answer: str = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()[
+    answer: str = httpx2.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()[
         "choices"
     ][0]["message"]["content"]
     return answer

@@ -19,10 +19,11 @@ from tests.training_rows import frozen
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, StorageError, TrainingError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.models.types import State
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.models.types import Agent, State
 from thumbwheel.models.versions import adapter_folder, versions
 from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.train import find_run, runs, train
+from thumbwheel.training.train import find_run, require_same, resume, runs, train
 from thumbwheel.training.types import RunState
 
 OPTIONS: dict[str, Any] = {
@@ -42,11 +43,19 @@ CHILD = """
 import json, sys
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.training.train import train
-home, base, resume, options = sys.argv[1:]
+from thumbwheel.datasets.build import find
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.models.types import Agent
+from thumbwheel.training.train import find_run, resume, train
+home, base, dataset, stopped, options = sys.argv[1:]
 with Workspace.open(Home.at(home), Sources({}, "", {})) as ws:
-    settings = json.loads(options) if not resume else None
-    result = train(ws, "a", "kto", base, options=settings, resume=resume or None)
+    if stopped:
+        result = resume(ws, find_run(ws, stopped))
+    else:
+        frozen = find(ws, "a", dataset)
+        base = find_base(base, ws.home.cache)
+        agent = Agent.named("a")
+        result = train(ws, agent, "kto", base, dataset=frozen, options=json.loads(options))
 sys.exit(130 if result.state == "stopped" else 0)
 """
 
@@ -74,25 +83,17 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
 
 
 def parent(
-    tmp_path: Path, base: Path, resume: str, options: dict[str, Any]
+    tmp_path: Path, base: Path, dataset: str, stopped: str, options: dict[str, Any]
 ) -> subprocess.Popen[bytes]:
+    """A process that trains, or goes on with the run `stopped`."""
     import json
 
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            CHILD,
-            str(tmp_path / "home"),
-            str(base),
-            resume,
-            json.dumps(options),
-        ]
-    )
+    arguments = [str(tmp_path / "home"), str(base), dataset, stopped, json.dumps(options)]
+    return subprocess.Popen([sys.executable, "-c", CHILD, *arguments])
 
 
 def wait_for(run: RunDir, step: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not any(line["step"] >= step for line in run.read_metrics()):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
@@ -122,8 +123,15 @@ def only_run(tmp_path: Path, before: set[str]) -> str:
 def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: Path) -> None:
     with opened(tmp_path) as ws:
         frozen(ws, "a", "labels", STEPS, 6)
-        dataset = frozen(ws, "a", "labels", STEPS, 6).id
-        whole = train(ws, "a", "kto", str(base), dataset=dataset, options=OPTIONS)
+        dataset = frozen(ws, "a", "labels", STEPS, 6)
+        whole = train(
+            ws,
+            Agent.named("a"),
+            "kto",
+            find_base(str(base), ws.home.cache),
+            dataset=dataset,
+            options=OPTIONS,
+        )
         smooth = RunDir(ws.home.runs / whole.run_id)
     assert whole.state is RunState.FINISHED and whole.metrics["steps"] == STEPS
     chance = random.Random()
@@ -131,15 +139,15 @@ def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: 
 
     slow = OPTIONS | {"callbacks": ["training_callbacks:Slow"]}
     with opened(tmp_path) as ws:
-        first = _start_and_kill(tmp_path, base, dataset, slow, killed, {whole.run_id})
+        first = _start_and_kill(tmp_path, base, dataset.id, slow, killed, {whole.run_id})
         run = RunDir(ws.home.runs / first)
         assert find_run(ws, first).state is RunState.RUNNING  # nobody lived to say otherwise
 
-    going = parent(tmp_path, base, first, {})
+    going = parent(tmp_path, base, dataset.id, first, {})
     time.sleep(0.2)
     wait_for(run, stopped, going)
     with opened(tmp_path) as ws, pytest.raises(Conflict, match="another process"):
-        train(ws, "a", "kto", resume=first)
+        resume(ws, find_run(ws, first))
     going.send_signal(signal.SIGINT)
     assert going.wait(60) == 130
     with opened(tmp_path) as ws:
@@ -148,8 +156,8 @@ def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: 
         step = record.metrics["steps"] if record.metrics else 0
         assert stopped <= step < STEPS and (run.checkpoints / f"checkpoint-{step}").is_dir()
         with pytest.raises(InputError, match="learning_rate"):
-            train(ws, "a", "kto", resume=first, options={"learning_rate": 5.0})
-        last = train(ws, "a", "kto", resume=first)
+            require_same(record, "kto", options={"learning_rate": 5.0})
+        last = resume(ws, find_run(ws, first))
         assert last.state is RunState.FINISHED
         assert curve(run) == curve(smooth), (
             f"killed after step {killed}, interrupted after {stopped}"
@@ -159,7 +167,7 @@ def test_killed_interrupted_and_resumed_is_the_same_curve(tmp_path: Path, base: 
             "best": whole.metrics["best_step"],
         }
         with pytest.raises(Conflict, match="finished"):
-            train(ws, "a", "kto", resume=first)
+            resume(ws, find_run(ws, first))
         _check_versions(ws, base)
 
 
@@ -167,12 +175,7 @@ def _start_and_kill(
     tmp_path: Path, base: Path, dataset: str, options: dict[str, Any], step: int, before: set[str]
 ) -> str:
     """Start a run, kill -9 its parent once `step` is done, and see that the child dies with it."""
-    import json
-
-    code = CHILD.replace('"kto", base,', f'"kto", base, dataset={dataset!r},')
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "home"), str(base), "", json.dumps(options)]
-    )
+    process = parent(tmp_path, base, dataset, "", options)
     name = only_run(tmp_path, before)
     run = RunDir(tmp_path / "home" / "runs" / name)
     wait_for(run, step, process)
@@ -189,7 +192,7 @@ def _check_versions(ws: Workspace, base: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    v0, v1, v2 = versions(ws, "a")
+    v0, v1, v2 = versions(ws, Agent.named("a"))
     assert (v0.adapter, v0.state, v1.state, v1.parent_id) == (
         None,
         State.APPROVED,
@@ -202,19 +205,19 @@ def _check_versions(ws: Workspace, base: Path) -> None:
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)
     assert AutoTokenizer.from_pretrained(folder).chat_template
     assert torch.isfinite(model(torch.tensor([[5, 6]])).logits).all()
-    assert {run.state for run in runs(ws, "a")} == {RunState.FINISHED}
+    assert {run.state for run in runs(ws, Agent.named("a"))} == {RunState.FINISHED}
 
 
 @pytest.mark.slow
 def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, base: Path) -> None:
     with opened(tmp_path) as ws:
-        dataset = frozen(ws, "a", "pairs", 24, 4).id
+        dataset = frozen(ws, "a", "pairs", 24, 4)
         with pytest.raises(TrainingError, match="deliberate") as crash:
             train(
                 ws,
-                "a",
+                Agent.named("a"),
                 "dpo",
-                str(base),
+                find_base(str(base), ws.home.cache),
                 dataset=dataset,
                 options=OPTIONS | {"callbacks": ["training_callbacks:Crash"]},
             )
@@ -222,14 +225,14 @@ def test_a_crash_is_told_and_a_collapse_has_its_reason(tmp_path: Path, base: Pat
         with pytest.raises(TrainingError, match="stopped itself"):
             train(
                 ws,
-                "a",
+                Agent.named("a"),
                 "dpo",
-                str(base),
+                find_base(str(base), ws.home.cache),
                 dataset=dataset,
                 options=OPTIONS | {"learning_rate": 5.0, "eval_steps": 1},
             )
-        assert [run.state for run in runs(ws, "a")] == [RunState.FAILED] * 2
-        assert [version.name for version in versions(ws, "a")] == ["v0"]
+        assert [run.state for run in runs(ws, Agent.named("a"))] == [RunState.FAILED] * 2
+        assert [version.name for version in versions(ws, Agent.named("a"))] == ["v0"]
 
 
 @pytest.mark.slow
@@ -237,15 +240,22 @@ def test_a_full_disk_fails_the_run_which_then_goes_on(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as ws:
-        dataset = frozen(ws, "a", "chats", 32, 4).id
+        dataset = frozen(ws, "a", "chats", 32, 4)
         options = OPTIONS | {"num_train_epochs": 1, "callbacks": ["training_callbacks:FullDisk"]}
         monkeypatch.setenv("FULL_DISK", "1")
         with pytest.raises(StorageError, match="cannot be written"):
-            train(ws, "a", "sft", str(base), dataset=dataset, options=options)
+            train(
+                ws,
+                Agent.named("a"),
+                "sft",
+                find_base(str(base), ws.home.cache),
+                dataset=dataset,
+                options=options,
+            )
         monkeypatch.delenv("FULL_DISK")
-        (failed,) = runs(ws, "a")
+        (failed,) = runs(ws, Agent.named("a"))
         assert failed.state is RunState.FAILED
-        result = train(ws, "a", "sft", resume=failed.id)
+        result = resume(ws, failed)
         assert (result.state, result.version) == (RunState.FINISHED, "v1")
         assert [
             line["step"] for line in curve(RunDir(ws.home.runs / failed.id)) if "loss" in line

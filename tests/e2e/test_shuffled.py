@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-WORLDS = 5
+WORLDS = 3
 SURE = 0.998
 """Confidence of the claim that the rate lies above the nominal one, so that chance hardly ever
 fails the test."""
@@ -36,7 +36,7 @@ def test_shuffled_feedback_is_approved_no_more_often_than_the_gate_says(
 
 def test_what_the_test_above_can_tell(shuffled: ModuleType) -> None:
     """A gate that approved whatever looks better would approve about every second of these
-    worlds."""
+    worlds, so three of three now and then; benchmarks/shuffled.py counts over 200."""
     assert [shuffled.exceeds(count, WORLDS, SURE) for count in (0, 1, 2, 3)] == [
         False,
         False,

@@ -57,6 +57,14 @@ ISAA = [
     "OllamaHostingProfile",
     "ExportPipeline",
     "quick_export",
+    "RLTrainingManager",
+    "start_rl_training",
+    "stop_rl_training",
+    "check_training_status",
+    "switch_rl_model",
+    "list_rl_models",
+    "get_rl_training_tools",
+    "register_rl_tools",
 ]
 N3 = [
     "RLHFTrainer",

@@ -14,7 +14,9 @@ from tests.servers.rollout_server import Uniform
 from tests.training_rows import QUICK, frozen
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.llm.fake import FakeServer
+from thumbwheel.models.types import Agent
 from thumbwheel.training.train import run_dir, runs, train
 from thumbwheel.training.types import RunState
 
@@ -40,8 +42,15 @@ def test_two_steps_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws,
     ):
         options["endpoint_url"] = fake.url
-        dataset = frozen(ws, "a", "prompts", 12, 3).id
-        done = train(ws, "a", "grpo", str(base), dataset=dataset, options=options)
+        dataset = frozen(ws, "a", "prompts", 12, 3)
+        done = train(
+            ws,
+            Agent.named("a"),
+            "grpo",
+            find_base(str(base), ws.home.cache),
+            dataset=dataset,
+            options=options,
+        )
         assert (done.state, done.metrics["steps"]) == (RunState.FINISHED, 2)
         answered = [
             request
@@ -50,7 +59,7 @@ def test_two_steps_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ]
         assert len(answered) == 2 * 3 == len(fake.requests)  # dev answers are the policy's own
         assert {request.headers["Authorization"] for request in answered} == {"Bearer sesame"}
-        folder = run_dir(ws, runs(ws, "a")[0])
+        folder = run_dir(ws, runs(ws, Agent.named("a"))[0])
         lines = [line for line in folder.read_metrics() if "loss" in line]
         assert all(
             0

@@ -14,9 +14,11 @@ from tests.models.tiny_models import tiny_base
 from tests.training_rows import frozen
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import adapter_folder, version
 from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.train import run_dir, runs, train
+from thumbwheel.training.train import find_run, require_same, resume, run_dir, runs, train
 from thumbwheel.training.types import RunState
 
 OPTIONS: dict[str, Any] = {
@@ -55,22 +57,29 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
 def test_interrupted_and_resumed_is_the_same_curve(tmp_path: Path) -> None:
     base = tiny_base(tmp_path / "base")
     with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
-        dataset = frozen(ws, "a", "prompts", 24, 5).id
-        whole = train(ws, "a", "grpo", str(base), dataset=dataset, options=OPTIONS)
+        dataset = frozen(ws, "a", "prompts", 24, 5)
+        whole = train(
+            ws,
+            Agent.named("a"),
+            "grpo",
+            find_base(str(base), ws.home.cache),
+            dataset=dataset,
+            options=OPTIONS,
+        )
         first = train(
             ws,
-            "a",
+            Agent.named("a"),
             "grpo",
-            str(base),
+            find_base(str(base), ws.home.cache),
             dataset=dataset,
             options=OPTIONS | {"callbacks": ("training_callbacks:Interrupt",)},
         )
         assert (first.state, first.metrics["steps"]) == (RunState.STOPPED, 3)
-        last = train(
-            ws, "a", "grpo", resume=first.run_id, options={"held_out": OPTIONS["held_out"]}
-        )
+        stopped = find_run(ws, first.run_id)
+        require_same(stopped, "grpo", options={"held_out": OPTIONS["held_out"]})
+        last = resume(ws, stopped)
         assert (whole.state, last.state) == (RunState.FINISHED, RunState.FINISHED)
-        smooth, parts = (curve(run_dir(ws, run)) for run in runs(ws, "a"))
+        smooth, parts = (curve(run_dir(ws, run)) for run in runs(ws, Agent.named("a")))
         assert parts == smooth
         assert {
             "reward",

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import httpx
+import httpx2
 from rapidfuzz.distance import Levenshtein
 
 from thumbwheel.deploy.go_template import render
@@ -367,7 +367,7 @@ class OllamaEmulator:
                     manifest["template"] or "{{ range .Messages }}{{ .Content }}{{ end }}", messages
                 ),
             )
-        reply = httpx.post(f"{server.url}/{path}", json=body, timeout=60)
+        reply = httpx2.post(f"{server.url}/{path}", json=body, timeout=60)
         if reply.status_code != 200:
             raise Refused(reply.status_code, reply.text)
         completion = reply.json()

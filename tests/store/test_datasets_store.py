@@ -3,17 +3,23 @@ inserted once."""
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import sqlalchemy as sa
+
+from tests.store.outside import outside
 from tests.worlds.feedback_world import AGENT, START, World
 from thumbwheel.core import ids
 from thumbwheel.datasets import store
 from thumbwheel.datasets.evidence import read_evidence
 from thumbwheel.datasets.types import Dataset, DatasetConfig, Tally
 from thumbwheel.db.batches import VARIABLES
+from thumbwheel.db.dialects import Postgresql
+from thumbwheel.db.message_chains import conversations
+from thumbwheel.db.schema import messages
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import judgements
 
 AGENT_ID = ids.derived("agt", AGENT)
@@ -25,7 +31,7 @@ def test_prompts_are_read_as_chains_in_order(tmp_path: Path) -> None:
     short = world.prompt("one", system="be kind")
     many = [world.prompt(f"question {number}") for number in range(VARIABLES + 3)]
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        chains = store.prompts(connection, [long, short, *many, "msg_missing"])
+        chains = conversations(connection, [long, short, *many, "msg_missing"])
     assert [message["content"] for message in chains[long]] == ["be kind", "one", "two", "three"]
     assert [message["role"] for message in chains[long]] == ["system", "user", "assistant", "user"]
     assert chains[short] == chains[long][:2]
@@ -33,16 +39,28 @@ def test_prompts_are_read_as_chains_in_order(tmp_path: Path) -> None:
     assert "msg_missing" not in chains
 
 
+def remove_first_message(ws: Workspace) -> None:
+    """As damage would, past the foreign keys."""
+    with ws.db.read() as connection:
+        (first,) = connection.execute(
+            sa.select(messages.c.id).where(messages.c.parent_id.is_(None))
+        ).scalars()
+    with ws.db.backend.exclusive(), outside(ws.db.backend) as raw:
+        if isinstance(ws.db.backend, Postgresql):
+            raw.execute("SET session_replication_role = replica")
+        assert raw.execute(f"DELETE FROM messages WHERE id = '{first}'").rowcount == 1
+
+
 def test_a_broken_chain_is_no_prompt_and_its_traces_are_counted(tmp_path: Path) -> None:
     world = World()
     prompt = world.prompt("one", "two", "three")
     world.say("thumb", True, world.trace("a", prompt, "out"))
-    with world.into(tmp_path) as ws, closing(sqlite3.connect(ws.home.database)) as raw, raw:
-        assert raw.execute("DELETE FROM messages WHERE parent_id IS NULL").rowcount == 1
+    with world.into(tmp_path) as ws:
+        remove_first_message(ws)
     with World().into(tmp_path) as ws, ws.db.read() as connection:
-        assert store.prompts(connection, [prompt]) == {}
+        assert conversations(connection, [prompt]) == {}
         tally = Tally()
-        assert list(read_evidence(connection, AGENT, DatasetConfig(), tally)) == []
+        assert list(read_evidence(connection, Agent.named(AGENT), DatasetConfig(), tally)) == []
     assert tally.drops == {"the prompt cannot be read back: a message is missing": 1}
 
 
@@ -61,10 +79,9 @@ def test_judged_traces_follow_the_order_of_judgements(tmp_path: Path) -> None:
             world.say("thumb", True, trace)
     world.trace("unjudged", "q1", "out")
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        store.list_judged(connection, AGENT_ID)
-        traces = list(store.judged_traces(connection))
+        traces = list(store.judged_traces(connection, AGENT_ID))
         assert [trace.id for trace in traces] == [
-            judgement.trace_id for judgement in judgements(connection, AGENT)
+            judgement.trace_id for judgement in judgements(connection, Agent.named(AGENT))
         ]
         asked = [
             (trace.prompt_id, trace.trace_id, trace.several)
@@ -83,9 +100,7 @@ def test_another_agent_is_not_seen(tmp_path: Path) -> None:
     world.case("c", "q", "feedback")
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         other = ids.derived("agt", "other")
-        store.list_judged(connection, AGENT_ID)
-        store.list_judged(connection, other)  # what was noted before is gone
-        assert list(store.judged_traces(connection)) == []
+        assert list(store.judged_traces(connection, other)) == []
         assert list(store.asked_traces(connection, other)) == []
         assert store.case_inputs(connection, other) == []
         assert store.watermark(connection, other, None) == {"feedback": 0, "recorded_at": None}
@@ -127,6 +142,5 @@ def test_a_lone_number_given_to_a_step_is_read(tmp_path: Path) -> None:
         if table.name == "steps":
             values |= {"input": 5, "token_ids": [1], "token_logprobs": [0.5]}
     with world.into(tmp_path / "home") as ws, ws.db.read() as connection:
-        store.list_judged(connection, AGENT_ID)
-        (trace,) = store.judged_traces(connection)
+        (trace,) = store.judged_traces(connection, AGENT_ID)
     assert (trace.calls, trace.tools, trace.token_ids, trace.logps) == (1, None, [1], [0.5])

@@ -3,23 +3,38 @@ meanwhile."""
 
 from __future__ import annotations
 
+import fcntl
+import importlib
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 import thumbwheel
+from thumbwheel.capture import inbox, store
 from thumbwheel.capture.feedback import feedback_stats
-from thumbwheel.capture.inbox import drain_inbox
+from thumbwheel.capture.inbox import Drainer, drain_inbox
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.capture.rows import Scope
+from thumbwheel.capture.source import Line, Row
+from thumbwheel.capture.span_store import save_spans
+from thumbwheel.capture.store import LineResult
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema
+from thumbwheel.db.dialects import Postgresql, Sqlite
+from thumbwheel.db.engine import Database, writing
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.sdk import spool as spool_line
+from thumbwheel.sdk.segment import Segment
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -40,6 +55,15 @@ def names(ws: Workspace, table: sa.Table = schema.traces) -> list[str]:
 
 def leftovers(ws: Workspace) -> list[str]:
     return sorted(path.name for path in ws.home.inbox.iterdir())
+
+
+def append(ws: Workspace, *traces: str) -> None:
+    """Spool traces of these names."""
+    segment = Segment(ws.home.inbox)
+    for name in traces:
+        line = {"agent": "a", "type": "trace", "id": name, "input": "hi", "output": "ho"}
+        segment.append(json.dumps(line).encode())
+    segment.close()
 
 
 def test_an_empty_inbox_says_nothing(ws: Workspace) -> None:
@@ -78,7 +102,7 @@ def test_lines_that_cannot_be_stored_are_kept_aside_and_said(ws: Workspace) -> N
         "a",
         {"type": "feedback", "id": "f1", "target": {"trace": "t1"}, "kind": "rating", "value": 11},
     )
-    spool = ws.home.inbox / "spool.jsonl"
+    (spool,) = ws.home.inbox.glob("spool-*")
     spool.write_bytes(spool.read_bytes() + b"\x00\x00\x00\n{torn")
     messages = drain_inbox(ws)
     assert messages[0] == "inbox: 1 lines stored"
@@ -88,6 +112,7 @@ def test_lines_that_cannot_be_stored_are_kept_aside_and_said(ws: Workspace) -> N
         json.loads(line) for line in (ws.home.inbox / "rejected.jsonl").read_text().splitlines()
     ]
     assert {line["number"] for line in rejected} == {2, 3, 4, 5, 6}
+    assert "killed in the middle" in rejected[-1]["reason"]
     assert any(
         "outside its scale" in line["reason"] and '"value": 11' in line["text"] for line in rejected
     )
@@ -95,25 +120,21 @@ def test_lines_that_cannot_be_stored_are_kept_aside_and_said(ws: Workspace) -> N
 
 
 def test_a_drain_that_is_killed_before_it_deletes_is_replayed(ws: Workspace) -> None:
-    for i in range(700):
-        thumbwheel.trace("a", input=f"hi {i}", output="ho", id=f"t{i:03}")
+    append(ws, *(f"t{i:03}" for i in range(700)))
     code = (
         "import os, pathlib, sys\n"
         "from thumbwheel.core.config import Home, Sources\nfrom thumbwheel.db.workspace import "
         "Workspace\n"
         "from thumbwheel.capture.inbox import drain_inbox\n"
         "pathlib.Path.unlink = lambda *a, **k: os.kill(os.getpid(), 9)\n"
-        "with Workspace.open(Home.at(sys.argv[1]), Sources({}, 'none', {})) as ws: "
+        "with Workspace.open(Home.at(sys.argv[1]), Sources.read()) as ws: "
         "drain_inbox(ws)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(ws.home.path)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert len(leftovers(ws)) == 1
     thumbwheel.trace("a", input="later", output="ho", id="u")
-    assert sorted(drain_inbox(ws)) == [
-        "inbox: 0 lines stored, 700 were there already",
-        "inbox: 1 lines stored",
-    ]
+    assert drain_inbox(ws) == ["inbox: 1 lines stored, 700 were there already"]
     assert leftovers(ws) == []
     assert names(ws) == [*(f"t{i:03}" for i in range(700)), "u"]
 
@@ -130,7 +151,7 @@ def test_writers_and_drains_at_once_lose_nothing(ws: Workspace) -> None:
         "import sys\nfrom thumbwheel.core.config import Home, Sources\nfrom "
         "thumbwheel.db.workspace import Workspace\n"
         "from thumbwheel.capture.inbox import drain_inbox\n"
-        "with Workspace.open(Home.at(sys.argv[1]), Sources({}, 'none', {})) as ws:\n"
+        "with Workspace.open(Home.at(sys.argv[1]), Sources.read()) as ws:\n"
         "    for _ in range(40): drain_inbox(ws)\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", writer, str(n)]) for n in range(3)]
@@ -161,3 +182,143 @@ def test_a_killed_writer_loses_only_what_was_not_acknowledged(ws: Workspace) -> 
         child.wait()
         drain_inbox(ws)
         assert set(acknowledged) <= set(names(ws))
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.01)
+
+
+def test_a_drainer_stores_what_comes_while_it_runs(ws: Workspace) -> None:
+    with Drainer(ws, every=0.01) as drainer:
+        assert (drainer.lag(), drainer.stands_still(), drainer.failure) == (0.0, False, None)
+        answer = thumbwheel.trace("a", input="hi", output="ho", id="t1")
+        wait_until(lambda: names(ws) == ["t1"])
+        thumbwheel.feedback("a", answer, thumb=True)
+        thumbwheel.trace("a", input="hi", output="ho", mood="good")
+        wait_until(lambda: drainer.counts["stored"] == 2 and drainer.counts["refused"] == 1)
+        wait_until(lambda: drainer.lag() == 0.0)
+        thumbwheel.trace("a", input="hi", output="ho", id="t2")
+    assert names(ws) == ["t1", "t2"]  # the end of the block drains the rest
+    assert leftovers(ws) == ["rejected.jsonl"]
+    assert drainer.stands_still()  # nobody drains any more
+
+
+def test_a_drainer_links_feedback_to_the_trace_of_another_source(
+    ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "LINK_EVERY", 0.05)
+    file = tmp_path / "traces.jsonl"
+    file.write_text('{"type": "trace", "id": "t1", "input": "hi", "output": "ho"}\n')
+    ingest(ws, "a", "jsonl", file)
+    with Drainer(ws, every=0.01):
+        thumbwheel.feedback("a", "t1", thumb=True)
+        wait_until(lambda: len(feedback_stats(ws, "a").signals) == 1)
+        wait_until(lambda: feedback_stats(ws, "a").unresolved == 0)
+
+
+def test_a_drainer_that_cannot_write_says_so_loses_nothing_and_goes_on(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "STANDSTILL", 0.3)
+    monkeypatch.setattr(inbox, "RETRY", 0.05)
+    assert isinstance(ws.db.backend, Sqlite | Postgresql)
+    database = Database(replace(ws.db.backend, wait=0.1))
+    impatient = replace(ws, db=database)
+    with Drainer(impatient, every=0.01) as drainer:
+        with writing(ws.db.backend) as engine, engine.begin():
+            thumbwheel.trace("a", input="hi", output="ho", id="t1")
+            wait_until(lambda: drainer.failure and drainer.stands_still())
+            assert "another process is writing" in str(drainer.failure)
+            assert drainer.lag() > 0.3
+        wait_until(lambda: names(ws) == ["t1"])
+        wait_until(lambda: not drainer.failure and not drainer.stands_still())
+    database.close()
+
+
+def test_a_line_at_which_the_database_fails_holds_up_no_other(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_lines = store.save_lines
+
+    def failing(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> list[LineResult]:
+        if any('"t3"' in line.text for line in lines):
+            raise RuntimeError("nobody foresaw this")
+        return save_lines(connection, scope, lines)
+
+    monkeypatch.setattr(store, "save_lines", failing)
+    append(ws, *(f"t{number}" for number in range(6)))
+    assert "1 lines cannot be stored" in drain_inbox(ws)[1]
+    assert names(ws) == ["t0", "t1", "t2", "t4", "t5"]
+    assert '"t3"' in json.loads((ws.home.inbox / "rejected.jsonl").read_text())["text"]
+
+
+def test_a_span_at_which_the_database_fails_holds_up_no_other(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(connection: sa.Connection, agent_id: str, rows: Sequence[Row]) -> int:
+        if any(row["span_id"] == f"{2:016x}" for row in rows):
+            raise sa.exc.DataError("INSERT", {}, ValueError("planted"))
+        return save_spans(connection, agent_id, rows)
+
+    monkeypatch.setattr(inbox, "save_spans", failing)
+    segment = Segment(ws.home.inbox)
+    prompt = '[{"role": "user", "content": "Hi"}]'
+    for number in range(1, 4):
+        span = {
+            "type": "span",
+            "agent": "desk",
+            "trace_id": f"{number:032x}",
+            "span_id": f"{number:016x}",
+            "attributes": {"gen_ai.operation.name": "chat", "gen_ai.input.messages": prompt},
+        }
+        segment.append(json.dumps(span).encode()).result()
+    messages = drain_inbox(ws, everything=True)
+    assert "1 lines cannot be stored" in messages[1] and "planted" in messages[1]
+    assert names(ws) == [f"{1:032x}", f"{3:032x}"]
+    assert leftovers(ws) == ["rejected.jsonl"]
+
+
+def test_a_command_does_not_wait_for_ever_for_a_file_that_somebody_holds(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "PATIENCE", 0.05)
+    append(ws, "t1")
+    (path,) = ws.home.inbox.iterdir()
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert drain_inbox(ws) == ["inbox: 1 files are being drained by another process"]
+    assert drain_inbox(ws) == ["inbox: 1 lines stored"]
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite  # its server is one of the file
+def test_fifty_killed_apps_lose_nothing_that_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    kill = importlib.import_module("kill")
+    report = kill.run(tmp_path, kills=50, apps=3, server_life=4.0, seed=1)
+    assert report.kills == 50
+    assert report.acknowledged > 100
+    assert (report.missing, report.integrity) == (0, "ok")
+
+
+def test_a_drainer_stops_in_time_and_loses_nothing(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "LAST", 0.0)
+    segment = Segment(ws.home.inbox)
+    row = {"type": "trace", "agent": "desk", "input": "Hi", "output": "Ho"}
+    lines = [json.dumps({**row, "id": f"t{number}"}).encode() for number in range(3000)]
+    with Drainer(ws, every=3600):
+        segment.append_all(lines).result()
+    segment.close()
+    with ws.db.read() as connection:
+        assert connection.execute(sa.select(sa.func.count(schema.traces.c.id))).scalar_one() == 0
+    drain_inbox(ws)
+    with ws.db.read() as connection:
+        assert connection.execute(sa.select(sa.func.count(schema.traces.c.id))).scalar_one() == 3000
+    assert list(ws.home.inbox.glob("*.jsonl")) == []

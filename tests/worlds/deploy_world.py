@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastapi.testclient import TestClient
+import httpx2
 
 from tests.approvals import approve
 from tests.models.tiny_models import tuned_version
+from tests.worlds.gateway_world import CHAT, running
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import switch
-from thumbwheel.deploy.serve import application
-from thumbwheel.deploy.switch import DeployResult
+from thumbwheel.deploy import deploy
+from thumbwheel.deploy.deploy import DeployResult
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, ModelVersion
+from thumbwheel.models.types import Agent, Basis, ModelVersion
 
 QUESTION = [{"role": "user", "content": "Hello"}]
 
@@ -27,14 +29,13 @@ class World:
     base: Path
     adapters: list[Path]
     agent: str
-    door: TestClient = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.door = TestClient(
-            application(self.ws, self.agent),
-            base_url="http://127.0.0.1",
-            raise_server_exceptions=False,
-        )
+    @property
+    def learner(self) -> Agent:
+        return Agent.named(self.agent)
+
+    def find(self, name: str) -> ModelVersion:
+        return versions.version(self.ws, self.agent, name)
 
     def version(
         self, adapter: int, basis: Basis | None = Basis.GOLD, base: Path | None = None
@@ -54,15 +55,24 @@ class World:
             if target == "embedded"
             else {"threads": 1, "context": 128, "parallel": 1}
         )
-        named = version if isinstance(version, str) else version.name
-        return switch.deploy(self.ws, self.agent, named, target, alias, settings=settings, **more)
+        named = self.find(version) if isinstance(version, str) else version
+        return deploy.deploy(self.ws, named, target, alias, settings=settings, **more)
+
+    @contextmanager
+    def served(self) -> Iterator[httpx2.Client]:
+        """A client of the server of this home."""
+        with running(self.ws) as gateway:
+            yield gateway.client
 
     def ask(self, model: str | None = None, **more: Any) -> Any:
-        named = {"model": model} if model else {}
-        return self.door.post(
-            "/v1/chat/completions",
-            json={"messages": QUESTION, "max_tokens": 6, "temperature": 0, **named, **more},
-        )
+        """The response of a server that is started for it."""
+        with self.served() as client:
+            return client.post(CHAT, json=self.question(model, **more))
+
+    def question(self, model: str | None = None, **more: Any) -> dict[str, Any]:
+        """A short question to the agent, or to another model."""
+        named = {"model": model or self.agent}
+        return {"messages": QUESTION, "max_tokens": 6, "temperature": 0, **named, **more}
 
     def text(self, model: str | None = None) -> str:
         reply = self.ask(model)
@@ -71,7 +81,7 @@ class World:
 
     def live(self) -> str | None:
         """The version behind the alias live."""
-        version_id = versions.aliases_of(self.ws, self.agent).get("live")
+        version_id = versions.aliases_of(self.ws, self.learner).get("live")
         return None if version_id is None else versions.by_id(self.ws, version_id).name
 
     def taint(self, version: ModelVersion) -> None:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.db.schema import metadata
+from thumbwheel.db.workspace import Workspace
 
 AGENT = "support"
 SYSTEM = {"role": "system", "content": "You answer in one short line."}
@@ -141,15 +145,11 @@ def find(home: Path, *needles: str) -> list[str]:
     return hits
 
 
-def dump(home: Path, *without: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table but those named, as they are stored."""
-    with sqlite3.connect(home / "thumbwheel.db") as connection:
-        tables = [
-            row[0]
-            for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
-        ]
+def dump(ws: Workspace, *without: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table but those named."""
+    with ws.db.read() as connection:
         return {
-            table: sorted(connection.execute(f"SELECT * FROM {table}"), key=repr)
-            for table in tables
-            if table not in without
+            table.name: sorted(map(tuple, connection.execute(sa.select(table))), key=repr)
+            for table in metadata.sorted_tables
+            if table.name not in without
         }

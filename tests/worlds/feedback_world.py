@@ -79,6 +79,7 @@ class World:
                 status="ok",
                 finish_reason="stop",
                 token_ids=more.get("token_ids"),
+                complete=more.get("complete"),
                 served_model=more.get("model"),
             )
         return trace_id
@@ -152,15 +153,26 @@ class World:
         if shuffle:
             shuffle(rows)
         order = {table: index for index, table in enumerate(schema.metadata.sorted_tables)}
-        rows.sort(key=lambda row: order[row[0]])
+        rows.sort(key=lambda row: (order[row[0]], self._depth(*row)))
 
         def work(connection: sa.Connection) -> None:
-            connection.exec_driver_sql("PRAGMA defer_foreign_keys=ON")
             for table, values in rows:
                 connection.execute(table.insert().values(**values))
 
         ws.db.write(work)
         return ws
+
+    def _depth(self, table: sa.Table, values: dict[str, Any]) -> int:
+        """How many messages come before this one; they must be there first."""
+        if table is not schema.messages:
+            return 0
+        parents = {
+            row["id"]: row["parent_id"] for other, row in self.rows if other is schema.messages
+        }
+        depth, message_id = 0, values["parent_id"]
+        while message_id is not None:
+            depth, message_id = depth + 1, parents[message_id]
+        return depth
 
     def _prompt_id(self, prompt: str) -> str:
         return prompt if prompt.startswith("msg_") else self.prompt(prompt)

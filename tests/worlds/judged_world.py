@@ -13,8 +13,9 @@ from thumbwheel.demo.filer import Filer
 from thumbwheel.demo.person import Person
 from thumbwheel.demo.run import AGENT, base_cache, import_world
 from thumbwheel.demo.world import messages
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.models import reward_models
-from thumbwheel.models.types import RewardModelRecord
+from thumbwheel.models.types import Agent, RewardModelRecord
 from thumbwheel.training.train import train
 
 RATINGS = 2000
@@ -29,9 +30,9 @@ def judge(ws: Workspace, seed: int, folder: Path) -> tuple[RewardModelRecord, Pa
     import_world(ws, files)
     result = train(
         ws,
-        AGENT,
+        Agent.named(AGENT),
         "reward",
-        str(files.base),
+        find_base(str(files.base), ws.home.cache),
         options={"loss_type": "classification", "token_budget": 4096},
     )
     return reward_models.find(ws, AGENT, str(result.reward_model)), files.base

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from thumbwheel.access.types import LOCAL_TOKEN
+from thumbwheel.app.service_settings import LogConfig
 from thumbwheel.app.settings import sections
 from thumbwheel.core import log
-from thumbwheel.core.config import Home, Sources, check_sections
+from thumbwheel.core.config import PREFIX, Home, Sources, check_sections
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.db.dialects import SQLITE
 from thumbwheel.db.workspace import Workspace
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -21,6 +29,7 @@ class Opener:
 
     home: Path | None
     config: Path | None
+    log_level: str = "info"
 
     def __call__(self) -> Workspace:
         """The open home; raises ConfigError for settings that nothing reads."""
@@ -29,8 +38,14 @@ class Opener:
         from thumbwheel.rewards.checker import refusal
         from thumbwheel.training.killed_runs import settle_killed
 
-        ws = Workspace.open(Home.at(self.home), self.settings(), refusal)
-        log.say(f"home: {ws.home.path}")
+        settings = self.settings()
+        form = settings.load(LogConfig, "log").form
+        if form != "text":
+            log.configure(self.log_level, form)
+        ws = Workspace.open(Home.at(self.home), settings, refusal)
+        address = ws.db.backend.address
+        rows = "" if address == SQLITE else f", rows: {address}"
+        log.say(f"home: {ws.home.path}{rows}")
         if killed := sweep(ws.home):
             exports = "export" if killed == 1 else "exports"
             log.say(f"note: removed what {killed} killed {exports} had left half written")
@@ -38,10 +53,44 @@ class Opener:
             log.say(line)
         return ws
 
+    def run(self, kind: str, spec: Mapping[str, Any], *, here: bool = False) -> Any:
+        """The JSON result of a long verb (app/run_or_submit.py)."""
+        from thumbwheel.app.run_or_submit import run_or_submit
+
+        return run_or_submit(self, kind, spec, here)
+
+    def settings_fingerprint(self) -> str:
+        """The same for two processes that work with the same settings."""
+        sources = self.settings()
+        variables = {
+            name: value
+            for name, value in sources.environment.items()
+            if name.startswith(PREFIX) and "__" in name
+        }
+        text = json.dumps([dict(sources.file), variables], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of another process of this program for the same home and settings."""
+        command = [sys.executable, "-P", "-m", "thumbwheel", "--home", str(self.folder)]
+        if self.config is not None:
+            command += ["--config", str(self.config)]
+        return [*command, *arguments]
+
     @property
     def folder(self) -> Path:
         """Where the home is, or will be."""
         return Home.at(self.home).path
+
+    @property
+    def actor(self) -> str:
+        """Who asks, as the audit log names it."""
+        return LOCAL_TOKEN.id
+
+    @property
+    def attended(self) -> bool:
+        """Whether somebody is there to be asked."""
+        return sys.stdin.isatty()
 
     def settings(self) -> Sources:
         """Settings of file and environment; raises ConfigError for those that nothing reads."""
@@ -57,4 +106,4 @@ def opener(home: Path | None, config: Path | None, log_level: str) -> Opener:
             f"--log-level {log_level!r}", "there is no such level", f"Known: {', '.join(LEVELS)}"
         )
     log.configure(log_level)
-    return Opener(home, config)
+    return Opener(home, config, log_level)

@@ -1,30 +1,73 @@
-"""The class that reads each section of the configuration."""
+"""The class that reads each section of the configuration.
+
+A class is imported when its section is used: most commands use a few of them, and all together
+bring half of the program with them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from thumbwheel.app.command_table import load
 from thumbwheel.core.config import Config
-from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.core.plugins import Table
 from thumbwheel.deploy.targets import TARGETS
-from thumbwheel.evaluation.policy import GatePolicy
-from thumbwheel.evaluation.types import EvaluationConfig
-from thumbwheel.loop.cycle_types import CycleConfig
-from thumbwheel.rewards.combine import RewardsConfig
-from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.training.algorithms import ALGORITHMS
-from thumbwheel.training.types import TrainingSwitch
+
+STAGES = {
+    "access": "thumbwheel.access.settings:AccessConfig",
+    "capture": "thumbwheel.capture.redact:CaptureConfig",
+    "dataset": "thumbwheel.datasets.types:DatasetConfig",
+    "evaluation": "thumbwheel.evaluation.types:EvaluationConfig",
+    "experiment": "thumbwheel.experiments.types:ExperimentConfig",
+    "gate": "thumbwheel.evaluation.policy:GatePolicy",
+    "gateway": "thumbwheel.capture.gateway.settings:GatewayConfig",
+    "jobs": "thumbwheel.jobs.types:JobsConfig",
+    "label": "thumbwheel.rewards.label_config:LearnConfig",
+    "log": "thumbwheel.app.service_settings:LogConfig",
+    "loop": "thumbwheel.loop.cycle_types:CycleConfig",
+    "mcp": "thumbwheel.app.service_settings:McpConfig",
+    "quotas": "thumbwheel.capture.quota:QuotaConfig",
+    "retention": "thumbwheel.loop.retention:RetentionConfig",
+    "rewards": "thumbwheel.rewards.combine:RewardsConfig",
+    "rewrite": "thumbwheel.rewards.rewrite_config:RewriteConfig",
+    "server": "thumbwheel.app.service_settings:ServerConfig",
+    "training": "thumbwheel.training.types:TrainingSwitch",
+}
+"""Section of a stage -> "module:class"."""
+VARIANTS: Mapping[str, Table[Any]] = {"train": ALGORITHMS, "deploy": TARGETS}
+"""What the section of a variant begins with -> the table; the variant has its class as `Config`."""
 
 
-def sections() -> dict[str, type[Config]]:
+class Sections(Mapping[str, type[Config]]):
     """Section of the YAML file -> its class."""
-    methods = {f"train.{name}": ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
-    stages: dict[str, type[Config]] = {
-        "dataset": DatasetConfig,
-        "evaluation": EvaluationConfig,
-        "gate": GatePolicy,
-        "label": LearnConfig,
-        "loop": CycleConfig,
-        "rewards": RewardsConfig,
-        "training": TrainingSwitch,
-    }
-    targets = {f"deploy.{name}": TARGETS.get(name).Config for name in TARGETS.names()}
-    return {**stages, **methods, **targets}
+
+    def __init__(self) -> None:
+        self._names = [*STAGES]
+        for prefix, table in VARIANTS.items():
+            self._names += [f"{prefix}.{name}" for name in table.names()]
+
+    def __getitem__(self, section: str) -> type[Config]:
+        if section not in self._names:
+            raise KeyError(section)
+        if section in STAGES:
+            stage_class: type[Config] = load(STAGES[section])
+            return stage_class
+        prefix, _, name = section.partition(".")
+        variant_class: type[Config] = VARIANTS[prefix].get(name).Config
+        return variant_class
+
+    def __contains__(self, section: object) -> bool:
+        return section in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def sections() -> Sections:
+    """Section of the YAML file -> its class."""
+    return Sections()

@@ -9,6 +9,7 @@ import codecs
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic import ValidationError
 
 from thumbwheel.capture import store
@@ -36,6 +37,11 @@ def add_case(ws: Workspace, agent: str, reviewer: str, **fields: Any) -> str:
     return store_record(ws, agent, record, reviewer)
 
 
+def withdraw_review(connection: sa.Connection, case_id: str) -> None:
+    """A case that nobody vouches for any more: its basis is feedback again."""
+    store.withdraw_review(connection, case_id)
+
+
 def read_cases(path: Path) -> list[dict[str, Any]]:
     """The fields of the cases in a JSON file, one object or a list of them; raises InputError."""
     try:
@@ -54,14 +60,20 @@ def read_cases(path: Path) -> list[dict[str, Any]]:
 
 
 def list_cases(
-    ws: Workspace, agent: str, *, basis: str | None = None, limit: int = 20
+    ws: Workspace,
+    agent: str,
+    *,
+    basis: str | None = None,
+    limit: int = 20,
+    after: str | None = None,
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """(basis -> number of all cases, the newest cases with the text of their last message)."""
+    """(basis -> number of all cases, the newest cases, behind the one with the id `after`, with the
+    text of their last message)."""
     if basis not in (None, "gold", "feedback"):
         raise NotFound(f"basis {basis!r}", "there is no such basis", "Known: gold, feedback")
-    agent_id = require_agent(ws, agent)
+    agent_id = require_agent(ws, agent).id
     with ws.db.read() as connection:
-        rows = store.case_rows(connection, agent_id, basis, limit)
+        rows = store.case_rows(connection, agent_id, basis, limit, after)
         counts = store.case_counts(connection, agent_id)
     hidden = ("agent_id", "reviewer_id", "input_id", "fingerprint", "message")
     cases = []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.core import present
 from thumbwheel.core.errors import DataError
+from thumbwheel.core.options import Here
+
+if TYPE_CHECKING:
+    from thumbwheel.capture.detect import Detection
+    from thumbwheel.capture.feedback import FeedbackStats
 
 Agent = Annotated[
     str, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")
@@ -18,7 +23,22 @@ Agent = Annotated[
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")
 ]
+ColumnOptions = Annotated[
+    list[str] | None,
+    typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question."),
+]
+ScaleOptions = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10."),
+]
+TimezoneOption = Annotated[
+    str | None,
+    typer.Option(help="The zone of times that are written without one [default: UTC]."),
+]
 Limit = Annotated[int, typer.Option(min=1, help="How many to show, newest first.")]
+After = Annotated[
+    str | None, typer.Option(help="Go on behind this row: the id of the last one of a page.")
+]
 
 feedback = typer.Typer()
 case = typer.Typer()
@@ -47,17 +67,12 @@ def import_(
             help="Only name the source of this file, folder or address, and show rows.",
         ),
     ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question."),
-    ] = None,
-    scale: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10."),
-    ] = None,
-    timezone: Annotated[
+    column: ColumnOptions = None,
+    scale: ScaleOptions = None,
+    timezone: TimezoneOption = None,
+    key: Annotated[
         str | None,
-        typer.Option(help="The zone of times that are written without one [default: UTC]."),
+        typer.Option(help="The stored secret that the server wants: thumbwheel secrets set NAME."),
     ] = None,
     agent_type: Annotated[
         str | None,
@@ -86,6 +101,7 @@ def import_(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check the file; store nothing.")
     ] = False,
+    here: Here = False,
     as_json: AsJson = False,
 ) -> None:
     """Bring traces, feedback and cases in from a file: JSON lines, a JSON array, CSV or Parquet.
@@ -139,7 +155,9 @@ def import_(
     and comparisons.
     """
     from thumbwheel.capture.detect import Options, address_of
-    from thumbwheel.capture.ingest import ingest, rehearse
+    from thumbwheel.capture.detect import detect as detected
+    from thumbwheel.capture.ingest import ImportReport
+    from thumbwheel.capture.location import Address
     from thumbwheel.capture.rating_filter import RatingFilter
     from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
@@ -149,6 +167,8 @@ def import_(
     if detect is not None:
         _show_detection(detect, source, options, as_json)
         return
+    if source is None and path is not None:
+        source = detected(path, options).source  # of a file that a browser sends
     if source is None or agent is None:
         missing = "SOURCE and PATH" if source is None else "--agent"
         raise InputError(
@@ -159,42 +179,28 @@ def import_(
     if path is None:
         path = address_of(source)
         log.say(f"reads {path}")
-    with ctx.obj() as ws:
-        size = path.stat().st_size if path.is_file() else None
-        with log.progress(f"import {path.name}", size, "bytes") as advance:
-            last_position = 0
-
-            def on_position(position: int) -> None:
-                nonlocal last_position
-                advance(position - last_position)
-                last_position = position
-
-            if dry_run:
-                report = rehearse(
-                    agent,
-                    source,
-                    path,
-                    case_rule=ws.case_rule,
-                    rejects=rejects,
-                    on_position=on_position,
-                    options=options,
-                )
-            else:
-                vouching = reviewer if gold else None
-                report = ingest(
-                    ws,
-                    agent,
-                    source,
-                    path,
-                    rejects=rejects,
-                    reviewer=vouching,
-                    on_position=on_position,
-                    options=options,
-                )
-    if as_json:
-        log.answer(report.as_dict() | {"dry_run": dry_run})
-    else:
-        _show_report(report, dry_run, rejects)
+    spec = {
+        "source": source,
+        "path": path.url if isinstance(path, Address) else str(path.absolute()),
+        "agent": agent,
+        "column": column or (),
+        "scale": scale or (),
+        "timezone": timezone,
+        "key": key,
+        "agent_type": agent_type,
+        "tag": tag or (),
+        "without_tag": without_tag or (),
+        "min_confidence": min_confidence,
+        "gold": gold,
+        "reviewer": reviewer,
+        "rejects": rejects and rejects.absolute(),
+        "dry_run": dry_run,
+    }
+    # An address may hold a password, which belongs into no table.
+    stays_here = here or dry_run or isinstance(path, Address)
+    data = ctx.obj.run("import", spec, here=stays_here)
+    report = ImportReport(**{name: value for name, value in data.items() if name != "dry_run"})
+    present.page(data, _import_page(report, dry_run, rejects), json=as_json)
     if gold and not report.cases:
         log.say(
             f"--gold changed nothing: a line of source {source!r} is no case. Write cases as "
@@ -220,34 +226,34 @@ def import_help() -> str:
 
 def _show_detection(path: Path, source: str | None, options: Any, as_json: bool) -> None:
     from thumbwheel.capture.detect import detect, sample
-    from thumbwheel.core import log
 
     detection = detect(path, options, source)
     rows = sample(path, detection.source, options)
-    if as_json:
-        log.answer(
-            {
-                "source": detection.source,
-                "why": detection.why,
-                "mapping": detection.mapping,
-                "rows": rows,
-            }
-        )
-        return
-    log.show(detection.words())
+    data = {
+        "source": detection.source,
+        "why": detection.why,
+        "mapping": detection.mapping,
+        "rows": rows,
+    }
+    present.page(data, _detection_page(path, detection, rows), json=as_json)
+
+
+def _detection_page(
+    path: Path, detection: Detection, rows: list[dict[str, Any]]
+) -> Iterator[present.Part]:
+    yield detection.words()
     for line in detection.mapping:
-        log.show(f"  {line}")
+        yield f"  {line}"
     shown = []
     for row in rows:
         lines = row.get("records", [f"refused: {row.get('refused')}"])
         shown += [(row["number"], line) for line in lines]
-    log.table("Its first rows, nothing stored", ["line", "becomes"], shown)
-    log.say(f"Bring it in: thumbwheel import {detection.source} {path} --agent AGENT")
+    yield present.Table("Its first rows, nothing stored", ("line", "becomes"), shown)
+    command = f"thumbwheel import {detection.source} {path} --agent AGENT"
+    yield present.Note(f"Bring it in: {command}")
 
 
-def _show_report(report: Any, dry_run: bool, rejects: Path | None) -> None:
-    from thumbwheel.core import log
-
+def _import_page(report: Any, dry_run: bool, rejects: Path | None) -> Iterator[present.Part]:
     counts = [("read", report.read)]
     if not dry_run:
         counts += [("stored", report.stored), ("duplicates", report.duplicates)]
@@ -260,16 +266,16 @@ def _show_report(report: Any, dry_run: bool, rejects: Path | None) -> None:
     title = f"{report.source} -> {report.agent}"
     if dry_run:
         title += " (dry run, nothing stored)"
-    log.table(title, ["lines", "count"], counts)
+    yield present.Table(title, ("lines", "count"), counts)
     for line in report.words():
-        log.say(f"note: {line}")
+        yield present.Note(f"note: {line}")
     if report.refused:
         refusals = [(refusal["number"], refusal["reason"]) for refusal in report.refusals]
-        log.table("Refused lines", ["line", "reason"], refusals)
+        yield present.Table("Refused lines", ("line", "reason"), refusals)
         not_shown = report.refused - len(report.refusals)
         more = f"{not_shown} more. " if not_shown else ""
         advice = f"All of them are in {rejects}" if rejects else "Keep them with --rejects FILE"
-        log.say(more + advice)
+        yield present.Note(more + advice)
 
 
 @feedback.command("add")
@@ -376,13 +382,14 @@ def feedback_list(
     agent: Agent,
     kind: Annotated[str | None, typer.Option(help="Only this kind, for example thumb.")] = None,
     limit: Limit = 20,
+    after: After = None,
     as_json: AsJson = False,
 ) -> None:
     """The newest feedback."""
     from thumbwheel.capture.feedback import list_feedback
 
     with ctx.obj() as ws:
-        rows = list_feedback(ws, agent, kind=kind, limit=limit)
+        rows = list_feedback(ws, agent, kind=kind, limit=limit, after=after)
     columns: dict[str, Callable[[dict[str, Any]], object]] = {
         "id": lambda row: row["id"],
         "kind": lambda row: f"{row['kind']} {row['name'] or ''}".strip(),
@@ -424,19 +431,20 @@ def feedback_stats(
     Example: thumbwheel feedback stats --agent support --period month
     """
     from thumbwheel.capture.feedback import feedback_stats as count_feedback
-    from thumbwheel.core import log
 
     with ctx.obj() as ws:
         stats = count_feedback(ws, agent, period)
-    if as_json:
-        log.answer(stats.as_dict())
-        return
+    present.page(stats.as_dict(), _stats_page(stats, agent, period), json=as_json)
+
+
+def _stats_page(stats: FeedbackStats, agent: str, period: str) -> Iterator[present.Part]:
     signals = [
         (name, signal.count, _percent(signal.share), len(signal.raters))
         for name, signal in stats.signals.items()
     ]
-    log.table(f"feedback of {agent}", ["signal", "count", "positive", "raters"], signals)
-    log.table("raters", ["rater", "count"], stats.raters.most_common(20))
+    columns = ("signal", "count", "positive", "raters")
+    yield present.Table(f"feedback of {agent}", columns, signals)
+    yield present.Table("raters", ("rater", "count"), stats.raters.most_common(20))
     for title, counts in ((period, stats.periods), ("version", stats.versions)):
         if not counts:
             continue
@@ -444,9 +452,9 @@ def feedback_stats(
             (name, count.judged, count.positive, _percent(count.share))
             for name, count in counts.items()
         ]
-        columns = [title, "judged", "positive", "share"]
-        log.table(f"positive feedback of people by {title}", columns, rows)
-    log.say(
+        columns = (title, "judged", "positive", "share")
+        yield present.Table(f"positive feedback of people by {title}", columns, rows)
+    yield present.Note(
         f"{stats.replaced} superseded, retracted or said anew, {stats.unresolved} targets have "
         "not arrived"
     )
@@ -530,13 +538,14 @@ def case_list(
     agent: Agent,
     basis: Annotated[str | None, typer.Option(help="gold or feedback.")] = None,
     limit: Limit = 20,
+    after: After = None,
     as_json: AsJson = False,
 ) -> None:
     """The newest cases and how many there are of each basis."""
     from thumbwheel.capture.cases import list_cases
 
     with ctx.obj() as ws:
-        counts, rows = list_cases(ws, agent, basis=basis, limit=limit)
+        counts, rows = list_cases(ws, agent, basis=basis, limit=limit, after=after)
     totals = ", ".join(f"{count} {basis}" for basis, count in counts.items()) or "none"
     columns: dict[str, Callable[[dict[str, Any]], object]] = {
         "id": lambda row: row["id"],

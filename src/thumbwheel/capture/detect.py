@@ -26,6 +26,7 @@ from thumbwheel.capture.mapping import Scales
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
 from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.rowfile import container_of, read_rows
+from thumbwheel.capture.server_api import Key
 from thumbwheel.capture.source import (
     Addressed,
     Line,
@@ -58,6 +59,8 @@ class Options:
     """The lines were reviewed: they are cases."""
     ratings: RatingFilter = ALL_COUNT
     """Which ratings count."""
+    key: Key | None = None
+    """Of the server that is read."""
     zone: tzinfo | None = None
     """Of times that are written without one; None is UTC."""
 
@@ -76,7 +79,7 @@ class Options:
         scales_by_name = {name: _ends(name, ends) for name, ends in _pairs("--scale", scales)}
         zone = _zone(timezone) if timezone else None
         column_names = dict(_pairs("--column", columns))
-        return cls(column_names, scales_by_name, agent, gold, ratings, zone)
+        return cls(column_names, scales_by_name, agent, gold, ratings, zone=zone)
 
 
 @dataclass(frozen=True)

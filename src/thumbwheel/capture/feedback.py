@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 import uuid
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic import ValidationError
 
 from thumbwheel.capture import store
 from thumbwheel.capture.ingest import scope_of
-from thumbwheel.capture.rows import named_record
+from thumbwheel.capture.rows import Scope, named_record
 from thumbwheel.capture.source import Line, row_of
 from thumbwheel.capture.types import (
     CHECKS,
@@ -53,7 +55,7 @@ def add_feedback(
     `fields`: name, scale, comment, supersedes, retracts, occurred_at of FeedbackRecord. Raises
     NotFound for an unknown target or feedback, InputError for an impossible value.
     """
-    agent_id = require_agent(ws, agent)
+    agent_id = require_agent(ws, agent).id
     fields = {key: field for key, field in fields.items() if field is not None}
     for key in {"supersedes", "retracts"} & fields.keys():
         fields[key] = _feedback_id(ws, agent, agent_id, fields[key])
@@ -74,10 +76,23 @@ def add_feedback(
     return store_record(ws, agent, record)
 
 
-def store_record(ws: Workspace, agent: str, record: AnyRecord, reviewer: str | None = None) -> str:
-    """Store one record of the command line and return its row id; raises InputError where it
-    contradicts what is stored."""
-    noun = store.NOUNS[type(record)]
+def store_record(
+    ws: Workspace,
+    agent: str,
+    record: AnyRecord,
+    reviewer: str | None = None,
+    source: str = SOURCE,
+) -> str:
+    """Store one record of the command line, or of another `source`, and return its row id; raises
+    InputError where it contradicts what is stored."""
+    check_text(record)
+    scope = scope_of(ws, agent, source, reviewer)
+    (record_id,) = ws.db.write(lambda connection: save_records(connection, scope, [record]))
+    return record_id
+
+
+def check_text(record: AnyRecord) -> None:
+    """Raise InputError for what a database or JSON cannot hold."""
     try:
         row_of(record.model_dump_json().encode())
     except (Unreadable, ValueError) as error:  # pydantic's serialisation error is a ValueError
@@ -85,15 +100,22 @@ def store_record(ws: Workspace, agent: str, record: AnyRecord, reviewer: str | N
         if isinstance(error, Unreadable):
             why = str(error)
         fix = "Type it in a terminal whose locale is UTF-8, or give it in a file"
-        raise InputError(noun, why, fix) from None
-    scope = scope_of(ws, agent, SOURCE, reviewer)
-    line = Line(1, [record], "")
-    (result,) = ws.db.write(lambda connection: store.save_lines(connection, scope, [line]))
-    if result.erased:
-        raise Conflict(noun, "what it is about was erased", "Nothing was stored")
-    if result.reason:
-        raise InputError(noun, result.reason, "Use another id, or change what is given")
-    return named_record(scope, record).id
+        raise InputError(store.NOUNS[type(record)], why, fix) from None
+
+
+def save_records(
+    connection: sa.Connection, scope: Scope, records: Sequence[AnyRecord]
+) -> list[str]:
+    """Store records in the caller's transaction, all or none, and return their row ids. Raises
+    InputError where one contradicts what is stored, Conflict where one is about what was erased."""
+    lines = [Line(number, [record], "") for number, record in enumerate(records, 1)]
+    for result in store.save_lines(connection, scope, lines):
+        noun = store.NOUNS[type(result.line.records[0])]
+        if result.erased:
+            raise Conflict(noun, "what it is about was erased", "Nothing was stored")
+        if result.reason:
+            raise InputError(noun, result.reason, "Use another id, or change what is given")
+    return [named_record(scope, record).id for record in records]
 
 
 def _target(ws: Workspace, agent: str, agent_id: str, name: str) -> TargetRef:
@@ -123,20 +145,25 @@ def _feedback_id(ws: Workspace, agent: str, agent_id: str, name: str) -> str:
 
 
 def list_feedback(
-    ws: Workspace, agent: str, *, kind: str | None = None, limit: int = 20
+    ws: Workspace,
+    agent: str,
+    *,
+    kind: str | None = None,
+    limit: int = 20,
+    after: str | None = None,
 ) -> list[dict[str, Any]]:
-    """The newest feedback of `agent`, each with its ordered targets; raises NotFound for an unknown
-    kind."""
+    """The newest feedback of `agent`, behind the one with the id `after`, each with its ordered
+    targets. Raises NotFound for an unknown kind, InputError for an id that is none."""
     if kind is not None and kind not in CHECKS:
         raise NotFound(
             f"kind {kind!r}",
             "there is no such kind of feedback",
             f"Known: {', '.join(CHECKS)}.{nearest(kind, CHECKS)}",
         )
-    agent_id = require_agent(ws, agent)
+    agent_id = require_agent(ws, agent).id
     targets: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     with ws.db.read() as connection:
-        rows = store.latest_feedback(connection, agent_id, kind, limit)
+        rows = store.latest_feedback(connection, agent_id, kind, limit, after)
         for row in store.targets_of(connection, [row["id"] for row in rows]):
             target = {key: row[key] for key in ("kind", "source", "external_id")}
             if row["step"] is not None:
@@ -231,7 +258,7 @@ def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackS
             "there is no such period",
             f"Known: {', '.join(PERIODS)}.{nearest(period, PERIODS)}",
         )
-    agent_id = require_agent(ws, agent)
+    agent_id = require_agent(ws, agent).id
     by_signal: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     by_period: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     by_version: defaultdict[str, SignalCount] = defaultdict(SignalCount)
@@ -276,6 +303,19 @@ def _positive(kind: str, value: Any, scale: dict[str, float] | None) -> bool | N
         return None
     low, high = (scale["min"], scale["max"]) if scale else SCALES[kind]
     return bool(value > (low + high) / 2)
+
+
+def scores_in_force(ws: Workspace, agent: str) -> list[float]:
+    """Every score in force, of each rater the newest about the same thing, as its position on its
+    scale. Raises NotFound for an unknown agent."""
+    agent_id = require_agent(ws, agent).id
+    scores = []
+    with ws.db.read() as connection:
+        for row in store.signals(connection, agent_id):
+            if row.kind == "score":
+                low, high = (row.scale["min"], row.scale["max"]) if row.scale else SCALES["score"]
+                scores.append((row.value - low) / (high - low))
+    return scores
 
 
 def number(text: str, what: str) -> float:

@@ -7,19 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Row = Mapping[str, Any]
-LINES = (
-    "thumbwheel import jsonl (a trace line has id, input, output and steps; docs/00-start.md has "
-    "the line format)"
-)
-
-
-def _is_trajectory(row: Row) -> bool:
-    return {"trajectory", "history"} <= row.keys()
-
-
-def _is_spans(row: Row) -> bool:
-    span = {"traceId", "spanId"} <= row.keys() or {"spanContext", "attributes"} <= row.keys()
-    return span or "resourceSpans" in row or isinstance(row.get("spans"), list)
 
 
 def _is_bandit(row: Row) -> bool:
@@ -40,19 +27,6 @@ def _is_intent(row: Row) -> bool:
 
 
 FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
-    (
-        _is_trajectory,
-        "a trajectory of a coding agent (SWE-agent), without a judgement of the run",
-        "Write a line for each run, its task as input, its patch as output, its actions as tool "
-        "steps, and the verdict of its tests as an"
-        f" outcome, then: {LINES}",
-    ),
-    (
-        _is_spans,
-        "spans of OpenTelemetry",
-        "If they are in Langfuse, export them there and import that; else write a line for each "
-        f"root span, then: {LINES}",
-    ),
     (
         _is_bandit,
         "logged bandit feedback: actions with propensities, and no texts that a language model "

@@ -1,121 +1,345 @@
-"""The sdk's inbox: what an app spooled while no command ran becomes rows; a line leaves the inbox
-only when it is stored or set aside.
+"""The inbox: the lines that apps, the gateway and the ingest of the server spooled (sdk/segment.py)
+become rows; a line leaves the inbox only when it is stored or set aside.
 
-The spool is renamed away under the lock that its writers take, read by whoever holds the renamed
-file's lock, and deleted after the commit. A crash in between leaves the renamed file; the next
-drain reads it again and finds its own rows to be duplicates.
+A file is renamed away from its writer, who notices before it appends again; read by whoever holds
+the renamed file's lock; and deleted after the commit. A crash in between leaves the renamed file;
+the next drain reads it again and finds its own rows to be duplicates. `drain_inbox` does that once,
+for commands; `Drainer` all the time, for the server.
 """
 
 from __future__ import annotations
 
-import fcntl
+import logging
+import math
 import os
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO
 
 from thumbwheel.capture import store
-from thumbwheel.capture.ingest import LINES, SIZE, link, scope_of
-from thumbwheel.capture.source import Item, Line, Refused, row_of, text_of
+from thumbwheel.capture.ingest import LINES, SIZE, link, save, scope_of
+from thumbwheel.capture.otlp.request import SPAN
+from thumbwheel.capture.source import Item, Line, Refused, Row, row_of, text_of
 from thumbwheel.capture.sources.jsonl import SOURCE
-from thumbwheel.capture.types import Unreadable
+from thumbwheel.capture.span_store import (
+    SettledRun,
+    check_span,
+    remove_spans,
+    save_spans,
+    settled_runs,
+)
+from thumbwheel.capture.store import LineResult
+from thumbwheel.capture.types import TraceRecord, Unreadable
 from thumbwheel.core import ids
-from thumbwheel.core.errors import InputError
+from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.sdk.disk import is_file_at, sync
+from thumbwheel.sdk.disk import sync
+from thumbwheel.sdk.spool_files import locked, oldest_age, take_files
 
-SPOOL, REJECTED = "spool.jsonl", "rejected.jsonl"
+logger = logging.getLogger("thumbwheel.inbox")
+
+REJECTED = "rejected.jsonl"
+"""Where the lines are that cannot be stored."""
+
+PATIENCE = 2.0
+"""Seconds that a command waits for a file that its writer, or another drain, is busy with."""
+
+LINK_EVERY = 2.0
+"""Seconds between two searches of the drainer for the targets of feedback that still waits, and for
+runs whose spans are all there."""
+
+TORN = "its writer was killed in the middle of it; it was never acknowledged"
+
+RETRY = 1.0
+"""Seconds before the drainer tries again what failed."""
+
+LAST = 5.0
+"""Seconds for what still waits when the server stops. The rest is on disk, and the next command or
+server drains it."""
+
+STANDSTILL = 10.0
+"""Seconds of lag from which the drainer counts as standing still."""
 
 
 @dataclass(frozen=True)
 class Spooled:
-    """An item of the spool; `agent` is empty where the line does not say whose it is."""
+    """A line of the inbox; `agent` is empty where the line does not say whose it is."""
 
     agent: str
     item: Item
+    span: Row | None = None
+    """Of a line that is a span: it waits for the rest of its run."""
 
 
-def drain_inbox(ws: Workspace) -> list[str]:
-    """Store what the sdk spooled and return messages for the user, none where the inbox was
-    empty."""
-    inbox = ws.home.inbox
-    _rename_spool(inbox)
-    messages: list[str] = []
-    for path in sorted(inbox.glob("draining-*.jsonl")):
-        with _locked(path) as file:
-            if file is not None:
-                messages += _drain(ws, file)
-                path.unlink()
-                sync(inbox)
+def drain_inbox(ws: Workspace, *, everything: bool = False) -> list[str]:
+    """Store what waits in the inbox and return messages for the user, none where it was empty.
+
+    `everything`: also runs of which spans may still come are made into traces.
+    """
+    drain = _Drain(ws)
+    files = take_files(ws.home.inbox)
+    had_files = bool(files)
+    end = time.monotonic() + PATIENCE
+    while files := [path for path in files if not drain.drain(path)]:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    drain.settle(everything=everything)
+    drain.link()
+    if had_files:
+        sync(ws.home.inbox)
+    messages = drain.messages()
+    if files:
+        messages.append(f"inbox: {len(files)} files are being drained by another process")
     return messages
 
 
-def _rename_spool(inbox: Path) -> None:
-    """Rename the spool away; writers hold its lock while they append and look again after waiting
-    for it."""
-    spool = inbox / SPOOL
-    try:
-        file = spool.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if is_file_at(spool, file.fileno()):
-            spool.rename(inbox / f"draining-{ids.new('spl')}.jsonl")
-            sync(inbox)
+class Drainer:
+    """Drains the inbox in a thread, from the beginning to the end of the block."""
 
+    def __init__(self, ws: Workspace, every: float = 0.1) -> None:
+        self._ws, self._every = ws, every
+        self._drain = _Drain(ws)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="thumbwheel-drainer", daemon=True)
+        self.failure: str | None = None
+        """Why the last pass could not store everything; None where it could."""
 
-@contextmanager
-def _locked(path: Path) -> Iterator[BinaryIO | None]:
-    """The file, locked; None where another process is draining it or just did."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        yield None
-        return
-    with file:
+    @property
+    def counts(self) -> Counter[str]:
+        """Lines by what became of them: stored, duplicates, erased, refused."""
+        return Counter(self._drain.counts)
+
+    def lag(self) -> float:
+        """Seconds since the oldest line that is not yet a row was spooled; 0 where there is
+        none."""
+        return oldest_age(self._ws.home.inbox)
+
+    def stands_still(self) -> bool:
+        """Whether lines wait for longer than `STANDSTILL` seconds, or nobody drains."""
+        return not self._thread.is_alive() or self.lag() > STANDSTILL
+
+    def __enter__(self) -> Drainer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._drain.end = time.monotonic() + LAST
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        linked = time.monotonic()
+        pause = self._every
+        while not self._over.wait(pause):
+            pause = self._every if self._pass() else RETRY
+            if time.monotonic() - linked > LINK_EVERY:
+                self._attempt(self._drain.settle)
+                self._attempt(self._drain.link)
+                linked = time.monotonic()
+        # a database that somebody holds would make the stop wait for every step
+        if self.failure is None and self._pass():
+            self._attempt(self._drain.settle)
+            self._attempt(self._drain.link)
+
+    def _pass(self) -> bool:
+        """Drain every file; a file that cannot be drained stays and holds up no other."""
+        files: list[Path] = []
+        failure = self._attempt(lambda: files.extend(take_files(self._ws.home.inbox)))
+        for path in files:
+            failure = self._attempt(partial(self._drain.drain, path)) or failure
+        self.failure = failure
+        return failure is None
+
+    def _attempt(self, step: Callable[[], object]) -> str | None:
+        """Why `step` failed; None if it did not."""
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        yield file if is_file_at(path, file.fileno()) else None
+            step()
+        except (ThumbwheelError, OSError) as error:
+            if str(error) != self.failure:  # a full disk is said once, not every second
+                logger.error("the inbox waits: %s", error)
+            return str(error)
+        except Exception as error:
+            logger.exception("the inbox waits")
+            return repr(error)
+        return None
 
 
-def _drain(ws: Workspace, file: BinaryIO) -> list[str]:
-    counts: Counter[str] = Counter()
-    refused: list[Refused] = []
-    agents: set[str] = set()
-    for batch in _batches(file):
+class _Drain:
+    """Stores the lines of files and counts what became of them."""
+
+    def __init__(self, ws: Workspace) -> None:
+        self._ws = ws
+        self.end = math.inf
+        """When to leave the rest to the next drain (monotonic seconds)."""
+        self.counts: Counter[str] = Counter()
+        self._first_reason = ""
+        self._agents: set[str] = set()
+
+    def drain(self, path: Path) -> bool:
+        """Store the lines of a taken file and delete it; False while its writer or another drain is
+        busy with it, and where the time is over."""
+        with locked(path) as file:
+            if file is None:
+                return not path.exists()
+            refused = []
+            for batch in _batches(file):
+                if time.monotonic() > self.end:
+                    return False  # whoever drains next finds what is stored already
+                refused += self._store(batch)
+            self._set_aside(refused)
+            path.unlink()
+        return True
+
+    def link(self) -> None:
+        """Give feedback of the agents that were drained its target from another source."""
+        while self._agents:
+            link(self._ws, scope_of(self._ws, min(self._agents), "sdk"))
+            self._agents.remove(min(self._agents))
+
+    def messages(self) -> list[str]:
+        """What a person should know, none where there was nothing to drain."""
+        messages = []
+        if self.counts.keys() - {"refused"}:
+            message = f"inbox: {self.counts['stored']} lines stored"
+            if self.counts["duplicates"]:
+                message += f", {self.counts['duplicates']} were there already"
+            if self.counts["erased"]:
+                message += f", {self.counts['erased']} belong to what was erased and were dropped"
+            messages.append(message)
+        if self.counts["refused"]:
+            rejected = self._ws.home.inbox / REJECTED
+            messages.append(
+                f"inbox: {self.counts['refused']} lines cannot be stored and are kept in "
+                f"{rejected}; the first: {self._first_reason}"
+            )
+        return messages
+
+    def _store(self, batch: Sequence[Spooled]) -> list[Refused]:
+        """Store a batch; returns the lines that were refused."""
+        refused = []
         lines: dict[str, list[Line]] = {}
+        spans: dict[str, list[Spooled]] = {}
         for spooled in batch:
             if isinstance(spooled.item, Refused):
                 refused.append(spooled.item)
+            elif spooled.span is not None:
+                spans.setdefault(spooled.agent, []).append(spooled)
             elif isinstance(spooled.item, Line):
                 lines.setdefault(spooled.agent, []).append(spooled.item)
+        for agent, agent_spans in spans.items():
+            refused += self._store_spans(agent, agent_spans)
         for agent, agent_lines in lines.items():
-            refused += _save(ws, agent, agent_lines, counts)
-            agents.add(agent)
-    for agent in sorted(agents):
-        link(ws, scope_of(ws, agent, "sdk"))
-    return _report(ws.home.inbox / REJECTED, counts, refused)
+            refused += self._store_lines(agent, agent_lines)
+        return refused
 
+    def _store_spans(self, agent: str, spans: Sequence[Spooled]) -> list[Refused]:
+        """Let spans wait for the rest of their runs; returns those at which the database fails."""
+        agent_id = scope_of(self._ws, agent, "sdk").agent_id
 
-def _save(ws: Workspace, agent: str, lines: list[Line], counts: Counter[str]) -> list[Refused]:
-    """Store the lines of an agent and count what became of them; returns those that were
-    refused."""
-    scope = scope_of(ws, agent, "sdk")
-    refused = []
-    for result in ws.db.write(lambda connection: store.save_lines(connection, scope, lines)):
-        counts["stored"] += bool(result.new)
-        counts["duplicates"] += not (result.new or result.reason or result.erased)
-        counts["erased"] += result.erased
-        if result.reason:
-            refused.append(Refused(result.line.number, result.reason, result.line.text))
-    return refused
+        def save_all(part: Sequence[Spooled]) -> None:
+            rows = [spooled.span for spooled in part if spooled.span is not None]
+            self._ws.db.write(partial(save_spans, agent_id=agent_id, rows=rows))
+
+        try:
+            save_all(spans)
+        except ThumbwheelError:
+            raise
+        except Exception:
+            logger.exception("spans of agent %r are stored one by one", agent)
+        else:
+            return []
+        refused = []
+        for spooled in spans:
+            try:
+                save_all([spooled])
+            except ThumbwheelError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                line = spooled.item
+                refused.append(Refused(line.number, f"it cannot be stored: {error!r}", line.text))
+        return refused
+
+    def settle(self, *, everything: bool = False) -> None:
+        """Make traces of the runs whose spans are all there; of all that wait where `everything` is
+        asked for."""
+        while True:
+            with self._ws.db.read() as connection:
+                runs = list(settled_runs(connection, datetime.now(UTC), everything=everything))
+            for run in runs:
+                self._settle_run(run)
+            if not (everything and runs):
+                return
+
+    def _settle_run(self, run: SettledRun) -> None:
+        item = run.item(0)
+        scope = scope_of(self._ws, run.agent, "sdk")
+        if isinstance(item, Line):
+            records = [record for record in item.records if isinstance(record, TraceRecord)]
+            complete = self._ws.db.write(
+                partial(store.add_late_steps, scope=scope, records=records)
+            )
+            rest = [record for record in item.records if record.external_id not in complete]
+            self.counts["stored"] += bool(complete) and not rest
+            if rest:
+                self._set_aside(self._store_lines(run.agent, [replace(item, records=rest)]))
+        elif isinstance(item, Refused):
+            self._set_aside([item])
+        self._ws.db.write(partial(remove_spans, agent_id=scope.agent_id, run=run))
+
+    def _store_lines(self, agent: str, lines: list[Line]) -> list[Refused]:
+        """Store the lines of an agent; returns those that were refused."""
+        self._agents.add(agent)
+        results, refused = self._save(agent, lines)
+        for result in results:
+            self.counts["stored"] += bool(result.new)
+            self.counts["duplicates"] += not (result.new or result.reason or result.erased)
+            self.counts["erased"] += result.erased
+            if result.reason:
+                refused.append(Refused(result.line.number, result.reason, result.line.text))
+        return refused
+
+    def _save(self, agent: str, lines: list[Line]) -> tuple[list[LineResult], list[Refused]]:
+        """What became of the lines of an agent, and those at which the database fails."""
+        scope = scope_of(self._ws, agent, "sdk")
+        try:
+            return save(self._ws, scope, lines), []
+        except ThumbwheelError:
+            raise
+        except Exception:
+            logger.exception("lines of agent %r are stored one by one", agent)
+        results, failed = [], []
+        for line in lines:
+            try:
+                results += save(self._ws, scope, [line])
+            except ThumbwheelError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                failed.append(Refused(line.number, f"it cannot be stored: {error!r}", line.text))
+        return results, failed
+
+    def _set_aside(self, refused: list[Refused]) -> None:
+        """Keep lines that cannot be stored in a file, on disk when this returns."""
+        if not refused:
+            return
+        self._first_reason = self._first_reason or refused[0].reason
+        self.counts["refused"] += len(refused)
+        with (self._ws.home.inbox / REJECTED).open("a", encoding="utf-8") as file:
+            file.write("".join(refusal.as_json() + "\n" for refusal in refused))
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _batches(file: BinaryIO) -> Iterator[list[Spooled]]:
@@ -134,6 +358,8 @@ def _batches(file: BinaryIO) -> Iterator[list[Spooled]]:
 
 def _spooled(number: int, raw: bytes) -> Spooled:
     text = text_of(raw.rstrip(b"\n"))
+    if not raw.endswith(b"\n"):
+        return Spooled("", Refused(number, TORN, text))
     try:
         row = row_of(raw)
         agent = row.pop("agent", None)
@@ -142,26 +368,10 @@ def _spooled(number: int, raw: bytes) -> Spooled:
         slug = ids.slug_of(agent)
     except (Unreadable, InputError) as error:
         return Spooled("", Refused(number, str(error), text))
+    if row.get("type") == SPAN:
+        try:
+            check_span(row)
+        except Unreadable as error:
+            return Spooled("", Refused(number, str(error), text))
+        return Spooled(slug, Line(number, [], text), row)
     return Spooled(slug, SOURCE.item(number, row, text))
-
-
-def _report(rejected: Path, counts: Counter[str], refused: list[Refused]) -> list[str]:
-    """Messages about what was stored, and about what could not be, which goes to `rejected`."""
-    messages = []
-    if counts:
-        message = f"inbox: {counts['stored']} lines stored"
-        if counts["duplicates"]:
-            message += f", {counts['duplicates']} were there already"
-        if counts["erased"]:
-            message += f", {counts['erased']} belong to what was erased and were dropped"
-        messages.append(message)
-    if refused:
-        with rejected.open("a", encoding="utf-8") as file:
-            file.write("".join(refusal.as_json() + "\n" for refusal in refused))
-            file.flush()
-            os.fsync(file.fileno())
-        messages.append(
-            f"inbox: {len(refused)} lines cannot be stored and are kept in {rejected}; the first: "
-            f"{refused[0].reason}"
-        )
-    return messages

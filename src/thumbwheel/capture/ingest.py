@@ -7,28 +7,56 @@ Lives here: `ingest`, `rehearse` (read, store nothing). Not here: which source r
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from thumbwheel.capture import store
+from thumbwheel.capture.counterparts import Message, RecordedAnswer
 from thumbwheel.capture.detect import Options, advice, source_of
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.rows import Scope, case_objection
-from thumbwheel.capture.source import Item, JsonLines, LeftOut, Line, Refused, Source
-from thumbwheel.capture.types import AnyRecord, CaseRecord, FeedbackRecord, NaiveTimes, naive_times
+from thumbwheel.capture.server_api import Connection, Position, is_server, server_name
+from thumbwheel.capture.source import (
+    Item,
+    JsonLines,
+    LeftOut,
+    Line,
+    ReadsServers,
+    Refused,
+    Source,
+)
+from thumbwheel.capture.types import (
+    AnyRecord,
+    CaseRecord,
+    FeedbackRecord,
+    NaiveTimes,
+    TraceRecord,
+    naive_times,
+)
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.core.seal import read_seal
+from thumbwheel.db.batches import batches
 from thumbwheel.db.workspace import CaseRule, Workspace
 from thumbwheel.models.versions import ensure_agent
 
 LINES, SIZE = 500, 8 * 2**20
-"""A batch, which is one durable commit, ends at so many lines or so many characters."""
+"""A batch, which is on disk before the next is read, ends at so many lines or so many
+characters."""
+
+PIECE_SECONDS, FEWEST_LINES, MOST_LINES = 0.02, 10, 100
+"""A batch is written in pieces that take about so long, within these numbers of lines. Other
+writers get their turn between two pieces."""
 
 SHOWN = 20
 """Refusals that a report holds; `--rejects` has all of them."""
@@ -128,6 +156,9 @@ def ingest(
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
+    progress = Progress()
+    if isinstance(reader, ReadsServers) and is_server(path):
+        reader = reader.connected(_connection(ws, agent, source, path, options, progress))
     report = _new_report(reader, source, path, agent)
     scope: Scope | None = None  # no agent is created for a file that holds no line of the source
     with ExitStack() as stack, naive_times(options.zone) as naive:
@@ -138,15 +169,87 @@ def ingest(
             lines = [item for item in batch if isinstance(item, Line)]
             if lines:
                 scope = scope or scope_of(ws, agent, source, reviewer)
-                save = partial(store.save_lines, scope=scope, lines=lines)
-                results = {result.line.number: result for result in ws.db.write(save)}
+                results = {result.line.number: result for result in save(ws, scope, lines)}
             _account(batch, results, report, reject)
+            if progress.position is not None and scope is not None:
+                _save_position(ws, scope, path, progress.position)
             if failure is not None:
                 raise failure
     _demand_readable(report, scope is not None, path)
     report.count_naive(naive, options)
-    link(ws, scope or scope_of(ws, agent, source, reviewer))
+    scope = scope or scope_of(ws, agent, source, reviewer)
+    if progress.position is not None:
+        _save_position(ws, scope, path, progress.position)  # what comes last may store nothing
+    link(ws, scope)
     return report
+
+
+@dataclass
+class Progress:
+    """What the reading of a server has reached: everything before it has been yielded."""
+
+    position: Position | None = None
+
+    def reach(self, position: Position) -> None:
+        self.position = position
+
+
+def _connection(
+    ws: Workspace, agent: str, source: str, path: Path, options: Options, progress: Progress
+) -> Connection:
+    """A connection that goes on where the latest import of this address ended."""
+    scope = Scope(ids.derived("agt", agent), agent, source)
+    with ws.db.read() as connection:
+        position = store.position_of(connection, scope, server_name(path))
+
+    def stored(noun: str, names: Collection[str]) -> set[str]:
+        with ws.db.read() as connection:
+            return store.stored_names(connection, scope, noun, names)
+
+    def recorded(traces: Sequence[TraceRecord]) -> list[tuple[Message, list[RecordedAnswer]]]:
+        with ws.db.read() as connection:
+            return store.recorded_answers(connection, scope, traces)
+
+    return Connection(options.key, position, stored, recorded, progress.reach)
+
+
+def _save_position(ws: Workspace, scope: Scope, path: Path, position: Position) -> None:
+    ws.db.write(
+        partial(store.save_position, scope=scope, server=server_name(path), position=dict(position))
+    )
+
+
+def save(ws: Workspace, scope: Scope, lines: Sequence[Line]) -> list[store.LineResult]:
+    """What became of each of `lines`, once that is on disk."""
+    answers = [
+        ws.db.submit(partial(_save_piece, scope=scope, lines=piece))
+        for piece in batches(lines, _PACE.lines)
+    ]
+    wait(answers)
+    return list(chain.from_iterable(answer.result() for answer in answers))
+
+
+def _save_piece(
+    connection: sa.Connection, scope: Scope, lines: Sequence[Line]
+) -> list[store.LineResult]:
+    began = time.monotonic()
+    results = store.save_lines(connection, scope, lines)
+    _PACE.adapt(len(lines), time.monotonic() - began)
+    return results
+
+
+class _Pace:
+    """How many lines a piece has: as many as the last one would have written in its time."""
+
+    def __init__(self) -> None:
+        self.lines = MOST_LINES
+
+    def adapt(self, lines: int, seconds: float) -> None:
+        possible = lines * PIECE_SECONDS / max(seconds, 1e-6)
+        self.lines = round(min(max(possible, FEWEST_LINES), MOST_LINES))
+
+
+_PACE = _Pace()
 
 
 def rehearse(
@@ -164,6 +267,8 @@ def rehearse(
     ids.slug(agent)
     options = options or Options()
     reader = source_of(source, options)
+    if isinstance(reader, ReadsServers) and is_server(path):
+        reader = reader.connected(Connection(options.key))
     report = _new_report(reader, source, path, agent)
     with ExitStack() as stack, naive_times(options.zone) as naive:
         reject = _reject_writer(stack, path, rejects)
@@ -197,13 +302,18 @@ def _new_report(reader: Source, source: str, path: Path, agent: str) -> ImportRe
 
 def scope_of(ws: Workspace, agent: str, source: str, reviewer: str | None = None) -> Scope:
     """The scope of `source` under `agent`, which is created where new."""
-    return Scope(
-        ensure_agent(ws, agent), agent, source, reviewer, read_seal(ws.home.secret), ws.case_rule
-    )
+    return scope_under(ws, ensure_agent(ws, agent), agent, source, reviewer)
+
+
+def scope_under(
+    ws: Workspace, agent_id: str, agent: str, source: str, reviewer: str | None = None
+) -> Scope:
+    """The scope of `source` under an agent that exists."""
+    return Scope(agent_id, agent, source, reviewer, read_seal(ws.home.secret), ws.case_rule)
 
 
 def _demand_readable(report: ImportReport, readable: bool, path: Path) -> None:
-    if readable:
+    if readable or (is_server(path) and not report.refused):
         return
     if report.left_out and not report.refused:
         reasons = "; ".join(

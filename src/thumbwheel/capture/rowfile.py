@@ -1,5 +1,5 @@
 """Rows of a file as a stream, whatever holds them: JSON lines, a JSON array, pretty-printed
-objects, CSV with a header, Parquet.
+objects, CSV with a header, Parquet, Arrow.
 
 Every row is a dict with its number, or is refused with its number and the reason. Lives here: which
 container a file is, and JSON. Not here: taking text apart (`lines.py`), tables (`tables.py`), what
@@ -16,7 +16,7 @@ from typing import Any
 from thumbwheel.capture.json_text import HasNul, has_nul, json_value
 from thumbwheel.capture.lines import OnPosition, numbered
 from thumbwheel.capture.regular_file import file_error
-from thumbwheel.capture.tables import csv_rows, is_csv, is_parquet, parquet_rows
+from thumbwheel.capture.tables import columnar_rows, csv_rows, is_columnar, is_csv
 from thumbwheel.capture.types import Unreadable
 
 HOPELESS = 1000
@@ -47,7 +47,7 @@ def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
 
 def table_rows(path: Path, on_position: OnPosition, container: str) -> Iterator[FileRow]:
     """The rows of a table, "csv" or "parquet"."""
-    read = csv_rows if container == "csv" else parquet_rows
+    read = csv_rows if container == "csv" else columnar_rows
     for number, row, text, problem in read(path, on_position):
         if not problem and has_nul(row):
             problem = str(HasNul())
@@ -55,9 +55,9 @@ def table_rows(path: Path, on_position: OnPosition, container: str) -> Iterator[
 
 
 def container_of(path: Path) -> str:
-    """json, csv or parquet: a Parquet file by its first bytes, CSV by its name (.csv, .tsv, also
-    .gz)."""
-    if is_parquet(path):
+    """json, csv or parquet (also Arrow), which its first bytes tell; CSV by its name (.csv, .tsv,
+    also .gz)."""
+    if is_columnar(path):
         return "parquet"
     return "csv" if is_csv(path) else "json"
 

@@ -6,7 +6,7 @@ new (`store.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -100,6 +100,21 @@ def case_objection(records: Iterable[AnyRecord], case_rule: CaseRule) -> str | N
     return None
 
 
+def chain_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    """The rows of a history. An id is that of everything up to its message."""
+    parent = ""
+    for message in messages:
+        content = {key: value for key, value in message.items() if key != "role"}
+        message_id = ids.derived("msg", parent, message["role"], ids.canonical(content))
+        yield {
+            "id": message_id,
+            "parent_id": parent or None,
+            "role": message["role"],
+            "content": content,
+        }
+        parent = message_id
+
+
 @dataclass
 class Rows:
     """What a batch adds, by table; those that several records share are held by id."""
@@ -155,20 +170,12 @@ class Rows:
         return owner_id
 
     def _chain(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The id of the last of `messages`, whose ids are those of everything before them."""
-        parent = ""
-        for message in messages:
-            content = {key: value for key, value in message.items() if key != "role"}
-            message_id = ids.derived("msg", parent, message["role"], ids.canonical(content))
-            if message_id not in self.messages:
-                self.messages[message_id] = {
-                    "id": message_id,
-                    "parent_id": parent or None,
-                    "role": message["role"],
-                    "content": content,
-                }
-            parent = message_id
-        return parent
+        """The id of the last of `messages`, whose rows are noted."""
+        last_id = ""
+        for row in chain_of(messages):
+            last_id = row["id"]
+            self.messages.setdefault(last_id, row)
+        return last_id
 
     def _id_of(self, prefix: str, name: str | None, source: str) -> str | None:
         return self.scope.id_of(prefix, name, source) if name else None
@@ -210,8 +217,17 @@ class Rows:
             "sampling": step.sampling,
             "prompt_tokens": step.tokens.prompt if step.tokens else None,
             "completion_tokens": step.tokens.completion if step.tokens else None,
+            "cached_tokens": step.tokens.cached if step.tokens else None,
+            "reasoning_tokens": step.tokens.reasoning if step.tokens else None,
             "token_ids": step.token_ids,
             "token_logprobs": step.token_logprobs,
+            "first_token_at": step.first_token_at,
+            "complete": step.complete,
+            "error": step.error,
+            "routing": step.routing.model_dump(exclude_none=True) if step.routing else None,
+            "cost": step.cost,
+            "agent_id": self.scope.agent_id,
+            "recorded_at": self.scope.recorded_at,
         }
 
     def _feedback(self, named: NamedRecord, record: FeedbackRecord) -> None:

@@ -25,6 +25,7 @@ from thumbwheel.capture.mapping import ColumnMapping, Scales
 from thumbwheel.capture.rating_filter import RatingFilter
 from thumbwheel.capture.regular_file import files_below, read_regular
 from thumbwheel.capture.rowfile import HOPELESS, FileRow, read_rows, row_of, text_of
+from thumbwheel.capture.server_api import Connection
 from thumbwheel.capture.types import AnyRecord, Unreadable, explain
 
 __all__ = [
@@ -165,6 +166,15 @@ class ReadsLocations(Protocol):
 
     def claims_location(self, path: Path) -> bool:
         """Whether the folder or the address is one that it reads."""
+
+
+@runtime_checkable
+class ReadsServers(Protocol):
+    """A source that reads a running server by its API (`server_api.py`), where the path is the
+    address of one."""
+
+    def connected(self, connection: Connection) -> Source:
+        """The same source with a key, and with what earlier imports of the server brought."""
 
 
 @runtime_checkable

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.capture.counterparts import Message, RecordedAnswer, question_of
 from thumbwheel.capture.erased import NAME, Mark, any_erased, references
 from thumbwheel.capture.rows import (
     PREFIXES,
@@ -24,6 +25,7 @@ from thumbwheel.capture.rows import (
     Rows,
     Scope,
     case_objection,
+    chain_of,
     named_record,
     row_id,
 )
@@ -37,7 +39,7 @@ from thumbwheel.capture.types import (
     Unreadable,
 )
 from thumbwheel.core import ids
-from thumbwheel.core.errors import StorageError
+from thumbwheel.core.errors import InputError, StorageError
 from thumbwheel.db import feedback_in_force
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -50,6 +52,7 @@ from thumbwheel.db.schema import (
     model_versions,
     raters,
     sessions,
+    source_positions,
     steps,
     subjects,
     tombstones,
@@ -58,6 +61,12 @@ from thumbwheel.db.schema import (
 
 MOST = 5_000
 """Values in one IN list; SQLite takes 32,766 parameters, PostgreSQL 65,535."""
+
+OF_TRACE = frozenset({"position", "agent_id", "recorded_at"})
+"""Columns of a step that say nothing about the step itself."""
+
+PAGE = 500
+"""Pieces of feedback that are linked in one piece of work."""
 
 TABLES: Mapping[type[AnyRecord], sa.Table] = {
     TraceRecord: traces,
@@ -233,6 +242,86 @@ def _complete(
             stored[named.id] |= change
             completed.add(id(named.record))
     return completed
+
+
+def add_late_steps(
+    connection: sa.Connection, scope: Scope, records: Sequence[TraceRecord]
+) -> set[str]:
+    """Add the steps that stored traces do not have yet, and which tell themselves apart by kind,
+    name and start. Returns the names of the records whose traces have all their steps now; one that
+    contradicts its trace changes nothing."""
+    complete = set()
+    for record in records:
+        named = named_record(scope, record)
+        query = sa.select(traces).where(traces.c.id == named.id)
+        trace = connection.execute(query).mappings().first()
+        if trace is None or trace["fingerprint"] == named.fingerprint:
+            continue
+        rows = Rows(scope, _versions(connection, scope, [named]))
+        rows.add(named)
+        in_order = sa.select(steps).where(steps.c.trace_id == named.id).order_by(steps.c.position)
+        stored_steps = [dict(row) for row in connection.execute(in_order).mappings()]
+        late_steps = _late_steps(stored_steps, rows.steps)
+        if late_steps is None:
+            continue
+        complete.add(named.name)
+        if late_steps:
+            _extend(connection, dict(trace), rows, stored_steps, late_steps)
+    return complete
+
+
+def _late_steps(stored_steps: Sequence[Row], all_steps: Sequence[Row]) -> list[Row] | None:
+    """Those of the steps that are not stored; None where one differs from what is, or cannot be
+    told apart."""
+    stored_by_key = {_step_key(step): step for step in stored_steps}
+    late_steps = []
+    for step in all_steps:
+        if step["started_at"] is None:
+            return None
+        stored = stored_by_key.get(_step_key(step))
+        if stored is None:
+            late_steps.append(step)
+        elif any(stored[column] != step[column] for column in step.keys() - OF_TRACE):
+            return None
+    return late_steps
+
+
+def _step_key(step: Row) -> tuple[Any, ...]:
+    return step["kind"], step["name"], step["started_at"]
+
+
+def _extend(
+    connection: sa.Connection,
+    trace: Row,
+    rows: Rows,
+    stored_steps: Sequence[Row],
+    late_steps: Sequence[Row],
+) -> None:
+    """Give a stored trace more steps, in the order of time; after the others where somebody judged
+    one of these by its number."""
+    all_steps = [*stored_steps, *late_steps]
+    about_steps = sa.select(feedback_targets.c.feedback_id).where(
+        feedback_targets.c.kind == "step", feedback_targets.c.target_id == trace["id"]
+    )
+    has_times = all(step["started_at"] is not None for step in stored_steps)
+    if has_times and connection.execute(about_steps.limit(1)).first() is None:
+        all_steps.sort(key=lambda step: step["started_at"])
+    connection.execute(steps.delete().where(steps.c.trace_id == trace["id"]))
+    recorded_at = {"recorded_at": trace["recorded_at"]}
+    numbered = [
+        step | recorded_at | {"position": position} for position, step in enumerate(all_steps)
+    ]
+    _insert_all(connection, steps, numbered)
+
+    # what the trace did not say before
+    (row,) = rows.traces
+    change = _change(trace, row, ("session_id", "subject_id"))
+    if trace["output"] is None and all_steps[-1] in late_steps:
+        change["output"] = row["output"]
+    if change:
+        _insert_missing(connection, sessions, rows.sessions)
+        _insert_missing(connection, subjects, rows.subjects)
+        connection.execute(traces.update().where(traces.c.id == trace["id"]).values(change))
 
 
 def _change(stored: Row, row: Row, columns: Sequence[str]) -> Row:
@@ -746,7 +835,7 @@ def link_across_sources(connection: sa.Connection, scope: Scope, after: str) -> 
         .where(feedback_targets.c.feedback_id > after)
         .distinct()
         .order_by(feedback_targets.c.feedback_id)
-        .limit(MOST)
+        .limit(PAGE)
     )
     feedback_ids = list(connection.execute(page).scalars())
     if not feedback_ids or not sources:
@@ -768,6 +857,120 @@ def link_across_sources(connection: sa.Connection, scope: Scope, after: str) -> 
             links.append((row, matches.pop()))
     _set_targets(connection, links)
     return str(feedback_ids[-1])
+
+
+def stored_names(
+    connection: sa.Connection, scope: Scope, noun: str, names: Collection[str]
+) -> set[str]:
+    """Those of these names (of traces, or of feedback) that the source of the scope stored."""
+    table, prefix = (traces, "trc") if noun == "trace" else (feedback, "fbk")
+    names_by_id = {row_id(prefix, scope.agent, scope.source, name): name for name in names}
+    return {names_by_id[row.id] for row in _select(connection, table.c.id, names_by_id)}
+
+
+def recorded_answers(
+    connection: sa.Connection, scope: Scope, records: Sequence[TraceRecord]
+) -> list[tuple[Message, list[RecordedAnswer]]]:
+    """Each of these traces with the answers of other sources in the session of its name, and those
+    to the same input."""
+    messages_of_client = []
+    for record in records:
+        *_, last = chain_of(record.input)
+        messages_of_client.append(Message(record, last["id"]))
+
+    # where else these sessions are
+    query = sa.select(sessions.c.source).where(sessions.c.agent_id == scope.agent_id).distinct()
+    other_sources = set(connection.execute(query).scalars()) - {scope.source}
+    session_names: dict[str, str] = {}
+    for record in records:
+        if record.session is not None:
+            for source in other_sources:
+                session_id = row_id("ses", scope.agent, source, record.session)
+                session_names[session_id] = record.session
+
+    # their answers
+    input_ids = {message.input_id for message in messages_of_client}
+    of_others = (
+        traces.c.agent_id == scope.agent_id,
+        traces.c.source != scope.source,
+        traces.c.output.is_not(None),
+    )
+    rows: dict[str, sa.Row[Any]] = {}
+    for column, wanted in ((traces.c.session_id, session_names), (traces.c.input_id, input_ids)):
+        for part in batches(list(wanted), MOST):
+            query_part = sa.select(traces).where(*of_others, column.in_(part))
+            rows |= {row.id: row for row in connection.execute(query_part)}
+    questions = _questions(connection, {row.input_id for row in rows.values()})
+    by_session: dict[str, list[RecordedAnswer]] = {}
+    by_input: dict[str, list[RecordedAnswer]] = {}
+    for row in rows.values():
+        answer = RecordedAnswer(
+            source=row.source,
+            name=row.external_id,
+            session=session_names.get(row.session_id) or row.session_id,
+            question=questions.get(row.input_id, ""),
+            answer=row.output,
+            occurred_at=row.occurred_at,
+            metadata=row.metadata or {},
+            input_id=row.input_id,
+        )
+        if row.session_id in session_names:
+            by_session.setdefault(session_names[row.session_id], []).append(answer)
+        else:
+            by_input.setdefault(row.input_id, []).append(answer)
+    return [
+        (
+            message,
+            by_session.get(message.trace.session or "", []) + by_input.get(message.input_id, []),
+        )
+        for message in messages_of_client
+    ]
+
+
+def _questions(connection: sa.Connection, input_ids: Collection[str]) -> dict[str, str]:
+    """Id of an input -> the text of the last message of the user in it."""
+    texts: dict[str, str] = {}
+    inputs_by_message = {input_id: [input_id] for input_id in input_ids}
+    columns = messages.c.parent_id, messages.c.role, messages.c.content
+    while inputs_by_message:  # mostly once: an input ends with the message of the user
+        inputs_by_parent: dict[str, list[str]] = {}
+        for row in _select(connection, messages.c.id, inputs_by_message, *columns):
+            inputs = inputs_by_message[row.id]
+            if row.role == "user":
+                texts |= dict.fromkeys(inputs, question_of([{"role": "user", **row.content}]))
+            elif row.parent_id is not None:
+                inputs_by_parent.setdefault(row.parent_id, []).extend(inputs)
+        inputs_by_message = inputs_by_parent
+    return texts
+
+
+def position_of(connection: sa.Connection, scope: Scope, server: str) -> dict[str, Any] | None:
+    """Up to where the source of the scope has read this server; None where it never did."""
+    position_id = _position_id(scope, server)
+    query = sa.select(source_positions.c.position).where(source_positions.c.id == position_id)
+    position = connection.execute(query).scalar()
+    return dict(position) if position else None
+
+
+def save_position(
+    connection: sa.Connection, scope: Scope, server: str, position: Mapping[str, Any]
+) -> None:
+    """Remember up to where the server was read."""
+    position_id = _position_id(scope, server)
+    values = {"position": dict(position), "recorded_at": datetime.now(UTC)}
+    update = source_positions.update().where(source_positions.c.id == position_id)
+    if not connection.execute(update.values(values)).rowcount:
+        key = {
+            "id": position_id,
+            "agent_id": scope.agent_id,
+            "source": scope.source,
+            "server": server,
+        }
+        connection.execute(source_positions.insert().values(key | values))
+
+
+def _position_id(scope: Scope, server: str) -> str:
+    return row_id("pos", scope.agent, scope.source, server)
 
 
 def named_targets(connection: sa.Connection, agent_id: str, name: str) -> list[sa.Row[Any]]:
@@ -794,9 +997,9 @@ def named_feedback(connection: sa.Connection, agent_id: str, name: str) -> list[
 
 
 def latest_feedback(
-    connection: sa.Connection, agent_id: str, kind: str | None, limit: int
+    connection: sa.Connection, agent_id: str, kind: str | None, limit: int, after: str | None
 ) -> list[sa.RowMapping]:
-    """The newest feedback first, with its rater's name and kind."""
+    """The newest feedback first, behind the row `after`, with its rater's name and kind."""
     query = (
         sa.select(feedback, raters.c.external_id.label("rater"), raters.c.kind.label("rater_kind"))
         .join(raters, raters.c.id == feedback.c.rater_id, isouter=True)
@@ -804,7 +1007,27 @@ def latest_feedback(
         .order_by(feedback.c.recorded_at.desc(), feedback.c.id)
         .limit(limit)
     )
+    if after is not None:
+        query = query.where(_is_behind(connection, feedback, agent_id, after))
     return list(connection.execute(query).mappings())
+
+
+def _is_behind(
+    connection: sa.Connection, table: sa.Table, agent_id: str, row_id: str
+) -> sa.ColumnElement[bool]:
+    """The condition of the rows that follow this one in a list of the agent's, newest first. Raises
+    InputError for an id of none of them."""
+    last = connection.execute(
+        sa.select(table.c.recorded_at).where(table.c.id == row_id, table.c.agent_id == agent_id)
+    ).scalar()
+    if last is None:
+        raise InputError(
+            f"--after {row_id!r}",
+            "no such row is in this list",
+            "Give the id of the last row of a page, or leave it out",
+        )
+    same_time = sa.and_(table.c.recorded_at == last, table.c.id > row_id)
+    return sa.or_(table.c.recorded_at < last, same_time)
 
 
 def targets_of(connection: sa.Connection, feedback_ids: Sequence[str]) -> list[sa.RowMapping]:
@@ -898,9 +1121,10 @@ def open_targets(connection: sa.Connection, agent_id: str) -> int:
 
 
 def case_rows(
-    connection: sa.Connection, agent_id: str, basis: str | None, limit: int
+    connection: sa.Connection, agent_id: str, basis: str | None, limit: int, after: str | None
 ) -> list[sa.RowMapping]:
-    """Cases, newest first, with the last message of their input and the reviewer's name."""
+    """Cases, newest first, behind the row `after`, with the last message of their input and the
+    reviewer's name."""
     query = (
         sa.select(
             cases, messages.c.content.label("message"), raters.c.external_id.label("reviewer")
@@ -911,7 +1135,16 @@ def case_rows(
         .order_by(cases.c.recorded_at.desc(), cases.c.id)
         .limit(limit)
     )
+    if after is not None:
+        query = query.where(_is_behind(connection, cases, agent_id, after))
     return list(connection.execute(query).mappings())
+
+
+def withdraw_review(connection: sa.Connection, case_id: str) -> None:
+    """Make a gold case one that nobody reviewed."""
+    connection.execute(
+        cases.update().where(cases.c.id == case_id).values(basis="feedback", reviewer_id=None)
+    )
 
 
 def case_counts(connection: sa.Connection, agent_id: str) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Rows of CSV files (with a header line) and of Parquet files, as streams in constant memory.
 
 CSV cells are texts and an empty one is null; the separator is the one of , ; tab | that the header
-holds most often. Parquet is read by a process of its own (`parquet_child.py`). Not here: what the
-columns mean (`mapping.py`).
+holds most often. Parquet and Arrow are read by a process of their own (`columnar_child.py`). Not
+here: what the columns mean (`mapping.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,18 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+from thumbwheel.capture.columnar_child import (
+    ARROW_FILE,
+    ARROW_STREAM,
+    COLUMNS,
+    END,
+    FAILED,
+    PARQUET,
+    POSITION,
+    PROBLEM,
+)
 from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.lines import LONGEST, SHOWN, OnPosition, opened
-from thumbwheel.capture.parquet_child import COLUMNS, END, FAILED, POSITION, PROBLEM
 from thumbwheel.capture.regular_file import file_error, open_regular
 from thumbwheel.capture.types import Unreadable
 from thumbwheel.core import child
@@ -31,7 +40,6 @@ MOST_COLUMNS = 10_000
 MOST_MEMORY = 3 * 2**29
 """Bytes of data of the process that reads Parquet: room for a page of the file, a few rows of it
 and the libraries."""
-_MAGIC = b"PAR1"
 _EVERY = 200
 
 
@@ -40,10 +48,11 @@ def is_csv(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
 
 
-def is_parquet(path: Path) -> bool:
-    """Whether the first bytes say so; raises InputError for what is no regular file."""
+def is_columnar(path: Path) -> bool:
+    """Whether the first bytes are those of Parquet or Arrow; raises InputError for what is no
+    regular file."""
     with open_regular(path) as file:
-        return file.read(4) == _MAGIC
+        return file.read(6).startswith((PARQUET, ARROW_FILE, ARROW_STREAM))
 
 
 def columns_of(path: Path, container: str) -> list[str]:
@@ -191,7 +200,7 @@ def _escaped(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def parquet_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
+def columnar_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
     """Every row, numbered from 1; a row whose cells are no JSON values (binary data) is refused."""
     number = 0
     with _parquet(path) as (_, answers):
@@ -219,7 +228,7 @@ def _parquet(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[bytes, byte
     raises InputError."""
     with open_regular(path) as file:
         process = child.start(
-            "thumbwheel.capture.parquet_child", str(LONGEST), str(MOST_MEMORY), stdin=file
+            "thumbwheel.capture.columnar_child", str(LONGEST), str(MOST_MEMORY), stdin=file
         )
         try:
             answers = _answers(path, process)
@@ -245,5 +254,5 @@ def _answers(path: Path, process: Popen[bytes]) -> Iterator[tuple[bytes, bytes]]
                 "Check the path, or write it again in smaller pages and row groups",
             )
         yield kind, content
-    why = "it is no readable Parquet file: the process that reads it broke down"
+    why = "it is no readable Parquet or Arrow file: the process that reads it broke down"
     raise file_error(path, why, "Write it again with another program")

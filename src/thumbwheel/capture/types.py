@@ -41,6 +41,11 @@ LLM_FIELDS = (
     "tokens",
     "token_ids",
     "token_logprobs",
+    "first_token_at",
+    "complete",
+    "error",
+    "routing",
+    "cost",
 )
 """Keys of a trace that describe the model call which made its answer."""
 
@@ -166,10 +171,27 @@ class Part(BaseModel):
 
 
 class Tokens(Part):
-    """Token counts as the provider told them; null when unknown."""
+    """Token counts as the provider told them; null when unknown. `cached` ones are among those of
+    the prompt, those of the `reasoning` among those of the completion."""
 
     prompt: Count | None = None
     completion: Count | None = None
+    cached: Count | None = None
+    reasoning: Count | None = None
+
+
+class Routing(Part):
+    """Why this model answered: the arm of an experiment, with the probability of every arm when it
+    was drawn, and the reason in words. `arm` is null for a call that does not count, because
+    another arm than the one that was drawn (`assigned`) answered, or none was drawn."""
+
+    arm: Name | None = None
+    assigned: Name | None = None
+    experiment: Name | None = None
+    stratum: int | None = None
+    unit: Name | None = None
+    probabilities: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = None
+    reason: Annotated[str, Field(max_length=2000)] | None = None
 
 
 class Scale(Part):
@@ -212,6 +234,7 @@ class Record(Part):
     id: Name | None = None
 
     _identity: Any = PrivateAttr(None)
+    _is_time_of_receipt: bool = PrivateAttr(False)
 
     @property
     def identity(self) -> Any:
@@ -224,6 +247,12 @@ class Record(Part):
         self._identity = identity
         return self
 
+    def received_at(self) -> Self:
+        """The same record, whose time is that of its receipt: it is no part of the content, so that
+        what is sent again is the same."""
+        self._is_time_of_receipt = True
+        return self
+
     @property
     def external_id(self) -> str:
         """Its id in its source; without one, the hash of what identifies it."""
@@ -234,7 +263,8 @@ class Record(Part):
         """(external id, sha256 of its identity, or of its content without id and source)."""
         identity = self._identity
         if identity is None:
-            identity = self.model_dump(mode="json", exclude_none=True, exclude={"id", "source"})
+            exclude = {"id", "source", *(["occurred_at"] if self._is_time_of_receipt else ())}
+            identity = self.model_dump(mode="json", exclude_none=True, exclude=exclude)
         try:
             digest = ids.fingerprint(identity)
         except ValueError:
@@ -261,6 +291,14 @@ class StepRecord(Part):
     tokens: Tokens | None = None
     token_ids: list[Count] | None = None
     token_logprobs: list[Annotated[float, Field(le=0)]] | None = None
+    first_token_at: Time | None = None
+    complete: bool | None = None
+    """Whether `output` is the whole answer. False where the client left, the server failed, or the
+    answer was too long to be kept; nothing is learned from such an answer."""
+    error: Annotated[str, Field(max_length=2000)] | None = None
+    routing: Routing | None = None
+    cost: Annotated[float, Field(ge=0)] | None = None
+    """In the currency of the owner's price list."""
 
     @model_validator(mode="after")
     def _coherent(self) -> StepRecord:
@@ -269,9 +307,10 @@ class StepRecord(Part):
                 f"the step ends ({self.ended_at.isoformat()}) before it starts "
                 f"({self.started_at.isoformat()})"
             )
-        tokens = len(self.token_ids or [])
-        if self.token_logprobs is not None and len(self.token_logprobs) != tokens:
-            raise Unreadable(f"{len(self.token_logprobs)} token_logprobs for {tokens} token_ids")
+        ids, logprobs = self.token_ids, self.token_logprobs
+        # some servers tell the log-probabilities without the ids
+        if ids is not None and logprobs is not None and len(logprobs) != len(ids):
+            raise Unreadable(f"{len(logprobs)} token_logprobs for {len(ids)} token_ids")
         return self
 
 

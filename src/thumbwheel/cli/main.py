@@ -1,9 +1,5 @@
-"""The `thumbwheel` command line. A stage's `commands.py` is imported only when one of its commands
-is typed.
-
-To add a command: write it in the stage's `commands.py` and list it in COMMANDS. A command is a
-function or a Typer group; its `ctx.obj` is the opener of the home.
-"""
+"""The `thumbwheel` command line: global options, errors and exit codes. The commands themselves
+are listed in app/command_table.py."""
 
 from __future__ import annotations
 
@@ -11,9 +7,9 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -21,119 +17,11 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from thumbwheel import __version__
+from thumbwheel import __version__, sdk
+from thumbwheel.app.command_table import COMMANDS, add_commands, leaves
 from thumbwheel.core import ids, log
 
-COMMANDS = {
-    "plan": (
-        "thumbwheel.training.dataset_commands:plan",
-        "What a file of feedback would teach; nothing is stored.",
-    ),
-    "import": ("thumbwheel.capture.commands:import_", "Bring traces and feedback in from a file."),
-    "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
-    "case": (
-        "thumbwheel.capture.commands:case",
-        "Gold cases: inputs that you reviewed, with what makes an answer right.",
-    ),
-    "reward": (
-        "thumbwheel.rewards.commands:reward",
-        "What recorded answers were worth: judge, list, explain, weigh.",
-    ),
-    "label": (
-        "thumbwheel.rewards.label_commands:label",
-        "Suggest labels, review them, and how far raters and judges agree.",
-    ),
-    "dataset": (
-        "thumbwheel.training.dataset_commands:dataset",
-        "Plan, build, show and export training data.",
-    ),
-    "hardware": (
-        "thumbwheel.training.commands:hardware",
-        "What this machine has, and the preset that suits it.",
-    ),
-    "train": (
-        "thumbwheel.loop.cycle_commands:train",
-        "Train a LoRA adapter or a reward model, by any method.",
-    ),
-    "loop": (
-        "thumbwheel.loop.cycle_commands:loop",
-        "Turn the wheel once: from the feedback to a version that answers.",
-    ),
-    "evaluate": (
-        "thumbwheel.evaluation.commands:evaluate",
-        "Compare a version with what runs today on held-out rows, and gate it.",
-    ),
-    "gate": (
-        "thumbwheel.evaluation.gate_commands:gate",
-        "What a candidate must show: declared once for each agent.",
-    ),
-    "reward-model": (
-        "thumbwheel.training.reward_commands:reward_model",
-        "Reward models: list, show, and score answers.",
-    ),
-    "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),
-    "export": (
-        "thumbwheel.export.commands:export",
-        "Write a version as adapter, merged, GGUF or ONNX, compared with the trained model.",
-    ),
-    "deploy": (
-        "thumbwheel.deploy.commands:deploy",
-        "Serve a version on a target, check that it is the one, and switch.",
-    ),
-    "deployments": (
-        "thumbwheel.deploy.commands:deployments",
-        "What is deployed, whether it answers, and which alias points at it.",
-    ),
-    "promote": (
-        "thumbwheel.deploy.commands:promote",
-        "Point an alias at a version that is deployed and passed its canary.",
-    ),
-    "rollback": (
-        "thumbwheel.deploy.commands:rollback",
-        "Point an alias back at the version before, in one step.",
-    ),
-    "modelfile": (
-        "thumbwheel.deploy.modelfile_commands:modelfile",
-        "Write the Modelfile of a version, for Ollama.",
-    ),
-    "undeploy": ("thumbwheel.deploy.commands:undeploy", "Take a version off its targets."),
-    "serve": (
-        "thumbwheel.deploy.commands:serve",
-        "The front door of an agent: OpenAI's API, the model is the agent's name.",
-    ),
-    "report": (
-        "thumbwheel.loop.commands:report",
-        "The model change report of a version: one HTML file and JSON.",
-    ),
-    "erase": (
-        "thumbwheel.loop.erase_commands:erase",
-        "Take a subject out of the home for good, and mark what learned from it.",
-    ),
-    "tools": (
-        "thumbwheel.llm.commands:tools",
-        "The programs of llama.cpp that GGUF needs: what is here, and getting them.",
-    ),
-    "settings": (
-        "thumbwheel.compat.commands:settings",
-        "Turn the settings of a replaced system into ours.",
-    ),
-    "sandbox": (
-        "thumbwheel.sandbox.commands:sandbox",
-        "Whether code of answers may run on this machine: levels and attacks.",
-    ),
-    "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
-}
-
-WITHIN = {
-    "dataset": {"why": "thumbwheel.loop.erase_commands:why"},
-    "feedback": {"used-in": "thumbwheel.loop.erase_commands:used_in"},
-}
-"""Commands of a group that are implemented in a higher stage than the group."""
-
-HELP = {"import": "thumbwheel.capture.commands:import_help"}
-"""Commands whose help also names what plugins bring."""
-
-ENDLESS = frozenset({"serve"})
+ENDLESS = frozenset({"serve", "worker"})
 """Commands that run until they are stopped, and so have no progress to report."""
 
 INTRO = """Turn the feedback that people give your LLM app into a better model, on your own machine.
@@ -195,6 +83,7 @@ def main() -> None:
     try:
         command = get_command(build(sys.argv[1:]))
         _take_any_agent_name(command)
+        _let_servers_run(command)
         command(prog_name="thumbwheel")
     except ThumbwheelError as error:
         log.complain(f"error: {error}")
@@ -235,6 +124,18 @@ def _agent_slug(ctx: Any, parameter: Any, value: Any) -> Any:
     return slug
 
 
+def _let_servers_run(command: Any) -> None:
+    """With --server, let every command run there."""
+    for path, leaf in leaves(command):
+        leaf.invoke = partial(_invoke, path, leaf, leaf.invoke)
+
+
+def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> Any:
+    if ctx.find_root().params.get("server") is None:
+        return run_here(ctx)
+    return ctx.obj.run(path, leaf.params, ctx)
+
+
 def build(arguments: list[str]) -> typer.Typer:
     """The application for these arguments: the typed command, and the others as one line of help
     each."""
@@ -248,26 +149,15 @@ def build(arguments: list[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(root)
-    typed = COMMANDS.keys() & set(arguments)
-    for name, (location, line) in COMMANDS.items():
-        command = _load(location) if name in typed else None
-        if command is not None:
-            _extend(command, WITHIN.get(name, {}))
-        _attach(app, name, command, line)
+    add_commands(app, COMMANDS.keys() & set(arguments))
     return app
-
-
-def _extend(group: typer.Typer, commands: dict[str, str]) -> None:
-    if not commands:
-        return
-    existing = {command.name for command in group.registered_commands}
-    for name in commands.keys() - existing:
-        group.command(name)(_load(commands[name]))
 
 
 def _version(requested: bool) -> None:
     if requested:
-        log.write(f"thumbwheel {__version__}\n")
+        from thumbwheel.core import present
+
+        present.write(f"thumbwheel {__version__}\n")
         raise typer.Exit
 
 
@@ -283,6 +173,14 @@ def root(
         Path | None,
         typer.Option(help="Settings in YAML (default: ./thumbwheel.yaml where it exists)."),
     ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(help="Run the command on this server: http://HOST:8787 (thumbwheel serve)."),
+    ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="The file with the key for --server (default: THUMBWHEEL_KEY)."),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     version: Annotated[
         bool,
@@ -293,28 +191,14 @@ def root(
 ) -> None:
     """Global options, before the command."""
     if ctx.invoked_subcommand:
-        from thumbwheel.app.open import opener
-        from thumbwheel.core import log
+        if server is None:
+            from thumbwheel.app.open import opener
 
-        ctx.obj = opener(home, config, log_level)
+            ctx.obj = opener(home, config, log_level)
+        else:
+            from thumbwheel.cli.remote import RemoteServer
+
+            log.configure(log_level)
+            ctx.obj = RemoteServer.of_url(server, key_file, os.environ, home or sdk.home())
         if ctx.invoked_subcommand not in ENDLESS:
             ctx.with_resource(log.working(ctx.invoked_subcommand))
-
-
-def _load(location: str) -> Any:
-    module, _, attribute = location.partition(":")
-    return getattr(import_module(module), attribute)
-
-
-def _attach(app: typer.Typer, name: str, command: Any, line: str) -> None:
-    if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name, help=line, no_args_is_help=True)
-    else:
-        text: str | None = line
-        if command is not None:
-            text = _load(HELP[name])() if name in HELP else None  # None: the docstring
-        app.command(name, help=text)(command or _stub)
-
-
-def _stub() -> None:
-    """A placeholder in the list of commands for one that was not typed."""

@@ -1,4 +1,4 @@
-"""The command `thumbwheel settings convert`."""
+"""The commands `thumbwheel settings` and `thumbwheel widgets`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 settings = typer.Typer()
+widgets = typer.Typer()
 
 
 @settings.callback()
@@ -31,8 +32,9 @@ def convert(
     Example: thumbwheel settings convert rlhf.yaml --out thumbwheel.yaml
     """
     from thumbwheel.compat.rlhf_plan.settings import convert_settings
-    from thumbwheel.core import log
+    from thumbwheel.core import present
     from thumbwheel.core.errors import InputError
+    from thumbwheel.core.files import write_output
 
     converted = convert_settings(path)
     if out is not None:
@@ -42,26 +44,55 @@ def convert(
                 "it is there already",
                 "Name another file, and put the sections together",
             )
-        try:
-            out.write_text(converted.as_yaml(), encoding="utf-8")
-        except OSError as error:
-            raise InputError(
-                f"--out {str(out)!r}",
-                error.strerror or str(error),
-                "Name a file that can be written",
-            ) from None
-    if as_json:
-        log.answer(
-            {
-                "settings": converted.settings,
-                "commands": converted.commands,
-                "left_out": converted.left_out,
-            }
-        )
-        return
+        write_output("--out", out, converted.as_yaml())
+    data = {
+        "settings": converted.settings,
+        "commands": converted.commands,
+        "left_out": converted.left_out,
+    }
+    parts: list[present.Part] = []
     if out is None:
-        log.console(stderr=False).print(converted.as_yaml(), markup=False, end="")
-    for command in converted.commands:
-        log.say(f"run: {command}")
+        parts.append(converted.as_yaml().removesuffix("\n"))
+    parts += [present.Note(f"run: {command}") for command in converted.commands]
     for key, reason in converted.left_out.items():
-        log.say(f"left out: rlhf.{key}: {reason}")
+        parts.append(present.Note(f"left out: rlhf.{key}: {reason}"))
+    present.page(data, parts, json=as_json)
+
+
+@widgets.callback()
+def widget_group() -> None:
+    """Widgets that people rate."""
+
+
+@widgets.command("generate")
+def generate_widgets(
+    catalogue: Annotated[Path, typer.Argument(help="JSON: {scenario: {fixture: description}}.")],
+    out: Annotated[Path, typer.Option(help="Write the run here (exhaustive_data.json).")],
+    questions: Annotated[
+        Path | None, typer.Option(help="A question bank, JSON: [{id, question, category}].")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Samples of data, JSON: {scenario: [{label, value}]}.")
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="A size, repeatable [default: all four].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Write every variation of a catalogue of widgets: each question with each scenario, fixture
+    and size, on each sample of data.
+
+    Import the file, and rate it as cards. Example: thumbwheel widgets generate catalog.json --out
+    run/exhaustive_data.json
+    """
+    import json
+
+    from thumbwheel.compat.command_center.variations import SIZES, run_of
+    from thumbwheel.core import present
+    from thumbwheel.core.files import write_output
+
+    run = run_of(catalogue, questions, data, size or SIZES)
+    write_output("--out", out, json.dumps(run, ensure_ascii=False, indent=1))
+    count = len(run["entries"])
+    result = {"run_id": run["run_id"], "entries": count, "out": str(out)}
+    present.message(result, f"{count} variations in {out}", json=as_json)

@@ -35,21 +35,23 @@ def export_to_ollama(
 
     The base comes from the version itself. Only an approved version is deployed.
     """
-    from thumbwheel.deploy.switch import deploy
+    from thumbwheel.deploy.deploy import deploy
     from thumbwheel.export.package import export
+    from thumbwheel.models import versions
 
     path = size = None
     folder = Path(output_dir) if output_dir else None
     served_as = model_name or f"toolbox-{agent}"
     try:
         with opener(Path(home) if home else None, None, "info")() as ws:
-            exported = export(ws, agent, version, "gguf", folder, quantization)
+            model_version = versions.version(ws, agent, version)
+            exported = export(ws, model_version, "gguf", folder, quantization)
             name = next(name for name in exported.files if name.endswith(".gguf"))
             path = str(exported.path / name)
             size = exported.files[name]["size"] / 1e6
             if register:
                 settings = {"name": served_as}
-                deploy(ws, agent, version, "ollama", quant=exported.quant, settings=settings)
+                deploy(ws, model_version, "ollama", quant=exported.quant, settings=settings)
     except ThumbwheelError as error:
         return ExportResult(False, path, None, str(error), size)
     return ExportResult(True, path, served_as if register else None, None, size)

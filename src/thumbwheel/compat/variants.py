@@ -25,6 +25,14 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {
     "thumbwheel.reward_arithmetics": {
         "isaa": "thumbwheel.compat.isaa.preset:counted_value",
     },
+    "thumbwheel.dialects": {
+        "n3": "thumbwheel.compat.n3.routes:add_routes",
+        "ocd": "thumbwheel.compat.ocd.routes:add_routes",
+        "command-center": "thumbwheel.compat.command_center.routes:add_routes",
+    },
+    "thumbwheel.job_kinds": {
+        "train policy": "thumbwheel.compat.n3.jobs:TRAIN_POLICY",
+    },
     "thumbwheel.export_layouts": {
         "tree": "thumbwheel.compat.n3.version_tree:export",
     },

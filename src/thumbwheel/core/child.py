@@ -36,6 +36,16 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
+def stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on; None where there is no such process, or the
+    system has no such file."""
+    try:
+        # The name before them may hold spaces and brackets.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill the process, wait for it and close its pipes."""
     process.kill()

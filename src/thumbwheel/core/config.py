@@ -26,7 +26,7 @@ from thumbwheel import sdk
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.plugins import nearest
-from thumbwheel.core.private import is_open, tighten
+from thumbwheel.core.private import ACCESS_TOKEN, is_open, tighten
 
 PREFIX = "THUMBWHEEL_"
 FILE_NAME = "thumbwheel.yaml"
@@ -52,7 +52,9 @@ def build(cls: type[C], values: Mapping[str, Any], where: str) -> C:
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(*_explain(cls, error, where)) from None
+        refusal = ConfigError(*_explain(cls, error, where))
+        refusal.field = ".".join(map(str, error.errors()[0]["loc"])) or None
+        raise refusal from None
 
 
 def _explain(cls: type[Config], error: ValidationError, where: str) -> tuple[str, str, str]:
@@ -299,19 +301,37 @@ ENTRIES = (
     "thumbwheel.db",
     "thumbwheel.db-wal",
     "thumbwheel.db-shm",
-    "jobs.db",
     "writer.lock",
+    "writer.queue",
+    "database.json",
     "erased.key",
+    "feedback.key",
     "signing.key",
+    ACCESS_TOKEN,
+    "access.key",
+    "access.tokens",
+    "access.lock",
+    "audit.head",
+    "audit.lock",
     "reports.jsonl",
+    "budgets.json",
+    "budgets.lock",
+    "quotas.json",
+    "quotas.lock",
+    "serving",
+    "secrets",
+    "workers",
     "blobs",
     "runs",
     "cycles",
     "reports",
     "inbox",
+    "unsent",
     "cache",
+    "bases",
     "deployments",
     "exports",
+    "uploads",
     "unfinished",
     "world",
     "model",
@@ -381,9 +401,39 @@ class Home:
         return self.path / "writer.lock"
 
     @property
+    def ownership(self) -> Path:
+        """The note which database has the rows of this home."""
+        return self.path / "database.json"
+
+    @property
     def secret(self) -> Path:
         """The key of tombstones; created at the first erasure."""
         return self.path / "erased.key"
+
+    @property
+    def feedback_key(self) -> Path:
+        """The key of the tokens with which web pages judge a trace."""
+        return self.path / "feedback.key"
+
+    @property
+    def access_token(self) -> Path:
+        """The token with which whoever can read this file may do everything."""
+        return self.path / ACCESS_TOKEN
+
+    @property
+    def access_key(self) -> Path:
+        """The key of the hashes of API keys and sessions, and of the audit log's chain."""
+        return self.path / "access.key"
+
+    @property
+    def token_keys(self) -> Path:
+        """The keys that sign short-lived tokens."""
+        return self.path / "access.tokens"
+
+    @property
+    def audit_head(self) -> Path:
+        """The newest row of the audit log, signed."""
+        return self.path / "audit.head"
 
     @property
     def signing(self) -> Path:
@@ -417,6 +467,26 @@ class Home:
         return self.path / "inbox"
 
     @property
+    def workers(self) -> Path:
+        """One lock file for each worker of this host."""
+        return self.path / "workers"
+
+    @property
+    def secrets(self) -> Path:
+        """One file for each secret that an upstream wants (core/secret_store.py)."""
+        return self.path / "secrets"
+
+    @property
+    def bases(self) -> Path:
+        """Base models, or links to them, that requests over the API may name."""
+        return self.path / "bases"
+
+    @property
     def cache(self) -> Path:
         """Data that can be computed or downloaded again: reference log-probs, bases."""
         return self.path / "cache"
+
+    @property
+    def uploads(self) -> Path:
+        """Files that were sent to the server, until they are imported."""
+        return self.path / "uploads"

@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from thumbwheel.core.errors import StorageError
+from thumbwheel.core.errors import InputError, StorageError
 
 FREE_SPACE = "Free space, then try again"
 
@@ -30,6 +30,19 @@ def replace(path: Path, text: str, *, mode: int = 0o666, errors: str = "strict")
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_output(option: str, path: Path, content: str | bytes) -> None:
+    """Write what a command gives into the file that a person named by `option`; that may also be a
+    device or a pipe. Raises InputError where it cannot be written."""
+    if isinstance(content, str):
+        content = content.encode()
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        why = error.strerror or str(error)
+        fix = "Name a file that can be written"
+        raise InputError(f"{option} {str(path)!r}", why, fix) from None
 
 
 def unwritable(what: str, error: BaseException, fix: str = FREE_SPACE) -> StorageError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from thumbwheel.core.errors import Conflict
@@ -41,3 +42,103 @@ def wait_for(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+class FairLock:
+    """A lock between processes that goes to whoever waits for it: a process that takes it again and
+    again cannot keep the others out.
+
+    It is two files, the lock and the queue before it. Whoever waits for the lock holds the queue
+    meanwhile. A process that lets go of the lock and wants it back stops at the queue, until the
+    waiting process has had its turn. The kernel wakes who waits, so nobody polls. An object of this
+    class is for one thread at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._abandoned: _Turn | None = None
+
+    @contextmanager
+    def hold(
+        self, seconds: float, *, notice_after: float, notice: Callable[[], None]
+    ) -> Iterator[None]:
+        """Hold the lock inside; `notice` is called where that takes longer than `notice_after`.
+
+        Raises TimeoutError where another process still holds it after so many seconds, OSError
+        where the files cannot be opened.
+        """
+        turn, self._abandoned = self._abandoned, None
+        if turn is None or not turn.resume():
+            turn = _Turn(self.path)
+        if not turn.came.wait(min(seconds, notice_after)):
+            if seconds > notice_after:
+                notice()
+            turn.came.wait(max(0.0, seconds - notice_after))
+        if not turn.claim():
+            self._abandoned = turn
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            turn.end()
+
+
+class _Turn:
+    """A place in the queue.
+
+    The kernel's call that waits for a lock takes no time limit, so a thread makes it. Where the
+    caller gives up, that thread goes on waiting, and lets go of the lock as soon as it has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.came = threading.Event()
+        self._mutex = threading.Lock()
+        self._abandoned = self._over = False
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._queue = os.open(path.with_suffix(".queue"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            os.close(self._lock)
+            raise
+        with suppress(BlockingIOError):
+            fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._come()
+            return
+        threading.Thread(target=self._wait, name="thumbwheel-lock", daemon=True).start()
+
+    def _wait(self) -> None:
+        fcntl.flock(self._queue, fcntl.LOCK_EX)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._come()
+
+    def _come(self) -> None:
+        _let_go(self._queue)
+        with self._mutex:
+            self._over = self._abandoned
+            if self._over:
+                _let_go(self._lock)
+            else:
+                self.came.set()
+
+    def claim(self) -> bool:
+        """Whether the lock is ours; where it is not yet, the turn is abandoned."""
+        with self._mutex:
+            self._abandoned = not self.came.is_set()
+            return not self._abandoned
+
+    def resume(self) -> bool:
+        """Wait again for an abandoned turn; False where it has passed."""
+        with self._mutex:
+            self._abandoned = False
+            return not self._over
+
+    def end(self) -> None:
+        """Let go of the lock."""
+        _let_go(self._lock)
+
+
+def _let_go(handle: int) -> None:
+    # A process that was forked meanwhile has a copy, so closing ours would free nothing.
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)

@@ -1,8 +1,9 @@
-"""All output of commands: log and progress on standard error, tables and JSON on standard output.
+"""The terminal, and what goes to standard error: log, remarks and progress.
 
-Standard output carries the answer and nothing else, so that `--json` can be piped. Everything that
-reaches a terminal goes through here, because imported texts may hold control characters, which can
-clear the screen, change colours or hide other text. They are shown as escapes, such as \\x1b.
+Standard output carries the answer of a command and nothing else, so that `--json` can be piped;
+core/present.py writes it. Everything that reaches a terminal goes through these two files, because
+imported texts may hold control characters, which can clear the screen, change colours or hide other
+text. They are shown as escapes, such as \\x1b.
 """
 
 from __future__ import annotations
@@ -13,26 +14,22 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 logger = logging.getLogger("thumbwheel")
 CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Control characters, marks that change the direction of writing, and surrogates."""
-ROW_ID = re.compile(r"\b[a-z]{3}_[0-9a-v]{22,24}\b")
-"""An id made by core/ids.py."""
-SHORT_ID = 8
-"""At least so many characters of an abbreviated id follow its prefix."""
 
 
 def visible(text: str) -> str:
@@ -51,17 +48,46 @@ class _Formatter(logging.Formatter):
         return visible(super().format(record))
 
 
+class _JsonFormatter(logging.Formatter):
+    """A JSON object a line: time, level, logger, message, and what `extra={"fields": ...}` adds.
+
+    Of an exception it has the kind and where it was raised. Its text and its lines of source stay
+    out: they may quote what somebody wrote to a model.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        content: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": visible(record.getMessage()),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            kind, _, traceback = record.exc_info
+            frames = extract_tb(traceback)
+            content["exception"] = kind.__name__
+            content["raised_at"] = [f"{entry.filename}:{entry.lineno}" for entry in frames]
+        return json.dumps(content, ensure_ascii=False, default=str)
+
+
+Form = Literal["text", "json"]
+
 EVERY = 10.0
 """Seconds between two lines of progress, where standard error is no terminal."""
 
 
-def configure(level: str = "info") -> None:
-    """Send the log to standard error at `level` (debug, info, warning, error)."""
+def configure(level: str = "info", form: Form = "text") -> None:
+    """Send the log to standard error at `level` (debug, info, warning, error). In the form `json`
+    all that is said goes through the log, too."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter("%(message)s"))
+    handler.setFormatter(_JsonFormatter() if form == "json" else _Formatter("%(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy, least in (
         ("httpx", "WARNING"),
+        ("httpx2", "WARNING"),
+        ("httpcore", "WARNING"),
+        ("httpcore2", "WARNING"),
         ("alembic", "WARNING"),
         ("filelock", "WARNING"),
         ("bitsandbytes", "ERROR"),
@@ -89,95 +115,61 @@ def console(stderr: bool = True) -> Console:
     return Terminal(stderr=stderr, highlight=False, soft_wrap=True)
 
 
+def is_structured() -> bool:
+    """Whether the log has a JSON object a line."""
+    handlers = logging.getLogger().handlers
+    return any(isinstance(handler.formatter, _JsonFormatter) for handler in handlers)
+
+
+class Sink(Protocol):
+    """Gets what is said and how far the work has come, beside standard error. Any thread calls
+    it."""
+
+    def line(self, text: str) -> None:
+        """One line for a person."""
+
+    def progress(self, what: str, done: float, total: float | None, unit: str, note: str) -> None:
+        """How far the innermost work has come."""
+
+
+_SINK: Sink | None = None
+"""Of the process and not of the thread: work is spread over threads, and a worker does one job at a
+time."""
+
+
+@contextmanager
+def sent_to(sink: Sink) -> Iterator[None]:
+    """Inside, lines and progress also go to `sink`."""
+    global _SINK
+    previous, _SINK = _SINK, sink
+    try:
+        yield
+    finally:
+        _SINK = previous
+
+
 def say(text: str) -> None:
     """One line for a person, on standard error."""
+    if _SINK is not None:
+        _SINK.line(text)
+    _print(text)
+
+
+def _print(text: str) -> None:
     _TICKER.spoke_at = time.monotonic()
-    console().print(text, markup=False)
-
-
-def show(text: str) -> None:
-    """One line of the answer for a person, on standard output."""
-    console(stderr=False).print(text, markup=False)
+    if is_structured():
+        logger.info("%s", text)
+    else:
+        console().print(text, markup=False)
 
 
 def complain(text: str) -> None:
     """A plain line on standard error, for the end of a command and for processes without a
     terminal."""
-    sys.stderr.write(visible(text) + "\n")
-
-
-def write(text: str) -> None:
-    """Write a text that is the answer itself, such as a file; unchanged where standard output is no
-    terminal."""
-    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
-
-
-def answer(value: Any, *, indent: int | None = 2) -> None:
-    """`value` as JSON on standard output; without `indent` on one line, at once."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
-
-    def escape(match: re.Match[str]) -> str:
-        character = match[0]
-        return character if character in "\r\n" else f"\\u{ord(character):04x}"
-
-    sys.stdout.write(CONTROL.sub(escape, text) + "\n")
-    if indent is None:
-        sys.stdout.flush()
-
-
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table for a person, on standard output. Where it is too wide, its ids are abbreviated
-    before other cells fold."""
-    terminal = console(stderr=False)
-    cells = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
-    drawn = _drawn(title, columns, cells)
-    unlimited = terminal.options.update(max_width=10_000)
-    if terminal.measure(drawn, options=unlimited).maximum > terminal.width:
-        drawn = _drawn(title, columns, _with_short_ids(cells))
-    terminal.print(drawn)
-
-
-def _drawn(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(title=Text(visible(title)), title_justify="left", header_style="bold")
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
-    for row in cells:
-        drawn.add_row(*(Text(cell) for cell in row))
-    return drawn
-
-
-def _with_short_ids(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The same cells with abbreviated ids."""
-    row_ids: set[str] = set()
-    for row in cells:
-        for cell in row:
-            row_ids.update(ROW_ID.findall(cell))
-    short = short_ids(row_ids)
-
-    def abbreviate(cell: str) -> str:
-        return ROW_ID.sub(lambda match: short[match.group()], cell)
-
-    return [[abbreviate(cell) for cell in row] for row in cells]
-
-
-def short_ids(row_ids: Iterable[str]) -> dict[str, str]:
-    """Each id with its shortest beginning that no other of them shares."""
-    ordered = sorted(set(row_ids))
-    short: dict[str, str] = {}
-    for before, row_id, after in zip(["", *ordered], ordered, [*ordered[1:], ""], strict=False):
-        shared = max(_shared_length(row_id, before), _shared_length(row_id, after))
-        kind = row_id.index("_") + 1
-        short[row_id] = row_id[: max(kind + SHORT_ID, shared + 1)]
-    return short
-
-
-def _shared_length(first: str, second: str) -> int:
-    pairs = zip(first, second, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if is_structured():
+        logger.error("%s", text)
+    else:
+        sys.stderr.write(visible(text) + "\n")
 
 
 class Advance(Protocol):
@@ -192,12 +184,13 @@ class Advance(Protocol):
 def progress(what: str, total: float | None, unit: str = "") -> Iterator[Advance]:
     """Show the progress of the work inside on standard error: a bar on a terminal, elsewhere a line
     every ten seconds."""
-    if sys.stderr.isatty():
+    if _has_bars():
         with _bar(what, total, unit) as advance:
             yield advance
         return
     work = _Work(what, total, unit)
     with _TICKER.watching(work):
+        work.report()
         yield work.advance
 
 
@@ -213,11 +206,15 @@ def step(what: str) -> Iterator[None]:
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """Where standard error is no terminal, a line for every ten seconds without other output."""
-    if sys.stderr.isatty():
+    if _has_bars():
         yield
         return
     with _TICKER.watching(_Work(what, None, "")):
         yield
+
+
+def _has_bars() -> bool:
+    return sys.stderr.isatty() and not is_structured()
 
 
 @contextmanager
@@ -242,8 +239,10 @@ def _bar(what: str, total: float | None, unit: str) -> Iterator[Advance]:
     ]
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task(what, total=total, note="")
+        work = _Work(what, total, unit)
 
         def advance(steps: float = 1, note: str = "", total: float | None = None) -> None:
+            work.advance(steps, note, total)
             bar.update(task, advance=steps)
             if total is not None:
                 bar.update(task, total=total)
@@ -269,6 +268,12 @@ class _Work:
         self.done += steps
         self.note = note or self.note
         self.total = self.total if total is None else total
+        self.report()
+
+    def report(self) -> None:
+        """Tell the sink."""
+        if _SINK is not None:
+            _SINK.progress(self.what, self.done, self.total, self.unit, self.note)
 
     def line(self) -> str:
         """Such as `training: 12 of 100 steps, 1:05 passed, about 7:56 left; loss 0.52`."""
@@ -327,7 +332,7 @@ class _Ticker:
                 innermost = self._works[-1] if self._works else None
             if innermost is not None:
                 try:
-                    say(innermost.line())
+                    _print(innermost.line())
                 except (OSError, ValueError):
                     return  # nobody reads any more, but the work goes on
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 UMASK = 0o077
 """Of the command line and of every child process that writes: training, servers, exports."""
+ACCESS_TOKEN = "access.token"
+"""The file of a home with the token by which whoever can read it may do everything."""
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 

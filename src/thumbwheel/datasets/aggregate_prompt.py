@@ -31,6 +31,7 @@ from thumbwheel.datasets.types import (
 from thumbwheel.rewards.aggregate import beside_verdict, count, people_first
 from thumbwheel.rewards.types import Comparison, Edit, Judgement, Value, Verdict
 
+INCOMPLETE = "the answer is not whole: the client left, the server failed, or it was too long"
 SEVERAL = "the answer took several model or tool steps"
 
 
@@ -228,7 +229,11 @@ class PromptAggregator:
             return
         group = self._asked[-1].group
         text = (trace.output or "").strip()
-        if text:
+        if trace.complete is False:
+            # nobody knows how the model would have gone on
+            text = ""
+            self._tally.drops[INCOMPLETE] += 1
+        elif text:
             self._add_output(trace, text, group, judgement)
         else:
             self._tally.drops["the trace has no output"] += 1

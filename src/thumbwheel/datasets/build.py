@@ -26,7 +26,13 @@ from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets import store
 from thumbwheel.datasets.collect import collect
-from thumbwheel.datasets.files import DIGEST, SpillReader, read_parquet, write_tables
+from thumbwheel.datasets.files import (
+    DIGEST,
+    ParquetRows,
+    SpillReader,
+    read_parquet,
+    write_tables,
+)
 from thumbwheel.datasets.health import CheckedRows, Finding, check, require_healthy
 from thumbwheel.datasets.ledger_rewards import ledger_values, ledger_warnings
 from thumbwheel.datasets.row_stats import RowStats
@@ -57,7 +63,7 @@ def build(
     Raises DataError if the rows cannot be trained on: there are none, all labels are of one class,
     or a health check finds an error that `config.allow` does not name.
     """
-    require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     started_at = datetime.now(UTC)
     config = config or DatasetConfig()
     shape_rules = SHAPES.get(shape)()
@@ -66,8 +72,8 @@ def build(
         folder = Path(name)
 
         # Collect all rows on disk, then select those that the filters keep.
-        values = ledger_values(ws, agent, as_of) if config.reward == "ledger" else None
-        collected = collect(ws.db, agent, shape, config, as_of, folder, values)
+        values = ledger_values(ws, learner, as_of) if config.reward == "ledger" else None
+        collected = collect(ws.db, learner, shape, config, as_of, folder, values)
         spilled = SpillReader(collected.folders, shape_rules.row)
         collected_stats = RowStats(drops=collected.drops, prompts=collected.prompts)
         selection = Selection(spilled, config, collected_stats)
@@ -116,7 +122,7 @@ def build(
         }
         if values is not None:
             manifest["reward"] = identity["reward"]
-            manifest["warnings"] += ledger_warnings(ws, agent, as_of)
+            manifest["warnings"] += ledger_warnings(ws, learner, as_of)
         dataset_id = ids.derived("dst", agent, fingerprint)
         dataset = Dataset(dataset_id, agent, shape, fingerprint, manifest, started_at)
         return freeze(ws, dataset, paths, confirm=as_of is None)
@@ -288,9 +294,9 @@ def health(
     return check(checked_rows)
 
 
-def load_rows(ws: Workspace, dataset_id: str, split: str) -> Iterator[Any]:
-    """The rows of one split as the shape's row class (`types.ChatRow`, `PairRow`, `LabelRow`), in
-    the order of their ids.
+def load_rows(ws: Workspace, dataset_id: str, split: str, skip: int = 0) -> Iterator[Any]:
+    """The rows of one split behind the first `skip`, as the shape's row class (`types.ChatRow`,
+    `PairRow`, `LabelRow`), in the order of their ids.
 
     The file is verified against its hash first. Raises NotFound, InputError for an unknown split,
     and StorageError for a damaged file.
@@ -301,4 +307,13 @@ def load_rows(ws: Workspace, dataset_id: str, split: str) -> Iterator[Any]:
         )
     dataset = by_id(ws, dataset_id)
     path = Artifacts(ws.home.blobs).path(dataset.manifest["files"][split])
-    return read_parquet(path, SHAPES.get(dataset.shape).row)
+    return read_parquet(path, SHAPES.get(dataset.shape).row, skip)
+
+
+def split_rows(ws: Workspace, dataset: Dataset, split: str) -> ParquetRows:
+    """The rows of one split as mappings, in the order of their ids, to be read as often as needed.
+
+    The file is verified against its hash first. Raises StorageError for a damaged file.
+    """
+    path = Artifacts(ws.home.blobs).path(dataset.manifest["files"][split])
+    return ParquetRows(path, SHAPES.get(dataset.shape).row)

@@ -24,7 +24,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.datasets import store
 from thumbwheel.datasets.evidence import merge_prompts, read_evidence
@@ -39,7 +38,9 @@ from thumbwheel.datasets.split_assignment import (
     save_arrays,
 )
 from thumbwheel.datasets.types import DatasetConfig, Drop, Row, Tally
+from thumbwheel.db.dialects import opened_at
 from thumbwheel.db.engine import Database
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import dominant_rater
 from thumbwheel.rewards.types import DominantRater
 
@@ -63,8 +64,9 @@ class CollectionJob:
     last: str | None = None
 
     @property
-    def agent_id(self) -> str:
-        return ids.derived("agt", self.agent)
+    def learner(self) -> Agent:
+        """The agent, which a worker process knows by its name."""
+        return Agent.named(self.agent)
 
 
 @dataclass
@@ -88,7 +90,7 @@ class Collected:
 
 def collect(
     db: Database,
-    agent: str,
+    agent: Agent,
     shape: str,
     config: DatasetConfig,
     as_of: datetime | None,
@@ -101,27 +103,31 @@ def collect(
     Raises StorageError if the disk is full or a worker process dies.
     """
     until = as_of.isoformat() if as_of else None
-    job = CollectionJob(agent, shape, config.model_dump(mode="json"), until)
+    job = CollectionJob(agent.slug, shape, config.model_dump(mode="json"), until)
     shape_class = SHAPES.get(shape)
     with db.read() as connection:
         collected = Collected(
-            watermark=store.watermark(connection, job.agent_id, as_of),
+            watermark=store.watermark(connection, job.learner.id, as_of),
             loudest=dominant_rater(connection, agent, as_of, config.scope()),
         )
 
         # A large agent is shared between workers, unless the shape needs all prompts together.
         cuts: list[str] = []
         if not shape_class.merges and values is None:
-            cuts = _cuts(connection, job.agent_id)
+            cuts = _cuts(connection, job.learner.id)
         if cuts:
             bounds = pairwise([None, *cuts, None])
             jobs = [replace(job, first=first, last=last) for first, last in bounds]
-            state = store.state(connection, job.agent_id)
-            if _collect_in_workers(db, jobs, folder, state, config, collected):
+            source = _Source(
+                db.backend.secret_address,
+                db.snapshot(connection),
+                store.state(connection, job.learner.id),
+            )
+            if _collect_in_workers(source, jobs, folder, config, collected):
                 return collected
 
         assignment = assign_splits(
-            connection, job.agent_id, config, config.scope(), unjudged=shape_class.unjudged
+            connection, job.learner.id, config, config.scope(), unjudged=shape_class.unjudged
         )
         collected.add(folder, _spill(connection, job, assignment, folder, values))
     return collected
@@ -137,11 +143,22 @@ def _cuts(connection: sa.Connection, agent_id: str) -> list[str]:
     return store.cuts(connection, agent_id, parts) if parts > 1 else []
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What the workers read: a database, and the state that they have to see."""
+
+    address: str = field(repr=False)
+    """Where the database is; may hold a password."""
+    snapshot: str | None
+    state: list[int]
+    """Where the database has no snapshots that processes can share, equal counts show that they see
+    the same state."""
+
+
 def _collect_in_workers(
-    db: Database,
+    source: _Source,
     jobs: Sequence[CollectionJob],
     folder: Path,
-    state: list[int],
     config: DatasetConfig,
     collected: Collected,
 ) -> bool:
@@ -149,11 +166,11 @@ def _collect_in_workers(
     state of the database."""
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(_Worker(db, job, folder / f"part-{number}"))
+            stack.enter_context(_Worker(source, job, folder / f"part-{number}"))
             for number, job in enumerate(jobs)
         ]
         states = [worker.receive() for worker in workers]
-        if any(worker_state != state for worker_state in states):
+        if any(worker_state != source.state for worker_state in states):
             return False
         claims = [load_arrays(worker.folder / CLAIMS) for worker in workers]
         keys, assignments = combine_claims(claims, config)
@@ -168,7 +185,7 @@ def _collect_in_workers(
 class _Worker:
     """A worker process and its folder. Messages are JSON lines; it ends when its input closes."""
 
-    def __init__(self, db: Database, job: CollectionJob, folder: Path) -> None:
+    def __init__(self, source: _Source, job: CollectionJob, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
         command = [
@@ -177,7 +194,6 @@ class _Worker:
             "-m",
             "thumbwheel.datasets.collect",
             str(folder),
-            str(db.path),
         ]
         self._process = subprocess.Popen(
             command,
@@ -186,6 +202,8 @@ class _Worker:
             stderr=subprocess.PIPE,
             text=True,
         )
+        # by its input, where no other user sees it, as a URL may hold a password
+        self.send(asdict(source))
         self.send(asdict(job))
 
     def __enter__(self) -> _Worker:
@@ -233,7 +251,7 @@ def _spill(
     shape, config, tally = SHAPES.get(job.shape)(), assignment.config, Tally()
     evidence_stream = read_evidence(
         connection,
-        job.agent,
+        job.learner,
         config,
         tally,
         datetime.fromisoformat(job.as_of) if job.as_of else None,
@@ -268,19 +286,21 @@ def _capped(rows: list[Row], config: DatasetConfig, tally: Tally) -> list[Row]:
     return sorted(rows, key=lambda row: row.row_id)[: config.per_prompt]
 
 
-def main(folder: Path, path: Path) -> None:
+def main(folder: Path) -> None:
     """A worker: write the claims, wait for the splits assigned to all prompts, spill the rows."""
 
     def send(message: Any) -> None:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
+    source = _Source(**json.loads(sys.stdin.readline()))
     job = CollectionJob(**json.loads(sys.stdin.readline()))
     config = DatasetConfig.model_validate(job.config)
-    with Database(path, path.with_name("unused.lock")).read() as connection:
-        state = store.state(connection, job.agent_id)
+    database = Database(opened_at(source.address))
+    with database.read(source.snapshot) as connection:
+        state = store.state(connection, job.learner.id)
         scope, unjudged = config.scope(job.first, job.last), SHAPES.get(job.shape).unjudged
-        assignment = SplitAssignment(connection, job.agent_id, config, scope, unjudged=unjudged)
+        assignment = SplitAssignment(connection, job.learner.id, config, scope, unjudged=unjudged)
         save_arrays(assignment.claims(), folder / CLAIMS)
         send(state)
         if assigned_path := sys.stdin.readline():
@@ -290,4 +310,4 @@ def main(folder: Path, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -31,10 +31,15 @@ def show(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="An id, a shape (its newest dataset) or 'latest'.")],
     agent: AgentOfName = None,
-    rows: Annotated[int, typer.Option(min=0, help="Rows of train to show.")] = 3,
+    rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 3,
+    split: Annotated[str, typer.Option(help="Of which split: train, dev or gate.")] = "train",
+    skip: Annotated[int, typer.Option(min=0, help="Rows of the split to pass over.")] = 0,
     json: AsJson = False,
 ) -> None:
-    """One dataset: counts, what was left out and why, weights, and its first rows."""
+    """One dataset: counts, what was left out and why, weights, and rows of it.
+
+    Example: thumbwheel dataset show latest --agent support --split dev --skip 20 --rows 20
+    """
     from dataclasses import asdict
     from itertools import islice
 
@@ -43,7 +48,8 @@ def show(
 
     with ctx.obj() as ws:
         dataset = _named(ws, name, agent)
-        first = [asdict(row) for row in islice(load_rows(ws, dataset.id, "train"), rows)]
+        page = islice(load_rows(ws, dataset.id, split, skip), rows)
+        first = [asdict(row) for row in page]
         stale_rows = stale(ws, dataset)
     describe(dataset, json, first, stale=stale_rows)
 
@@ -91,7 +97,6 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     """All datasets of an agent, oldest first."""
     from dataclasses import asdict
 
-    from thumbwheel.core import log
     from thumbwheel.datasets.build import datasets
     from thumbwheel.datasets.stale import stale
     from thumbwheel.models.versions import require_agent
@@ -100,21 +105,18 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
         require_agent(ws, agent)
         existing = datasets(ws, agent)
         stale_of = {dataset.id: stale(ws, dataset) for dataset in existing}
-    columns: dict[str, Callable[[Dataset], object]] = {
-        "id": lambda dataset: dataset.id,
-        "shape": lambda dataset: dataset.shape,
-        "train": lambda dataset: dataset.counts.get("train"),
-        "dev": lambda dataset: dataset.counts.get("dev"),
-        "gate": lambda dataset: dataset.counts.get("gate"),
-        "built (UTC)": lambda dataset: f"{dataset.recorded_at:%Y-%m-%d %H:%M}",
-    }
-    data = [asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])} for dataset in existing]
-    present.records(existing, f"Datasets of {agent}", columns, json=json, data=data)
-    if json:
-        return
+    rows = []
+    for dataset in existing:
+        counts = [dataset.counts.get(split) for split in ("train", "dev", "gate")]
+        built = f"{dataset.recorded_at:%Y-%m-%d %H:%M}"
+        rows.append((dataset.id, dataset.shape, *counts, built))
+    columns = ("id", "shape", "train", "dev", "gate", "built (UTC)")
+    parts: list[present.Part] = [present.Table(f"Datasets of {agent}", columns, rows)]
     for dataset_id, stale_rows in stale_of.items():
         if stale_rows:
-            log.show(f"{dataset_id} {stale_rows}")
+            parts.append(f"{dataset_id} {stale_rows}")
+    data = [asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])} for dataset in existing]
+    present.page(data, parts, json=json)
 
 
 @dataset.command()
@@ -159,41 +161,37 @@ def describe(
     why: list[str] | None = None,
     stale: Stale | None = None,
 ) -> None:
+    """Shows what a dataset holds; `rows` are some of them, `why` says how its shape was chosen."""
     from dataclasses import asdict
 
-    from thumbwheel.core import log
-
-    if json:
-        answer = asdict(dataset)
-        if rows is not None:
-            answer |= {"rows": rows, "stale": _stale_rows(stale)}
-        if why is not None:
-            answer["why"] = why
-        log.answer(answer)
-        return
-    manifest = dataset.manifest
-    if stale:
-        log.show(str(stale))
-    for line in why or []:
-        log.show(line)
-    title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
-    log.table(title, ("split", "rows"), dataset.counts.items())
-    log.table("Where they come from", ("origin", "rows"), manifest["origins"].items())
-    log.table("Left out", ("reason", "how many"), manifest["drops"].items())
-    lines = list(manifest["warnings"])
-    findings = manifest["health"]["findings"]
-    lines += [
-        f"{finding['check']} ({finding['verdict']}): {finding['text']}"
-        for finding in findings
-        if finding["verdict"] in ("warning", "error")
+    data = asdict(dataset)
+    if rows is not None:
+        data |= {"rows": rows, "stale": _stale_rows(stale)}
+    if why is not None:
+        data["why"] = why
+    parts = [
+        *([str(stale)] if stale else []),
+        *(why or []),
+        *_dataset_page(dataset),
+        *(present.json_text(row) for row in rows or []),
     ]
-    lines += _figures(manifest)
-    lines += [f"{name}: {value}" for name, value in manifest["fitted"].items()]
-    lines.append(f"rule: {manifest['rule']}")
-    for line in lines:
-        log.show(line)
-    for row in rows or []:
-        log.console(stderr=False).print_json(data=row)
+    present.page(data, parts, json=json)
+
+
+def _dataset_page(dataset: Dataset) -> Iterator[present.Part]:
+    manifest = dataset.manifest
+    title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
+    yield present.Table(title, ("split", "rows"), dataset.counts.items())
+    yield present.Table("Where they come from", ("origin", "rows"), manifest["origins"].items())
+    yield present.Table("Left out", ("reason", "how many"), manifest["drops"].items())
+    yield from manifest["warnings"]
+    for finding in manifest["health"]["findings"]:
+        if finding["verdict"] in ("warning", "error"):
+            yield f"{finding['check']} ({finding['verdict']}): {finding['text']}"
+    yield from _figures(manifest)
+    for name, value in manifest["fitted"].items():
+        yield f"{name}: {value}"
+    yield f"rule: {manifest['rule']}"
 
 
 def _figures(manifest: dict[str, Any]) -> Iterator[str]:
@@ -211,3 +209,59 @@ def _figures(manifest: dict[str, Any]) -> Iterator[str]:
     if characters := manifest.get("characters"):
         lengths = ", ".join(f"{name} {mean:g}" for name, mean in characters.items())
         yield f"mean length in characters: {lengths}"
+
+
+def calibrate(
+    ctx: typer.Context,
+    agent: Agent,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the calibration here, for the reward function `next_turn`."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Fit what users' next messages are worth to people's thumbs, and say how well that holds.
+
+    It counts how often people called an answer good after which the user gave thanks, complained
+    and so on: on the training rows. The figures are of the dev rows. Use it in the settings:
+
+        rewards:
+          components:
+            next_turn: {weight: 0.5, settings: {calibration: latest}}
+
+    Example: thumbwheel reward calibrate --agent support
+    """
+    from thumbwheel.core.files import write_output
+    from thumbwheel.datasets.calibrate_next_turn import calibrate_next_turn
+    from thumbwheel.datasets.types import DatasetConfig
+    from thumbwheel.models.documents import as_bytes
+    from thumbwheel.models.versions import require_agent
+
+    with ctx.obj() as ws:
+        learner = require_agent(ws, agent)
+        name, document = calibrate_next_turn(ws, learner, ws.settings(DatasetConfig, "dataset"))
+    if out is not None:
+        write_output("--out", out, as_bytes(document))
+    present.page({"calibration": name, **document}, _calibration_page(name, document), json=json)
+
+
+def _calibration_page(name: str, document: dict[str, Any]) -> Iterator[present.Part]:
+    from thumbwheel.rewards.next_turn import Calibration, Reading
+
+    calibration = Calibration.of(document)
+    rows = []
+    for reading in Reading:
+        good, bad = calibration.counts.get(reading, (0, 0))
+        rows.append((reading, good, bad, f"{calibration.chance(reading):.2f}"))
+    title = f"calibration {name[:12]} of {document['agent']}: people's verdicts on training rows"
+    yield present.Table(title, ("the user's next message", "good", "bad", "chance"), rows)
+    report = document["report"]
+    if not report["rows"]:
+        yield present.Note("there are no dev rows to measure it on")
+        return
+    yield (
+        f"On {report['rows']} dev rows: accuracy {report['accuracy']:.3f} "
+        f"(always the more frequent verdict: {report['majority']:.3f}), "
+        f"Brier score {report['brier']:.3f} "
+        f"(the share of good ones for all: {report['brier_of_the_share']:.3f})"
+    )

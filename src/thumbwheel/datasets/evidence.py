@@ -36,6 +36,8 @@ from thumbwheel.datasets.types import (
     Tally,
 )
 from thumbwheel.db.batches import batches
+from thumbwheel.db.message_chains import conversations
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import comparisons, judgements
 from thumbwheel.rewards.types import Comparison, Judgement, Scope
 
@@ -76,7 +78,7 @@ class _Run:
 
 def read_evidence(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     config: DatasetConfig,
     tally: Tally,
     as_of: datetime | None = None,
@@ -93,9 +95,8 @@ def read_evidence(
     both; a loaded `assignment` of the same scope may be passed in. `values`, trace -> reward, say
     how good the answers are, in place of what people said.
     """
-    agent_id = ids.derived("agt", agent)
+    agent_id = agent.id
     assignment = assignment or assign_splits(connection, agent_id, config, scope, unjudged=unjudged)
-    store.list_judged(connection, agent_id, scope)
 
     comparisons_of = _comparisons(connection, agent, as_of, scope, tally)
     cases = _open_cases(connection, agent_id, scope)
@@ -122,7 +123,7 @@ def read_evidence(
 
 def _comparisons(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     as_of: datetime | None,
     scope: Scope | None,
     tally: Tally,
@@ -275,7 +276,7 @@ def _unjudged(
             yield prompt_id, [], prompt_cases
 
     for batch in batches(with_cases(), BATCH):
-        messages = store.prompts(connection, [prompt_id for prompt_id, _, _ in batch])
+        messages = conversations(connection, [prompt_id for prompt_id, _, _ in batch])
         for prompt_id, rows, prompt_cases in batch:
             unjudged = [_JudgedTrace(row, None) for row in rows]
             permitted = [row.trace for row in _without_excluded(unjudged, tally)]
@@ -301,7 +302,7 @@ def _sampled(prompt_id: str, config: DatasetConfig, tally: Tally) -> bool:
 
 def _prompts(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     config: DatasetConfig,
     as_of: datetime | None,
     scope: Scope | None,
@@ -309,8 +310,8 @@ def _prompts(
 ) -> Iterator[tuple[list[Message], JudgedTraces]]:
     """The messages of each prompt ([] if they cannot be read) and its traces with their
     judgements."""
-    agent_id = ids.derived("agt", agent)
-    traces = store.judged_traces(connection)
+    agent_id = agent.id
+    traces = store.judged_traces(connection, agent_id, scope)
     judged = judgements(connection, agent, as_of, config.label, scope)
     rows = align_by_key(traces, attrgetter("id"), judged, attrgetter("trace_id"))
     if values is not None:

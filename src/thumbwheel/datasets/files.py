@@ -14,6 +14,7 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,8 @@ import pydantic_core
 from thumbwheel.core import ids
 from thumbwheel.core.errors import StorageError
 from thumbwheel.core.files import unwritable
+from thumbwheel.core.stored_json import parsed
 from thumbwheel.datasets.types import Row
-from thumbwheel.db.columns import parsed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,14 +142,43 @@ def write_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> i
     return count
 
 
-def read_parquet(path: Path, row_type: type[Row]) -> Iterator[Any]:
-    """The rows of a file that `write_parquet` wrote, streamed."""
+def read_parquet(path: Path, row_type: type[Row], skip: int = 0) -> Iterator[Any]:
+    """The rows of a file that `write_parquet` wrote, behind the first `skip`, streamed."""
     import pyarrow.parquet as pq
 
     columns = Columns(row_type)
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=READ_BATCH):
-            yield from columns.decoded(batch)
+        # Whole groups of rows are passed over unread.
+        groups = range(file.num_row_groups)
+        for group in groups:
+            size = file.metadata.row_group(group).num_rows
+            if size > skip:
+                groups = range(group, file.num_row_groups)
+                break
+            skip -= size
+        else:
+            return
+        for batch in file.iter_batches(batch_size=READ_BATCH, row_groups=list(groups)):
+            yield from columns.decoded(batch.slice(skip))
+            skip = max(0, skip - batch.num_rows)
+
+
+class ParquetRows:
+    """The rows of such a file as mappings, field -> value. Every loop reads the file anew, so that
+    they are never in memory together."""
+
+    def __init__(self, path: Path, row_type: type[Row]) -> None:
+        self._path, self._row_type = path, row_type
+
+    def __len__(self) -> int:
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(self._path).num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        names = [field.name for field in fields(self._row_type)]
+        for row in read_parquet(self._path, self._row_type):
+            yield {name: getattr(row, name) for name in names}
 
 
 class SpillWriter:

@@ -18,11 +18,11 @@ from typing import Any
 
 from thumbwheel.core.errors import DataError, InputError
 from thumbwheel.core.plugins import nearest
-from thumbwheel.datasets import pii
 from thumbwheel.datasets.minhash import near_pairs
 from thumbwheel.datasets.row_stats import ENOUGH, LONGER
 from thumbwheel.datasets.split import asked_text, dialogue_keys, turn_key
 from thumbwheel.datasets.types import SPLITS
+from thumbwheel.sdk.detectors import KEY, find
 
 OK, WARNING, ERROR, NONE = "ok", "warning", "error", "not applicable"
 SHOWN = 20
@@ -330,13 +330,14 @@ def _pii(sample: CheckedRows) -> Finding:
     counts: Counter[str] = Counter()
     row_ids = []
     for row in sample.rows:
-        kinds = {kind for kind, _ in pii.find_pii("\n".join((row.prompt, *row.answers)))}
+        text = "\n".join((row.prompt, *row.answers))
+        kinds = {kind for kind, _, _ in find(text)}
         counts.update(kinds)
         if kinds:
             row_ids.append(row.row_id)
     if not counts:
         return _finding("pii", OK, "none found (names and addresses are not looked for)")
-    verdict = ERROR if counts[pii.SECRET] else WARNING
+    verdict = ERROR if counts[KEY] else WARNING
     text = ", ".join(f"{kind} in {count} rows" for kind, count in counts.most_common())
     return _finding("pii", verdict, text, row_ids)
 

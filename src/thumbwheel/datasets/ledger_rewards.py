@@ -15,6 +15,7 @@ from typing import NamedTuple
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.types import REWARD
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.aggregate import ROUNDING, verdict_value
 from thumbwheel.rewards.component import components
@@ -27,21 +28,24 @@ SCALE = (0.0, 1.0)
 
 class Reward(NamedTuple):
     """The combined reward of a trace; `uses_feedback`: a component that reads the feedback about
-    the trace contributed to it."""
+    the trace contributed to it. `firm` is the reward without its weak components, as `next_turn`,
+    and None where it has no others."""
 
     value: float
     uses_feedback: bool
+    firm: float | None
 
 
-def ledger_values(ws: Workspace, agent: str, as_of: datetime | None = None) -> dict[str, Reward]:
+def ledger_values(ws: Workspace, agent: Agent, as_of: datetime | None = None) -> dict[str, Reward]:
     """Trace id -> its combined reward, from 0 to 1; raises DataError if there is none, or one out
     of range."""
-    config = ledger.settings(ws, agent)
-    parts = components(ws, agent, config)
+    config = ledger.settings(ws, agent.slug)
+    parts = components(ws, agent.slug, config)
     weights = {name: part.weight for name, part in config.parts().items()}
     feedback_parts = [
         part.name for part in parts if "feedback" in part.function.reads and weights[part.name]
     ]
+    weak_parts = {part.name for part in parts if part.function.weak}
     rewards: dict[str, Reward] = {}
     with ws.db.read() as connection:
         for combined in ledger.rewards(connection, agent, config, parts, as_of):
@@ -49,12 +53,18 @@ def ledger_values(ws: Workspace, agent: str, as_of: datetime | None = None) -> d
                 continue
             scores = [combined.scores.get(name) for name in feedback_parts]
             uses_feedback = any(score and score.status is Status.OK for score in scores)
-            rewards[combined.target_id] = Reward(combined.value, uses_feedback)
+            firm: float | None = combined.value
+            if weak_parts & combined.scores.keys():
+                firm_scores = {
+                    name: score for name, score in combined.scores.items() if name not in weak_parts
+                }
+                firm = config.combine(firm_scores)
+            rewards[combined.target_id] = Reward(combined.value, uses_feedback, firm)
     if not rewards:
         raise DataError(
-            f"rewards of {agent!r}",
+            f"rewards of {agent.slug!r}",
             "the ledger has none",
-            f"Judge its answers first: thumbwheel reward run --agent {agent}",
+            f"Judge its answers first: thumbwheel reward run --agent {agent.slug}",
         )
     out_of_range = sum(not 0 <= reward.value <= 1 for reward in rewards.values())
     if out_of_range:
@@ -65,19 +75,19 @@ def ledger_values(ws: Workspace, agent: str, as_of: datetime | None = None) -> d
                 "{preset: default} in the settings, then reward run"
             )
         raise DataError(
-            f"rewards of {agent!r}",
+            f"rewards of {agent.slug!r}",
             f"{out_of_range} lie outside of 0..1, so that they are no values of answers",
             fix,
         )
     return rewards
 
 
-def ledger_warnings(ws: Workspace, agent: str, as_of: datetime | None = None) -> list[str]:
+def ledger_warnings(ws: Workspace, agent: Agent, as_of: datetime | None = None) -> list[str]:
     """Warnings about these rewards: components with a weight that have never judged anything."""
-    config = ledger.settings(ws, agent)
+    config = ledger.settings(ws, agent.slug)
     with ws.db.read() as connection:
-        names = ledger.not_run(connection, agent, config, components(ws, agent, config), as_of)
-    return [ledger.not_run_warning(agent, names)] if names else []
+        names = ledger.not_run(connection, agent, config, components(ws, agent.slug, config), as_of)
+    return [ledger.not_run_warning(agent.slug, names)] if names else []
 
 
 def with_reward(
@@ -88,7 +98,8 @@ def with_reward(
     If people judged, their verdict is the label. The reward stays the number if it agrees with the
     verdict; otherwise the people's own number replaces it, or their verdict as a number. A
     correction stays as it is. A reward alone is automatic, unless a component of it read feedback
-    of a person.
+    of a person. What is weak counts in a reward alone, and makes it automatic: it stands beside no
+    person's word, and the gate takes nothing that is automatic.
     """
     if feedback is None and reward is None:
         return None
@@ -97,7 +108,8 @@ def with_reward(
         return judgement._replace(value=_number(judgement, reward))
     if reward is None:
         return judgement._replace(good=None, strength=None, kind=None, conflict=False, value=None)
-    from_people = reward.uses_feedback and feedback is not None and _by_people(feedback)
+    is_firm = reward.firm == reward.value
+    from_people = is_firm and reward.uses_feedback and _by_people(judgement)
     good = None
     if reward.value >= config.good_from - ROUNDING:
         good = True
@@ -114,8 +126,8 @@ def with_reward(
 
 
 def _number(judgement: Judgement, reward: Reward | None) -> Value | None:
-    if reward is not None and judgement.good is not None:
-        combined = Value(reward.value, SCALE, REWARD, judgement.feedback_ids)
+    if reward is not None and reward.firm is not None and judgement.good is not None:
+        combined = Value(reward.firm, SCALE, REWARD, judgement.feedback_ids)
         if combined.sides_with(judgement.good):
             return combined
     if judgement.value and not judgement.value.automatic:

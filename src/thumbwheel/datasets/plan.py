@@ -18,7 +18,6 @@ import sqlalchemy as sa
 
 from thumbwheel.capture.detect import Options, detect
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.core import ids
 from thumbwheel.core.config import Home
 from thumbwheel.datasets import store
 from thumbwheel.datasets.dataplan import DataPlan, MethodPlan, Power, ShapePlan
@@ -41,6 +40,7 @@ from thumbwheel.datasets.types import (
     Tally,
 )
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards.checker import refusal
 from thumbwheel.rewards.label import dominant_rater, signals, target_counts
@@ -59,23 +59,22 @@ def data_plan(
     raises NotFound for an unknown agent."""
     from thumbwheel.stats.power import expected_detectable
 
-    require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     config = config or DatasetConfig()
-    agent_id = ids.derived("agt", agent)
     tally, stats = Tally(), {name: RowStats() for name in SHAPES.names()}
 
     # Count the rows of every shape, and what else the agent has.
-    values = ledger_values(ws, agent) if config.reward == "ledger" else None
+    values = ledger_values(ws, learner) if config.reward == "ledger" else None
     with ws.db.read() as connection:
         scope = config.scope()
-        assignment = assign_splits(connection, agent_id, config, scope, unjudged=True)
-        _count(connection, agent, assignment, tally, stats, values)
-        loudest = dominant_rater(connection, agent, scope=scope)
-        marks = store.marked(connection, agent_id)
-        cases = store.case_inputs(connection, agent_id)
-        traces = store.trace_count(connection, agent_id)
-        feedback_signals = signals(connection, agent, config=config.label)
-        targets = target_counts(connection, agent)
+        assignment = assign_splits(connection, learner.id, config, scope, unjudged=True)
+        _count(connection, learner, assignment, tally, stats, values)
+        loudest = dominant_rater(connection, learner, scope=scope)
+        marks = store.marked(connection, learner.id)
+        cases = store.case_inputs(connection, learner.id)
+        traces = store.trace_count(connection, learner.id)
+        feedback_signals = signals(connection, learner, config=config.label)
+        targets = target_counts(connection, learner)
 
     # Judge the methods by the counts.
     labels = {
@@ -129,7 +128,7 @@ def data_plan(
         why=why,
         loudest=loudest,
         marks=marks,
-        warnings=ledger_warnings(ws, agent) if config.reward == "ledger" else [],
+        warnings=ledger_warnings(ws, learner) if config.reward == "ledger" else [],
     )
 
 
@@ -168,7 +167,7 @@ def plan_file(
 
 def _count(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     assignment: SplitAssignment,
     tally: Tally,
     stats: Mapping[str, RowStats],

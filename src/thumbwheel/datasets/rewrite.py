@@ -75,6 +75,18 @@ def affected_rows(ws: Workspace, dataset: Dataset, sources: Collection[str]) -> 
     return affected
 
 
+def source_ids(ws: Workspace, dataset: Dataset) -> set[str]:
+    """The ids (feedback, traces, subjects, cases, sessions) that the rows of `dataset` name. Raises
+    StorageError for a file that is missing or damaged."""
+    names: set[str] = set()
+    for split in SPLITS:
+        for row in _id_columns(_path(ws, dataset, split)):
+            for column in LISTS:
+                names.update(row.get(column) or ())
+            names.update(row[column] for column in SINGLE if row.get(column))
+    return names
+
+
 def is_affected(row: dict[str, Any], sources: frozenset[str]) -> bool:
     """Whether a raw row is based on one of `sources`."""
     if any(row.get(column) in sources for column in SINGLE):

@@ -37,6 +37,7 @@ from thumbwheel.datasets.split import asked_text, dialogue_keys, split_of, turn_
 from thumbwheel.datasets.store import GOLD, AskedTrace
 from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, SPLITS, DatasetConfig, Message, Tally
 from thumbwheel.db.batches import VARIABLES
+from thumbwheel.db.message_chains import conversations
 from thumbwheel.rewards.types import Scope
 
 if TYPE_CHECKING:
@@ -112,7 +113,6 @@ class SplitAssignment:
         self._texts: list[str] = []
         self._assignments: dict[int, int] = {}
         self._claim_cases(connection, agent_id)
-        store.list_judged(connection, agent_id, scope)
         edited: dict[str, list[str]] = defaultdict(list)
         for trace_id, text in store.edits(connection, agent_id):
             edited[trace_id].append(text)
@@ -160,7 +160,7 @@ class SplitAssignment:
 
     def _claim_cases(self, connection: sa.Connection, agent_id: str) -> None:
         cases = store.case_inputs(connection, agent_id)
-        chains = store.prompts(connection, {case.prompt_id for case in cases})
+        chains = conversations(connection, {case.prompt_id for case in cases})
         for case in cases:
             if prompt := chains.get(case.prompt_id):
                 key = self._claim(prompt, JUDGED_FLAG | (GOLD_FLAG if case.basis == GOLD else 0))

@@ -16,6 +16,7 @@ from thumbwheel.core.errors import NotFound
 from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS, Dataset
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards.ledger import settings, traces_with_new_feedback, traces_with_new_rewards
 
 
@@ -37,10 +38,11 @@ def stale(ws: Workspace, dataset: Dataset) -> Stale | None:
     if reward not in (None, settings(ws, dataset.agent).fingerprint()):
         return Stale(total, total)
     since = datetime.fromisoformat(confirmed) if confirmed else dataset.recorded_at
-    changed = traces_with_new_feedback(ws, dataset.agent, since)
+    agent = Agent.named(dataset.agent)
+    changed = traces_with_new_feedback(ws, agent, since)
     if reward:
         try:
-            changed |= traces_with_new_rewards(ws, dataset.agent, since)
+            changed |= traces_with_new_rewards(ws, agent, since)
         except NotFound:  # a model or classifier of the reward is gone
             return Stale(total, total)
     if not changed:

@@ -4,7 +4,7 @@ datasets."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from thumbwheel.datasets.types import EXCLUDED, HELD_OUT, Case, Dataset, Message
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
+from thumbwheel.db.message_chains import Links, add_ancestors, chain
 from thumbwheel.db.schema import (
     agents,
     cases,
@@ -31,24 +32,11 @@ from thumbwheel.db.schema import (
 from thumbwheel.rewards.cases import offered_tools
 from thumbwheel.rewards.types import Scope
 
-Links = dict[str, tuple[str | None, Message]]
-"""Message id -> (the id of the one before it, the message)."""
 GOLD = "gold"
 AUTOMATIC = ("checker", "model")
 """Kinds of raters that are not persons."""
 CALLS = ("llm", "tool")
 """Kinds of steps that are calls of a model or a tool."""
-JUDGED = sa.Table(
-    "judged",
-    sa.MetaData(),
-    sa.Column("trace_rowid", sa.Integer),
-    sa.Column("input_id", sa.String),
-    prefixes=["TEMPORARY"],
-)
-"""The judged traces of a scope in the order of their prompts, so that each pass over them need not
-look them up again."""
-TRACE_ROWID: sa.ColumnElement[int] = sa.literal_column("traces.rowid", sa.Integer)
-JUDGED_ROWID: sa.ColumnElement[int] = sa.literal_column("judged.rowid", sa.Integer)
 CLUSTER_ID = sa.func.coalesce(traces.c.session_id, cases.c.input_id)
 
 
@@ -68,6 +56,8 @@ class TraceRow(NamedTuple):
     tools: list[dict[str, Any]] | None
     calls: int
     finish_reason: str | None
+    complete: bool | None
+    """Whether the output is the whole answer; None where nobody knows."""
     token_ids: list[int] | None
     logps: list[float] | None
     task: str | None
@@ -76,40 +66,21 @@ class TraceRow(NamedTuple):
     """What its owner marked it for, see `types.owner_mark`."""
 
 
-def list_judged(connection: sa.Connection, agent_id: str, scope: Scope | None = None) -> None:
-    """Write the agent's traces that feedback is about into the temporary table JUDGED, which the
-    other functions with `judged` in their names read.
-
-    The table ends with the transaction, so an existing one has the same state of the database.
-    """
-    exists = connection.exec_driver_sql(
-        "SELECT count(*) FROM temp.sqlite_master WHERE name = 'judged'"
-    ).scalar()
-    if exists and connection.info.get("judged") == (agent_id, scope):
-        return
-    connection.info["judged"] = (agent_id, scope)
-    connection.exec_driver_sql("DROP TABLE IF EXISTS temp.judged")
-    JUDGED.create(connection, checkfirst=False)
-    judged = sa.and_(_judged(agent_id, scope), *_range(traces.c.input_id, scope))
-    query = sa.select(TRACE_ROWID, traces.c.input_id).where(judged)
-    ordered = query.order_by(traces.c.input_id, traces.c.id)
-    connection.execute(JUDGED.insert().from_select(["trace_rowid", "input_id"], ordered))
-
-
-def judged_traces(connection: sa.Connection) -> Iterator[TraceRow]:
+def judged_traces(
+    connection: sa.Connection, agent_id: str, scope: Scope | None = None
+) -> Iterator[TraceRow]:
     """The traces that feedback is about, in the order of `rewards.label.judgements`."""
-    return _traces(connection, None)
+    return _traces(connection, _wanted(agent_id, scope, judged=True))
 
 
 def unjudged_traces(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None
 ) -> Iterator[TraceRow]:
     """Every other trace of the agent, in the same order."""
-    return _traces(connection, _others(agent_id, scope))
+    return _traces(connection, _wanted(agent_id, scope, judged=False))
 
 
-def _traces(connection: sa.Connection, others: sa.ColumnElement[bool] | None) -> Iterator[TraceRow]:
-    """The judged traces, or all `others`."""
+def _traces(connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterator[TraceRow]:
     all_steps = steps.alias("all_steps")
     of_trace = (
         sa.select(all_steps.c.position).where(all_steps.c.trace_id == traces.c.id).correlate(traces)
@@ -133,18 +104,19 @@ def _traces(connection: sa.Connection, others: sa.ColumnElement[bool] | None) ->
         traces.c.metadata,
         calls,
         steps.c.finish_reason,
+        steps.c.complete,
         steps.c.token_ids,
         steps.c.token_logprobs,
         cases.c.input_id,
         steps.c.input,
     ]
-    joined = _with_cases(others).outerjoin(
+    joined = _WITH_CASES.outerjoin(
         steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == last_model_step)
     )
-    query = _in_order(sa.select(*columns).select_from(joined), others)
+    query = sa.select(*columns).select_from(joined).where(wanted).order_by(*_BY_PROMPT)
     for row in streamed(connection, query):
         trace_id, prompt_id, cluster_id, subject_id, output, metadata, call_count, *step = row
-        finish_reason, token_ids, logps, case_prompt_id, step_input = step
+        finish_reason, complete, token_ids, logps, case_prompt_id, step_input = step
         yield TraceRow(
             trace_id,
             prompt_id,
@@ -154,6 +126,7 @@ def _traces(connection: sa.Connection, others: sa.ColumnElement[bool] | None) ->
             offered_tools(step_input, metadata) if step_input or metadata else None,
             call_count,
             finish_reason,
+            complete,
             token_ids,
             logps,
             case_prompt_id,
@@ -202,7 +175,7 @@ def asked_traces(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[AskedTrace]:
     """The judged traces, or all others, in the order of their prompts."""
-    others = None if judged else _others(agent_id, scope)
+    wanted = _wanted(agent_id, scope, judged)
     output_column = traces.c.output if judged else sa.null()
     columns = [
         traces.c.input_id,
@@ -213,7 +186,7 @@ def asked_traces(
         output_column,
         _marked(),
     ]
-    query = _in_order(sa.select(*columns).select_from(_with_cases(others)), others)
+    query = sa.select(*columns).select_from(_WITH_CASES).where(wanted).order_by(*_BY_PROMPT)
     for row in streamed(connection, query):
         prompt_id, trace_id, several, gold, case_prompt_id, output, metadata = row
         yield AskedTrace(
@@ -290,39 +263,22 @@ def edits(connection: sa.Connection, agent_id: str) -> Iterator[tuple[str, str]]
             yield trace_id, text
 
 
-def _with_cases(others: sa.ColumnElement[bool] | None) -> sa.Join:
-    """The judged traces, or all, with their cases."""
-    start: sa.FromClause = traces
-    if others is None:
-        start = JUDGED.join(traces, JUDGED.c.trace_rowid == TRACE_ROWID)
-    return start.outerjoin(cases, cases.c.id == traces.c.case_id)
-
-
-def _in_order(query: sa.Select[Any], others: sa.ColumnElement[bool] | None) -> sa.Select[Any]:
-    """`query` over the judged traces, or over `others`, in the order of their prompts."""
-    if others is None:
-        return query.order_by(JUDGED_ROWID)
-    return query.where(others).order_by(traces.c.input_id, traces.c.id)
-
-
 def judged_prompts(
     connection: sa.Connection, agent_id: str, scope: Scope | None = None, judged: bool = True
 ) -> Iterator[tuple[str, list[Message]]]:
     """(prompt id, its messages) for the judged traces or all others, each prompt once, in order of
     id; a chain with a missing message is left out."""
-    prompt_ids = sa.select(JUDGED.c.input_id)
-    if not judged:
-        prompt_ids = sa.select(traces.c.input_id).where(_others(agent_id, scope))
+    prompt_ids = sa.select(traces.c.input_id).where(_wanted(agent_id, scope, judged))
     query = sa.select(messages).where(messages.c.id.in_(prompt_ids)).order_by(messages.c.id)
     for batch in batches(streamed(connection, query)):
         links: Links = {}
         for message_id, parent_id, role, content in batch:
             links[message_id] = (parent_id, {"role": role, **content})
         batch_ids = list(links)
-        _add_ancestors(connection, links)
+        add_ancestors(connection, links)
         for prompt_id in batch_ids:
-            if chain := _chain(links, prompt_id):
-                yield prompt_id, chain
+            if prompt := chain(links, prompt_id):
+                yield prompt_id, prompt
 
 
 def cuts(connection: sa.Connection, agent_id: str, parts: int) -> list[str]:
@@ -372,57 +328,12 @@ def open_cases(
         yield Case(row.id, row.input_id, row.reference, row.checker, row.checker_config)
 
 
-def prompts(connection: sa.Connection, prompt_ids: Collection[str]) -> dict[str, list[Message]]:
-    """The chat messages of each prompt, oldest first; a chain with a missing message is left
-    out."""
-    links = _messages(connection, sorted(set(prompt_ids)))
-    _add_ancestors(connection, links)
-    chains = {prompt_id: _chain(links, prompt_id) for prompt_id in prompt_ids}
-    return {prompt_id: chain for prompt_id, chain in chains.items() if chain}
+_WITH_CASES = traces.outerjoin(cases, cases.c.id == traces.c.case_id)
+_BY_PROMPT = traces.c.input_id, traces.c.id
 
 
-def _add_ancestors(connection: sa.Connection, links: Links) -> None:
-    """Add the messages before those in `links`, one level of the chains at a time."""
-    level = links
-    while True:
-        parents = {parent_id for parent_id, _ in level.values() if parent_id is not None}
-        wanted = parents - links.keys()
-        if not wanted:
-            return
-        level = _messages(connection, sorted(wanted))
-        links |= level
-
-
-def _messages(connection: sa.Connection, wanted: Iterable[str]) -> Links:
-    links: Links = {}
-    for batch in batches(wanted):
-        query = sa.select(messages).where(messages.c.id.in_(batch))
-        for message_id, parent_id, role, content in connection.execute(query):
-            links[message_id] = (parent_id, {"role": role, **content})
-    return links
-
-
-def _chain(links: Links, last: str) -> list[Message]:
-    """The messages up to the one with id `last`, oldest first; [] if one is missing."""
-    chain: list[Message] = []
-    message_id: str | None = last
-    while message_id is not None:
-        if message_id not in links:
-            return []
-        message_id, message = links[message_id]
-        chain.append(message)
-    return chain[::-1]
-
-
-def _others(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
-    return sa.and_(
-        traces.c.agent_id == agent_id,
-        sa.not_(_judged(agent_id, scope)),
-        *_range(traces.c.input_id, scope),
-    )
-
-
-def _judged(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
+def _wanted(agent_id: str, scope: Scope | None, judged: bool) -> sa.ColumnElement[bool]:
+    """Condition: the agent's traces in a scope that feedback is about, or all others."""
     literal_one: sa.Select[Any] = sa.select(sa.literal_column("1"))
     is_judged: sa.ColumnElement[bool] = literal_one.where(
         feedback_targets.c.target_id == traces.c.id, feedback_targets.c.kind == "trace"
@@ -432,7 +343,11 @@ def _judged(agent_id: str, scope: Scope | None) -> sa.ColumnElement[bool]:
             rewards.c.target_id == traces.c.id, rewards.c.value.is_not(None)
         ).exists()
         is_judged = sa.or_(is_judged, is_rewarded)
-    return sa.and_(traces.c.agent_id == agent_id, is_judged)
+    return sa.and_(
+        traces.c.agent_id == agent_id,
+        is_judged if judged else sa.not_(is_judged),
+        *_range(traces.c.input_id, scope),
+    )
 
 
 def watermark(connection: sa.Connection, agent_id: str, as_of: datetime | None) -> dict[str, Any]:

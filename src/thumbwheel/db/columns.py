@@ -5,13 +5,10 @@ Times and JSON are decoded by hand because builds and ledgers read millions of t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from datetime import UTC, datetime
-from functools import lru_cache
+from datetime import datetime
 from typing import Any
 
-import pydantic_core
 from sqlalchemy import (
     JSON,
     Column,
@@ -19,13 +16,13 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     ForeignKey,
-    String,
-    Text,
     TypeDecorator,
     and_,
 )
+from sqlalchemy.types import TypeEngine
 
 from thumbwheel.core.ids import ABBREVIATED
+from thumbwheel.db import dialects
 
 NAMING = {
     "pk": "pk_%(table_name)s",
@@ -34,7 +31,15 @@ NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "ck": "ck_%(table_name)s_%(constraint_name)s",
 }
-Id = String(40)
+
+
+def text(length: int | None = None) -> TypeEngine[str]:
+    """The type of a text column. It sorts by code point; `length` says how long values are by rule,
+    and is enforced where they come in, not here."""
+    return dialects.text_type(length)
+
+
+Id = text(40)
 
 
 def refers(name: str, target: str, **options: Any) -> Column[Any]:
@@ -56,7 +61,7 @@ def by_agent() -> Column[Any]:
 
 def from_source() -> tuple[Column[Any], Column[Any]]:
     """The source that a row came from, and its name there."""
-    return Column("source", String(64), nullable=False), Column("external_id", Text, nullable=False)
+    return Column("source", text(64), nullable=False), Column("external_id", text(), nullable=False)
 
 
 class Utc(TypeDecorator[datetime]):
@@ -65,23 +70,21 @@ class Utc(TypeDecorator[datetime]):
     impl = DateTime
     cache_ok = True
 
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """The type of the database for instants."""
+        return dialect.type_descriptor(dialects.time_type(dialect))
+
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To UTC without an offset."""
+        """To UTC."""
         if value is not None and value.tzinfo is None:
             raise TypeError(f"naive datetime {value!r}")
-        return value.astimezone(UTC).replace(tzinfo=None) if value else None
+        return dialects.stored_time(value, dialect) if value else None
 
     def result_processor(
         self, dialect: Dialect, coltype: object
     ) -> Callable[[Any], datetime | None]:
-        """Back to an aware datetime, from the text that SQLite keeps."""
-        return _instant
-
-
-@lru_cache(maxsize=1024)
-def _instant(text: str | None) -> datetime | None:
-    # cached, because what is imported together has the same time
-    return datetime.fromisoformat(text + "+00:00") if text else None
+        """Back to an aware datetime, without SQLAlchemy's detours."""
+        return dialects.time_reader(dialect)
 
 
 class Json(TypeDecorator[Any]):
@@ -90,20 +93,6 @@ class Json(TypeDecorator[Any]):
     impl = JSON(none_as_null=True)
     cache_ok = True
 
-    def coerce_compared_value(self, op: Any, value: Any) -> Any:
-        """As JSON has it, so that `column["name"].as_string()` works."""
-        return self.impl_instance.coerce_compared_value(op, value)
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """Parse with pydantic's parser; SQLAlchemy's takes several times as long."""
-        return parsed
-
-
-def parsed(stored: Any) -> Any:
-    """The value of a JSON column. SQLite stores a lone number as a number, all else as text."""
-    if not isinstance(stored, str):
-        return stored
-    try:
-        return pydantic_core.from_json(stored)
-    except ValueError:  # half a surrogate pair, which JSON can write and UTF-8 cannot
-        return json.loads(stored)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """Parsed with pydantic's parser; SQLAlchemy's takes several times as long."""
+        return dialects.json_reader(dialect)

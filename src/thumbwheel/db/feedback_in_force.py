@@ -12,7 +12,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.db.schema import feedback, feedback_targets
+from thumbwheel.db.schema import (
+    feedback,
+    feedback_targets,
+    quarantined_feedback,
+    quarantines,
+)
 
 OWNER = "cli"
 """The source of what the owner typed. No file may claim it."""
@@ -20,6 +25,8 @@ UNNAMED = "unnamed:"
 """Prefix of the speaker of feedback that names no rater."""
 BY_CONTENT = "sha256:"
 """Prefix of the name of a trace whose source gave it none (`Record.identified` of capture)."""
+RELEASED = "released"
+"""State of a quarantine whose feedback counts again."""
 STATED_AT = sa.func.coalesce(
     feedback.c.occurred_at, feedback.c.recorded_at, type_=feedback.c.recorded_at.type
 )
@@ -45,22 +52,24 @@ def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElemen
 
 
 def superseded_and_retracted(
-    agent_id: str, as_of: datetime | None = None
+    agent_id: str, as_of: datetime | None = None, among: sa.Select[Any] | None = None
 ) -> tuple[sa.Select[Any], sa.Select[Any]]:
     """Two queries for ids of feedback: those superseded, and those retracted, by something recorded
-    by `as_of` (default: now)."""
+    by `as_of` (default: now). `among` are the ids that are asked about (default: all)."""
     later, earlier = feedback.alias("later"), feedback.alias("earlier")
     by_owner = later.c.source == OWNER
     by_rater = sa.and_(
         later.c.source == earlier.c.source,
         later.c.rater_id.is_not_distinct_from(earlier.c.rater_id),
     )
-    conditions: list[sa.ColumnElement[bool]] = [
-        later.c.agent_id == agent_id,
-        sa.or_(by_owner, by_rater),
-    ]
+    of_agent = later.c.agent_id == agent_id
+    if among is not None:
+        of_agent = later.c.agent_id.concat("") == agent_id  # as in `newest_words`
+    conditions: list[sa.ColumnElement[bool]] = [of_agent, sa.or_(by_owner, by_rater)]
     if as_of is not None:
         conditions.append(later.c.recorded_at <= as_of)
+    if among is not None:
+        conditions.append(earlier.c.id.in_(among))
 
     def named_in(column: sa.ColumnElement[Any]) -> sa.Select[Any]:
         return sa.select(earlier.c.id).join(later, column == earlier.c.id).where(*conditions)
@@ -68,25 +77,49 @@ def superseded_and_retracted(
     return named_in(later.c.supersedes), named_in(later.c.retracts)
 
 
-def in_force(agent_id: str, as_of: datetime | None = None) -> sa.ColumnElement[bool]:
-    """Condition on feedback of the agent: recorded by `as_of`, and not superseded or retracted by
-    anything recorded by then.
+def in_force(
+    agent_id: str, as_of: datetime | None = None, among: sa.Select[Any] | None = None
+) -> sa.ColumnElement[bool]:
+    """Condition on feedback of the agent: recorded by `as_of`, not held in a quarantine at that
+    time, and not superseded or retracted by anything recorded by then.
 
     Superseded feedback stays out even if its successor is retracted: a rater who takes back their
     last statement has said nothing.
     """
     conditions: list[sa.ColumnElement[bool]] = [
         feedback.c.retracts.is_(None),
-        *(feedback.c.id.not_in(query) for query in superseded_and_retracted(agent_id, as_of)),
+        feedback.c.id.not_in(held(agent_id, as_of)),
+        *(
+            feedback.c.id.not_in(query)
+            for query in superseded_and_retracted(agent_id, as_of, among)
+        ),
     ]
     if as_of is not None:
         conditions.append(feedback.c.recorded_at <= as_of)
     return sa.and_(*conditions)
 
 
-def newest_words(agent_id: str, as_of: datetime | None = None) -> sa.Select[Any]:
+def held(agent_id: str, as_of: datetime | None = None) -> sa.Select[Any]:
+    """A query for the ids of feedback that a quarantine holds at `as_of`, or that was discarded."""
+    conditions = [quarantines.c.agent_id == agent_id]
+    if as_of is None:
+        conditions.append(quarantines.c.state != RELEASED)
+    else:
+        conditions.append(quarantines.c.recorded_at <= as_of)
+        still = sa.or_(quarantines.c.decided_at.is_(None), quarantines.c.decided_at > as_of)
+        conditions.append(sa.or_(quarantines.c.state != RELEASED, still))
+    return (
+        sa.select(quarantined_feedback.c.feedback_id)
+        .join(quarantines, quarantines.c.id == quarantined_feedback.c.quarantine_id)
+        .where(*conditions)
+    )
+
+
+def newest_words(
+    agent_id: str, as_of: datetime | None = None, among: sa.Select[Any] | None = None
+) -> sa.Select[Any]:
     """A query for the ids of feedback in force: of each speaker the newest of a kind and name about
-    the same target.
+    the same target. `among`, a query for ids, limits the work to all feedback about some targets.
 
     All preferences and comments of a speaker count: each is about something else.
     """
@@ -103,10 +136,16 @@ def newest_words(agent_id: str, as_of: datetime | None = None) -> sa.Select[Any]
     ]
     rank = sa.func.rank().over(partition_by=slot, order_by=STATED_AT.desc()).label("rank")
     aimed = sa.and_(target.feedback_id == feedback.c.id, target.position == 0)
-    ranked = (
+    statements = (
         sa.select(feedback.c.id, rank)
         .select_from(feedback.outerjoin(feedback_targets, aimed))
-        .where(feedback.c.agent_id == agent_id, in_force(agent_id, as_of))
-        .subquery()
+        .where(in_force(agent_id, as_of, among))
     )
+    if among is None:
+        statements = statements.where(feedback.c.agent_id == agent_id)
+    else:
+        # as an expression, which has no index: SQLite would go through all of the agent's otherwise
+        of_agent = feedback.c.agent_id.concat("") == agent_id
+        statements = statements.where(of_agent, feedback.c.id.in_(among))
+    ranked = statements.subquery()
     return sa.select(ranked.c.id).where(ranked.c.rank == 1)

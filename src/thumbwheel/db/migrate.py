@@ -7,17 +7,19 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from thumbwheel.core.errors import StorageError
+from thumbwheel.db.dialects import Backend
 from thumbwheel.db.engine import Database, writing
 
-HEAD = "0001"
+HEAD = "0007"
 """The newest revision; a test compares it with the migrations folder."""
 
 FOLDER = Path(__file__).parent / "migrations"
 
 
-def upgrade(path: Path, lock: Path) -> None:
-    """Create or migrate the database at `path`; cheap if it is at HEAD already."""
-    if path.exists() and _revision(path, lock) == HEAD:
+def upgrade(backend: Backend) -> None:
+    """Create or migrate the database; cheap if it is at HEAD already. Of two processes that do so
+    at once the second waits for the first."""
+    if backend.exists and revision_of(backend) == HEAD:
         return
     from alembic import command
     from alembic.config import Config
@@ -25,20 +27,21 @@ def upgrade(path: Path, lock: Path) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(FOLDER))
-    with writing(path, lock) as engine, engine.begin() as connection:
+    with writing(backend) as engine, engine.begin() as connection:
         config.attributes["connection"] = connection
         try:
             command.upgrade(config, "head")
         except CommandError as error:
             raise StorageError(
-                f"database {str(path)!r}",
+                backend.name,
                 f"it is not of a version that this program knows ({error})",
                 "Upgrade thumbwheel, or name another home",
             ) from None
 
 
-def _revision(path: Path, lock: Path) -> str | None:
-    database = Database(path, lock)
+def revision_of(backend: Backend) -> str | None:
+    """The revision of the schema; None for a database without tables of ours."""
+    database = Database(backend)
     try:
         with database.read() as connection:
             if not sa.inspect(connection).has_table("alembic_version"):

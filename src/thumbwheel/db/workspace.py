@@ -8,8 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from thumbwheel.core.config import C, Home, Sources
+from thumbwheel.db.dialects import backend_of
 from thumbwheel.db.engine import Database
 from thumbwheel.db.migrate import upgrade
+from thumbwheel.db.ownership import claim
 
 CaseRule = Callable[[str | None, Mapping[str, Any] | None, Any], str | None]
 """Why a case with this checker, these settings and this reference is refused; None if it is not."""
@@ -35,10 +37,21 @@ class Workspace:
     def open(
         cls, home: Home, sources: Sources | None = None, case_rule: CaseRule = any_case
     ) -> Workspace:
-        """Open `home`; creates missing folders and the database."""
+        """Open `home`; creates missing folders and the database.
+
+        Raises ConfigError where the database that THUMBWHEEL_DATABASE names is not that of `home`.
+        """
         home.prepare()
-        upgrade(home.database, home.lock)
-        return cls(home, Database(home.database, home.lock), sources or Sources.read(), case_rule)
+        sources = sources or Sources.read()
+        backend = backend_of(home, sources.environment)
+        upgrade(backend)
+        database = Database(backend)
+        try:
+            claim(home, database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(home, database, sources, case_rule)
 
     def settings(self, cls: type[C], section: str, options: Mapping[str, Any] | None = None) -> C:
         """The settings of `section` from file, environment and `options`."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from thumbwheel.core import present
+
 if TYPE_CHECKING:
+    from thumbwheel.demo.online import OnlineResult
     from thumbwheel.demo.run import DemoResult
     from thumbwheel.demo.ship import Shown
 
@@ -32,6 +36,13 @@ def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the result to this file.")
     ] = None,
+    online: Annotated[
+        bool,
+        typer.Option(
+            "--online",
+            help="With a real server: live traffic promotes a version and throws a forged one out.",
+        ),
+    ] = False,
     emit: Annotated[
         Path | None,
         typer.Option(help="Only write the world's plain files (and the base) into this folder."),
@@ -43,12 +54,14 @@ def demo(
     Import, plan, build, train, choose, evaluate, gate, export, deploy, roll back, report; about
     four minutes on two cores, no network. Exit code 0 only if the gate approved. Try the controls:
     thumbwheel demo --flip
-    """
-    import json
-    from dataclasses import asdict
 
-    from thumbwheel.core import log
+    With --online the wheel turns by itself, in about ten minutes: a server is started, the person
+    uses it, the loop trains, and an experiment on live traffic decides, twice. The second candidate
+    learned from forged feedback. Exit code 0 only if the first one was promoted and the second one
+    thrown out. Ctrl-C stops it; the same command goes on where it was.
+    """
     from thumbwheel.core.errors import InputError, MissingExtra
+    from thumbwheel.core.files import write_output
     from thumbwheel.demo.emit import EmitOptions
     from thumbwheel.demo.run import run, write_world
 
@@ -59,10 +72,18 @@ def demo(
             "Name a file in a folder that exists",
         )
     options = EmitOptions(seed=seed, ratings=ratings, noise=noise, flip=flip, shuffle=shuffle)
+    if online and (flip or shuffle or emit is not None):
+        raise InputError(
+            "--online with --flip, --shuffle or --emit",
+            "those are about the demo of one turn",
+            "Leave one of them out",
+        )
     try:
+        if online:
+            raise typer.Exit(_demo_online(home.expanduser().resolve(), seed, noise, json_file))
         if emit is not None:
             files = write_world(emit, options)
-            log.say("\n".join(str(path) for path in files))
+            present.show(present.Note(str(path)) for path in files)
             return
         outcome = run(home.expanduser().resolve(), options)
     except ModuleNotFoundError as error:
@@ -70,17 +91,48 @@ def demo(
         if package in ("torch", "transformers", "peft", "tokenizers"):
             raise MissingExtra.of("the demo", str(error.name), "train") from None
         raise
-    present(outcome)
+    present.show(outcome_page(outcome))
     if json_file is not None:
-        json_file.write_text(json.dumps(asdict(outcome), indent=1))
+        write_output("--json", json_file, present.json_text(outcome))
     raise typer.Exit(0 if outcome.decision == "approved" else 1)
 
 
-def present(outcome: DemoResult) -> None:
+def _demo_online(home: Path, seed: int, noise: float, json_file: Path | None) -> int:
+    """The exit code."""
+    from thumbwheel.core.files import write_output
+    from thumbwheel.demo.online import OnlineOptions, run_online, show_home
+
+    result = run_online(home, OnlineOptions(seed=seed, noise=noise))
+    show_home(result)
+    present.show(online_page(result))
+    if json_file is not None:
+        write_output("--json", json_file, present.json_text(result))
+    return 0 if result.ended_as_said else 1
+
+
+def online_page(result: OnlineResult) -> Iterator[present.Part]:
+    """The closing table: what was promoted, what was thrown out, and the simulator's truth."""
+    rows: list[tuple[str, object]] = []
+    for trial in result.trials:
+        exposed = ", ".join(f"{arm} {count}" for arm, count in trial.exposed.items())
+        replayed = "its verdict, computed again, is the same" if trial.is_replayed else "no verdict"
+        name = " against ".join(trial.arms)
+        rows.append((name, f"{trial.state} after {exposed} conversations; {replayed}"))
+    rows.append(("live", f"{result.live}, approved on {result.basis or 'nothing: it is the base'}"))
+    for stage, shares in result.right.items():
+        right = ", ".join(f"{version} {share:.0%}" for version, share in shares.items())
+        rows.append((f"right answers, {stage}", right))
+    rows += [("why", reason) for reason in result.reasons]
+    rows.append(("time", f"{result.seconds:.0f} s"))
+    yield present.Table("The wheel turned by itself", ("", ""), rows)
+    yield present.Note("Next, try:")
+    yield present.Note(f"  thumbwheel --home {result.home} serve")
+    yield present.Note(f"  thumbwheel --home {result.home} models list --agent filer")
+
+
+def outcome_page(outcome: DemoResult) -> Iterator[present.Part]:
     """The closing table: before, after, interval, decision, the simulator's truth, where the report
     lies, what to try next."""
-    from thumbwheel.core import log
-
     rows: list[tuple[str, object]] = []
     if outcome.before is not None and outcome.after is not None and outcome.gain is not None:
         low, high = 100 * (outcome.gain_low or 0), 100 * (outcome.gain_high or 0)
@@ -99,22 +151,20 @@ def present(outcome: DemoResult) -> None:
     if outcome.served:
         rows.append(("the same in llama-server", outcome.served))
     rows.append(("time", f"{outcome.seconds:.0f} s, {outcome.cpu_seconds:.0f} CPU-seconds"))
-    log.table("One turn of the wheel", ("", ""), rows)
+    yield present.Table("One turn of the wheel", ("", ""), rows)
 
     program = f"thumbwheel --home {outcome.home}"
-    log.say("Next, try:")
-    log.say(f"  {program} models lineage {outcome.version or 'v0'} --agent filer")
-    log.say(f"  {program} dataset plan --agent filer")
+    yield present.Note("Next, try:")
+    yield present.Note(f"  {program} models lineage {outcome.version or 'v0'} --agent filer")
+    yield present.Note(f"  {program} dataset plan --agent filer")
     if outcome.deployment:
-        log.say(f"  {program} deployments --agent filer --restart")
-    log.say("  thumbwheel demo --flip    # must be rejected")
+        yield present.Note(f"  {program} deployments --agent filer --restart")
+    yield present.Note("  thumbwheel demo --flip    # must be rejected")
 
 
 def answers(shown: Shown) -> list[tuple[str, object]]:
     """What a client of the agent saw before and after the deployment, and after the rollback."""
-    mail = " ".join(shown.message.split())
-    if len(mail) > 100:
-        mail = f"{mail[:97]}..."
+    mail = present.shortened(" ".join(shown.message.split()), 100)
     return [
         ("a message", mail),
         ("answered before", shown.before),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,7 +81,7 @@ def write_world(directory: Path, options: EmitOptions) -> Emitted:
             ensure_base(base_cache(), progress=progress)
         with log.progress("the app answers the person's mail", None):
             files = emit(directory, options, base_cache())
-    _copy(files.base, directory / "base")
+    copy_folder(files.base, directory / "base")
     return files._replace(base=directory / "base")
 
 
@@ -89,7 +89,7 @@ def run(home: Path, options: EmitOptions) -> DemoResult:
     """Turn the wheel once in `home`, which starts afresh; raises Conflict for a folder that is
     something else."""
     start, cpu_start = time.monotonic(), _cpu_seconds()
-    _clear_home(home, options)
+    clear_home(home, asdict(options))
     outcome = DemoResult(home=str(home))
     with Workspace.open(Home.at(home), Sources({}, "the demo's defaults", {})) as ws:
         log.say(f"home: {ws.home.path}")
@@ -107,6 +107,7 @@ def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
     as it goes."""
     from thumbwheel.loop.cycle import run_cycle
     from thumbwheel.loop.cycle_types import CycleConfig
+    from thumbwheel.models.versions import require_agent
 
     with log.step("import"):
         import_world(ws, world)
@@ -117,7 +118,7 @@ def turn(ws: Workspace, world: Emitted, outcome: DemoResult) -> None:
         export_to=home / "model",
         report_to=home / "report.html",
     )
-    cycle = run_cycle(ws, AGENT, config)
+    cycle = run_cycle(ws, require_agent(ws, AGENT), config)
     outcome.plan = cycle.plan
     outcome.method, outcome.version, outcome.reasons = cycle.method, cycle.version, cycle.reasons
     if cycle.evaluation is not None:
@@ -139,17 +140,17 @@ def show(ws: Workspace, cycle: CycleReport, outcome: DemoResult) -> None:
 
     assert cycle.evaluation is not None  # noqa: S101 - what was approved was evaluated
     assert cycle.report is not None  # noqa: S101
-    version = str(cycle.version)
+    version = versions.version(ws, AGENT, str(cycle.version))
+    base = versions.by_id(ws, cycle.evaluation.against_id)
     changed = cycle.evaluation.examples
     with log.step("deploy it beside the base, ask both, roll back, go forward again"):
-        outcome.deployment = show_deployment(ws, AGENT, cycle.evaluation.against, version, changed)
+        outcome.deployment = show_deployment(ws, base, version, changed)
     with log.step("a GGUF file for llama.cpp and Ollama"):
-        outcome.gguf = write_gguf(ws, AGENT, version, ws.home.path / "gguf")
+        outcome.gguf = write_gguf(ws, version, ws.home.path / "gguf")
         log.say(f"  {outcome.gguf}")
         if "mean KL" in outcome.gguf:  # a file was written and compared with the trained model
-            outcome.served = show_llama_server(ws, AGENT, version, changed[0].prompt)
-    model_version = versions.version(ws, AGENT, version)
-    report(ws, model_version, cycle.report, cycle.report.with_suffix(".json"))
+            outcome.served = show_llama_server(ws, version, changed[0].prompt)
+    report(ws, version, cycle.report, cycle.report.with_suffix(".json"))
 
 
 def import_world(ws: Workspace, world: Emitted) -> None:
@@ -183,7 +184,9 @@ def _require_folder(path: Path, option: str) -> None:
         raise InputError(f"{option} {str(path)!r}", "it is a file", "Name a new folder")
 
 
-def _clear_home(home: Path, options: EmitOptions) -> None:
+def clear_home(home: Path, options: Mapping[str, Any]) -> None:
+    """An empty home that is marked as made by the demo with these options; raises Conflict for a
+    folder that is something else."""
     import shutil
 
     _require_folder(home, "--home")
@@ -198,10 +201,11 @@ def _clear_home(home: Path, options: EmitOptions) -> None:
             processes.stop(record.parent)
         shutil.rmtree(home)
     home.mkdir(parents=True, exist_ok=True)
-    (home / MARK).write_text(json.dumps(asdict(options)))
+    (home / MARK).write_text(json.dumps(dict(options)))
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder; what is at `target` goes."""
     import shutil
 
     shutil.rmtree(target, ignore_errors=True)

@@ -17,6 +17,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.demo.world import SYSTEM
 from thumbwheel.deploy.types import Deployment
 from thumbwheel.evaluation.types import ChangedAnswer
+from thumbwheel.models.types import Agent, ModelVersion
 
 TARGET, QUANT = "embedded", "Q8_0"
 NEEDED = ("converter", "library", "bindings")
@@ -38,43 +39,46 @@ class Shown:
 
 
 def show_deployment(
-    ws: Workspace, agent: str, base: str, version: str, changed: Sequence[ChangedAnswer]
+    ws: Workspace, base: ModelVersion, version: ModelVersion, changed: Sequence[ChangedAnswer]
 ) -> Shown:
     """Deploy the base, then `version`, ask both about a message that they file differently, roll
     back, ask again, go forward."""
-    from thumbwheel.deploy import switch
+    from thumbwheel.deploy.deploy import deploy
+    from thumbwheel.deploy.running import stop
+    from thumbwheel.deploy.switch import promote, rollback
 
+    agent = Agent.named(version.agent)
     message = changed[0].prompt
     try:
-        switch.deploy(ws, agent, base, TARGET)
+        deploy(ws, base, TARGET)
         before = answer(ws, agent, message)
-        deployed = switch.deploy(ws, agent, version, TARGET)
+        deployed = deploy(ws, version, TARGET)
         log.say(f"  canary {deployed.canary.verdict}: {deployed.canary.summary()}")
         after = answer(ws, agent, message)
         start = time.monotonic()
-        switch.rollback(ws, agent)
+        rollback(ws, agent)
         rolled_back = answer(ws, agent, message)
         seconds = time.monotonic() - start
-        switch.promote(ws, agent, version)
+        promote(ws, version)
         url = deployed.deployment.endpoint.url if deployed.deployment.endpoint else ""
     finally:
-        switch.stop(ws, agent)
+        stop(ws, agent)
     return Shown(url, message, before, after, rolled_back, seconds)
 
 
-def answer(ws: Workspace, agent: str, message: str) -> str:
+def answer(ws: Workspace, agent: Agent, message: str) -> str:
     """What a client of the agent gets for `message` now, whichever version is live."""
-    from thumbwheel.deploy import switch
+    from thumbwheel.deploy.routing import resolve
 
-    return ask(switch.resolve(ws, agent), message)
+    return ask(resolve(ws, agent.slug), message)
 
 
 def ask(deployment: Deployment, message: str) -> str:
-    from thumbwheel.deploy import switch
+    from thumbwheel.deploy.routing import require_endpoint, secret
     from thumbwheel.llm.client import Client
 
-    endpoint = switch.require_endpoint(deployment)
-    client = Client(endpoint.url, endpoint.model, api_key=switch.secret(deployment))
+    endpoint = require_endpoint(deployment)
+    client = Client(endpoint.url, endpoint.model, api_key=secret(deployment))
     try:
         chat = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": message}]
         reply = client.post(
@@ -86,7 +90,7 @@ def ask(deployment: Deployment, message: str) -> str:
     return str(reply["choices"][0]["message"]["content"])
 
 
-def write_gguf(ws: Workspace, agent: str, version: str, folder: Path) -> str:
+def write_gguf(ws: Workspace, version: ModelVersion, folder: Path) -> str:
     """Write `version` for llama.cpp where its tools are found, and say how it compares; otherwise
     what is missing."""
     from thumbwheel.core.errors import ThumbwheelError
@@ -96,12 +100,12 @@ def write_gguf(ws: Workspace, agent: str, version: str, folder: Path) -> str:
     missing = [name for name in NEEDED if tools.find(name) is None]
     if missing:
         command = (
-            f"thumbwheel tools install, then: thumbwheel export {version} --agent {agent} --format "
-            f"gguf --quant {QUANT}"
+            f"thumbwheel tools install, then: thumbwheel export {version.name} --agent "
+            f"{version.agent} --format gguf --quant {QUANT}"
         )
         return f"none, for llama.cpp's tools are not here ({', '.join(missing)}): {command}"
     try:
-        exported = export(ws, agent, version, "gguf", folder, QUANT)
+        exported = export(ws, version, "gguf", folder, QUANT)
     except ThumbwheelError as error:
         return f"none: {error}"
     parity = exported.parity
@@ -111,19 +115,20 @@ def write_gguf(ws: Workspace, agent: str, version: str, folder: Path) -> str:
     )
 
 
-def show_llama_server(ws: Workspace, agent: str, version: str, message: str) -> str | None:
+def show_llama_server(ws: Workspace, version: ModelVersion, message: str) -> str | None:
     """What `version` answers from the GGUF file in a llama-server, which then ends; None where
     there is no llama-server."""
     from thumbwheel.core.errors import ThumbwheelError
-    from thumbwheel.deploy import switch
+    from thumbwheel.deploy.deploy import deploy
+    from thumbwheel.deploy.running import stop
     from thumbwheel.llm import tools
 
     if tools.find("llama-server") is None:
         return None
     try:
-        deployed = switch.deploy(ws, agent, version, "llamacpp", None, quant=QUANT)
+        deployed = deploy(ws, version, "llamacpp", None, quant=QUANT)
         return f"{ask(deployed.deployment, message)} (canary {deployed.canary.verdict})"
     except ThumbwheelError as error:
         return f"none: {error}"
     finally:
-        switch.stop(ws, agent)
+        stop(ws, Agent.named(version.agent))

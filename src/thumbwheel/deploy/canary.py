@@ -34,7 +34,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from math import comb
 from typing import Any
 
@@ -42,7 +41,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.prepare import common_system, prompts
-from thumbwheel.deploy.types import Endpoint
+from thumbwheel.deploy.types import Endpoint, Verdict
 from thumbwheel.evaluation.local_model import LocalModel, LocalResponder
 from thumbwheel.evaluation.responder import ask
 from thumbwheel.evaluation.responders import base_of
@@ -50,7 +49,6 @@ from thumbwheel.evaluation.types import Answer, Ask, AskLikelihood, EvaluationCo
 from thumbwheel.export.parity import PROBES
 from thumbwheel.llm.client import Client
 from thumbwheel.models.types import ModelVersion
-from thumbwheel.models.versions import require_agent
 
 ALPHA = 0.05
 ENOUGH = 5
@@ -64,15 +62,6 @@ TOKENS = 24
 """Tokens of each answer; models that differ diverge early."""
 END = "\0"
 """Marks the end of an answer, so that a complete one differs from one that was cut off."""
-
-
-class Verdict(StrEnum):
-    """`unopposed`: nothing else could be served, for it is the base and nothing was live."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    INCONCLUSIVE = "inconclusive"
-    UNOPPOSED = "unopposed"
 
 
 @dataclass(frozen=True)
@@ -159,9 +148,12 @@ def check(
 ) -> Canary:
     """Ask the model at `endpoint`, which should be `model_version`, and compare; raises ModelError
     where it does not answer."""
+    if model_version.endpoint is not None:
+        return Canary(Verdict.UNOPPOSED, (), 0, 0, ("somebody else serves it: nothing to compare",))
+
     # Greedy answers of all references to all prompts.
     trained, others = _references(ws, model_version, previous)
-    agent_id = require_agent(ws, model_version.agent)
+    agent_id = model_version.agent_id
     requests = [Ask(prompt, TOKENS) for prompt in _prompts(ws, model_version)]
     for reference in (trained, *others):
         answers = ask(ws, agent_id, reference.responder, requests, "canary answers")

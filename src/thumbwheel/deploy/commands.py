@@ -1,4 +1,4 @@
-"""`thumbwheel deploy`, `deployments`, `rollback`, `undeploy`, `serve`."""
+"""`thumbwheel deploy`, `deployments`, `rollback`, `promote`, `undeploy`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.core.options import Here
 
 if TYPE_CHECKING:
     from thumbwheel.deploy.prepare import Plan
-    from thumbwheel.deploy.switch import DeployResult
     from thumbwheel.deploy.types import Deployment, Health
     from thumbwheel.models.types import Switch
 
@@ -26,7 +26,9 @@ def deploy(
     ctx: typer.Context,
     version: Version,
     agent: Agent,
-    target: Annotated[str, typer.Option(help="embedded, llamacpp, ollama or vllm.")] = "embedded",
+    target: Annotated[
+        str, typer.Option(help="embedded, llamacpp, ollama, vllm or remote.")
+    ] = "embedded",
     alias: Annotated[
         str,
         typer.Option(
@@ -48,6 +50,7 @@ def deploy(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
+    here: Here = False,
     json: AsJson = False,
 ) -> None:
     """Serve a version on a target, check that it is the one, and switch the alias.
@@ -58,36 +61,42 @@ def deploy(
 
     Example: thumbwheel deploy v3 --agent support --target llamacpp --quant Q4_K_M
     """
-    from thumbwheel.deploy import switch
-
     alias_name = None if alias == "none" else alias
-    with ctx.obj() as ws:
-        if dry_run:
-            deploy_plan = switch.plan(ws, agent, version, target, alias_name, quant)
-            _show_plan(deploy_plan, alias_name, json)
-            return
-        result = switch.deploy(
-            ws,
-            agent,
-            version,
-            target,
-            alias_name,
-            quant=quant,
-            settings=_settings(set_ or []),
-            accept=accept,
-        )
-    data = {**asdict(result.deployment), "switch": result.switch}
-    title = f"{agent} {result.deployment.version} on {target}"
-    present.record(result, title, _result_rows(result, alias_name), json=json, data=data)
+    settings = _settings(set_ or [])
+    if dry_run:
+        from thumbwheel.deploy import deploy as verbs
+        from thumbwheel.models import versions
+
+        with ctx.obj() as ws:
+            model_version = versions.version(ws, agent, version)
+            deploy_plan = verbs.plan(ws, model_version, target, alias_name, quant)
+        _show_plan(deploy_plan, alias_name, json)
+        return
+    spec = {
+        "version": version,
+        "agent": agent,
+        "target": target,
+        "alias": alias,
+        "quant": quant,
+        "set": settings,
+        "accept": accept,
+    }
+    data = ctx.obj.run("deploy", spec, here=here)
+    title = f"{agent} {data['version']} on {target}"
+    present.record(data, title, _result_rows(data, alias_name), json=json, data=data)
 
 
-def _result_rows(result: DeployResult, alias: str | None) -> list[present.Row]:
-    deployment = result.deployment
+def _result_rows(data: Mapping[str, Any], alias: str | None) -> list[present.Row]:
+    from pydantic import TypeAdapter
+
+    from thumbwheel.deploy.canary import Canary
+
+    canary = TypeAdapter(Canary).validate_python(data["canary"])
     return [
-        ("answers at", deployment.endpoint and deployment.endpoint.url),
-        ("as", deployment.name),
-        ("canary", f"{result.canary.verdict}: {result.canary.summary()}"),
-        ("alias", f"{alias} -> {deployment.version}" if alias else "none: warm"),
+        ("answers at", data["endpoint"] and data["endpoint"]["url"]),
+        ("as", data["name"]),
+        ("canary", f"{canary.verdict}: {canary.summary()}"),
+        ("alias", f"{alias} -> {data['version']}" if alias else "none: warm"),
     ]
 
 
@@ -123,6 +132,11 @@ def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
 
 
 def _plan_rows(deploy_plan: Plan, alias: str | None) -> list[present.Row]:
+    if deploy_plan.folder is None:
+        return [
+            ("form", "as somebody else serves it"),
+            ("alias", f"{alias} -> {deploy_plan.version}" if alias else "none: kept warm"),
+        ]
     if deploy_plan.export:
         origin = "used again"
     elif deploy_plan.folder.exists():
@@ -163,23 +177,25 @@ def deployments(
 
     Example: thumbwheel deployments --agent support --history
     """
-    from thumbwheel.deploy import switch
+    from thumbwheel.deploy import routing, running
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        rows = switch.deployments(ws, agent)
+        learner = versions.require_agent(ws, agent)
+        rows = routing.deployments(ws, learner)
         if stop:
-            switch.stop(ws, agent)
+            running.stop(ws, learner)
         if restart:
-            switch.restart(ws, agent)
-            rows = switch.deployments(ws, agent)
-        aliases = versions.aliases_of(ws, agent)
-        serving = {alias: switch.route(ws, agent, alias).deployment for alias in sorted(aliases)}
+            running.restart(ws, learner)
+            rows = routing.deployments(ws, learner)
+        aliases = versions.aliases_of(ws, learner)
+        serving = {alias: routing.route(ws, learner, alias).deployment for alias in sorted(aliases)}
         listed = [_listed(row, serving) for row in rows]
         moves: list[Switch] = []
         if history:
-            moves = [move for alias in aliases for move in versions.switches(ws, agent, alias)]
-        names = {version.id: version.name for version in versions.versions(ws, agent)}
+            for alias in aliases:
+                moves += versions.switches(ws, learner, alias)
+        names = {version.id: version.name for version in versions.versions(ws, learner)}
     data: object = [row.to_json() for row in listed]
     if history:
         data = {"deployments": data, "switches": moves}
@@ -218,10 +234,10 @@ class _Listed:
 
 
 def _listed(deployment: Deployment, serving: Mapping[str, Deployment | None]) -> _Listed:
-    from thumbwheel.deploy import switch
+    from thumbwheel.deploy.running import health
 
     aliases = [alias for alias, row in serving.items() if row and row.id == deployment.id]
-    return _Listed(deployment, aliases, switch.health(deployment))
+    return _Listed(deployment, aliases, health(deployment))
 
 
 COLUMNS: dict[str, Callable[[_Listed], object]] = {
@@ -244,8 +260,9 @@ def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJs
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        alias_switch = switch.rollback(ws, agent, alias)
-        names = {version.id: version.name for version in versions.versions(ws, agent)}
+        learner = versions.require_agent(ws, agent)
+        alias_switch = switch.rollback(ws, learner, alias)
+        names = {version.id: version.name for version in versions.versions(ws, learner)}
     before = f"; it was {names[alias_switch.from_id]}" if alias_switch.from_id else ""
     text = f"{alias} is {names[alias_switch.to_id]} again{before}"
     present.message(alias_switch, text, json=json)
@@ -259,9 +276,10 @@ def promote(
     Example: thumbwheel promote v3 --agent support
     """
     from thumbwheel.deploy import switch
+    from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        alias_switch = switch.promote(ws, agent, version, alias)
+        alias_switch = switch.promote(ws, versions.version(ws, agent, version), alias)
     present.message(alias_switch, f"{alias} is now {version}", json=json)
 
 
@@ -283,37 +301,11 @@ def undeploy(
 
     Example: thumbwheel undeploy v2 --agent support
     """
-    from thumbwheel.deploy import switch
+    from thumbwheel.deploy import deploy as verbs
+    from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        removed = switch.undeploy(ws, agent, version, target, forget=forget)
+        model_version = versions.version(ws, agent, version)
+        removed = verbs.undeploy(ws, model_version, target, forget=forget)
     text = ", ".join(f"{row.name} is gone from {row.target}" for row in removed)
     present.message(removed, text, json=json)
-
-
-def serve(
-    ctx: typer.Context,
-    agent: Agent,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on; loopback unless you know who can reach the other one."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8787,
-) -> None:
-    """The front door of an agent: OpenAI's API, where the model is the agent's name.
-
-    Every request goes to what the alias points at in that moment; `support:canary` names another
-    alias than live.
-
-    Example: thumbwheel serve --agent support
-    """
-    from thumbwheel.core import log
-    from thumbwheel.deploy.serve import serve as run
-
-    with ctx.obj() as ws:
-        log.say(
-            f"export OPENAI_BASE_URL=http://{host}:{port}/v1     # model: {agent}, or {agent}:ALIAS"
-        )
-        run(ws, agent, host, port)

@@ -47,14 +47,16 @@ def modelfile(
     from thumbwheel.core import log, present
     from thumbwheel.core.config import build
     from thumbwheel.deploy import modelfile as files
-    from thumbwheel.deploy import prepare, switch
+    from thumbwheel.deploy import prepare
     from thumbwheel.deploy.chat_template import go_text
+    from thumbwheel.deploy.deploy import plan
     from thumbwheel.models import versions
 
     settings = build(ModelConfig, options or {}, "options")
     with ctx.obj() as ws:
-        deploy_plan = switch.plan(ws, agent, version, "ollama", None, quant)
-        package = prepare.package(ws, versions.version(ws, agent, version), deploy_plan)
+        model_version = versions.version(ws, agent, version)
+        deploy_plan = plan(ws, model_version, "ollama", None, quant)
+        package = prepare.files(ws, model_version, deploy_plan)
     if system is not None:
         package = replace(package, system=system)
     model = files.of(package, settings, go_text(package) if template else None)
@@ -64,7 +66,7 @@ def modelfile(
         return
     text = model.text()
     if to is None:
-        log.write(text)
+        present.write(text)
     else:
         to.write_text(text, encoding="utf-8")
         log.say(f"written: {to}; next: ollama create {package.name} -f {to}")

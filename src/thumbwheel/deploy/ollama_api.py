@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from thumbwheel.core import log
+from thumbwheel.core.addresses import leads_to_loopback
 from thumbwheel.core.errors import ConfigError, ModelError, NotFound, StorageError, ThumbwheelError
-from thumbwheel.llm.client import loopback
 
 PORT = 11434
 CHUNK = 1 << 20
@@ -63,8 +63,10 @@ class OllamaServer:
 
     def __init__(self, url: str, wait: float = 120.0, start: str = "ollama serve") -> None:
         self.url, self._start = url, start
-        self._http = httpx.Client(
-            base_url=url, timeout=httpx.Timeout(wait, connect=5.0), trust_env=not loopback(url)
+        self._http = httpx2.Client(
+            base_url=url,
+            timeout=httpx2.Timeout(wait, connect=5.0),
+            trust_env=not leads_to_loopback(url),
         )
 
     def version(self) -> Version:
@@ -145,14 +147,14 @@ class OllamaServer:
     def _lines(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         try:
             with self._http.stream(
-                "POST", path, json=body, timeout=httpx.Timeout(None, connect=5.0)
+                "POST", path, json=body, timeout=httpx2.Timeout(None, connect=5.0)
             ) as reply:
                 if reply.status_code >= 400:
                     reply.read()
                     raise self._failed(f"POST {path}", _message(reply))
                 for line in filter(None, reply.iter_lines()):
                     yield json.loads(line)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise self._broken(error) from None
         except ValueError:
             raise self._failed(f"POST {path}", "a line of the reply is no JSON") from None
@@ -166,10 +168,10 @@ class OllamaServer:
         content: Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         missing: bool = False,
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         try:
             reply = self._http.request(method, path, json=body, content=content, headers=headers)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise self._broken(error) from None
         if reply.status_code >= 400 and not (missing and reply.status_code == 404):
             raise self._failed(
@@ -179,15 +181,15 @@ class OllamaServer:
             )
         return reply
 
-    def _broken(self, error: httpx.TransportError) -> ModelError:
+    def _broken(self, error: httpx2.TransportError) -> ModelError:
         what = f"Ollama at {self.url}"
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             return ModelError(
                 what,
                 "nothing answers there",
                 f"Start it: {self._start} (or set OLLAMA_HOST to where it runs)",
             )
-        if isinstance(error, httpx.ReadTimeout):
+        if isinstance(error, httpx2.ReadTimeout):
             return ModelError(
                 what,
                 "it did not answer in time",
@@ -233,7 +235,7 @@ def _chunks(path: Path, advance: Callable[..., None]) -> Iterator[bytes]:
             advance(len(chunk) / 1e6)
 
 
-def _message(reply: httpx.Response) -> str:
+def _message(reply: httpx2.Response) -> str:
     try:
         return str(reply.json()["error"])
     except (ValueError, KeyError, TypeError):

@@ -14,8 +14,9 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, StorageError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.store import FOLDER
-from thumbwheel.deploy.types import Package
+from thumbwheel.deploy.types import ENDPOINT, Package, RemoteModel
 from thumbwheel.engine.base_check import locate_unchanged
+from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export.formats import FORMATS
@@ -23,7 +24,7 @@ from thumbwheel.export.package import export, exports, precision
 from thumbwheel.export.types import GGUF_MODEL, HF_MODEL, Export, ModelKind
 from thumbwheel.models import versions
 from thumbwheel.models.base import locate, require_training
-from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.types import ModelVersion, State, require_untainted
 
 PROMPTS = 48
 """Prompts of the agent that the canary looks at."""
@@ -40,7 +41,8 @@ class Plan:
     quant: str | None
     export: Export | None
     """The export that is reused; None where `folder` will be written."""
-    folder: Path
+    folder: Path | None
+    """None for a version that somebody else serves."""
 
 
 def plan(
@@ -52,6 +54,15 @@ def plan(
 ) -> Plan:
     """Choose the format in which `model_version` is deployed: the first one, in the order of
     `kinds`, which the target takes, that the version can have."""
+    if model_version.endpoint is not None:
+        return _remote_plan(model_version, target, kinds)
+    if ENDPOINT in kinds:
+        raise Conflict(
+            f"{model_version.label} on target {target!r}",
+            "that target is for models that somebody else serves, and its weights are here",
+            "Deploy it on another target, or register the address where it is served: thumbwheel "
+            "models endpoint URL",
+        )
     if not _is_lora(ws, model_version):
         kinds = [kind for kind in kinds if kind.base is None]
     format = _format_with(kinds, quantised=quant is not None)
@@ -66,19 +77,61 @@ def plan(
         base_folder = locate(model_version.base)[1]
         return Plan(model_version.name, target, format, kind, None, None, base_folder)
 
-    # Reuse the newest export that can be deployed.
     quant = precision(format, quant)
-    usable = None
-    for export_ in exports(ws, model_version.id):
-        is_same = (export_.format, export_.quant) == (format, quant)
-        if is_same and export_.path.is_dir() and export_.deployable and export_.files:
-            usable = export_
+    usable = _usable_export(ws, model_version, format, quant)
     if usable is not None:
-        folder = usable.path
-    else:
-        parts = [model_version.agent, model_version.name, format, quant]
-        folder = ws.home.path / "exports" / "-".join(part for part in parts if part)
-    return Plan(model_version.name, target, format, kind, quant, usable, folder)
+        return Plan(model_version.name, target, usable.format, kind, quant, usable, usable.path)
+    parts = [model_version.agent, model_version.name, format, quant]
+    folder = ws.home.path / "exports" / "-".join(part for part in parts if part)
+    return Plan(model_version.name, target, format, kind, quant, None, folder)
+
+
+def _usable_export(
+    ws: Workspace, model_version: ModelVersion, format: str, quant: str | None
+) -> Export | None:
+    """The newest export that can be deployed in place of a new one in `format`: of that format,
+    else of another one that writes the same kind of files in the same precision."""
+    kind = FORMATS.get(format).kind
+    same_format: Export | None = None
+    same_kind: Export | None = None
+    for earlier in exports(ws, model_version):  # oldest first
+        # The package of a third party's format may be gone.
+        if earlier.format not in FORMATS.names() or FORMATS.get(earlier.format).kind != kind:
+            continue
+        is_complete = earlier.path.is_dir() and bool(earlier.files)
+        if earlier.quant != quant or not earlier.deployable or not is_complete:
+            continue
+        if earlier.format == format:
+            same_format = earlier
+        else:
+            same_kind = earlier
+    return same_format or same_kind
+
+
+def _remote_plan(model_version: ModelVersion, target: str, kinds: Sequence[ModelKind]) -> Plan:
+    if ENDPOINT not in kinds:
+        url = (model_version.endpoint or {}).get("url")
+        raise Conflict(
+            f"{model_version.label} on target {target!r}",
+            f"it is served elsewhere ({url}), and its weights are not here",
+            "Deploy it with --target remote, or a version that was trained here",
+        )
+    return Plan(model_version.name, target, ENDPOINT.name, ENDPOINT, None, None, None)
+
+
+def require_servable(ws: Workspace, model_version: ModelVersion, alias: str | None) -> None:
+    """Raise Conflict for a version that may not be served, under `alias` or at all. Its state is
+    read anew: an erasure may have tainted it since."""
+    model_version = versions.by_id(ws, model_version.id)
+    what = model_version.label
+    if alias is not None:
+        versions.check_alias_name(alias)
+    if alias is not None:
+        require_approval(ws, model_version, alias)
+        return
+    require_untainted(model_version.tainted, what, "Deploy another version")
+    if model_version.state in (State.REJECTED, State.RETIRED):
+        raise Conflict(what, f"it is {model_version.state}", "Deploy another version")
 
 
 def _format_with(kinds: Sequence[ModelKind], quantised: bool) -> str | None:
@@ -94,34 +147,59 @@ def _format_with(kinds: Sequence[ModelKind], quantised: bool) -> str | None:
 
 def package(
     ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None = None
-) -> Package:
-    """The verified files of `deploy_plan`, exported where they do not exist yet.
+) -> Package | RemoteModel:
+    """The verified files of `deploy_plan`, exported where they do not exist yet; of a version that
+    somebody else serves its address.
 
     Raises ModelError for a base that has changed, and for an export that is not the trained model
     and that nobody accepted; StorageError for damaged files and a full disk.
     """
+    if deploy_plan.folder is None:
+        return _remote_model(ws, model_version, deploy_plan.target)
+    return files(ws, model_version, deploy_plan, accept)
+
+
+def _remote_model(ws: Workspace, model_version: ModelVersion, target: str) -> RemoteModel:
+    endpoint = model_version.endpoint or {}
+    return RemoteModel(
+        agent=model_version.agent,
+        version=model_version.name,
+        name=f"{model_version.agent}-{model_version.name}",
+        url=endpoint["url"],
+        model=endpoint["model"],
+        family=endpoint["family"],
+        secret=endpoint["secret"],
+        state_folder=ws.home.path / FOLDER / target,
+    )
+
+
+def files(
+    ws: Workspace, model_version: ModelVersion, deploy_plan: Plan, accept: str | None = None
+) -> Package:
+    """As `package`, for a version whose weights are here."""
+    destination = deploy_plan.folder
+    assert destination is not None  # noqa: S101 - narrows the type: `plan` gave it a folder
     require_training()
     _, base = locate_unchanged(model_version, ws.home.cache)
     kind = deploy_plan.kind
     plain_base = _is_plain_base(model_version, deploy_plan.format)
     if plain_base:
         folder = base
-        files: dict[str, str] = {}
+        hashes: dict[str, str] = {}
         export_id: str | None = None
         stops: tuple[str, ...] = ()
     else:
         finished = deploy_plan.export or export(
             ws,
-            model_version.agent,
-            model_version.name,
+            model_version,
             deploy_plan.format,
-            deploy_plan.folder,
+            destination,
             deploy_plan.quant,
             accept,
         )
         _verify(finished)
         folder, export_id, stops = finished.path, finished.id, finished.stops
-        files = {name: str(file["sha256"]) for name, file in finished.files.items()}
+        hashes = {name: str(file["sha256"]) for name, file in finished.files.items()}
     if kind.base is None:
         package_base = folder
     elif kind.base == HF_MODEL:
@@ -135,7 +213,7 @@ def package(
         name=f"{model_version.agent}-{model_version.name}",
         kind=kind,
         folder=folder,
-        files=files,
+        files=hashes,
         base=package_base,
         base_fingerprint=model_version.base_fingerprint if plain_base or over_hf_base else None,
         tokenizer=folder if kind == HF_MODEL or over_hf_base else base,
@@ -161,7 +239,7 @@ def _exported_base(
     """The version's base in the kind that its adapter needs: a GGUF file, or a folder."""
     base = base_of(ws, model_version)
     base_plan = plan(ws, base, deploy_plan.target, [kind], deploy_plan.quant)
-    base_package = package(ws, base, base_plan, accept)
+    base_package = files(ws, base, base_plan, accept)
     return base_package.model if kind == GGUF_MODEL else base_package.folder
 
 

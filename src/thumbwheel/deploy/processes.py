@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from thumbwheel.core import log
+from thumbwheel.core.child import stat_fields
 from thumbwheel.core.errors import Conflict, ModelError, StorageError
 from thumbwheel.core.files import replace, unwritable
 from thumbwheel.core.locks import wait_for
@@ -57,10 +58,10 @@ class Running:
 
     def ask(
         self, method: str, path: str, body: Any = None, timeout: float = 10.0
-    ) -> httpx.Response:
-        """The response to a request with the server's token; raises httpx.HTTPError."""
+    ) -> httpx2.Response:
+        """The response to a request with the server's token; raises httpx2.HTTPError."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx.request(
+        return httpx2.request(
             method,
             f"{self.url}/{path}",
             json=body,
@@ -74,7 +75,7 @@ class Running:
         """Whether a GET of `path` succeeds."""
         try:
             return self.ask("GET", path, timeout=2.0).status_code == 200
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             return False
 
 
@@ -165,11 +166,12 @@ def start(
     return server
 
 
-def stop(folder: Path) -> None:
-    """Stop the server of `folder` and the processes that it started, where one runs."""
+def stop(folder: Path, grace: float = GRACE) -> None:
+    """Stop the server of `folder` and the processes that it started, where one runs. It has `grace`
+    seconds to end by itself."""
     record = _recorded(folder)
     if record is not None and (find(folder) is not None or _orphans(record)):
-        _end_group(record.pid)
+        _end_group(record.pid, grace)
     (folder / RECORD).unlink(missing_ok=True)
 
 
@@ -247,7 +249,7 @@ def _started(pid: int) -> str | None:
             # a child of ours that has ended would stay in the table of processes until it is asked
             # for
         )
-    if (stat := _stat(pid)) is not None:
+    if (stat := stat_fields(pid)) is not None:
         return None if stat[0] in "ZX" else stat[19]
     if Path("/proc/self/stat").exists():
         return None
@@ -257,19 +259,11 @@ def _started(pid: int) -> str | None:
     return shown.stdout.strip() or None
 
 
-def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
 def _orphans(record: Running) -> bool:
     """Whether what a dead server had started lives on: processes of its session that know its
     token; pids are given out again."""
     for path in Path("/proc").glob("[0-9]*"):
-        stat = _stat(int(path.name))
+        stat = stat_fields(int(path.name))
         if stat and int(stat[3]) == record.pid and stat[0] not in "ZX":
             with suppress(OSError):
                 if record.token.encode() in (path / "environ").read_bytes():
@@ -277,8 +271,8 @@ def _orphans(record: Running) -> bool:
     return False
 
 
-def _end_group(pid: int) -> None:
-    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
+def _end_group(pid: int, grace: float = GRACE) -> None:
+    for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, GRACE)):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
         deadline = time.monotonic() + patience

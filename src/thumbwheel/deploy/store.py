@@ -11,8 +11,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
+from thumbwheel.db.dialects import json_text
 from thumbwheel.db.schema import agents, aliases, deployments, model_versions, switches
 from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState, Endpoint
+from thumbwheel.models.types import ModelVersion
 
 FOLDER = "deployments"
 """Of the home: what targets need to find their servers again."""
@@ -27,8 +29,7 @@ _NEWEST = (deployments.c.recorded_at.desc(), deployments.c.id.desc())
 
 def insert(
     connection: sa.Connection,
-    agent_id: str,
-    version_id: str,
+    version: ModelVersion,
     export_id: str | None,
     target: str,
     name: str,
@@ -36,13 +37,13 @@ def insert(
 ) -> str:
     """Insert a deployment that is being applied and return its id. An earlier one of the version on
     the target that never got further is ended."""
-    same = (deployments.c.version_id == version_id) & (deployments.c.target == target)
+    same = (deployments.c.version_id == version.id) & (deployments.c.target == target)
     end(connection, same & (deployments.c.state == DeploymentState.APPLYING))
     deployment_id = ids.new("dep")
     row = {
         "id": deployment_id,
-        "agent_id": agent_id,
-        "version_id": version_id,
+        "agent_id": version.agent_id,
+        "version_id": version.id,
         "export_id": export_id,
         "target": target,
         "name": name,
@@ -135,7 +136,7 @@ def route(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> A
     switched to, else to the newest warm one."""
     alias_switches = (switches.c.agent_id == agent_id) & (switches.c.alias == alias)
     switched_to = (
-        sa.select(switches.c.evidence["deployment"].as_string())
+        sa.select(json_text(switches.c.evidence, "deployment"))
         .where(alias_switches)
         .order_by(switches.c.recorded_at.desc(), switches.c.id.desc())
         .limit(1)
@@ -160,6 +161,38 @@ def route(connection: sa.Connection, home: Path, agent_id: str, alias: str) -> A
     if row["id"] is None:
         return AliasRoute(exists=True, deployment=None)
     return AliasRoute(exists=True, deployment=_deployment(home, row))
+
+
+def routing_rows(connection: sa.Connection) -> list[Any]:
+    """Every value of an alias, its version and a warm deployment that may decide where a call
+    goes."""
+    pointing = sa.select(
+        agents.c.slug, aliases.c.name, aliases.c.version_id, aliases.c.recorded_at
+    ).join(agents, agents.c.id == aliases.c.agent_id)
+    of_versions = sa.select(
+        model_versions.c.id,
+        model_versions.c.state,
+        model_versions.c.basis,
+        model_versions.c.tainted,
+        model_versions.c.adapter,
+        model_versions.c.endpoint,
+    )
+    warm = sa.select(deployments.c.id, deployments.c.endpoint, deployments.c.canary).where(
+        deployments.c.state == DeploymentState.WARM
+    )
+    last_switch = sa.select(sa.func.count(), sa.func.max(switches.c.id))
+    queries = (pointing, of_versions, warm, last_switch)
+    return [sorted(map(repr, connection.execute(query))) for query in queries]
+
+
+def alias_names(connection: sa.Connection) -> list[tuple[str, str]]:
+    """(agent, alias) of all agents."""
+    query = (
+        sa.select(agents.c.slug, aliases.c.name)
+        .join(agents, agents.c.id == aliases.c.agent_id)
+        .order_by(agents.c.slug, aliases.c.name)
+    )
+    return [(row.slug, row.name) for row in connection.execute(query)]
 
 
 def _endpoint(home: Path, stored: Mapping[str, Any]) -> Endpoint:

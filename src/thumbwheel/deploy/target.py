@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
-from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
+from thumbwheel.deploy.types import Endpoint, Health, Package, RemoteModel, TargetConfig
 from thumbwheel.export.types import ModelKind
 
 
@@ -20,7 +20,8 @@ class Target(Protocol):
     Config: ClassVar[type[TargetConfig]]
     """The settings of section `deploy.<name>`."""
     kinds: ClassVar[tuple[ModelKind, ...]]
-    """The kinds of exports that it takes, the preferred one first."""
+    """The kinds of exports that it takes, the preferred one first; ENDPOINT alone for a target that
+    gets a RemoteModel in place of a package."""
     named: ClassVar[bool]
     """Whether it has clients of its own, which find versions by the names that `point` gives, and
     go on doing so when an alias moves to another target."""
@@ -29,7 +30,7 @@ class Target(Protocol):
         """Raise ModelError where the target's server does not run, before anything is converted for
         it. A server of our own needs no check: `apply` starts it."""
 
-    def apply(self, package: Package, settings: Any) -> Endpoint:
+    def apply(self, package: Package | RemoteModel, settings: Any) -> Endpoint:
         """Serve `package` under `package.name` and return the endpoint once it answers. A server of
         our own that died is started again.
 
@@ -48,7 +49,7 @@ class Target(Protocol):
         """Let the target's own clients find the version as `alias` (`support`, or
         `support-canary`), in one step.
 
-        A target that is reached only through our front door, which resolves aliases itself, does
+        A target that is reached only through the gateway, which resolves aliases itself, does
         nothing.
         """
 

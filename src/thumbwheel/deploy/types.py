@@ -15,6 +15,9 @@ from thumbwheel.core.errors import Conflict
 from thumbwheel.export.types import ModelKind
 from thumbwheel.models.types import LIVE
 
+ENDPOINT = ModelKind("endpoint")
+"""No files: somebody else serves the model."""
+
 
 @dataclass(frozen=True)
 class Package:
@@ -50,6 +53,27 @@ class Package:
 
 
 @dataclass(frozen=True)
+class RemoteModel:
+    """A version that somebody else serves, as a target gets it in place of a package: it has no
+    files."""
+
+    agent: str
+    version: str
+    name: str
+    url: str
+    """Base of the API; usually ends with /v1."""
+    model: str
+    """What the server calls it."""
+    family: str
+    """Whose API the server speaks first: openai, anthropic or ollama."""
+    secret: str | None
+    """The name of the secret (core/secret_store.py) that the server wants."""
+    state_folder: Path
+    """As of a package; its home has the secret."""
+    export_id: None = None
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """Where a deployed version answers: OpenAI-compatible, `url` ends with /v1."""
 
@@ -68,6 +92,16 @@ class Health:
 
     alive: bool
     why: str = ""
+
+
+class Verdict(StrEnum):
+    """Of a canary. `unopposed`: nothing else could be served, for it is the base and nothing was
+    live; or its weights are not here."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+    UNOPPOSED = "unopposed"
 
 
 class DeploymentState(StrEnum):
@@ -105,6 +139,14 @@ class Deployment:
     state: DeploymentState
     canary: Mapping[str, Any] | None
     recorded_at: datetime
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether its canary passed, or somebody accepted an inconclusive one."""
+        result = self.canary or {}
+        if result.get("verdict") != Verdict.INCONCLUSIVE:
+            return True
+        return any("accepted by" in note for note in result["notes"])
 
     def check_move(self, state: DeploymentState) -> None:
         """Raise Conflict where there is no move from the present state to `state`."""

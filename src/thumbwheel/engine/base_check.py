@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core.errors import ModelError
+from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.core.files import replace
 from thumbwheel.engine.load import base_fingerprint
-from thumbwheel.models.base import locate
+from thumbwheel.models.base import Base, locate, require_training
 from thumbwheel.models.types import ModelVersion
 
 REMEMBERED = "base_fingerprints.json"
@@ -23,6 +23,23 @@ REMEMBERED = "base_fingerprints.json"
 SETTLED = 2.0
 """Seconds after which a file that was written is taken to be whole: within them a second change
 could leave its time as it is."""
+
+
+def find_base(name: str | None, cache: Path) -> Base:
+    """The base of this name: a folder or a hub id.
+
+    Raises MissingExtra where training is not installed, InputError without a name, ModelError where
+    there is no such base.
+    """
+    require_training()
+    if name is None:
+        raise InputError(
+            "--base",
+            "no base model was named",
+            "Give a folder saved with save_pretrained, or a Hugging Face id",
+        )
+    public_name, folder = locate(name)
+    return Base(public_name, folder, remembered_fingerprint(folder, cache))
 
 
 def remembered_fingerprint(folder: Path, cache: Path) -> str:

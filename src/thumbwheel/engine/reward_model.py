@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import lora
+from thumbwheel.engine.base_check import remembered_fingerprint
 from thumbwheel.engine.forward import is_encoder, language_model
 from thumbwheel.engine.load import (
     adapter_base,
@@ -126,12 +127,12 @@ class RewardModel:
         self._builder = scorer_prompt_builder(engine.model, tokenizer)
 
     @classmethod
-    def load(cls, folder: Path, *, device: str) -> RewardModel:
+    def load(cls, folder: Path, *, device: str, cache: Path | None = None) -> RewardModel:
         """The one in `folder`, over the base that its adapter names; raises ModelError, also where
-        the base has other weights by now."""
+        the base has other weights by now. `cache` is the home's, which remembers fingerprints."""
         card, base = RewardModelCard.read(folder), adapter_base(folder)
         model, tokenizer = load_scorer(base, local_only=True)
-        if Path(base).is_dir() and base_fingerprint(base) != card.base_fingerprint:
+        if Path(base).is_dir() and _fingerprint(Path(base), cache) != card.base_fingerprint:
             raise ModelError(
                 f"reward model {str(folder)!r}",
                 f"its base {base!r} has other weights by now",
@@ -258,6 +259,10 @@ def start_from_adapter(model: Any, directory: str | Path) -> None:
     with torch.no_grad():
         for name, parameter in adapter.items():
             parameter.copy_(tensors[name])
+
+
+def _fingerprint(base: Path, cache: Path | None) -> str:
+    return base_fingerprint(base) if cache is None else remembered_fingerprint(base, cache)
 
 
 def mount(engine: ScoreEngine, folder: Path, name: str) -> RoleModel | None:

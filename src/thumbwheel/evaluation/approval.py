@@ -8,16 +8,22 @@ trained here and needs none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.policy import StoredDecision, Verdict
-from thumbwheel.evaluation.signing import genuine
+from thumbwheel.evaluation.signing import WHY, genuine
+from thumbwheel.evaluation.traffic import WON, TrafficVerdict
 from thumbwheel.models.types import Basis, ModelVersion
 
 ENOUGH = {
     Basis.GOLD: (Verdict.APPROVED,),
     Basis.FEEDBACK: (Verdict.APPROVED, Verdict.CANARY),
+    Basis.TRAFFIC: (Verdict.APPROVED, Verdict.CANARY),
 }
 """Basis of an approval -> the verdicts that give it."""
 
@@ -39,11 +45,17 @@ def require_approval(ws: Workspace, version: ModelVersion, alias: str) -> None:
 
 def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
     """The decisions that justify the state and basis of `version`: signed by this home, about the
-    weights that it has now."""
+    weights that it has now. Basis `traffic` needs a won experiment beside them."""
     if version.basis is None:
         return []
     with ws.db.read() as connection:
         decisions = store.find_decisions(connection, version_id=version.id)
+        verdicts = store.traffic_verdicts(connection, version_id=version.id)
+    if version.basis is Basis.TRAFFIC and not any(
+        verdict.verdict == WON and verdict.weights == version.weights and genuine(ws, verdict)
+        for verdict in verdicts
+    ):
+        return []
     justifying = []
     for decision in decisions:
         enough = decision.decision.verdict in ENOUGH[version.basis]
@@ -52,3 +64,37 @@ def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
         if enough and same_weights and genuine(ws, decision):
             justifying.append(decision)
     return justifying
+
+
+def approval_state(ws: Workspace) -> str:
+    """Another text after each new decision or verdict of any agent."""
+    with ws.db.read() as connection:
+        verdicts = store.traffic_verdicts(connection)
+        signatures = [(verdict.id, verdict.signature) for verdict in verdicts]
+        return repr((store.decision_keys(connection), signatures))
+
+
+def traffic_verdicts(ws: Workspace, experiment_id: str) -> list[TrafficVerdict]:
+    """What an experiment decided, oldest first."""
+    with ws.db.read() as connection:
+        return store.traffic_verdicts(connection, experiment_id=experiment_id)
+
+
+def verdicts_so_far(connection: sa.Connection, experiment_id: str) -> list[TrafficVerdict]:
+    """What an experiment decided, as its transaction sees it."""
+    return store.traffic_verdicts(connection, experiment_id=experiment_id)
+
+
+def add_traffic_verdicts(
+    connection: sa.Connection, agent_id: str, verdicts: Sequence[TrafficVerdict]
+) -> None:
+    """Store signed verdicts inside the transaction of the experiment."""
+    for verdict in verdicts:
+        store.add_traffic_verdict(connection, agent_id, verdict)
+
+
+def check_traffic_verdict(ws: Workspace, verdict: TrafficVerdict) -> None:
+    """Raise Conflict for a verdict that was changed after it was signed."""
+    if not genuine(ws, verdict):
+        fix = "Restore the home from a backup, or run the experiment again"
+        raise Conflict(f"verdict {verdict.id!r}", WHY, fix)

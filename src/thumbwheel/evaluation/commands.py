@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
-from thumbwheel.core.present import shortened
+from thumbwheel.core.files import write_output
+from thumbwheel.core.options import Here
 from thumbwheel.evaluation.types import EvaluationConfig
 
 if TYPE_CHECKING:
-    from thumbwheel.evaluation.policy import StoredDecision
     from thumbwheel.evaluation.types import Evaluation, Measure
 
 
@@ -61,6 +63,7 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option(help="Also write the results as JSON to this file.")
     ] = None,
+    here: Here = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Compare a version with what runs today on held-out rows, and let the gate decide.
@@ -74,14 +77,8 @@ def evaluate(
 
     Example: thumbwheel evaluate v3 --agent support --as gguf:model-q4_k_m.gguf
     """
-    from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
-    from thumbwheel.evaluation import evaluate as verbs
-    from thumbwheel.evaluation.declaration import policy_of
-    from thumbwheel.evaluation.gate import gate as decide
-    from thumbwheel.evaluation.gate import why_refused, why_waiting
-    from thumbwheel.evaluation.responders import base_of
-    from thumbwheel.models import versions
+    from thumbwheel.evaluation.types import Evaluation
 
     if replay is not None:
         _replay(ctx, replay, as_json)
@@ -105,65 +102,28 @@ def evaluate(
             "Give one of the two",
         )
 
-    decision = None
-    with ctx.obj() as ws:
-        config = ws.settings(EvaluationConfig, "evaluation", options)
-        candidate = versions.version(ws, agent, version)
-        incumbent = versions.version(ws, agent, against) if against is not None else None
-        if compare_base:
-            incumbent = base_of(ws, candidate)
-        evaluation = verbs.evaluate(
-            ws, candidate, config, against=incumbent, form=form, against_form=against_form
-        )
-        policy = policy_of(ws, agent)
-        why_not = why_refused(evaluation, policy) or why_waiting(evaluation, policy)
-        if gate and why_not:
-            log.say(f"the gate does not decide: {why_not}")
-        elif gate:
-            decision = decide(ws, evaluation)
-    results = answer(evaluation, decision)
+    spec = {
+        "version": version,
+        "agent": agent,
+        "compare_base": compare_base,
+        "against": against,
+        "as": form,
+        "against_as": against_form,
+        "gate": gate,
+        "options": options,
+    }
+    results = ctx.obj.run("evaluate", spec, here=here)
     if output is not None:
-        _write(output, results)
-    if as_json:
-        log.answer(results)
-    else:
-        show(evaluation, decision)
+        write_output("--output", output, present.json_text(results) + "\n")
+    measured = {name: value for name, value in results.items() if name != "decision"}
+    page = evaluation_page(Evaluation.model_validate(measured), results["decision"])
+    present.page(results, page, json=as_json)
 
 
-def answer(evaluation: Evaluation, stored: StoredDecision | None) -> dict[str, Any]:
-    """What `--json` prints: the evaluation, with the decision, its id and its policy under
-    `decision`."""
-    results = evaluation.model_dump(mode="json", exclude={"read", "signature"})
-    results["decision"] = None
-    if stored is not None:
-        results["decision"] = {
-            "id": stored.id,
-            **stored.decision.model_dump(mode="json"),
-            "policy": stored.policy.model_dump(mode="json"),
-        }
-    return results
-
-
-def _write(output: Path, results: dict[str, Any]) -> None:
-    import json
-
-    from thumbwheel.core.errors import InputError
-
-    text = json.dumps(results, indent=2, ensure_ascii=False)
-    try:
-        output.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"output file {str(output)!r}",
-            error.strerror or str(error),
-            "Name a file that can be written",
-        ) from None
-
-
-def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
+def evaluation_page(
+    evaluation: Evaluation, decision: dict[str, Any] | None
+) -> Iterator[present.Part]:
     """The tables for a person."""
-    from thumbwheel.core import log
-
     columns = (
         "measure",
         "before",
@@ -178,34 +138,38 @@ def show(evaluation: Evaluation, stored: StoredDecision | None) -> None:
         f"{evaluation.candidate} against {evaluation.against} ({evaluation.agent}), basis "
         f"{evaluation.basis}"
     )
-    log.table(title, columns, [_measure_row(evaluation.primary)])
+    yield present.Table(title, columns, [_measure_row(evaluation.primary)])
     for suite in evaluation.suites:
-        shown = [measure for measure in suite.measures if measure.name != evaluation.primary.name]
-        if shown:
-            log.table(f"suite {suite.name}", columns, [_measure_row(measure) for measure in shown])
+        primary_name = evaluation.primary.name
+        rows = [_measure_row(measure) for measure in suite.measures if measure.name != primary_name]
+        if rows:
+            yield present.Table(f"suite {suite.name}", columns, rows)
     guards = [
         (guard.name, _number(guard.before), _number(guard.after), guard.n)
         for guard in evaluation.guards
     ]
-    log.table("guards", ("guard", "before", "after", "n"), guards)
+    yield present.Table("guards", ("guard", "before", "after", "n"), guards)
     if evaluation.slices:
-        log.table("slices", columns, [_measure_row(measure) for measure in evaluation.slices])
-    _show_serving(evaluation)
+        slices = [_measure_row(measure) for measure in evaluation.slices]
+        yield present.Table("slices", columns, slices)
+    if evaluation.serving:
+        yield _serving_table(evaluation)
     if evaluation.examples:
         examples = []
         for example in evaluation.examples:
             values = f"{example.value_before:g} -> {example.value_after:g}"
             texts = (_short(example.before), _short(example.after))
             examples.append((example.case, values, *texts))
-        log.table("most changed", ("case", "value", "before", "after"), examples)
+        yield present.Table("most changed", ("case", "value", "before", "after"), examples)
     for remark in remarks(evaluation):
-        log.say(remark)
-    if stored is not None:
-        log.table(
-            f"decision: {stored.decision.verdict} ({stored.id})",
-            ("reasons",),
-            [(reason,) for reason in stored.decision.reasons],
-        )
+        yield present.Note(remark)
+    if decision is not None:
+        title = f"decision: {decision['verdict']} ({decision['id']})"
+        yield _reasons_table(title, decision["reasons"])
+
+
+def _reasons_table(title: str, reasons: Iterable[str]) -> present.Table:
+    return present.Table(title, ("reasons",), [(reason,) for reason in reasons])
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
@@ -227,9 +191,7 @@ def remarks(evaluation: Evaluation) -> list[str]:
     return lines
 
 
-def _show_serving(evaluation: Evaluation) -> None:
-    from thumbwheel.core import log
-
+def _serving_table(evaluation: Evaluation) -> present.Table:
     columns = (
         "side",
         "success",
@@ -251,8 +213,7 @@ def _show_serving(evaluation: Evaluation) -> None:
             _number(serving.cost),
         )
         rows.append(row)
-    if rows:
-        log.table("quality, time and price of an answer", columns, rows)
+    return present.Table("quality, time and price of an answer", columns, rows)
 
 
 def _measure_row(measure: Measure) -> tuple[object, ...]:
@@ -276,11 +237,10 @@ def _number(value: float | None) -> str:
 
 
 def _short(text: str) -> str:
-    return shortened(" ".join(text.split()), 100)
+    return present.shortened(" ".join(text.split()), 100)
 
 
 def _replay(ctx: typer.Context, decision_id: str, as_json: bool) -> None:
-    from thumbwheel.core import log
     from thumbwheel.core.errors import Conflict
     from thumbwheel.evaluation.gate import replay
 
@@ -293,18 +253,11 @@ def _replay(ctx: typer.Context, decision_id: str, as_json: bool) -> None:
             f"{again.verdict}: {'; '.join(again.reasons)}",
             "The gate's code has changed since; evaluate the version again",
         )
-    if as_json:
-        log.answer(
-            {
-                "id": stored.id,
-                "identical": True,
-                **again.model_dump(mode="json"),
-                "inputs": stored.inputs.model_dump(mode="json"),
-            }
-        )
-    else:
-        log.table(
-            f"decision {stored.id}: {again.verdict}, identical on replay",
-            ("reasons",),
-            [(reason,) for reason in again.reasons],
-        )
+    data = {
+        "id": stored.id,
+        "identical": True,
+        **again.model_dump(mode="json"),
+        "inputs": stored.inputs,
+    }
+    title = f"decision {stored.id}: {again.verdict}, identical on replay"
+    present.page(data, [_reasons_table(title, again.reasons)], json=as_json)

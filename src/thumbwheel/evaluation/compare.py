@@ -35,9 +35,9 @@ from thumbwheel.evaluation.types import (
     Spread,
 )
 from thumbwheel.stats.multiple import holm
-from thumbwheel.stats.paired import compare, jackknife
+from thumbwheel.stats.paired import compare, jackknifed
 from thumbwheel.stats.paired import mean as paired_mean
-from thumbwheel.stats.rates import ranking_area
+from thumbwheel.stats.rates import areas_without_each, ranking_area
 
 EXCERPT = 2000
 """Characters of a prompt or an answer that an example shows."""
@@ -223,23 +223,25 @@ def _area(
     good = [answer.row.good for answer in labelled]
     groups = [answer.row.group for answer in labelled]
 
-    def areas(indices: Sequence[int]) -> tuple[float | None, float | None]:
-        chosen_good = [good[index] for index in indices]
-        before = ranking_area([scores[index].before for index in indices], chosen_good)
-        after = ranking_area([scores[index].after for index in indices], chosen_good)
-        return before, after
-
-    def gain(indices: Sequence[int]) -> float | None:
-        before, after = areas(indices)
-        return None if before is None or after is None else after - before
-
-    before, after = areas(range(len(labelled)))
+    scores_before = [score.before for score in scores]
+    scores_after = [score.after for score in scores]
+    before, after = ranking_area(scores_before, good), ranking_area(scores_after, good)
     if before is None or after is None:
         return None
+    gains_without_each: list[float | None] = []
+    for area_before, area_after in zip(
+        areas_without_each(scores_before, good, groups),
+        areas_without_each(scores_after, good, groups),
+        strict=True,
+    ):
+        if area_before is None or area_after is None:
+            gains_without_each.append(None)
+        else:
+            gains_without_each.append(area_after - area_before)
     groups_of_good = {group for group, is_good in zip(groups, good, strict=True) if is_good}
     groups_of_bad = {group for group, is_good in zip(groups, good, strict=True) if not is_good}
     clusters = min(len(groups_of_good), len(groups_of_bad))
-    estimate = jackknife(gain, len(labelled), groups, limit=1.0, telling=clusters)  # type: ignore[arg-type]
+    estimate = jackknifed(after - before, gains_without_each, limit=1.0, telling=clusters)
     interval = estimate.interval(level)
     return Measure(
         name=name,

@@ -16,19 +16,20 @@ from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.policy import Declaration, GatePolicy
-from thumbwheel.models import versions
+from thumbwheel.models.types import Agent
 
 FIRST = "in force at the first decision"
 
 
-def declarations(ws: Workspace, agent: str) -> list[Declaration]:
+def declarations(ws: Workspace, agent: Agent) -> list[Declaration]:
     """What was declared for `agent`, oldest first; the last one counts."""
-    agent_id = versions.require_agent(ws, agent)
     with ws.db.read() as connection:
-        return store.declarations(connection, agent_id)
+        return store.declarations(connection, agent.id)
 
 
-def declare(ws: Workspace, agent: str, options: Mapping[str, Any], reason: str = "") -> Declaration:
+def declare(
+    ws: Workspace, agent: Agent, options: Mapping[str, Any], reason: str = ""
+) -> Declaration:
     """Declare the policy: the one in force (at first: the settings) with `options` over it. Raises
     InputError for a change without a reason."""
     earlier = declarations(ws, agent)
@@ -39,17 +40,16 @@ def declare(ws: Workspace, agent: str, options: Mapping[str, Any], reason: str =
     if earlier and not reason:
         changed = ", ".join(differences(current, policy))
         raise InputError(
-            f"gate of agent {agent!r}",
+            f"gate of agent {agent.slug!r}",
             f"it is declared, and this changes it ({changed})",
             "Say why: --reason TEXT",
         )
-    agent_id = versions.require_agent(ws, agent)
     return ws.db.write(
-        lambda connection: store.add_declaration(connection, agent_id, policy, reason)
+        lambda connection: store.add_declaration(connection, agent.id, policy, reason)
     )
 
 
-def policy_of(ws: Workspace, agent: str) -> GatePolicy:
+def policy_of(ws: Workspace, agent: Agent) -> GatePolicy:
     """The policy in force: what was declared last, else the settings."""
     declared = declarations(ws, agent)
     return declared[-1].policy if declared else ws.settings(GatePolicy, "gate")

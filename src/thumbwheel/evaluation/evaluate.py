@@ -25,6 +25,7 @@ from thumbwheel.evaluation.local_model import LocalResponder
 from thumbwheel.evaluation.policy import Look
 from thumbwheel.evaluation.responder import Responder, ask
 from thumbwheel.evaluation.responders import RECORDED, Responders, base_of
+from thumbwheel.evaluation.rotation import least_read
 from thumbwheel.evaluation.rows import HeldOut, gate_rows, train_rows
 from thumbwheel.evaluation.signing import WHY, genuine, signed_evaluation
 from thumbwheel.evaluation.spending import look_number, row_keys
@@ -44,7 +45,7 @@ from thumbwheel.evaluation.types import (
     SuiteResult,
 )
 from thumbwheel.models import reward_models, versions
-from thumbwheel.models.types import LIVE, Basis, ModelVersion
+from thumbwheel.models.types import LIVE, Agent, Basis, ModelVersion
 
 METHOD = 6
 """Raise it when the meaning of a result changes, so that stored evaluations are measured again."""
@@ -97,11 +98,12 @@ def evaluate(
     if config.reward_model is not None:
         reward_model = reward_models.find(ws, candidate.agent, config.reward_model)
         config = config.model_copy(update={"reward_model": reward_model.name})
-    incumbent = _incumbent(ws, candidate, against, form, against_form)
+    incumbent = incumbent_of(ws, candidate, against, form, against_form)
 
     needs_rows = not config.suite or not set(config.suite) <= WITHOUT_ROWS
-    rows = gate_rows(ws, candidate, needed=needs_rows)
-    leading = policy_of(ws, candidate.agent).leading
+    policy = policy_of(ws, Agent.named(candidate.agent))
+    leading = policy.leading
+    rows = least_read(ws, candidate, gate_rows(ws, candidate, needed=needs_rows), policy)
     suites = _applicable_suites(suite_context(ws, candidate, rows, config), leading)
     responders = Responders(ws, config, rows.cases, candidate, incumbent, form, against_form)
 
@@ -151,13 +153,14 @@ def evaluations(ws: Workspace, version: ModelVersion) -> list[Evaluation]:
         return store.find(connection, version.id)
 
 
-def _incumbent(
+def incumbent_of(
     ws: Workspace,
     candidate: ModelVersion,
     against: ModelVersion | None,
     form: str | None,
     against_form: str | None,
 ) -> ModelVersion:
+    """What `candidate` is compared with, as `evaluate` says it."""
     if candidate.adapter is None:
         raise InputError(
             f"version {candidate.name!r} of agent {candidate.agent!r}",
@@ -165,13 +168,14 @@ def _incumbent(
             "Train one",
         )
     base = base_of(ws, candidate)
-    live_id = versions.aliases_of(ws, candidate.agent).get(LIVE)
+    agent = Agent.named(candidate.agent)
+    live_id = versions.aliases_of(ws, agent).get(LIVE)
     if against is not None:
         incumbent = against
     elif live_id:
         incumbent = versions.by_id(ws, live_id)
     else:
-        incumbent = versions.versions(ws, candidate.agent)[0]
+        incumbent = versions.versions(ws, agent)[0]
 
     # An incumbent that is served by itself may have another base, or be the candidate in another
     # form.
@@ -196,7 +200,7 @@ def _incumbent(
 def _aside(ws: Workspace, responders: Responders, suites: Mapping[str, Suite]) -> str:
     """Why the gate may not decide on this evaluation. It decides on the version as trained against
     what runs today, with all guards."""
-    running_today = _incumbent(ws, responders.candidate, None, None, None)
+    running_today = incumbent_of(ws, responders.candidate, None, None, None)
     if responders.form:
         return f"it was measured as {responders.form}, not as it was trained"
     if responders.against_form or responders.incumbent.id != running_today.id:
@@ -213,7 +217,8 @@ def _aside(ws: Workspace, responders: Responders, suites: Mapping[str, Suite]) -
 def _limit(ws: Workspace, responders: Responders, aside: str) -> str:
     """Why the gate approves for a canary at most: a live version on another base cannot be loaded
     beside the candidate."""
-    live_id = versions.aliases_of(ws, responders.candidate.agent).get(LIVE)
+    agent = Agent.named(responders.candidate.agent)
+    live_id = versions.aliases_of(ws, agent).get(LIVE)
     compared_ids = (None, responders.incumbent.id, responders.candidate.id)
     if aside or live_id in compared_ids:
         return ""
@@ -323,7 +328,8 @@ def _measure(run: _Run, key: str) -> Evaluation:
     read = row_keys(run.ws, [question.prompt for question in questions[primary_suite]])
     look = Look(identities, primary.name, frozenset(read), store.shown_figures(primary))
     with run.ws.db.read() as connection:
-        reads = look_number(look, store.looks(connection, run.agent_id))
+        experiments = store.experiments_of(connection, run.agent_id)
+        reads = look_number(look, store.looks(connection, run.agent_id), experiments)
 
     if blocked:  # the same question may get another result once the reason is gone
         key = ids.fingerprint([key, blocked, store.shown_figures(primary)])

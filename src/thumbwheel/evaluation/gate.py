@@ -272,8 +272,8 @@ def _update_state(ws: Workspace, version: ModelVersion, stored: StoredDecision) 
     """Too few cases never reject a version for good, and a version that was approved for a canary
     may be approved fully later."""
     verdict = stored.decision.verdict
-    on_feedback = version.state is State.APPROVED and version.basis is Basis.FEEDBACK
-    if on_feedback and verdict is Verdict.APPROVED:
+    not_on_gold = version.state is State.APPROVED and version.basis is not Basis.GOLD
+    if not_on_gold and verdict is Verdict.APPROVED:
         versions.confirm(ws, version, Basis.GOLD)
     if version.state is not State.CANDIDATE:
         return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.evaluation.policy import GatePolicy
 
@@ -35,15 +37,12 @@ def declare(
 
     Example: thumbwheel gate declare --agent support --min-cases 100 --margin-eos 0.02
     """
-    from thumbwheel.core import log
     from thumbwheel.evaluation import declaration as verbs
+    from thumbwheel.models.versions import require_agent
 
     with ctx.obj() as ws:
-        declaration = verbs.declare(ws, agent, options, reason)
-    if as_json:
-        log.answer(declaration.model_dump(mode="json"))
-    else:
-        _show(agent, [declaration])
+        declaration = verbs.declare(ws, require_agent(ws, agent), options, reason)
+    present.page(declaration, _declared_page(agent, [declaration]), json=as_json)
 
 
 @gate.command()
@@ -52,50 +51,39 @@ def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
 
     Example: thumbwheel gate show --agent support
     """
-    from thumbwheel.core import log
     from thumbwheel.evaluation import declaration as verbs
+    from thumbwheel.models.versions import require_agent
 
     with ctx.obj() as ws:
-        declared, policy = verbs.declarations(ws, agent), verbs.policy_of(ws, agent)
-    if as_json:
-        log.answer(
-            {
-                "agent": agent,
-                "declared": bool(declared),
-                "policy": policy.model_dump(mode="json"),
-                "declarations": [declaration.model_dump(mode="json") for declaration in declared],
-            }
-        )
-    elif declared:
-        _show(agent, declared)
-    else:
-        log.table(
-            f"gate of {agent}: not declared; the first decision will declare these settings",
-            COLUMNS,
-            _rows(policy),
-        )
+        judged = require_agent(ws, agent)
+        declared, policy = verbs.declarations(ws, judged), verbs.policy_of(ws, judged)
+    data = {
+        "agent": agent,
+        "declared": bool(declared),
+        "policy": policy,
+        "declarations": declared,
+    }
+    if declared:
+        present.page(data, _declared_page(agent, declared), json=as_json)
+        return
+    title = f"gate of {agent}: not declared; the first decision will declare these settings"
+    present.page(data, [_policy_table(title, policy)], json=as_json)
 
 
-COLUMNS = ("setting", "value", "meaning")
-
-
-def _show(agent: str, declared: list[Declaration]) -> None:
-    from thumbwheel.core import log
+def _declared_page(agent: str, declared: list[Declaration]) -> Iterator[present.Part]:
     from thumbwheel.evaluation.declaration import differences
 
-    log.table(
-        f"gate of {agent}, declared {declared[-1].recorded_at:%Y-%m-%d %H:%M}",
-        COLUMNS,
-        _rows(declared[-1].policy),
-    )
+    title = f"gate of {agent}, declared {declared[-1].recorded_at:%Y-%m-%d %H:%M}"
+    yield _policy_table(title, declared[-1].policy)
     for before, after in pairwise(declared):
         changed = ", ".join(differences(before.policy, after.policy))
-        log.say(f"changed on {after.recorded_at:%Y-%m-%d %H:%M}: {changed}: {after.reason}")
+        day = f"{after.recorded_at:%Y-%m-%d %H:%M}"
+        yield present.Note(f"changed on {day}: {changed}: {after.reason}")
 
 
-def _rows(policy: GatePolicy) -> list[tuple[str, str, str]]:
+def _policy_table(title: str, policy: GatePolicy) -> present.Table:
     rows = []
     for name, field in GatePolicy.model_fields.items():
         meaning = " ".join((field.description or "").split())
         rows.append((name, str(getattr(policy, name)), meaning))
-    return rows
+    return present.Table(title, ("setting", "value", "meaning"), rows)

@@ -263,13 +263,13 @@ def exported(
 ) -> LocalResponder:
     """The merged model in `folder` as a responder for `version`. Raises ModelError for a folder
     without a whole model."""
-    from thumbwheel.engine.load import base_fingerprint
+    from thumbwheel.engine.base_check import remembered_fingerprint
 
     folder = folder.expanduser()
     merged = replace(
         version,
         base=str(folder),
-        base_fingerprint=base_fingerprint(folder),
+        base_fingerprint=remembered_fingerprint(folder, ws.home.cache),
         adapter=None,
         endpoint=None,
     )

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from thumbwheel.core.errors import InputError
+from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.local_model import LocalModel, exported
 from thumbwheel.evaluation.recorded import recorded
@@ -21,7 +22,7 @@ from thumbwheel.evaluation.responder import Responder
 from thumbwheel.evaluation.served import endpoint, gguf
 from thumbwheel.evaluation.types import Case, EvaluationConfig
 from thumbwheel.models import versions
-from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.types import Agent, ModelVersion
 
 RECORDED = "recorded"
 FORMS = f"hf:FOLDER, gguf:FILE, http://HOST:PORT/v1#MODEL, {RECORDED}"
@@ -91,6 +92,8 @@ class Responders:
             return self.local_model.responder(version)
         if form is None and version.endpoint is not None:
             url, model = version.endpoint["url"], version.endpoint["model"]
+            if secret := version.endpoint["secret"]:
+                api_key = SecretStore(self.ws.home.secrets).require(secret)
             return endpoint(version.name, url, model, api_key, parallel, version.id)
 
         name = f"{version.name} as {form}"
@@ -120,7 +123,7 @@ class Responders:
 
 def base_of(ws: Workspace, version: ModelVersion) -> ModelVersion:
     """The version without an adapter that `version` was trained over."""
-    for earlier in versions.versions(ws, version.agent):
+    for earlier in versions.versions(ws, Agent.named(version.agent)):
         is_base = earlier.adapter is None and earlier.endpoint is None
         if is_base and earlier.base_fingerprint == version.base_fingerprint:
             return earlier

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import InputError, ModelError
@@ -106,7 +106,7 @@ def _model_content(url: str, model: str, api_key: str | None) -> Any:
     """What identifies the model behind this name: its digest in Ollama, else its file or adapter;
     None where the server does not say."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx.Client(headers=headers, timeout=LISTING_TIMEOUT) as client:
+    with httpx2.Client(headers=headers, timeout=LISTING_TIMEOUT) as client:
         tags_url = f"{url.removesuffix('/v1')}/api/tags"
         entry = _listed_model(client, tags_url, "models", "name", {model, f"{model}:latest"})
         if not entry:
@@ -115,13 +115,13 @@ def _model_content(url: str, model: str, api_key: str | None) -> Any:
 
 
 def _listed_model(
-    client: httpx.Client, address: str, list_key: str, name_key: str, names: set[str]
+    client: httpx2.Client, address: str, list_key: str, name_key: str, names: set[str]
 ) -> dict[str, Any]:
     """The entry of the model in a server's list; empty where it has none."""
     try:
         entries = client.get(address).raise_for_status().json()[list_key]
         return next((entry for entry in entries if entry[name_key] in names), {})
-    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+    except (httpx2.HTTPError, ValueError, LookupError, TypeError):
         return {}
 
 

@@ -1,4 +1,5 @@
-"""Signatures, with the home's key, over evaluations and the gate's decisions.
+"""Signatures, with the home's key, over evaluations, the gate's decisions and the verdicts of
+experiments.
 
 A row that somebody edits in the database no longer fits its signature. It is refused and never
 signed again as it is: only a new measurement or decision gets a new signature. What a decision
@@ -19,6 +20,7 @@ from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.policy import StoredDecision
+from thumbwheel.evaluation.traffic import TrafficVerdict
 from thumbwheel.evaluation.types import Evaluation
 
 WHY = (
@@ -41,9 +43,19 @@ def signed_decision(ws: Workspace, decision: StoredDecision) -> StoredDecision:
     return complete.model_copy(update={"signature": _signature(ws, "decision", complete)})
 
 
-def genuine(ws: Workspace, record: Evaluation | StoredDecision) -> bool:
+def signed_verdict(ws: Workspace, verdict: TrafficVerdict) -> TrafficVerdict:
+    """The verdict of an experiment with its signature."""
+    complete = TrafficVerdict(**verdict.model_dump(mode="json"))
+    return complete.model_copy(update={"signature": _signature(ws, "traffic", complete)})
+
+
+def genuine(ws: Workspace, record: Evaluation | StoredDecision | TrafficVerdict) -> bool:
     """Whether the record is exactly what this home signed."""
-    kind = "evaluation" if isinstance(record, Evaluation) else "decision"
+    kind = "decision"
+    if isinstance(record, Evaluation):
+        kind = "evaluation"
+    elif isinstance(record, TrafficVerdict):
+        kind = "traffic"
     return hmac.compare_digest(record.signature or "", _signature(ws, kind, record))
 
 

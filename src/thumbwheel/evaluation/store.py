@@ -1,10 +1,11 @@
-"""All SQL of this stage: reads cases and recorded answers, stores replies, evaluations, decisions
-and declarations."""
+"""All SQL of this stage: reads cases and recorded answers, stores replies, evaluations,
+decisions, declarations and verdicts of experiments."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,17 +15,20 @@ from pydantic import ValidationError
 from thumbwheel.core import ids
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
+from thumbwheel.db.message_chains import conversations
 from thumbwheel.db.schema import (
     answers,
     cases,
     decisions,
     evaluations,
-    messages,
+    experiments,
+    model_versions,
     runs,
     steps,
     traces,
 )
 from thumbwheel.db.schema import declarations as declarations_
+from thumbwheel.db.schema import traffic_verdicts as traffic_verdicts_
 from thumbwheel.evaluation.policy import (
     Decision,
     Declaration,
@@ -33,7 +37,8 @@ from thumbwheel.evaluation.policy import (
     Look,
     StoredDecision,
 )
-from thumbwheel.evaluation.types import Answer, Case, Evaluation, EvaluationConfig, Measure, Message
+from thumbwheel.evaluation.traffic import TrafficVerdict
+from thumbwheel.evaluation.types import Answer, Case, Evaluation, EvaluationConfig, Measure
 from thumbwheel.models.types import ModelVersion
 
 MODEL_FUNCTIONS = {"reward_model", "learned", "judge"}
@@ -64,7 +69,7 @@ def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case
         .order_by(cases.c.id)
     )
     rows = connection.execute(query).mappings().all()
-    prompts = _prompts(connection, sorted({row["input_id"] for row in rows}))
+    prompts = conversations(connection, {row["input_id"] for row in rows})
     judgeable_cases = []
     for row in rows:
         case = Case(
@@ -79,34 +84,6 @@ def judgeable(connection: sa.Connection, agent_id: str, basis: str) -> list[Case
         )
         judgeable_cases.append(case)
     return judgeable_cases
-
-
-def _prompts(connection: sa.Connection, prompt_ids: Sequence[str]) -> dict[str, list[Message]]:
-    """Id of the last message -> the messages of the prompt, read level by level upwards."""
-    by_id: dict[str, sa.RowMapping] = {}
-    wanted = set(prompt_ids)
-    while wanted:
-        parents = set()
-        for batch in batches(sorted(wanted)):
-            query = sa.select(messages).where(messages.c.id.in_(batch))
-            for row in connection.execute(query).mappings():
-                by_id[row["id"]] = row
-                parents.add(row["parent_id"])
-        wanted = parents - by_id.keys() - {None}
-    return {prompt_id: _prompt(by_id, prompt_id) for prompt_id in prompt_ids}
-
-
-def _prompt(by_id: dict[str, sa.RowMapping], last_id: str) -> list[Message]:
-    """The messages up to `last_id`, oldest first; empty where one is missing."""
-    newest_first: list[Message] = []
-    message_id: str | None = last_id
-    while message_id is not None:
-        if message_id not in by_id:
-            return []
-        row = by_id[message_id]
-        newest_first.append({"role": row["role"], **row["content"]})
-        message_id = row["parent_id"]
-    return newest_first[::-1]
 
 
 def dataset_of_run(connection: sa.Connection, run_id: str) -> str | None:
@@ -292,6 +269,48 @@ def find_decisions(
     return [decision for decision in records if decision is not None]
 
 
+def is_decision(connection: sa.Connection, agent_id: str, decision_id: str) -> bool:
+    """Whether the agent has a decision with this id."""
+    query = sa.select(decisions.c.id).where(
+        decisions.c.id == decision_id, decisions.c.agent_id == agent_id
+    )
+    return connection.execute(query).scalar() is not None
+
+
+def decisions_after(
+    connection: sa.Connection, agent_id: str, after: str | None, limit: int
+) -> list[dict[str, Any]]:
+    """The agent's next decisions after this one, oldest first, with the names of the versions."""
+    query = (
+        sa.select(
+            decisions.c.id,
+            model_versions.c.number,
+            decisions.c.decision,
+            decisions.c.reasons,
+            decisions.c.recorded_at,
+        )
+        .join(model_versions, model_versions.c.id == decisions.c.version_id)
+        .where(decisions.c.agent_id == agent_id)
+        .order_by(decisions.c.recorded_at, decisions.c.id)
+        .limit(limit)
+    )
+    if after is not None:
+        last = sa.select(decisions.c.recorded_at).where(decisions.c.id == after).scalar_subquery()
+        same_time = sa.and_(decisions.c.recorded_at == last, decisions.c.id > after)
+        query = query.where(sa.or_(decisions.c.recorded_at > last, same_time))
+    rows = []
+    for row in connection.execute(query).mappings():
+        fields = {name: value for name, value in row.items() if name != "number"}
+        rows.append({**fields, "version": f"v{row['number']}"})
+    return rows
+
+
+def decision_keys(connection: sa.Connection) -> list[tuple[str, str, str | None]]:
+    """(id, verdict, signature) of every decision."""
+    query = sa.select(decisions.c.id, decisions.c.decision, decisions.c.signature)
+    return sorted(tuple(row) for row in connection.execute(query))
+
+
 def _decision(row: sa.RowMapping) -> StoredDecision | None:
     """None for a row that somebody edited so that it is no decision any more."""
     try:
@@ -306,6 +325,45 @@ def _decision(row: sa.RowMapping) -> StoredDecision | None:
         )
     except (ValidationError, TypeError):
         return None
+
+
+def add_traffic_verdict(connection: sa.Connection, agent_id: str, verdict: TrafficVerdict) -> None:
+    """Store what an experiment decided about a version."""
+    connection.execute(
+        traffic_verdicts_.insert().values(
+            id=verdict.id,
+            agent_id=agent_id,
+            version_id=verdict.version_id,
+            experiment_id=verdict.experiment_id,
+            verdict=verdict.verdict,
+            content=verdict.model_dump(mode="json"),
+            signature=verdict.signature,
+            recorded_at=datetime.now(UTC),
+        )
+    )
+
+
+def traffic_verdicts(
+    connection: sa.Connection, *, version_id: str | None = None, experiment_id: str | None = None
+) -> list[TrafficVerdict]:
+    """What experiments decided, oldest first. What somebody edited so that it is no verdict any
+    more is left out."""
+    columns = traffic_verdicts_.c
+    filters = ((columns.version_id, version_id), (columns.experiment_id, experiment_id))
+    where = [column == value for column, value in filters if value is not None]
+    query = sa.select(traffic_verdicts_).where(*where).order_by(columns.recorded_at, columns.id)
+    verdicts = []
+    for row in connection.execute(query).mappings():
+        identity = {name: row[name] for name in ("id", "version_id", "experiment_id", "verdict")}
+        with suppress(ValidationError, TypeError):
+            verdicts.append(TrafficVerdict(**row["content"] | identity))
+    return verdicts
+
+
+def experiments_of(connection: sa.Connection, agent_id: str) -> int:
+    """How many experiments an agent started."""
+    query = sa.select(sa.func.count()).where(experiments.c.agent_id == agent_id)
+    return int(connection.execute(query).scalar_one())
 
 
 def add_declaration(
@@ -340,14 +398,26 @@ def declarations(connection: sa.Connection, agent_id: str) -> list[Declaration]:
     ]
 
 
-def looks(connection: sa.Connection, agent_id: str) -> list[Look]:
+def looks_at_others(connection: sa.Connection, version: ModelVersion) -> list[Look]:
+    """Every look at held-out rows of this home that was not about this candidate, oldest first."""
+    return looks(connection, version.agent_id, evaluations.c.candidate_id != version.id)
+
+
+def own_looks(connection: sa.Connection, agent_id: str) -> list[Look]:
+    """Every look of this agent at held-out rows, oldest first."""
+    return looks(connection, agent_id, evaluations.c.agent_id == agent_id)
+
+
+def looks(connection: sa.Connection, agent_id: str, *where: sa.ColumnElement[bool]) -> list[Look]:
     """Every look at held-out rows of this home, oldest first.
 
     Rows are identified by their content, so a look by another agent at the same rows counts. An
     evaluation that did not record what it read counts for its agent only.
     """
-    query = sa.select(evaluations.c.agent_id, evaluations.c.results).order_by(
-        evaluations.c.recorded_at, evaluations.c.id
+    query = (
+        sa.select(evaluations.c.agent_id, evaluations.c.results)
+        .where(*where)
+        .order_by(evaluations.c.recorded_at, evaluations.c.id)
     )
     history = []
     for owner, results in connection.execute(query).tuples():

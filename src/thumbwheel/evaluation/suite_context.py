@@ -154,7 +154,8 @@ def _reward_model_scorer(ws: Workspace, reward_model: RewardModelRecord) -> Rewa
         from thumbwheel.core.hardware import device
         from thumbwheel.engine.reward_model import RewardInput, RewardModel
 
-        model = RewardModel.load(reward_models.folder(ws, reward_model), device=device())
+        folder = reward_models.folder(ws, reward_model)
+        model = RewardModel.load(folder, device=device(), cache=ws.home.cache)
         by_prompt: list[list[RewardInput]] = []
         for prompt, *answers in zip(prompts, *responders, strict=True):
             reads = [RewardInput(prompt, answer.text.strip(), answer.finish) for answer in answers]

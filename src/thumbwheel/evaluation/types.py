@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from thumbwheel.core import ids
 from thumbwheel.core.config import Config
-from thumbwheel.models.types import Basis
+from thumbwheel.models.types import Agent, Basis
 from thumbwheel.stats.types import Estimate
 
 Message = dict[str, Any]
@@ -375,7 +374,7 @@ class Evaluation(Config):
     @property
     def agent_id(self) -> str:
         """The id of the candidate's agent."""
-        return ids.derived("agt", self.agent)
+        return Agent.named(self.agent).id
 
     @property
     def weights_pay(self) -> str:

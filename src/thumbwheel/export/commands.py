@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.core.options import Here
 
 if TYPE_CHECKING:
     from thumbwheel.export.types import Export, TaskScore
 
 MERGED = "merged"
-OTHER_NAMES = {"lora": "adapter"}
-"""Other names of formats -> ours."""
 
 
 def export(
@@ -65,6 +64,7 @@ def export(
             help="Held-out cases on which a smaller precision is compared with the trained model.",
         ),
     ] = 24,
+    here: Here = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Write a version as an adapter, merged, GGUF or ONNX model, checked for parity.
@@ -75,12 +75,10 @@ def export(
 
     Example: thumbwheel export latest --agent support --format gguf --ladder q8_0,q4_k_m --to ladder
     """
-    from dataclasses import asdict
+    from pydantic import TypeAdapter
 
     from thumbwheel.core.errors import InputError
-    from thumbwheel.export import package
-    from thumbwheel.export.formats import FORMATS
-    from thumbwheel.export.layouts import LAYOUTS
+    from thumbwheel.export.types import Export
 
     if ladder is not None and (quant or accept or tree):
         raise InputError(
@@ -93,23 +91,27 @@ def export(
         raise InputError(
             f"--merge with --format {format}", why, "Leave out one of them, or export twice"
         )
-    format = OTHER_NAMES.get(format, format)
-    with ctx.obj() as ws:
-        if ladder is None:
-            export_version = LAYOUTS.get("tree") if tree else package.export
-            finished = [export_version(ws, agent, version, format, to, quant, accept, cases)]
-        else:
-            if ladder.lower() == "all":
-                quants = FORMATS.get(format).quants
-            else:
-                quants = tuple(name.strip() for name in ladder.split(","))
-            finished = list(package.ladder(ws, agent, version, format, quants, to, cases))
-    data = [{**asdict(row), "deployable": row.deployable} for row in finished]
-    title = f"{agent} {finished[0].version} as {format}"
+    spec = {
+        "version": version,
+        "agent": agent,
+        "format": format,
+        "quant": quant,
+        "ladder": ladder,
+        "to": to and to.expanduser().absolute(),
+        "parent": Path.cwd(),
+        "tree": tree,
+        "accept": accept,
+        "cases": cases,
+    }
+    data = ctx.obj.run("export", spec, here=here)
+    exports = TypeAdapter(list[Export]).validate_python(
+        [{name: value for name, value in row.items() if name != "deployable"} for row in data]
+    )
+    title = f"{agent} {exports[0].version} as {exports[0].format}"
     if ladder:
-        present.records(finished, title, LADDER_COLUMNS, json=json, data=data)
+        present.records(exports, title, LADDER_COLUMNS, json=json, data=data)
     else:
-        present.record(finished[0], title, _rows(finished[0]), json=json, data=data[0])
+        present.record(exports[0], title, _rows(exports[0]), json=json, data=data[0])
 
 
 def _speed(finished: Export) -> str:

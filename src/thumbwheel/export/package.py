@@ -22,8 +22,8 @@ from thumbwheel.core.errors import Conflict, InputError, ModelError, NotFound, S
 from thumbwheel.core.files import unwritable
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.engine.base_check import locate_unchanged
-from thumbwheel.engine.load import adapter_base, base_fingerprint, quiet_transformers
+from thumbwheel.engine.base_check import locate_unchanged, remembered_fingerprint
+from thumbwheel.engine.load import adapter_base, quiet_transformers
 from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export import parity, score, store
 from thumbwheel.export.format import Format
@@ -47,15 +47,14 @@ AGENT_PROMPTS = 8
 
 def export(
     ws: Workspace,
-    agent: str,
-    version: str,
+    version: ModelVersion,
     format: str = "merged",
     to: Path | None = None,
     quant: str | None = None,
     accept: str | None = None,
     cases: int = CASES,
 ) -> Export:
-    """Write `version` of `agent` as `format` into the new folder `to` (default
+    """Write `version` as `format` into the new folder `to` (default
     ./AGENT-VERSION-FORMAT, with the precision behind it).
 
     Raises Conflict for a folder that is not empty and for a tainted version, ModelError where the
@@ -64,15 +63,14 @@ def export(
     and is recorded with it. A smaller precision also answers up to `cases` held-out cases of the
     agent.
     """
-    job = _begin(ws, agent, version, format, cases)
+    job = _begin(ws, version, format, cases)
     acceptance = Acceptance.read(accept) if accept else None
     return _export(job, precision(format, quant), to, acceptance)
 
 
 def ladder(
     ws: Workspace,
-    agent: str,
-    version: str,
+    version: ModelVersion,
     format: str,
     quants: Sequence[str],
     to: Path | None = None,
@@ -90,9 +88,9 @@ def ladder(
             "Leave --ladder out",
         )
     precisions = dict.fromkeys(precision(format, quant) for quant in quants)
-    job = _begin(ws, agent, version, format, cases)
+    job = _begin(ws, version, format, cases)
     parent = _make_parent(to)
-    destinations = {quant: parent / _default_name(job, quant) for quant in precisions}
+    destinations = {quant: parent / default_name(version, format, quant) for quant in precisions}
     for destination in destinations.values():
         _require_free(destination)
     with scratch(ws.home, parent, "thumbwheel-ladder-") as shared:
@@ -127,11 +125,11 @@ class _Job:
         return self.computed[0]
 
 
-def _begin(ws: Workspace, agent: str, version: str, format: str, cases: int) -> _Job:
+def _begin(ws: Workspace, version: ModelVersion, format: str, cases: int) -> _Job:
     writer = FORMATS.get(format)
-    model_version = versions.version(ws, agent, version)
-    _require_exportable(model_version)
-    return _Job(ws, model_version, format, writer, _source(ws, model_version), cases)
+    version = versions.by_id(ws, version.id)  # an erasure may have tainted it since
+    _require_exportable(version)
+    return _Job(ws, version, format, writer, _source(ws, version), cases)
 
 
 def precision(format: str, requested: str | None) -> str | None:
@@ -153,8 +151,9 @@ def precision(format: str, requested: str | None) -> str | None:
     )
 
 
-def _default_name(job: _Job, quant: str | None) -> str:
-    parts = (job.version.agent, job.version.name, job.format_name, quant)
+def default_name(version: ModelVersion, format: str, quant: str | None) -> str:
+    """The name of the folder of an export that nobody named."""
+    parts = (version.agent, version.name, format, quant)
     return "-".join(part for part in parts if part)
 
 
@@ -176,7 +175,9 @@ def _export(
 ) -> Export:
     """Write, compare and record one export. One that failed parity and that nobody accepted raises
     ModelError, or with `keep_failed` is recorded without files."""
-    destination = (to or Path(_default_name(job, quant))).expanduser().resolve()
+    destination = (
+        (to or Path(default_name(job.version, job.format_name, quant))).expanduser().resolve()
+    )
     _require_free(destination)
     model_version, writer = job.version, job.format
     source = replace(job.source, quant=quant)
@@ -216,10 +217,7 @@ def _export(
                 sync(path)
             folder.rename(destination)
     try:
-        agent_id = versions.require_agent(job.ws, model_version.agent)
-        job.ws.db.write(
-            lambda connection: store.add(connection, agent_id, model_version.id, finished)
-        )
+        job.ws.db.write(lambda connection: store.add(connection, model_version, finished))
     except BaseException:
         if usable:
             shutil.rmtree(destination, ignore_errors=True)
@@ -236,11 +234,11 @@ def _source(ws: Workspace, model_version: ModelVersion) -> Source:
     name, folder = locate_unchanged(model_version, ws.home.cache)
     adapter = versions.adapter_folder(ws, model_version)
     if adapter is not None:
-        _check_base(adapter, model_version, folder)
+        _check_base(adapter, model_version, folder, ws.home.cache)
     return Source(str(folder), adapter, name)
 
 
-def _check_base(adapter: Path, model_version: ModelVersion, folder: Path) -> None:
+def _check_base(adapter: Path, model_version: ModelVersion, folder: Path, cache: Path) -> None:
     """Raise ModelError for an adapter whose own metadata names another base. A folder that was
     moved is recognised by its weights."""
     named_base = adapter_base(adapter)
@@ -248,7 +246,8 @@ def _check_base(adapter: Path, model_version: ModelVersion, folder: Path) -> Non
         return
     named_folder = Path(named_base).expanduser()
     if named_folder.is_dir():
-        differs = base_fingerprint(named_folder) != base_fingerprint(folder)
+        named_weights = remembered_fingerprint(named_folder, cache)
+        differs = named_weights != remembered_fingerprint(folder, cache)
     else:
         differs = not named_folder.is_absolute()
     if differs:
@@ -260,10 +259,10 @@ def _check_base(adapter: Path, model_version: ModelVersion, folder: Path) -> Non
         )
 
 
-def exports(ws: Workspace, version_id: str) -> list[Export]:
+def exports(ws: Workspace, version: ModelVersion) -> list[Export]:
     """The recorded exports of a version, oldest first."""
     with ws.db.read() as connection:
-        return store.of_version(connection, version_id)
+        return store.of_version(connection, version.id)
 
 
 def _require_exportable(model_version: ModelVersion) -> None:

@@ -10,15 +10,16 @@ import sqlalchemy as sa
 
 from thumbwheel.db.schema import agents, exports, model_versions
 from thumbwheel.export.types import Export, Limits, Parity, TaskScore
+from thumbwheel.models.types import ModelVersion
 
 
-def add(connection: sa.Connection, agent_id: str, version_id: str, done: Export) -> None:
-    """Insert a finished export."""
+def add(connection: sa.Connection, version: ModelVersion, done: Export) -> None:
+    """Insert a finished export of `version`."""
     connection.execute(
         exports.insert().values(
             id=done.id,
-            agent_id=agent_id,
-            version_id=version_id,
+            agent_id=version.agent_id,
+            version_id=version.id,
             format=done.format,
             quant=done.quant,
             path=str(done.path),

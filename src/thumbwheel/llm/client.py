@@ -7,12 +7,12 @@ What a server answers is untrusted data: this module checks that it is a JSON ob
 from __future__ import annotations
 
 import random
-import re
 import time
 from typing import Any
 
-import httpx
+import httpx2
 
+from thumbwheel.core.addresses import leads_to_loopback
 from thumbwheel.core.errors import ModelError
 
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
@@ -43,12 +43,12 @@ class Client:
     ) -> None:
         self.url, self.model, self._attempts = url.rstrip("/"), model, attempts
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=None)  # the caller bounds how many run at once
-        self._http = httpx.Client(
+        limits = httpx2.Limits(max_connections=None)  # the caller bounds how many run at once
+        self._http = httpx2.Client(
             headers=headers,
-            timeout=httpx.Timeout(timeout, connect=10.0),
+            timeout=httpx2.Timeout(timeout, connect=10.0),
             limits=limits,
-            trust_env=not loopback(url),
+            trust_env=not leads_to_loopback(url),
         )
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -60,10 +60,10 @@ class Client:
             wait = FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0)
             try:
                 reply = self._http.post(f"{self.url}/{path}", json={"model": self.model} | body)
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 why = f"{type(error).__name__}: {error}"
                 continue
-            except httpx.InvalidURL as error:
+            except httpx2.InvalidURL as error:
                 raise self._error(str(error)) from None
             if reply.status_code < 300:
                 return self._object(reply)
@@ -76,7 +76,7 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def _object(self, reply: httpx.Response) -> dict[str, Any]:
+    def _object(self, reply: httpx2.Response) -> dict[str, Any]:
         try:
             content = reply.json()
         except ValueError:
@@ -93,18 +93,7 @@ class Client:
         )
 
 
-def loopback(url: str) -> bool:
-    """Whether `url` is on this machine, to which no proxy of the environment leads.
-
-    >>> loopback("http://127.0.0.1:8000/v1"), loopback("http://localhost")
-    (True, True)
-    >>> loopback("http://127.0.0.1.example")
-    False
-    """
-    return re.match(r"https?://(127\.0\.0\.1|localhost|\[::1\])([:/]|$)", url) is not None
-
-
-def _retry_after(reply: httpx.Response) -> float:
+def _retry_after(reply: httpx2.Response) -> float:
     """Seconds that the server asks to wait."""
     try:
         return min(max(float(reply.headers.get("retry-after", 0)), 0.0), MAX_WAIT)

@@ -52,23 +52,17 @@ def install(
 
 
 def _show(tools: dict[str, Tool | None], json: bool) -> None:
-    from thumbwheel.core import log, present
+    from thumbwheel.core import present
     from thumbwheel.llm.tools import FOR, fix
 
-    if json:
-        answer: dict[str, Any] = {}
-        for name, tool in tools.items():
-            answer[name] = tool and {
-                "path": tool.path,
-                "origin": tool.origin,
-                "version": tool.version,
-            }
-        present.show_json(answer)
-        return
+    data: dict[str, Any] = {}
     rows: list[tuple[str, ...]] = []
     for name, tool in tools.items():
         if tool:
+            data[name] = {"path": tool.path, "origin": tool.origin, "version": tool.version}
             rows.append((name, FOR[name], tool.origin, f"{tool.path} ({tool.version})"))
         else:
+            data[name] = None
             rows.append((name, FOR[name], "missing", fix(name)))
-    log.table("llama.cpp", ("tool", "what it does", "from", "where"), rows)
+    columns = ("tool", "what it does", "from", "where")
+    present.page(data, [present.Table("llama.cpp", columns, rows)], json=json)

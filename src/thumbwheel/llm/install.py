@@ -230,11 +230,11 @@ def _get_library(folder: Path) -> None:
 
 
 def _fetch(url: str, path: Path) -> None:
-    import httpx
+    import httpx2
 
     try:
         with (
-            httpx.stream("GET", url, follow_redirects=True, timeout=60.0) as reply,
+            httpx2.stream("GET", url, follow_redirects=True, timeout=60.0) as reply,
             path.open("wb") as out,
         ):
             reply.raise_for_status()
@@ -244,7 +244,7 @@ def _fetch(url: str, path: Path) -> None:
                 for block in reply.iter_bytes(1 << 18):
                     out.write(block)
                     advance(len(block))
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         raise StorageError(
             url,
             f"the download failed: {error}",

@@ -159,31 +159,31 @@ class LlamaServer:
 
     def healthy(self) -> bool:
         """Whether it runs, has loaded the model and answers now."""
-        import httpx
+        import httpx2
 
         if self._process is None or self._process.poll() is not None:
             return False
         try:
             url = f"http://{HOST}:{self.port}/health"
-            reply = httpx.get(url, timeout=5.0, trust_env=False)
-        except httpx.TransportError:
+            reply = httpx2.get(url, timeout=5.0, trust_env=False)
+        except httpx2.TransportError:
             return False
         return reply.status_code == 200
 
     def post(self, path: str, body: dict[str, object]) -> dict[str, Any]:
         """The reply of a path such as /tokenize; raises ModelError where it refuses."""
-        import httpx
+        import httpx2
 
         headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         try:
-            reply = httpx.post(
+            reply = httpx2.post(
                 f"http://{HOST}:{self.port}{path}",
                 json=body,
                 headers=headers,
                 timeout=120.0,
                 trust_env=False,
             )
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise ModelError(
                 f"llama-server at {self.url}", f"{type(error).__name__}: {error}", "See its log"
             ) from None

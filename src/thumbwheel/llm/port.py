@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import socket
+from typing import Literal, overload
 
 HOST = "127.0.0.1"
 
 
+@overload
+def free_port(port: Literal[0] = 0) -> int: ...
+@overload
+def free_port(port: int) -> int | None: ...
 def free_port(port: int = 0) -> int | None:
     """`port` where nothing listens there, None where something does; of 0, any that is free."""
     with socket.socket() as probe:

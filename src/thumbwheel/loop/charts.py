@@ -2,20 +2,26 @@
 out; nothing is fetched or stored.
 
 Text stays text, so that it can be searched and read aloud. Ink is `currentColor`, so that a dark
-page works. Each chart says in words what it shows, and has direct labels instead of a legend.
+page works. Nothing is said by a style attribute, so that a page may forbid those.
+Each chart says in words what it shows, and has direct labels instead of a legend.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from thumbwheel.core.errors import MissingExtra
 from thumbwheel.loop.formatting import visible
+from thumbwheel.training.curves import extremes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +35,17 @@ ROW = 0.46
 """Inches of one row of a before-and-after chart."""
 LONGEST = 56
 """Characters of a row's label."""
+MOST_POINTS = 400
+"""Of a curve: more are not seen."""
+ALL_POINTS, FEWEST_POINTS = 6_000, 60
+"""Of all curves of a crowd together, and of each of them."""
+MOST_LABELS = 6
+"""Curves that are drawn with a label and a colour of their own; beyond them they are a crowd."""
+PALETTE = ("#2f7ed8", "#d9632e", "#2f9e62", "#a45bd0", "#b58900", "#d0487f")
+"""Readable on white and on black."""
+STYLE = re.compile(r'\sstyle="([^"]*)"')
+_DRAWING = threading.Lock()
+"""matplotlib's settings are those of the process."""
 
 
 TIDY = {
@@ -61,6 +78,13 @@ class Line:
 
     label: str
     points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Band:
+    """An interval over time: (step, low, high) in order."""
+
+    points: Sequence[tuple[float, float, float]]
 
 
 @dataclass(frozen=True)
@@ -202,6 +226,87 @@ def _ends(name: str, lines: Sequence[Line]) -> str:
     )
 
 
+def series(
+    lines: Sequence[Line],
+    title: str,
+    *,
+    band: Band | None = None,
+    level: float | None = None,
+    x_label: str = "",
+) -> str:
+    """Curves over each other, thinned to what can be seen; a few have a colour and their label,
+    many are a crowd in which the last is marked. `level` is a line to compare with, `band` the
+    interval around the first curve."""
+    drawn = [line for line in lines if line.points]
+    most = min(MOST_POINTS, max(FEWEST_POINTS, ALL_POINTS // max(1, len(drawn))))
+    shown = [Line(line.label, thinned(line.points, most)) for line in drawn]
+    is_crowd = len(shown) > MOST_LABELS
+    with _figure(WIDTH, 2.6) as figure:
+        axes = figure.add_axes((0.08, 0.15, 0.75, 0.81))
+        if band is not None:
+            steps = [step for step, _, _ in band.points]
+            lows = [low for _, low, _ in band.points]
+            highs = [high for _, _, high in band.points]
+            axes.fill_between(steps, lows, highs, color=ACCENT, alpha=0.16, linewidth=0)
+        if level is not None:
+            axes.axhline(level, color=INK, linewidth=0.8, linestyle=(0, (2, 3)))
+        for number, line in enumerate(shown):
+            is_marked = not is_crowd or number == len(shown) - 1
+            style = _curve_style(number, is_crowd=is_crowd, is_marked=is_marked)
+            axes.plot([x for x, _ in line.points], [y for _, y in line.points], **style)
+        labelled = shown[-1:] if is_crowd else shown
+        low, high = axes.get_ylim()
+        heights = spread([line.points[-1][1] for line in labelled], 0.07 * (high - low))
+        for number, (line, height) in enumerate(zip(labelled, heights, strict=True)):
+            axes.annotate(
+                f"\u00a0{_short(line.label)}",
+                (1.0, height),
+                xycoords=("axes fraction", "data"),
+                va="center",
+                fontsize=8,
+                color=ACCENT if is_crowd else PALETTE[number],
+            )
+        axes.locator_params(axis="x", nbins=8)
+        axes.margins(x=0.01)
+        axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
+        axes.set_xlabel(x_label, fontsize=8, color=FAINT)
+        return _svg(figure, title, _ends(title, shown))
+
+
+def _curve_style(number: int, *, is_crowd: bool, is_marked: bool) -> dict[str, Any]:
+    if not is_crowd:
+        return {"color": PALETTE[number], "linewidth": 1.5}
+    if is_marked:
+        return {"color": ACCENT, "linewidth": 1.8}
+    return {"color": MUTED, "linewidth": 0.7, "alpha": 0.5}
+
+
+def thinned(
+    points: Sequence[tuple[float, float]], most: int = MOST_POINTS
+) -> list[tuple[float, float]]:
+    """At most `most` of the points, with the lowest and the highest of every stretch, so that
+    no spike disappears.
+
+    >>> len(thinned([(step, 0.0) for step in range(5000)])) <= MOST_POINTS
+    True
+    """
+    indices = extremes(np.array([value for _, value in points], float), most)
+    return [points[index] for index in indices]
+
+
+def spread(heights: Sequence[float], least: float) -> list[float]:
+    """The heights, moved up where two labels would cover each other.
+
+    >>> spread([1.0, 1.0, 5.0], 0.5)
+    [1.0, 1.5, 5.0]
+    """
+    moved = list(heights)
+    previous = -math.inf
+    for index in sorted(range(len(moved)), key=lambda index: moved[index]):
+        moved[index] = previous = max(moved[index], previous + least)
+    return moved
+
+
 def bars(counts: Mapping[str, int], title: str) -> str:
     """One horizontal bar a name, its count beside it."""
     height = 0.1 + 0.27 * len(counts)
@@ -286,7 +391,7 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
         "xtick.major.width": 0.6,
         "ytick.major.width": 0.6,
     }
-    with mpl.rc_context(settings):
+    with _DRAWING, mpl.rc_context(settings):
         yield Figure(figsize=(width, height))
 
 
@@ -305,6 +410,17 @@ def _svg(figure: Figure, title: str, words: str) -> str:
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
     for pattern, plain in TIDY.items():
         drawing = re.sub(pattern, plain, drawing, flags=re.DOTALL)
+    drawing = STYLE.sub(_attributes, drawing)
     head, body = drawing.split(">", 1)
     meaning = f"<title>{escape(visible(title))}</title>\n<desc>{escape(visible(words))}</desc>"
     return f'{head} role="img">\n{meaning}{body}'
+
+
+def _attributes(style: re.Match[str]) -> str:
+    """A style as the attributes of SVG that say the same: matplotlib uses no other properties."""
+    attributes = []
+    for declaration in style[1].split(";"):
+        name, colon, value = declaration.partition(":")
+        if colon:
+            attributes.append(f' {name.strip()}="{value.strip()}"')
+    return "".join(attributes)

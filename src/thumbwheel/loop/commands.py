@@ -29,8 +29,9 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        all_versions = versions.versions(ws, agent)
-        version_of_alias = versions.aliases_of(ws, agent)
+        learner = versions.require_agent(ws, agent)
+        all_versions = versions.versions(ws, learner)
+        version_of_alias = versions.aliases_of(ws, learner)
     aliases: dict[str, list[str]] = {version.id: [] for version in all_versions}
     for alias, version_id in sorted(version_of_alias.items()):
         aliases[version_id].append(alias)
@@ -74,24 +75,35 @@ def endpoint(
     price_out: Annotated[
         float | None, typer.Option(min=0, help="Price of a million tokens of answers.")
     ] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(help="The name of its key: thumbwheel secrets set NAME, or a variable."),
+    ] = None,
+    family: Annotated[
+        str, typer.Option(help="Whose API it speaks first: openai, anthropic or ollama.")
+    ] = "openai",
     json: AsJson = False,
 ) -> None:
     """Register a model that somebody else serves as a version: v0, where it is what runs today.
-    Evaluations then show its quality and its price.
+    Evaluations then show its quality and its price, and `thumbwheel serve` passes calls on to it.
 
-    Its key is read from THUMBWHEEL_ENDPOINT_KEY when it is asked, and stored nowhere.
+    Only the name of its key is stored with it. Without --secret, evaluations read the key from
+    THUMBWHEEL_ENDPOINT_KEY.
 
     Example: thumbwheel models endpoint https://api.example.com/v1 --agent support --model large
-    --price-in 2.5 --price-out 10
+    --secret EXAMPLE_KEY --price-in 2.5 --price-out 10
     """
     from dataclasses import asdict
 
     from thumbwheel.models import versions
+    from thumbwheel.models.types import EndpointAddress, family_of
 
+    address = EndpointAddress(url, model, family_of(family), secret, price_in, price_out)
     with ctx.obj() as ws:
-        version = versions.add_endpoint(ws, agent, url, model, price_in, price_out)
+        version = versions.add_endpoint(ws, agent, address)
     text = (
-        f"{version.name} of {agent} is {version.base}. Compare: thumbwheel evaluate latest "
+        f"{version.name} of {agent} is {version.base}. Answer with it: thumbwheel deploy "
+        f"{version.name} --agent {agent} --target remote. Compare: thumbwheel evaluate latest "
         f"--agent {agent} --against {version.name}"
     )
     present.message({**asdict(version), "name": version.name}, text, json=json)
@@ -154,7 +166,6 @@ def lineage(
 ) -> None:
     """From a version back to the feedback; or with --of, from a piece of feedback to the versions
     that learned from it."""
-    from thumbwheel.core import log
     from thumbwheel.core.errors import InputError
     from thumbwheel.loop import lineage as verbs
     from thumbwheel.models import versions
@@ -170,11 +181,8 @@ def lineage(
             _show_uses(verbs.uses(ws, agent, of), of, json)
             return
         version_lineage = verbs.lineage(ws, versions.version(ws, agent, version or ""))
-    if json:
-        present.show_json(version_lineage.to_json())
-        return
-    for depth, text in verbs.tree(version_lineage):
-        log.show("   " * depth + text)
+    lines = ("   " * depth + text for depth, text in verbs.tree(version_lineage))
+    present.page(version_lineage.to_json(), lines, json=json)
 
 
 def _show_uses(uses: list[SourceUse], source: str, json: bool) -> None:
@@ -205,13 +213,14 @@ def alias(
     name: Annotated[str, typer.Argument(help="The alias, for example live or canary.")],
     version: Version,
     agent: Agent,
+    json: AsJson = False,
 ) -> None:
     """Point an alias at an approved version, in one step.
 
     Example: thumbwheel models alias live v3 --agent support
     """
-    from thumbwheel.core import log
-    from thumbwheel.deploy import switch
+    from thumbwheel.deploy.routing import deployments
+    from thumbwheel.deploy.switch import promote
     from thumbwheel.evaluation.approval import require_approval
     from thumbwheel.models import versions
 
@@ -219,13 +228,14 @@ def alias(
         target = versions.version(ws, agent, version)
         versions.check_alias_name(name)
         require_approval(ws, target, name)
-        deployments = switch.deployments(ws, agent)
-        if any(deployment.state == "warm" for deployment in deployments):
+        existing = deployments(ws, versions.require_agent(ws, agent))
+        if any(deployment.state == "warm" for deployment in existing):
             # The alias moves together with the deployment that answers for it.
-            switch.promote(ws, agent, version, name, reason="named by hand")
+            promote(ws, target, name, reason="named by hand")
         else:
-            versions.point(ws, agent, name, target)
-    log.say(f"{name} is now {target.name}")
+            versions.point(ws, target, name)
+    data = {"alias": name, "version": target.name, "version_id": target.id}
+    present.message(data, f"{name} is now {target.name}", json=json)
 
 
 def report(

@@ -7,6 +7,7 @@
     gate       approve it, approve it for a canary, or reject it
     export     write the files of an approved version
     deploy     let it answer, after a check that it is the approved model
+    experiment let live traffic decide between a canary and what is live
     report     write one HTML file that says all of this
 
 Every step is the public verb of its stage. When a cycle was stopped or killed and is started again,
@@ -25,39 +26,48 @@ from thumbwheel.core import ids, log
 from thumbwheel.core.errors import DataError, TrainingError
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import switch
+from thumbwheel.deploy.deploy import deploy
+from thumbwheel.deploy.routing import route
+from thumbwheel.deploy.running import ensure_running
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import Deployment
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.evaluation.answer_changes import answer_changes
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import Verdict
 from thumbwheel.evaluation.rows import NoDevRows
 from thumbwheel.evaluation.types import Evaluation
+from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import export, exports, manifest_of
 from thumbwheel.export.types import GGUF_MODEL, Export
+from thumbwheel.loop.canary_experiment import begin_experiment
 from thumbwheel.loop.cycle_checks import (
     GGUF,
     check_ready,
     check_unchanged,
     default_base,
-    fingerprint_of,
 )
 from thumbwheel.loop.cycle_state import CycleState
 from thumbwheel.loop.cycle_types import Candidate, CycleConfig, CycleReport
+from thumbwheel.loop.inbox import ask
 from thumbwheel.loop.interrupts import recorded_interrupts
 from thumbwheel.loop.report import report
+from thumbwheel.loop.traffic_watch import TrafficWatch, train_beside_traffic
+from thumbwheel.loop.trigger_types import Wish
 from thumbwheel.models import versions
-from thumbwheel.models.types import LIVE, ModelVersion
+from thumbwheel.models.base import Base
+from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
 from thumbwheel.training.data_plan import data_plan
-from thumbwheel.training.train import runs, train
+from thumbwheel.training.train import result_of, resume, runs, train
 from thumbwheel.training.types import RunState
 
-CANARY = "canary"
-"""The alias of a version that was approved on feedback alone."""
+SHOWN = 80
+"""Characters of an answer in a line."""
 
 
-def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False) -> CycleReport:
+def run_cycle(ws: Workspace, agent: Agent, config: CycleConfig, anew: bool = False) -> CycleReport:
     """Turn the wheel once for `agent`, as far as its feedback carries. `anew` forgets an unfinished
     cycle.
 
@@ -66,7 +76,7 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False
     after a Ctrl-C, and the error of any other step.
     """
     check_ready(ws, config)
-    with CycleState.open(ws.home.cycles / agent, config.training_settings, anew) as state:
+    with CycleState.open(ws.home.cycles / agent.slug, config.training_settings, anew) as state:
         cycle = _find_candidate(ws, agent, config, state)
         if cycle.version is not None:
             release_candidate(ws, cycle, config, state=state)
@@ -74,21 +84,21 @@ def run_cycle(ws: Workspace, agent: str, config: CycleConfig, anew: bool = False
     return cycle
 
 
-def find_candidate(ws: Workspace, agent: str, config: CycleConfig) -> CycleReport:
+def find_candidate(ws: Workspace, agent: Agent, config: CycleConfig) -> CycleReport:
     """The first half of a cycle: plan, train, choose. Raises as `run_cycle` does."""
     check_ready(ws, config)
-    with CycleState.open(ws.home.cycles / agent, config.training_settings) as state:
+    with CycleState.open(ws.home.cycles / agent.slug, config.training_settings) as state:
         cycle = _find_candidate(ws, agent, config, state)
         state.finish()
     return cycle
 
 
 def _find_candidate(
-    ws: Workspace, agent: str, config: CycleConfig, state: CycleState
+    ws: Workspace, agent: Agent, config: CycleConfig, state: CycleState
 ) -> CycleReport:
-    cycle = CycleReport(agent)
+    cycle = CycleReport(agent.slug)
     with log.step("data plan"):
-        plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset"))
+        plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
         cycle.plan = plan.to_words()
         for line in cycle.plan:
             log.say(f"  {line}")
@@ -96,23 +106,30 @@ def _find_candidate(
     if not methods:
         cycle.reasons = [line for line in cycle.plan if line.startswith("Do not train yet")]
         return cycle
-    cycle.base = state.base or config.base or default_base(ws, agent)
-    fingerprint = fingerprint_of(ws, cycle.base)
-    state.check_base(cycle.base, fingerprint)
-    state.note(methods=methods, base=cycle.base, base_fingerprint=fingerprint)
-    cycle.candidates = train_candidates(ws, agent, cycle.base, methods, state)
+    base = find_base(state.base or config.base or default_base(ws, agent), ws.home.cache)
+    state.check_base(base)
+    state.note(methods=methods, base=base.name, base_fingerprint=base.fingerprint)
+    cycle.base = base.name
+    watch = TrafficWatch(ws) if config.yield_to_traffic else None
+    cycle.candidates = train_candidates(ws, agent, base, methods, state, watch)
     cycle.version = choose(ws, agent, cycle, state)
     return cycle
 
 
 def train_candidates(
-    ws: Workspace, agent: str, base: str, methods: Sequence[str], state: CycleState
+    ws: Workspace,
+    agent: Agent,
+    base: Base,
+    methods: Sequence[str],
+    state: CycleState,
+    watch: TrafficWatch | None = None,
 ) -> list[Candidate]:
-    """Train by each method, unless this cycle did so before."""
+    """Train by each method, unless this cycle did so before. With `watch` a training gives way to
+    people who are served."""
     for method in methods:
         if method not in state.candidates:
             with log.step(f"train {method}"), recorded_interrupts() as interrupts:
-                candidate = train_candidate(ws, agent, base, method, state)
+                candidate = train_candidate(ws, agent, base, method, state, watch)
                 log.say(f"  {candidate.version or candidate.reason}")
             state.note(candidates=state.candidates | {method: candidate})
             if interrupts.received:  # after the last step of the training, which then ends as usual
@@ -121,7 +138,12 @@ def train_candidates(
 
 
 def train_candidate(
-    ws: Workspace, agent: str, base: str, method: str, state: CycleState
+    ws: Workspace,
+    agent: Agent,
+    base: Base,
+    method: str,
+    state: CycleState,
+    watch: TrafficWatch | None = None,
 ) -> Candidate:
     """The candidate by `method`: from the run that this cycle began, else from a new run."""
     begun = None
@@ -129,21 +151,19 @@ def train_candidate(
         if run.id == state.runs.get(method):
             begun = run
 
-    # The cycle was killed after the run ended and before it could note the candidate.
-    if begun is not None:
-        for version in versions.versions(ws, agent):
-            if version.run_id == begun.id:
-                return Candidate(method, version.name, begun.id, begun.reason)
-        if begun.state is RunState.NOTHING_LEARNED:
-            return Candidate(method, None, begun.id, begun.reason)
-
     try:
-        if begun is not None and begun.state in (RunState.STOPPED, RunState.RUNNING):
-            result = train(ws, agent, method, resume=begun.id)
+        if begun is not None and begun.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
+            # The cycle was killed after the run ended and before it could note the candidate.
+            result = result_of(ws, begun)
+        elif begun is not None and begun.state in (RunState.STOPPED, RunState.RUNNING):
+            stopped = begun
+            result = train_beside_traffic(ws, lambda: resume(ws, stopped), watch)
         else:
             run_id = ids.new("run")
             state.note(runs=state.runs | {method: run_id})
-            result = train(ws, agent, method, base, run_id=run_id)
+            result = train_beside_traffic(
+                ws, lambda: train(ws, agent, method, base, run_id=run_id), watch
+            )
     except (TrainingError, DataError) as error:
         return Candidate(method, None, None, str(error))
     if result.state is RunState.STOPPED:  # the training took the Ctrl-C for itself
@@ -151,7 +171,7 @@ def train_candidate(
     return Candidate(method, result.version, result.run_id, result.reason)
 
 
-def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> str | None:
+def choose(ws: Workspace, agent: Agent, cycle: CycleReport, state: CycleState) -> str | None:
     """The best candidate by the dev rows; None, with reasons, where none is better than the base.
 
     A single candidate goes to the gate where there are no dev rows to compare it on. Several raise
@@ -165,7 +185,7 @@ def choose(ws: Workspace, agent: str, cycle: CycleReport, state: CycleState) -> 
     if state.chosen in names:
         return state.chosen
     with log.step("compare the candidates on the dev rows"):
-        trained = [versions.version(ws, agent, name) for name in names]
+        trained = [versions.version(ws, agent.slug, name) for name in names]
         try:
             comparison = compare_on_dev(ws, trained)
         except NoDevRows as error:
@@ -203,19 +223,47 @@ def release_candidate(
     cycle.reasons += decision.reasons
 
     if cycle.approved:
-        for name in config.export:
-            with log.step(f"export {name}, checked against the trained model"):
-                cycle.exports.append(export_once(ws, version, name, config))
-        if config.deploy:
-            alias = LIVE if cycle.verdict is Verdict.APPROVED else CANARY
+        if config.deploy and config.canary_prompts and config.auto_deploy != "off":
+            with log.step("answers to the canary prompts"):
+                cycle.changed_answers = changed_answers(ws, version, config)
+            if cycle.changed_answers:
+                config = config.model_copy(update={"auto_deploy": "ask"})
+        if config.export and is_allowed(ws, version, cycle, config, Wish.EXPORT):
+            for name in config.export:
+                with log.step(f"export {name}, checked against the trained model"):
+                    cycle.exports.append(export_once(ws, version, name, config))
+        if config.deploy and is_allowed(ws, version, cycle, config, Wish.DEPLOY):
+            alias = CANARY
+            # with an experiment, the traffic decides: no version goes live before it
+            for_all = cycle.verdict is Verdict.APPROVED and not config.experiment
+            if for_all and is_allowed(ws, version, cycle, config, Wish.PROMOTE):
+                alias = LIVE
             with log.step(f"deploy {version.name} on {config.deploy} as {alias}"):
-                cycle.deployment = deploy_once(ws, cycle, config, alias, target_settings)
+                deployment = deploy_once(
+                    ws, version, config, alias, target_settings, quant_of(cycle, config)
+                )
+                cycle.deployment = deployment
+            if alias == CANARY and config.experiment:
+                with log.step(f"experiment: {version.name} against what is live"):
+                    experiment = begin_experiment(ws, version, config, cycle)
+                    cycle.experiment = experiment.id if experiment else None
 
     with log.step("report"):
         path = config.report_to or ws.home.reports / f"{version.agent}-{version.name}.html"
         cycle.report = path.expanduser().resolve()
         cycle.report.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         report(ws, version, cycle.report, cycle.report.with_suffix(".json"))
+
+
+def changed_answers(ws: Workspace, version: ModelVersion, config: CycleConfig) -> list[str]:
+    """The canary prompts whose answers differ too much from those of what is live, in words."""
+    lines = []
+    for answer in answer_changes(ws, version, config.canary_prompts):
+        if answer.change > config.canary_change:
+            before, after = answer.before[:SHOWN], answer.after[:SHOWN]
+            lines.append(f"{answer.prompt!r}: {after!r} instead of {before!r}")
+            log.say(f"  {lines[-1]}")
+    return lines
 
 
 def evaluate_once(ws: Workspace, version: ModelVersion, state: CycleState | None) -> Evaluation:
@@ -235,7 +283,7 @@ def export_once(ws: Workspace, version: ModelVersion, format: str, config: Cycle
     any. Raises Conflict where its files were changed since."""
     folder = (config.export_to or Path()) / f"{version.agent}-{version.name}-{format}"
     folder = folder.expanduser().resolve()
-    for earlier in exports(ws, version.id):
+    for earlier in exports(ws, version):
         if (earlier.format, earlier.path) == (format, folder) and folder.is_dir():
             check_unchanged(folder, earlier.files)
             return earlier
@@ -245,27 +293,50 @@ def export_once(ws: Workspace, version: ModelVersion, format: str, config: Cycle
         check_unchanged(folder, manifest["files"])
         shutil.rmtree(folder)
     quant = config.quant if format == GGUF else None
-    return export(ws, version.agent, version.name, format, folder, quant)
+    return export(ws, version, format, folder, quant)
 
 
 def deploy_once(
     ws: Workspace,
-    cycle: CycleReport,
+    version: ModelVersion,
     config: CycleConfig,
     alias: str,
-    target_settings: Mapping[str, Any] | None,
+    target_settings: Mapping[str, Any] | None = None,
+    quant: str | None = None,
 ) -> Deployment:
-    """The deployment behind `alias`; the one that this cycle made before it was killed, if any."""
-    version, target = str(cycle.version), str(config.deploy)
-    current = switch.route(ws, cycle.agent, alias).deployment
-    if current is not None and (current.version, current.target) == (version, target):
-        return switch.ensure_running(ws, current)
-    quant = None
-    if GGUF_MODEL in TARGETS.get(target).kinds:
-        # The file that was just exported is deployed, not a second one.
-        exported_quants = {export.format: export.quant for export in cycle.exports}
-        quant = exported_quants.get(GGUF, config.quant)
-    result = switch.deploy(
-        ws, cycle.agent, version, target, alias, quant=quant, settings=target_settings
-    )
+    """The deployment of `version` behind `alias`; the one that this cycle made before it was
+    killed, if any. `quant` is the precision of a GGUF file."""
+    target = str(config.deploy)
+    current = route(ws, Agent.named(version.agent), alias).deployment
+    if current is not None and (current.version_id, current.target) == (version.id, target):
+        return ensure_running(ws, current)
+    result = deploy(ws, version, target, alias, quant=quant, settings=target_settings)
     return result.deployment
+
+
+def quant_of(cycle: CycleReport, config: CycleConfig) -> str | None:
+    """The precision of the GGUF file that is deployed: that of the file which was just exported, so
+    that no second one is written."""
+    if GGUF_MODEL not in TARGETS.get(str(config.deploy)).kinds:
+        return None
+    for finished in cycle.exports:
+        if FORMATS.get(finished.format).kind == GGUF_MODEL:
+            return finished.quant
+    return config.quant
+
+
+def is_allowed(
+    ws: Workspace, version: ModelVersion, cycle: CycleReport, config: CycleConfig, wish: Wish
+) -> bool:
+    """Whether the turn may take this step by itself. Where a person is to be asked, the question is
+    put, once for each version."""
+    consent = {
+        Wish.EXPORT: config.auto_export,
+        Wish.DEPLOY: config.auto_deploy,
+        Wish.PROMOTE: config.auto_promote,
+    }[wish]
+    if consent == "ask":
+        question = ask(ws, version, wish, config, cycle)
+        log.say(f"  waits for a person: {question}")
+        cycle.waiting.append(question)
+    return consent == "on"

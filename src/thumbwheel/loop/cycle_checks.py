@@ -13,14 +13,15 @@ from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.targets import TARGETS
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.experiments.types import ExperimentConfig
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import precision
 from thumbwheel.export.types import GGUF_MODEL
 from thumbwheel.llm import convert, tools
 from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models import versions
-from thumbwheel.models.base import locate, require_training
-from thumbwheel.models.types import LIVE
+from thumbwheel.models.types import LIVE, Agent
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import dry_run
@@ -39,6 +40,8 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
             )
     for name in config.export:
         FORMATS.get(name)
+    if config.experiment:
+        ws.settings(ExperimentConfig, "experiment", {"metric": config.experiment})
     takes_gguf = GGUF in config.export
     if config.deploy:
         target = TARGETS.get(config.deploy)
@@ -56,15 +59,6 @@ def check_ready(ws: Workspace, config: CycleConfig) -> None:
             tools.require(program)
 
 
-def fingerprint_of(ws: Workspace, base: str) -> str:
-    """The fingerprint of the weights of `base`."""
-    require_training()
-    from thumbwheel.engine.base_check import remembered_fingerprint
-
-    _, folder = locate(base)
-    return remembered_fingerprint(folder, ws.home.cache)
-
-
 def check_unchanged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise Conflict where a file of an exported folder is not the one that was written."""
     for name, file in files.items():
@@ -77,29 +71,34 @@ def check_unchanged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
             )
 
 
-def plan_cycle(ws: Workspace, agent: str, config: CycleConfig) -> dict[str, Any]:
+def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> dict[str, Any]:
     """What `run_cycle` would do, with the time and memory that each training takes; nothing is
     trained or stored."""
     check_ready(ws, config)
-    plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset"))
+    plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
     methods = config.methods or plan.eligible
     trainings = {}
     for method in methods:
-        base = config.base or default_base(ws, agent)
+        base = find_base(config.base or default_base(ws, agent), ws.home.cache)
         trainings[method] = asdict(dry_run(ws, agent, method, base))
     after = [f"export {name}" for name in config.export]
     if config.deploy:
         after.append(f"deploy on {config.deploy}")
+    if config.deploy and config.experiment:
+        after.append(f"let live traffic decide by {config.experiment}")
     return {"plan": plan.to_words(), "trainings": trainings, "if approved": after}
 
 
-def default_base(ws: Workspace, agent: str) -> str:
-    """The base of the live version, else of the newest one. Raises InputError without a version."""
+def default_base(ws: Workspace, agent: Agent) -> str:
+    """The name of the live version's base, else of the newest version's. Raises InputError without
+    a version."""
     local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
     if not local:
         fix = "Name it: --base, a folder saved with save_pretrained or a Hugging Face id"
         raise InputError(
-            f"the base of agent {agent!r}", "nothing was trained for it yet, so none is known", fix
+            f"the base of agent {agent.slug!r}",
+            "nothing was trained for it yet, so none is known",
+            fix,
         )
     live_id = versions.aliases_of(ws, agent).get(LIVE)
     for version in local:

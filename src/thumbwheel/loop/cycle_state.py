@@ -19,6 +19,7 @@ from thumbwheel.core.errors import Conflict
 from thumbwheel.core.files import replace, unwritable
 from thumbwheel.core.locks import lock
 from thumbwheel.loop.cycle_types import Candidate
+from thumbwheel.models.base import Base
 
 FILE, LOCK = "cycle.json", "lock"
 
@@ -76,13 +77,13 @@ class CycleState:
         log.say("going on with the cycle that was not finished")
         return state
 
-    def check_base(self, base: str, fingerprint: str) -> None:
+    def check_base(self, base: Base) -> None:
         """Raise Conflict where the weights of `base` were changed since the cycle began: its
         candidates could not be compared."""
-        if self.base_fingerprint not in (None, fingerprint):
+        if self.base_fingerprint not in (None, base.fingerprint):
             raise Conflict(
                 f"the unfinished cycle of agent {self.folder.name!r}",
-                f"the weights of its base {base!r} were changed since it began",
+                f"the weights of its base {base.name!r} were changed since it began",
                 "Restore that base, or forget what the cycle did: thumbwheel loop run --anew",
             )
 

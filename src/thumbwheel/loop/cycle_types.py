@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.deploy.types import Deployment
 from thumbwheel.evaluation.policy import Verdict
 from thumbwheel.evaluation.types import Evaluation
 from thumbwheel.export.types import Export
+
+Consent = Literal["off", "ask", "on"]
+"""Whether a turn takes a step by itself."""
 
 
 class CycleConfig(Config):
@@ -32,6 +35,27 @@ class CycleConfig(Config):
     deploy: str | None = None
     """Target on which an approved version answers: embedded, llamacpp, ollama, vllm. Unset, it is
     not deployed."""
+    auto_export: Consent = "on"
+    """Whether an approved version is exported: off, ask (a person first) or on."""
+    auto_deploy: Consent = "on"
+    """Whether it is deployed on the target that `deploy` names: off, ask or on."""
+    auto_promote: Consent = "on"
+    """Whether one that the gate approved for all becomes live at once: off and ask deploy it as
+    canary, and ask lets a person promote it."""
+    experiment: str | None = None
+    """Metric by which live traffic decides between what is live and a canary: thumb, rating, score
+    or outcome:NAME. The winner goes live as auto_promote says. Unset, no experiment begins."""
+    experiment_days: float | None = Field(default=28.0, gt=0)
+    """Days after which an experiment of the loop that decided nothing ends, so that the next
+    version has its turn; unset (null), the section `experiment` says when."""
+    canary_prompts: tuple[str, ...] = ()
+    """Prompts whose answers are to stay as they are. A version that answers one of them otherwise
+    than what is live is exposed to nobody before a person has looked."""
+    canary_change: float = Field(default=0.5, gt=0, le=1)
+    """The share of the words of such an answer that may differ."""
+    yield_to_traffic: bool = False
+    """A training stops at a checkpoint while people are served by this home, and goes on once
+    nobody was for a minute."""
     report_to: Path | None = None
     """HTML file of the report; the same as JSON lies beside it. Unset, one in the folder `reports`
     of the home."""
@@ -49,6 +73,29 @@ class CycleConfig(Config):
                 "the report is an HTML file, and its JSON lies beside it under the same name"
             )
         return value
+
+
+class ReleaseConfig(Config):
+    """What is done with a candidate that was just trained."""
+
+    export: bool = False
+    """Afterwards: evaluate it, and write it as GGUF if the gate approves."""
+    quant: str | None = None
+    """Precision of that GGUF, as q4_k_m; unset, what this machine's memory holds."""
+    register_ollama: bool = False
+    """With --export: also deploy it in Ollama."""
+    model_name: str | None = None
+    """With --register-ollama: its name there; unset, the agent's and the version's."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> ReleaseConfig:
+        if not self.export and (self.quant or self.register_ollama):
+            raise ValueError(
+                "quant and register_ollama are about what is exported: give --export as well"
+            )
+        if self.model_name and not self.register_ollama:
+            raise ValueError("model_name is a name in Ollama: give --register-ollama as well")
+        return self
 
 
 @dataclass(frozen=True)
@@ -76,8 +123,14 @@ class CycleReport:
     verdict: Verdict | None = None
     exports: list[Export] = field(default_factory=list)
     deployment: Deployment | None = None
+    experiment: str | None = None
+    """The experiment that decides between it and what is live."""
+    waiting: list[str] = field(default_factory=list)
+    """Questions of steps that wait for a person (`thumbwheel loop decisions`)."""
     report: Path | None = None
     reasons: list[str] = field(default_factory=list)
+    changed_answers: list[str] = field(default_factory=list)
+    """Canary prompts that it answers otherwise than what is live, with both answers."""
 
     @property
     def method(self) -> str | None:

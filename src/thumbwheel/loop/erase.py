@@ -5,7 +5,7 @@ Read this first.
               rejects what learned from them
     datasets  write new files for every dataset that holds their rows; it keeps its id, with a note
     files     delete run folders, cache, refused lines, reports, old files of datasets
-    rows      delete the rows of the database, and the answers that evaluations show
+    rows      delete the rows of the database, the answers that evaluations show, and what jobs say
     compact   write the database anew, so that no free page holds them
     done      close the record of the erasure
 
@@ -26,21 +26,22 @@ import sqlalchemy as sa
 
 from thumbwheel.capture.erased import NAME
 from thumbwheel.capture.inbox import drain_inbox
+from thumbwheel.capture.redact import hashed_name
 from thumbwheel.core import ids
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.seal import Seal, make_seal, read_seal
 from thumbwheel.datasets.build import by_id
 from thumbwheel.datasets.rewrite import rewrite_without
 from thumbwheel.db import schema
-from thumbwheel.db.engine import compact
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.signing import resigned
+from thumbwheel.jobs.queue import forget
 from thumbwheel.loop import store
-from thumbwheel.loop.purge import changed_reports, check_idle, purge
+from thumbwheel.loop.purge import changed_reports, check_idle, mentions, purge
 from thumbwheel.loop.retrain import retrain
 from thumbwheel.loop.taint import datasets_holding, descendants, reward_datasets
 from thumbwheel.loop.types import Record, SubjectRows, Tainted
-from thumbwheel.models.versions import require_agent
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import unlearn
 
 DONE = "done"
@@ -92,8 +93,7 @@ class _Job:
     """One erasure while it runs."""
 
     ws: Workspace
-    agent: str
-    agent_id: str
+    agent: Agent
     keys: set[str]
     """Keys under which the subject's erasure is recorded."""
     doomed: SubjectRows
@@ -106,7 +106,7 @@ class _Job:
 
 def erase(
     ws: Workspace,
-    agent: str,
+    agent: Agent,
     subject: str,
     *,
     dry_run: bool = False,
@@ -119,10 +119,9 @@ def erase(
     stored, Conflict while a run trains, StorageError where the disk is full or another program
     holds a file; the same call then goes on.
     """
-    agent_id = require_agent(ws, agent)
-    drain_inbox(ws)
+    drain_inbox(ws, everything=True)
     seal = read_seal(ws.home.secret) if dry_run else make_seal(ws.home.secret)
-    job = _plan(ws, agent, agent_id, subject, seal)
+    job = _plan(ws, agent, subject, seal)
     if job.result.state == "already" or dry_run:
         return job.result
     check_idle(ws)
@@ -133,10 +132,14 @@ def erase(
     return job.result
 
 
-def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | None) -> _Job:
+def _plan(ws: Workspace, agent: Agent, subject: str, seal: Seal | None) -> _Job:
     with ws.db.read() as connection:
-        doomed = store.subject_rows(connection, agent_id, subject)
-        erasures = store.erasures(connection, agent_id)
+        # strict redaction may have put its hash in place of the name
+        asked_names = {subject, *([hashed_name(seal, subject)] if seal else ())}
+        doomed = store.subject_rows(connection, agent.id, asked_names)
+        erasures = store.erasures(connection, agent.id)
+    if doomed.subjects and subject not in doomed.subjects:
+        doomed.names["subjects"].add(subject)
     names = {subject} | doomed.names["subjects"] | doomed.subjects
     keys = {seal.of("subject", name) for name in names} if seal else set()
     of_subject = [erasure for erasure in erasures if keys & set(erasure["report"]["keys"])]
@@ -145,11 +148,10 @@ def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | N
     job = _Job(
         ws,
         agent,
-        agent_id,
         keys,
         doomed,
         Tainted(),
-        Erasure(agent, "planned"),
+        Erasure(agent.slug, "planned"),
         datetime.now(UTC),
         unfinished,
     )
@@ -157,12 +159,12 @@ def _plan(ws: Workspace, agent: str, agent_id: str, subject: str, seal: Seal | N
         if not of_subject:
             fix = "Give the subject as the traces name it, or our id (sub_...)"
             raise NotFound(
-                f"subject {subject!r} of agent {agent!r}", "nothing is stored about it", fix
+                f"subject {subject!r} of agent {agent.slug!r}", "nothing is stored about it", fix
             )
         last = of_subject[-1]
         erased_at = last["recorded_at"][:16]
         note = f"everything about it was erased at {erased_at} UTC; nothing has come since"
-        job.result = Erasure(agent, "already", last["id"], notes=[note])
+        job.result = Erasure(agent.slug, "already", last["id"], notes=[note])
         return job
     _describe(job)
     return job
@@ -174,30 +176,30 @@ def _describe(job: _Job) -> None:
     # An erasure that was stopped had found things that are gone by now.
     earlier = job.unfinished["report"] if job.unfinished else {}
     earlier_tainted = earlier.get("tainted", {})
-    holding = datasets_holding(ws, job.agent, job.doomed.ids, lost=True)
+    holding = datasets_holding(ws, job.agent.slug, job.doomed.ids, lost=True)
     documents = _fitted_documents(job, earlier_tainted)
-    with_rewards = reward_datasets(ws, job.agent)
+    with_rewards = reward_datasets(ws, job.agent.slug)
     affected = {*holding, *earlier_tainted.get("datasets", ())}
     classifier_output = 0
     with ws.db.read() as connection:
         if job.doomed.ids:
-            if unlearn.classifier_has_part(connection, job.agent_id):
+            if unlearn.classifier_has_part(connection, job.agent.id):
                 affected |= with_rewards
-            classifier_output = unlearn.count_classifier_output(connection, job.agent_id)
+            classifier_output = unlearn.count_classifier_output(connection, job.agent.id)
         modelled = set()
-        if unlearn.reward_model_has_part(connection, job.agent_id):
+        if unlearn.reward_model_has_part(connection, job.agent.id):
             modelled = with_rewards
         tainted = descendants(
             ws,
             connection,
-            job.agent_id,
+            job.agent.id,
             affected,
             job.doomed.cases,
             bool(documents["classifiers"]),
             modelled,
         )
         job.tainted = replace(tainted, **documents)
-        names = names_of(connection, job.tainted, job.agent_id)
+        names = names_of(connection, job.tainted, job.agent.id)
         result.retrain = retrain(connection, job.tainted)
         aliases = store.aliases_at(connection, job.tainted.versions)
 
@@ -236,7 +238,7 @@ def _describe(job: _Job) -> None:
 def _fitted_documents(job: _Job, earlier: Mapping[str, Any]) -> dict[str, set[str]]:
     """Hashes, by kind, of what was fitted on the labels: found by an erasure that was stopped, or
     there now. Where the rows are gone already, what is there was fitted without them."""
-    now = unlearn.fitted_documents(job.ws, job.agent) if job.doomed.ids else {}
+    now = unlearn.fitted_documents(job.ws, job.agent.slug) if job.doomed.ids else {}
     return {kind: {*earlier.get(kind, ()), *now.get(kind, ())} for kind in unlearn.KINDS}
 
 
@@ -286,14 +288,14 @@ def _mark(job: _Job, seal: Seal) -> None:
     keys = [(kind, seal.of(kind, name)) for kind, name in _tombstones(job.doomed)]
 
     def work(connection: sa.Connection) -> str:
-        store.record_tombstones(connection, job.agent_id, keys, job.began)
+        store.record_tombstones(connection, job.agent.id, keys, job.began)
         _taint(connection, job.tainted)
         if job.unfinished is not None:
             store.note_erasure(connection, job.unfinished["id"], _report(job, "mark"))
             return str(job.unfinished["id"])
         return store.begin_erasure(
             connection,
-            job.agent_id,
+            job.agent.id,
             seal.of("erasure", ids.new("ers")),
             _report(job, "mark"),
             job.began,
@@ -338,7 +340,7 @@ def _taint(connection: sa.Connection, tainted: Tainted) -> None:
 
 
 def _datasets(job: _Job, seal: Seal) -> None:
-    holding = datasets_holding(job.ws, job.agent, job.doomed.ids, lost=True)
+    holding = datasets_holding(job.ws, job.agent.slug, job.doomed.ids, lost=True)
     for dataset_id, affected in holding.items():
         row_ids = set().union(*affected.rows.values())
         _rewrite(job, seal, dataset_id, row_ids)
@@ -371,7 +373,7 @@ def _rewrite(job: _Job, seal: Seal, dataset_id: str, rows: set[str]) -> None:
     fingerprint = ids.fingerprint(content)
 
     def work(connection: sa.Connection) -> None:
-        store.record_tombstones(connection, job.agent_id, tombstones, job.began)
+        store.record_tombstones(connection, job.agent.id, tombstones, job.began)
         store.replace_dataset(connection, dataset_id, manifest, fingerprint, rewritten.sizes)
 
     job.ws.db.write(work)
@@ -403,10 +405,9 @@ def _contains_id(part: Any, gone: frozenset[str]) -> bool:
 
 def _files(job: _Job, seal: Seal) -> None:
     with job.ws.db.read() as connection:
-        runs = store.run_ids(connection)
         exports = store.rows_by_id(connection, schema.exports, job.tainted.exports)
     paths = [str(export["path"]) for export in exports]
-    job.result.files = purge(job.ws, job.doomed, job.tainted, runs, paths)
+    job.result.files = purge(job.ws, job.doomed, job.tainted, paths)
 
 
 def _rows(job: _Job, seal: Seal) -> None:
@@ -414,16 +415,20 @@ def _rows(job: _Job, seal: Seal) -> None:
     long_names = {name for name in names if len(name) > 2}
 
     def work(connection: sa.Connection) -> None:
+        job.ws.db.prepare_erasure(connection)
         for evaluation_id in sorted(job.tainted.evaluations):
             _forget_answers(job.ws, connection, evaluation_id, long_names)
         store.delete(connection, job.doomed)
-        store.forget_replies(connection, job.agent_id)
+        store.forget_replies(connection, job.agent.id)
+        store.forget_requests(connection)
+        if rewritten := forget(connection, mentions(names | job.doomed.ids)):
+            job.result.files["texts of jobs"] = rewritten
         if job.doomed.ids:
-            unlearn.delete_classifier_output(connection, job.agent_id)
+            unlearn.delete_classifier_output(connection, job.agent.id)
         tainted_models = job.tainted.reward_models
         reward_models = store.rows_by_id(connection, schema.reward_models, tainted_models)
-        if any(model["agent_id"] == job.agent_id for model in reward_models):
-            unlearn.delete_reward_model_scores(connection, job.agent_id)
+        if any(model["agent_id"] == job.agent.id for model in reward_models):
+            unlearn.delete_reward_model_scores(connection, job.agent.id)
         store.note_erasure(connection, str(job.result.id), _report(job, "rows"))
 
     job.ws.db.write(work)
@@ -452,7 +457,7 @@ def _without_names(slices: Iterable[Record], names: set[str]) -> list[Record]:
 
 
 def _compact(job: _Job, seal: Seal) -> None:
-    compact(job.ws.home.database, job.ws.home.lock)
+    job.ws.db.compact()
 
 
 def _close(job: _Job, seal: Seal) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from thumbwheel.core import present
 
 if TYPE_CHECKING:
     from thumbwheel.loop.erase import Erasure
@@ -23,16 +26,12 @@ def why(
 ) -> None:
     """Why a row is in a dataset: the traces, feedback, subjects, case, rule and rewards that it
     came from."""
-    from thumbwheel.core import log
     from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
         lineage = row_lineage.why(ws, row, subjects=subjects or not json)
-    if json:
-        log.answer(lineage)
-        return
-    for depth, text in row_lineage.in_words(lineage):
-        log.show("   " * depth + text)
+    lines = ("   " * depth + text for depth, text in row_lineage.in_words(lineage))
+    present.page(lineage, lines, json=json)
 
 
 def used_in(
@@ -50,14 +49,14 @@ def used_in(
 ) -> None:
     """Where a piece of feedback ended up: datasets and their rows, runs, versions, reward models,
     evaluations, exports."""
-    from thumbwheel.core import log
     from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
         uses = row_lineage.used_in(ws, id, agent)
-    if json:
-        log.answer(uses)
-        return
+    present.page(uses, [_uses_table(uses, id)], json=json)
+
+
+def _uses_table(uses: dict[str, Any], source: str) -> present.Table:
     rows = [
         ("dataset", f"{dataset['id']} ({dataset['shape']})", _counts(dataset["counts"]))
         for dataset in uses["datasets"]
@@ -67,7 +66,8 @@ def used_in(
     rows += [("reward model", name, "") for name in uses["reward_models"]]
     rows += [("evaluation", name, "") for name in uses["evaluations"]]
     rows += [("export", path, "") for path in uses["exports"]]
-    log.table(f"{id} is in" if rows else f"{id} is in nothing yet", ("what", "which", ""), rows)
+    title = f"{source} is in" if rows else f"{source} is in nothing yet"
+    return present.Table(title, ("what", "which", ""), rows)
 
 
 def _counts(rows: dict[str, int]) -> str:
@@ -94,28 +94,25 @@ def erase(
     """
     from thumbwheel.core import log
     from thumbwheel.loop.erase import erase as run
+    from thumbwheel.models.versions import require_agent
 
     with ctx.obj() as ws:
+        learner = require_agent(ws, agent)
         if not (dry_run or yes):
-            planned = run(ws, agent, subject, dry_run=True)
-            _show(planned)
+            planned = run(ws, learner, subject, dry_run=True)
+            present.show(_erasure_page(planned))
             if planned.state == "planned":
-                _ask()
+                _ask(ctx.obj.attended)
         erasure = run(
-            ws, agent, subject, dry_run=dry_run, stage=lambda name: log.say(f"erase: {name}")
+            ws, learner, subject, dry_run=dry_run, stage=lambda name: log.say(f"erase: {name}")
         )
-    if json:
-        log.answer(erasure.to_json())
-    else:
-        _show(erasure)
+    present.page(erasure.to_json(), _erasure_page(erasure), json=json)
 
 
-def _ask() -> None:
-    import sys
-
+def _ask(attended: bool) -> None:
     from thumbwheel.core.errors import InputError
 
-    if not sys.stdin.isatty():
+    if not attended:
         raise InputError(
             "erase",
             "it cannot be undone, and nobody is there to be asked",
@@ -124,9 +121,7 @@ def _ask() -> None:
     typer.confirm("Erase this for good?", abort=True, err=True)
 
 
-def _show(erasure: Erasure) -> None:
-    from thumbwheel.core import log
-
+def _erasure_page(erasure: Erasure) -> Iterator[present.Part]:
     if erasure.state != "already":
         done = erasure.state == "done"
         rows: list[tuple[str, object]] = []
@@ -134,13 +129,13 @@ def _show(erasure: Erasure) -> None:
         rows += [(f"rows of {name}", _counts(counts)) for name, counts in erasure.datasets.items()]
         rows += erasure.files.items()
         title = f"{'Erased' if done else 'Would go'} from {erasure.agent}"
-        log.table(title, ("what", "how many"), rows)
+        yield present.Table(title, ("what", "how many"), rows)
         tainted = [(kind, ", ".join(names)) for kind, names in erasure.tainted.items()]
         if tainted:
-            log.table("Tainted" if done else "Would be tainted", ("what", "which"), tainted)
-    for note in erasure.notes:
-        log.show(note)
+            title = "Tainted" if done else "Would be tainted"
+            yield present.Table(title, ("what", "which"), tainted)
+    yield from erasure.notes
     if erasure.retrain:
-        log.show("To train anew:")
+        yield "To train anew:"
     for command in erasure.retrain:
-        log.show(f"  {command}")
+        yield f"  {command}"

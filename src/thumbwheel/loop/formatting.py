@@ -15,14 +15,18 @@ EXCERPT = 2000
 """Characters of a model's answer that are shown."""
 
 
-def visible(text: object) -> str:
-    """`text` with hidden and direction-changing characters spelled out, cut after `EXCERPT`
-    characters.
+def legible(text: object) -> str:
+    """`text` with hidden and direction-changing characters spelled out.
 
-    >>> visible("pay" + chr(0x202e) + "me")
+    >>> legible("pay" + chr(0x202e) + "me")
     'pay\\\\u202eme'
     """
-    shown = HIDDEN.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))
+    return HIDDEN.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))
+
+
+def visible(text: object) -> str:
+    """`legible` text, cut after `EXCERPT` characters."""
+    shown = legible(text)
     if len(shown) <= EXCERPT:
         return shown
     return f"{shown[:EXCERPT]}… ({len(shown) - EXCERPT} more characters)"
@@ -50,3 +54,26 @@ def number(value: Any) -> str:
 def compact(value: Any) -> str:
     """A JSON value on one line; text as it is."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def indented(value: Any) -> str:
+    """A JSON value over several lines; text as it is."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time, briefly.
+
+    >>> duration(0.25), duration(3.14159), duration(200)
+    ('250 ms', '3.1 s', '3 min 20 s')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -101,7 +101,7 @@ def uses(ws: Workspace, agent: str, source: str) -> list[SourceUse]:
     A trace includes the feedback about it. A version that was only trained against such a reward
     model counts too. Raises NotFound for a source that was never recorded, or was erased.
     """
-    agent_id = versions.require_agent(ws, agent)
+    agent_id = versions.require_agent(ws, agent).id
     with ws.db.read() as connection:
         wanted = source_and_feedback_ids(ws, connection, agent, source)
         trained = store.trained_versions(connection, agent_id)
@@ -138,7 +138,7 @@ def source_and_feedback_ids(
 ) -> set[str]:
     """The ids of `source` and of the feedback about it. Raises NotFound for a source that was never
     recorded, or was erased."""
-    agent_id = versions.require_agent(ws, agent)
+    agent_id = versions.require_agent(ws, agent).id
     source_ids = set(store.source_ids(connection, agent_id, source))
     if not source_ids:
         raise _not_found(ws, connection, agent, agent_id, source)

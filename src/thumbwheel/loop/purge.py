@@ -14,12 +14,13 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from thumbwheel.capture.inbox import REJECTED
+from thumbwheel.capture.uploads import sweep_uploads
 from thumbwheel.core.files import replace
 from thumbwheel.datasets.rewrite import BUILDING, is_affected_file
 from thumbwheel.db.workspace import Workspace
@@ -28,9 +29,9 @@ from thumbwheel.loop.types import SubjectRows, Tainted
 from thumbwheel.models import documents
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.versions import TAINTED
-from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.rundir import SPEC, RunDir
 
-WITHOUT_TEXT = ("spec.json", "status.json", "metrics.jsonl", "lock")
+WITHOUT_TEXT = (SPEC, "status.json", "metrics.jsonl", "lock")
 """Files of a run that hold only settings and figures."""
 REPORTS = "reports.jsonl"
 """File of the home that lists where reports were written."""
@@ -39,7 +40,7 @@ SHORT = 3
 
 
 def check_idle(ws: Workspace) -> None:
-    """Raise Conflict while a run of this home trains, which would write its rows again."""
+    """Raise Conflict while a run of this home trains, which would write checkpoints again."""
     for folder in _folders(ws.home.runs):
         with suppress(FileNotFoundError):
             os.close(RunDir(folder).lock())
@@ -49,24 +50,22 @@ def purge(
     ws: Workspace,
     doomed: SubjectRows,
     tainted: Tainted,
-    known_runs: Collection[str],
     exports: Iterable[str],
 ) -> dict[str, int]:
     """Delete the files; returns what was deleted -> how many files or lines."""
     count: Counter[str] = Counter()
     for folder in _folders(ws.home.runs):
         if folder.name in tainted.runs:
-            count["files of runs"] += _remove_text(folder)
-        elif folder.name not in known_runs and _mentions_ids(folder / "rows.jsonl", doomed.ids):
-            count["files of runs"] += _remove(folder)
+            count["files of runs"] += remove_text(folder)
+        _forget_raters(folder / SPEC, doomed.raters)
     count["files of the cache"] += _remove(ws.home.cache)
+    count["uploaded files"] += sweep_uploads(ws, kept_seconds=0)
     for unfinished in ws.home.path.glob(f"{BUILDING}*"):
         count["unfinished files"] += _remove(unfinished)
     count["unfinished files"] += Artifacts(ws.home.blobs).sweep()
     count["datasets' files"] += _remove_blobs(ws, doomed.ids)
-    count["classifiers and judges' statements"] += documents.delete(
-        ws, tainted.classifiers | tainted.judge_agreements
-    )
+    fitted = tainted.classifiers | tainted.judge_agreements | tainted.calibrations
+    count["classifiers and judges' statements"] += documents.delete(ws, fitted)
     names = set(doomed.ids).union(*doomed.names.values())
     count["refused lines of the inbox"] += _remove_rejected(ws.home.inbox / REJECTED, names)
     count["reports"] += _remove_reports(ws, tainted)
@@ -93,7 +92,8 @@ def _remove(path: Path) -> int:
     return files
 
 
-def _remove_text(run_folder: Path) -> int:
+def remove_text(run_folder: Path) -> int:
+    """Delete the files of a run but its settings, status and figures; returns how many."""
     removed = 0
     for path in sorted(run_folder.iterdir()):
         if path.name not in WITHOUT_TEXT:
@@ -101,14 +101,17 @@ def _remove_text(run_folder: Path) -> int:
     return removed
 
 
-def _mentions_ids(path: Path, ids: Collection[str]) -> bool:
-    if not path.is_file():
-        return False
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            if any(row_id in line for row_id in ids):
-                return True
-    return False
+def _forget_raters(spec_file: Path, raters: Collection[str]) -> None:
+    """Remove the answers that `raters` judged from what a run was told."""
+    try:
+        spec = json.loads(spec_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    raters_of = spec.get("raters", {})
+    erased = set(raters)
+    remaining = {row: names for row, names in raters_of.items() if erased.isdisjoint(names)}
+    if len(remaining) < len(raters_of):
+        replace(spec_file, json.dumps(spec | {"raters": remaining}, indent=2))
 
 
 def _remove_blobs(ws: Workspace, ids: frozenset[str]) -> int:
@@ -145,6 +148,18 @@ def _remove_rejected(path: Path, names: Collection[str]) -> int:
 def _name_pattern(name: str) -> str:
     escaped = re.escape(name)
     return rf"(?<!\w){escaped}(?!\w)" if len(name) >= SHORT else f'"{escaped}"'
+
+
+def mentions(names: Collection[str]) -> Callable[[str], bool]:
+    """Whether a text contains one of `names`; a short name has to be the whole text."""
+    short = {name for name in names if len(name) < SHORT}
+    long = [re.escape(name) for name in sorted(names) if len(name) >= SHORT]
+    pattern = re.compile(rf"(?<!\w)({'|'.join(long)})(?!\w)") if long else None
+
+    def is_mentioned(text: str) -> bool:
+        return text in short or (pattern is not None and pattern.search(text) is not None)
+
+    return is_mentioned
 
 
 def _unescaped(line: str) -> str:

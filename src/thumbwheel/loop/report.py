@@ -31,6 +31,7 @@ from thumbwheel.evaluation.types import (
     FORMAT,
     LENGTH,
     NLL,
+    NLL_LIKED,
     Guard,
     Measure,
     weights_pay,
@@ -41,7 +42,7 @@ from thumbwheel.loop import formatting
 from thumbwheel.loop.lineage import lineage, tree
 from thumbwheel.loop.purge import note_report
 from thumbwheel.loop.types import Lineage, Record
-from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.types import Agent, ModelVersion
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.rundir import RunDir
 
@@ -50,6 +51,7 @@ GUARDS = {
     FORMAT: ("answers with the right format", True),
     LENGTH: ("tokens of an answer", False),
     NLL: ("nats a token of recorded good answers", False),
+    NLL_LIKED: ("nats a token of answers that people liked", False),
     ANCHOR_NLL: ("nats a token of general text", False),
     ANCHOR_TASKS: ("short general tasks solved", True),
 }
@@ -101,12 +103,12 @@ def collect(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
         "data": _data(version_lineage),
         "training": _training(ws, run) if run else None,
         "evaluation": evaluation,
-        "guards": _guards(ws, version.agent, evaluation, decision),
+        "guards": _guards(ws, Agent.named(version.agent), evaluation, decision),
         "weights": _weights(record["name"], evaluation),
         "opinions": tests_in_words(suite["details"] for suite in suites),
         "decision": decision,
         "served": _served(version_lineage),
-        "exports": _exports(ws, version.id),
+        "exports": _exports(ws, version),
         "lineage": version_lineage.to_json(),
         "tree": [list(line) for line in tree(version_lineage)],
         "environment": dict(run["environment"]) if run else None,
@@ -225,7 +227,7 @@ def _weights(name: str, evaluation: Record | None) -> str | None:
 
 
 def _guards(
-    ws: Workspace, agent: str, evaluation: Record | None, decision: Record | None
+    ws: Workspace, agent: Agent, evaluation: Record | None, decision: Record | None
 ) -> list[dict[str, Any]]:
     """The guards as the gate saw them, or would see them, with its verdict on each: ok, what is
     wrong in words, or not measured."""
@@ -246,10 +248,10 @@ def _guards(
     return rows
 
 
-def _exports(ws: Workspace, version_id: str) -> list[dict[str, Any]]:
+def _exports(ws: Workspace, version: ModelVersion) -> list[dict[str, Any]]:
     """The newest export in each format and precision, largest first, with how near it is to the
     trained model and what it costs."""
-    newest = {(export.format, export.quant): export for export in exports(ws, version_id)}
+    newest = {(export.format, export.quant): export for export in exports(ws, version)}
     largest_first = sorted(newest.values(), key=lambda export: -export.parity.size)
     return [_export_row(export) for export in largest_first]
 

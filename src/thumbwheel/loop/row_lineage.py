@@ -14,6 +14,7 @@ from thumbwheel.datasets.build import by_id
 from thumbwheel.datasets.rewrite import find_row
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.db import schema
+from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import store
 from thumbwheel.loop.erase import names_of
@@ -156,8 +157,19 @@ def _feedback_json(connection: sa.Connection, feedback: Record) -> dict[str, Any
 
 def _trace_json(connection: sa.Connection, trace: Record) -> dict[str, Any]:
     """`subject` is the id of the subject."""
-    messages = store.messages_up_to(connection, trace["input_id"])
+    messages = conversation(connection, trace["input_id"])
     return _columns(trace, TRACE_KEYS) | {"subject": trace["subject_id"], "input": messages}
+
+
+def feedback_pieces(ws: Workspace, names: Sequence[str]) -> list[dict[str, Any]]:
+    """These pieces of feedback, by their ids, each with what it is about."""
+    with ws.db.read() as connection:
+        rows = store.rows_by_id(connection, schema.feedback, names)
+        targets = store.target_ids(connection, names)
+        return [
+            _feedback_json(connection, row) | {"target_ids": targets.get(row["id"], [])}
+            for row in rows
+        ]
 
 
 def in_words(row: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
@@ -219,7 +231,7 @@ def used_in(ws: Workspace, source: str, agent: str | None = None) -> dict[str, A
                 "no feedback or trace has that id here",
                 "Name its agent with --agent, where it is not our own id",
             )
-        agent_id = require_agent(ws, agent)
+        agent_id = require_agent(ws, agent).id
         wanted = source_and_feedback_ids(ws, connection, agent, source)
     holding = datasets_holding(ws, agent, wanted)
     with ws.db.read() as connection:

@@ -8,7 +8,7 @@ somebody else's trace or case has the same content.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,11 +27,22 @@ from thumbwheel.db.schema import (
     decisions,
     evaluations,
     exports,
+    exposed_calls,
+    exposures,
     feedback,
     feedback_targets,
     messages,
     model_versions,
+    quarantined_feedback,
+    quarantines,
     raters,
+    request_keys,
+    review_actions,
+    review_assignments,
+    review_items,
+    review_queues,
+    review_raters,
+    review_targets,
     reward_models,
     rewards,
     runs,
@@ -43,6 +54,7 @@ from thumbwheel.db.schema import (
     traces,
 )
 from thumbwheel.loop.types import Record, SubjectRows
+from thumbwheel.models.types import State
 
 ERASURE = "erasure"
 """Kind of tombstone that is the record of an erasure."""
@@ -154,6 +166,17 @@ def feedback_on(connection: sa.Connection, target_id: str) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
+def target_ids(connection: sa.Connection, feedback_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Feedback -> the ids of what it is about, as far as that is here."""
+    target = feedback_targets.c
+    by_feedback: dict[str, list[str]] = {}
+    columns = [target.feedback_id, target.target_id]
+    for row in select(connection, columns, target.feedback_id, feedback_ids):
+        if row.target_id is not None:
+            by_feedback.setdefault(row.feedback_id, []).append(row.target_id)
+    return by_feedback
+
+
 def _all(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> list[Record]:
     rows = connection.execute(
         sa.select(table).where(where).order_by(table.c.recorded_at, table.c.id)
@@ -214,27 +237,12 @@ def erased_at(connection: sa.Connection, agent_id: str, keys: Iterable[str]) -> 
     return None
 
 
-def messages_up_to(connection: sa.Connection, message_id: str) -> list[Record]:
-    """The messages that end with this one, oldest first."""
-    newest_first: list[Record] = []
-    row = row_by_id(connection, messages, message_id)
-    while row is not None:
-        newest_first.append({"role": row["role"], **row["content"]})
-        row = row_by_id(connection, messages, row["parent_id"])
-    return newest_first[::-1]
-
-
 def rewards_of(connection: sa.Connection, target_ids: Iterable[str]) -> list[Record]:
     """What the ledger holds about targets."""
     return [
         _record(row._mapping)
         for row in select(connection, rewards.c, rewards.c.target_id, sorted(target_ids))
     ]
-
-
-def run_ids(connection: sa.Connection) -> set[str]:
-    """All runs of the home."""
-    return _ids(connection.execute(sa.select(runs.c.id)))
 
 
 def aliases_at(connection: sa.Connection, version_ids: Iterable[str]) -> list[tuple[str, str]]:
@@ -335,8 +343,10 @@ def files_in_use(connection: sa.Connection) -> set[str]:
     in_use: set[str] = set()
     for manifest in connection.execute(sa.select(datasets.c.manifest)).scalars():
         in_use |= set(manifest["files"].values())
-    for column in (model_versions.c.adapter, reward_models.c.files):
-        for files in connection.execute(sa.select(column)).scalars():
+    # of a retired version the names of its files are all that is left
+    adapters = sa.select(model_versions.c.adapter).where(model_versions.c.state != State.RETIRED)
+    for query in (adapters, sa.select(reward_models.c.files)):
+        for files in connection.execute(query).scalars():
             in_use |= set((files or {}).values())
     return in_use
 
@@ -351,34 +361,38 @@ def forget_artifacts(connection: sa.Connection, gone: Iterable[str]) -> None:
     _delete(connection, artifacts, artifacts.c.sha256, gone)
 
 
-def subject_rows(connection: sa.Connection, agent_id: str, name: str) -> SubjectRows:
-    """Everything stored about the subject `name` (its name in the sources, or our id); empty where
-    there is nothing."""
+def subject_rows(
+    connection: sa.Connection, agent_id: str, asked_names: Collection[str]
+) -> SubjectRows:
+    """Everything stored about the subject that goes by one of these names (those of the sources, or
+    our id); empty where there is nothing."""
     doomed = SubjectRows()
     all_subjects = rows_of_agent(connection, subjects, agent_id)
-    same_name = [row for row in all_subjects if name in (row["id"], row["external_id"])]
-    names = {row["external_id"] for row in same_name} or {name}
+    same_name = [
+        row for row in all_subjects if row["id"] in asked_names or row["external_id"] in asked_names
+    ]
+    names = {row["external_id"] for row in same_name} | set(asked_names)
     doomed.subjects = {row["id"] for row in same_name}
-    doomed.traces = _ids(select(connection, [traces.c.id], traces.c.subject_id, doomed.subjects))
+    doomed.traces = ids_of(select(connection, [traces.c.id], traces.c.subject_id, doomed.subjects))
     _add_traces_and_sessions(connection, doomed)
     of_agent = raters.c.agent_id == agent_id
-    doomed.named_raters = _ids(
+    doomed.named_raters = ids_of(
         select(connection, [raters.c.id], raters.c.external_id, names, of_agent)
     )
-    doomed.feedback = _feedback_of(connection, agent_id, doomed)
-    _add_cases_and_messages(connection, agent_id, doomed)
+    doomed.feedback = feedback_of(connection, agent_id, doomed)
+    unneeded_cases_and_messages(connection, agent_id, doomed)
     doomed.judged = doomed.mates | (_judged_traces(connection, doomed) - doomed.traces)
     doomed.raters = _raters_of(connection, doomed) | doomed.named_raters
     for kind, table in NAMED_TABLES.items():
         row_ids = getattr(doomed, kind)
-        doomed.names[kind] = _ids(select(connection, [table.c.external_id], table.c.id, row_ids))
-    doomed.names["named_raters"] = _ids(
+        doomed.names[kind] = ids_of(select(connection, [table.c.external_id], table.c.id, row_ids))
+    doomed.names["named_raters"] = ids_of(
         select(connection, [raters.c.external_id], raters.c.id, doomed.named_raters)
     )
     return doomed
 
 
-def _ids(rows: Iterable[Any]) -> set[str]:
+def ids_of(rows: Iterable[Any]) -> set[str]:
     """The values of the first column."""
     return {row[0] for row in rows}
 
@@ -389,7 +403,7 @@ def _add_traces_and_sessions(connection: sa.Connection, doomed: SubjectRows) -> 
     columns = [traces.c.id, traces.c.session_id, traces.c.subject_id]
     no_subject = traces.c.subject_id.is_(None)
     while True:
-        session_ids = _ids(select(connection, [traces.c.session_id], traces.c.id, doomed.traces))
+        session_ids = ids_of(select(connection, [traces.c.session_id], traces.c.id, doomed.traces))
         session_ids -= {None}
         in_sessions = list(select(connection, columns, traces.c.session_id, session_ids))
         shared_sessions = set()
@@ -397,7 +411,7 @@ def _add_traces_and_sessions(connection: sa.Connection, doomed: SubjectRows) -> 
             if row.subject_id is not None and row.subject_id not in doomed.subjects:
                 shared_sessions.add(row.session_id)
         more = {row.id for row in in_sessions if row.session_id not in shared_sessions}
-        more |= _ids(select(connection, columns, traces.c.parent_id, doomed.traces, no_subject))
+        more |= ids_of(select(connection, columns, traces.c.parent_id, doomed.traces, no_subject))
         if more <= doomed.traces:
             break
         doomed.traces |= more
@@ -405,17 +419,17 @@ def _add_traces_and_sessions(connection: sa.Connection, doomed: SubjectRows) -> 
     doomed.sessions = session_ids - in_use
 
 
-def _feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -> set[str]:
+def feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -> set[str]:
     """Feedback about these traces and sessions, feedback by the subject, and what supersedes or
     retracts such feedback."""
     target = feedback_targets.c
     id_column = [feedback.c.id]
     about = doomed.traces | doomed.sessions
-    feedback_ids = _ids(select(connection, [target.feedback_id], target.target_id, about))
-    feedback_ids |= _ids(select(connection, id_column, feedback.c.rater_id, doomed.named_raters))
+    feedback_ids = ids_of(select(connection, [target.feedback_id], target.target_id, about))
+    feedback_ids |= ids_of(select(connection, id_column, feedback.c.rater_id, doomed.named_raters))
 
     # Feedback that waits for a trace by its external id, unless somebody else's trace has that id.
-    external_ids = _ids(select(connection, [traces.c.external_id], traces.c.id, doomed.traces))
+    external_ids = ids_of(select(connection, [traces.c.external_id], traces.c.id, doomed.traces))
     same_external_id = select(
         connection,
         [traces.c.external_id, traces.c.id],
@@ -424,7 +438,7 @@ def _feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) 
         traces.c.agent_id == agent_id,
     )
     external_ids -= {row.external_id for row in same_external_id if row.id not in doomed.traces}
-    waiting = _ids(
+    waiting = ids_of(
         select(
             connection,
             [target.feedback_id],
@@ -434,11 +448,11 @@ def _feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) 
         )
     )
     of_agent = feedback.c.agent_id == agent_id
-    feedback_ids |= _ids(select(connection, id_column, feedback.c.id, waiting, of_agent))
+    feedback_ids |= ids_of(select(connection, id_column, feedback.c.id, waiting, of_agent))
 
     while True:
-        more = _ids(select(connection, id_column, feedback.c.supersedes, feedback_ids))
-        more |= _ids(select(connection, id_column, feedback.c.retracts, feedback_ids))
+        more = ids_of(select(connection, id_column, feedback.c.supersedes, feedback_ids))
+        more |= ids_of(select(connection, id_column, feedback.c.retracts, feedback_ids))
         if more <= feedback_ids:
             return feedback_ids
         feedback_ids |= more
@@ -447,29 +461,31 @@ def _feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) 
 def _judged_traces(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
     """Targets of the subject's feedback, and the traces of sessions among them."""
     target = feedback_targets.c
-    targets = _ids(select(connection, [target.target_id], target.feedback_id, doomed.feedback))
+    targets = ids_of(select(connection, [target.target_id], target.feedback_id, doomed.feedback))
     targets -= {None}
-    return targets | _ids(select(connection, [traces.c.id], traces.c.session_id, targets))
+    return targets | ids_of(select(connection, [traces.c.id], traces.c.session_id, targets))
 
 
 def _raters_of(connection: sa.Connection, doomed: SubjectRows) -> set[str]:
     """Raters that gave this feedback, gave no other, and reviewed no case."""
-    rater_ids = _ids(select(connection, [feedback.c.rater_id], feedback.c.id, doomed.feedback))
+    rater_ids = ids_of(select(connection, [feedback.c.rater_id], feedback.c.id, doomed.feedback))
     rater_ids -= {None}
     columns = [feedback.c.rater_id, feedback.c.id]
     with_other_feedback = set()
     for row in select(connection, columns, feedback.c.rater_id, rater_ids):
         if row.id not in doomed.feedback:
             with_other_feedback.add(row.rater_id)
-    reviewers = _ids(select(connection, [cases.c.reviewer_id], cases.c.reviewer_id, rater_ids))
+    reviewers = ids_of(select(connection, [cases.c.reviewer_id], cases.c.reviewer_id, rater_ids))
     return rater_ids - with_other_feedback - reviewers
 
 
-def _add_cases_and_messages(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -> None:
+def unneeded_cases_and_messages(
+    connection: sa.Connection, agent_id: str, doomed: SubjectRows
+) -> None:
     """Add cases whose prompt is a part or a continuation of one that only these traces have, and
     messages that nobody else uses."""
-    inputs = _ids(select(connection, [traces.c.input_id], traces.c.id, doomed.traces))
-    parents = _parents(connection, inputs)
+    inputs = ids_of(select(connection, [traces.c.input_id], traces.c.id, doomed.traces))
+    parents = related_messages(connection, inputs)
     trace_columns = [traces.c.input_id, traces.c.id]
     users = list(select(connection, trace_columns, traces.c.input_id, parents))
     doomed.mates = {row.id for row in users if row.input_id in inputs} - doomed.traces
@@ -486,7 +502,7 @@ def _add_cases_and_messages(connection: sa.Connection, agent_id: str, doomed: Su
     unneeded = select(connection, roles, messages.c.id, parents.keys() - needed)
     of_subject = {row.id for row in unneeded if row.role not in INSTRUCTIONS}
     of_agent = cases.c.agent_id == agent_id
-    doomed.cases = _ids(select(connection, [cases.c.id], cases.c.input_id, of_subject, of_agent))
+    doomed.cases = ids_of(select(connection, [cases.c.id], cases.c.input_id, of_subject, of_agent))
 
     # Messages that no other case needs either.
     case_columns = [cases.c.input_id, cases.c.id]
@@ -496,7 +512,7 @@ def _add_cases_and_messages(connection: sa.Connection, agent_id: str, doomed: Su
     doomed.messages = parents.keys() - needed
 
 
-def _parents(connection: sa.Connection, inputs: set[str]) -> dict[str, str | None]:
+def related_messages(connection: sa.Connection, inputs: set[str]) -> dict[str, str | None]:
     """Message -> the one before it, for all ancestors and descendants of `inputs`."""
     columns = [messages.c.id, messages.c.parent_id]
     parents: dict[str, str | None] = {}
@@ -527,6 +543,11 @@ def _with_ancestors(message_ids: Iterable[str], parents: Mapping[str, str | None
     return ancestors
 
 
+def forget_requests(connection: sa.Connection) -> None:
+    """Delete the stored answers to requests with idempotency keys."""
+    connection.execute(request_keys.delete())
+
+
 def forget_replies(connection: sa.Connection, agent_id: str) -> None:
     """Delete the stored replies of models in evaluations of the agent."""
     connection.execute(answers.delete().where(answers.c.agent_id == agent_id))
@@ -534,16 +555,21 @@ def forget_replies(connection: sa.Connection, agent_id: str) -> None:
 
 def delete(connection: sa.Connection, doomed: SubjectRows) -> None:
     """Delete the rows of `doomed` and what refers to them."""
-    connection.exec_driver_sql("PRAGMA secure_delete=ON")
-    connection.exec_driver_sql("PRAGMA defer_foreign_keys=ON")
-    _set_null(connection, cases, cases.c.reviewer_id, doomed.raters)
-    _set_null(connection, traces, traces.c.parent_id, doomed.traces)
+    # Messages are deleted in batches, in any order, so their chains are taken apart first.
+    _set_null(connection, messages.c.parent_id, messages.c.id, doomed.messages)
+    _set_null(connection, cases.c.reviewer_id, cases.c.reviewer_id, doomed.raters)
+    _set_null(connection, traces.c.parent_id, traces.c.parent_id, doomed.traces)
+    _set_null(connection, quarantines.c.rater_id, quarantines.c.rater_id, doomed.raters)
+    _delete_review(connection, doomed)
     for table, key, wanted in (
         (suggestions, suggestions.c.trace_id, doomed.traces),
         (suggestions, suggestions.c.feedback_id, doomed.feedback),
         (rewards, rewards.c.target_id, doomed.traces | doomed.cases | doomed.judged),
+        (quarantined_feedback, quarantined_feedback.c.feedback_id, doomed.feedback),
         (feedback_targets, feedback_targets.c.feedback_id, doomed.feedback),
         (feedback, feedback.c.id, doomed.feedback),
+        (exposures, exposures.c.trace_id, doomed.traces),
+        (exposed_calls, exposed_calls.c.trace_id, doomed.traces),
         (steps, steps.c.trace_id, doomed.traces),
         (traces, traces.c.id, doomed.traces),
         (cases, cases.c.id, doomed.cases),
@@ -555,6 +581,64 @@ def delete(connection: sa.Connection, doomed: SubjectRows) -> None:
         _delete(connection, table, key, wanted)
 
 
+def _delete_review(connection: sa.Connection, doomed: SubjectRows) -> None:
+    """Delete the items of rating queues that are about the subject's traces and cases, and what
+    they did as a rater."""
+    about = ids_of(
+        select(connection, [review_targets.c.item_id], review_targets.c.trace_id, doomed.traces)
+    )
+    about |= ids_of(
+        select(connection, [review_targets.c.item_id], review_targets.c.case_id, doomed.cases)
+    )
+    columns = [review_items.c.queue_id, review_items.c.id]
+    in_queues = list(select(connection, columns, review_items.c.id, about))
+    for table, key in (
+        (review_actions, review_actions.c.item_id),
+        (review_assignments, review_assignments.c.item_id),
+        (review_targets, review_targets.c.item_id),
+        (review_items, review_items.c.id),
+    ):
+        _delete(connection, table, key, about)
+    _forget_rater(connection, doomed)
+    _recount_queues(connection, {row.queue_id for row in in_queues})
+
+
+def _forget_rater(connection: sa.Connection, doomed: SubjectRows) -> None:
+    """Delete what the subject did, held or was to do as a rater in queues of the same agent."""
+    names = sorted(doomed.names.get("named_raters", set()) | doomed.names.get("subjects", set()))
+    agent_ids = ids_of(select(connection, [subjects.c.agent_id], subjects.c.id, doomed.subjects))
+    agent_ids |= ids_of(select(connection, [raters.c.agent_id], raters.c.id, doomed.named_raters))
+    queues = sa.select(review_queues.c.id).where(review_queues.c.agent_id.in_(sorted(agent_ids)))
+    for batch in batches(names):
+        held = sa.select(review_assignments.c.item_id).where(
+            review_assignments.c.rater.in_(batch),
+            review_assignments.c.queue_id.in_(queues),
+            review_assignments.c.state == "leased",
+        )
+        free_again = review_items.update().where(review_items.c.id.in_(held))
+        connection.execute(free_again.values(free=review_items.c.free + 1))
+        for table in (review_actions, review_assignments, review_raters):
+            of_rater = (table.c.rater.in_(batch), table.c.queue_id.in_(queues))
+            connection.execute(table.delete().where(*of_rater))
+
+
+def _recount_queues(connection: sa.Connection, queue_ids: Iterable[str]) -> None:
+    """Count the items of these queues anew."""
+    for queue_id in sorted(queue_ids):
+        config = connection.execute(
+            sa.select(review_queues.c.config).where(review_queues.c.id == queue_id)
+        ).scalar_one()
+        of_queue = review_items.c.queue_id == queue_id
+        is_done = review_items.c.done >= config.get("overlap", 1)
+        count = sa.select(sa.func.count()).select_from(review_items)
+        values = {
+            "items": connection.execute(count.where(of_queue)).scalar_one(),
+            "done": connection.execute(count.where(of_queue, is_done)).scalar_one(),
+        }
+        update = review_queues.update().where(review_queues.c.id == queue_id)
+        connection.execute(update.values(**values))
+
+
 def _delete(
     connection: sa.Connection, table: sa.Table, column: sa.Column[Any], values: Iterable[str]
 ) -> None:
@@ -563,11 +647,12 @@ def _delete(
 
 
 def _set_null(
-    connection: sa.Connection, table: sa.Table, column: sa.Column[Any], values: Iterable[str]
+    connection: sa.Connection, column: sa.Column[Any], key: sa.Column[Any], values: Iterable[str]
 ) -> None:
+    """Set `column` to null where `key` is among `values`."""
     for batch in batches(sorted(values)):
-        where = column.in_(batch)
-        connection.execute(table.update().where(where).values({column.name: None}))
+        update = column.table.update().where(key.in_(batch))
+        connection.execute(update.values({column.name: None}))
 
 
 def _record(row: sa.RowMapping) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 many steps away.
 
 A dataset of rewards descends from the classifier that had a part in them. A run descends from its
-dataset, from the reward model or the classifier that judged it, from the version that it started
-from, and from the export that was its base. Versions and reward models descend from their run.
-This module changes nothing.
+dataset, from the judged answers by which it weighed raters, from the reward model or the classifier
+that judged it, from the version that it started from, and from the export that was its base.
+Versions and reward models descend from their run. This module changes nothing.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def _add_children(tainted: Tainted, family: _Family) -> None:
     for run in family.runs:
         if (
             run["dataset_id"] in tainted.datasets
+            or family.judged_dataset_of[run["id"]] in tainted.datasets
             or family.judge_of_run[run["id"]] in tainted.reward_models
             or (run["agent_id"], run["config"].get("continue_from")) in tainted_names
             or family.base_export_of[run["id"]] in tainted.exports
@@ -136,6 +137,8 @@ class _Family:
     evaluations: list[Record]
     judge_of_run: dict[str, str | None]
     """Run -> the reward model that judged it."""
+    judged_dataset_of: dict[str, str | None]
+    """Run -> the dataset of the judged answers by which it weighed raters."""
     base_export_of: dict[str, str | None]
     """Run or version -> the export that was its base."""
 
@@ -152,6 +155,7 @@ class _Family:
             all_exports,
             store.rows_of_agent(connection, evaluations, None),
             {run["id"]: judge_of(ws, run, all_reward_models) for run in all_runs},
+            {run["id"]: _run_spec(ws, run["id"]).get("judged_dataset") for run in all_runs},
             _base_exports([*all_runs, *all_versions], all_exports),
         )
 

@@ -125,6 +125,8 @@ class Tainted:
     """Hashes of classifiers, which are deleted."""
     judge_agreements: set[str] = field(default_factory=set)
     """Hashes of judges' statements of agreement, which are deleted."""
+    calibrations: set[str] = field(default_factory=set)
+    """Hashes of calibrations of `next_turn`, which are deleted."""
 
     def size(self) -> int:
         """The number of ids."""

@@ -3,6 +3,7 @@ be downloaded."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,6 +12,17 @@ from thumbwheel.core.errors import InputError, MissingExtra, ModelError
 NEEDED = ("torch", "transformers", "peft", "safetensors")
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 """What is fetched of a repository: no code and no pickles."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base model as it is now; `engine.base_check.find_base` looks one up."""
+
+    name: str
+    """The folder's absolute path, or a hub id."""
+    folder: Path
+    fingerprint: str
+    """Of its weights."""
 
 
 def require_training() -> None:

@@ -8,13 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.core import ids
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
-from thumbwheel.models.types import RewardModelRecord, require_untainted
+from thumbwheel.models.types import Agent, RewardModelRecord, require_untainted
 from thumbwheel.models.versions import LATEST, require_agent
 
 
@@ -27,7 +26,8 @@ def add(
     source: Path,
     metrics: Mapping[str, Any],
 ) -> RewardModelRecord:
-    """Register the next reward model of `agent`; the files of folder `source` become artifacts."""
+    """Register the next reward model of `agent`; the files of folder `source` become artifacts. A
+    run gives one: where there is that of `run_id`, it is returned."""
     files = Artifacts(ws.home.blobs).put_folder(source)
     sizes = {sha256: (source / name).stat().st_size for name, sha256 in files.items()}
     values = {
@@ -39,8 +39,11 @@ def add(
     }
 
     def work(connection: sa.Connection) -> None:
+        existing = store.find_reward_models(connection, agent)
+        if run_id in (model.run_id for model in existing):
+            return
         store.record_artifacts(connection, "reward_model", sizes)
-        store.add_reward_model(connection, ids.derived("agt", agent), values)
+        store.add_reward_model(connection, Agent.named(agent).id, values)
 
     ws.db.write(work)
     return next(model for model in reward_models(ws, agent) if model.run_id == run_id)

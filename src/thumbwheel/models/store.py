@@ -110,9 +110,25 @@ def by_agent(agent: str) -> sa.ColumnElement[bool]:
     return agents.c.slug == agent
 
 
+def with_endpoint() -> sa.ColumnElement[bool]:
+    """The condition that selects the versions that somebody else serves."""
+    return model_versions.c.endpoint.is_not(None)
+
+
+def bases(connection: sa.Connection) -> set[str]:
+    """The bases of versions that have weights here."""
+    query = sa.select(model_versions.c.base).where(model_versions.c.endpoint.is_(None)).distinct()
+    return set(connection.execute(query).scalars())
+
+
 def by_id(version_id: str) -> sa.ColumnElement[bool]:
     """Condition: the version with this id."""
     return model_versions.c.id == version_id
+
+
+def by_run(run_id: str) -> sa.ColumnElement[bool]:
+    """Condition: the version that this run gave."""
+    return model_versions.c.run_id == run_id
 
 
 def set_state(
@@ -189,12 +205,10 @@ def switches_of(connection: sa.Connection, agent_id: str, alias: str) -> list[Sw
     return [Switch(**{key: row[key] for key in row if key != "agent_id"}) for row in rows]
 
 
-def alias_names(connection: sa.Connection, agent: str) -> dict[str, str]:
+def alias_names(connection: sa.Connection, agent_id: str) -> dict[str, str]:
     """alias -> version id."""
-    rows = connection.execute(
-        sa.select(aliases.c.name, aliases.c.version_id).join(agents).where(agents.c.slug == agent)
-    )
-    return dict(rows.tuples().all())
+    query = sa.select(aliases.c.name, aliases.c.version_id).where(aliases.c.agent_id == agent_id)
+    return dict(connection.execute(query).tuples().all())
 
 
 def record_artifacts(connection: sa.Connection, kind: str, sizes: Mapping[str, int]) -> None:

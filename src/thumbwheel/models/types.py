@@ -1,14 +1,33 @@
-"""Types of this package: model version, its states and their legal moves, reward model, switch."""
+"""Types of this package: agent, model version, its states and their legal moves, reward model,
+switch."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, get_args
 
 from thumbwheel.core import ids
-from thumbwheel.core.errors import Conflict
+from thumbwheel.core.errors import Conflict, InputError
+from thumbwheel.core.secret_store import check_name
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The app or function whose model learns. `slug` is its name; records name it by that."""
+
+    id: str
+    slug: str
+
+    @classmethod
+    def named(cls, slug: str) -> Agent:
+        """The agent of this name, whether it exists or not; `versions.require_agent` looks it up.
+
+        Raises InputError for an invalid name.
+        """
+        return cls(ids.derived("agt", ids.slug(slug)), slug)
 
 
 class State(StrEnum):
@@ -22,7 +41,7 @@ class State(StrEnum):
 
 
 MOVES: dict[State, frozenset[State]] = {
-    State.CANDIDATE: frozenset({State.REJECTED, State.APPROVED}),
+    State.CANDIDATE: frozenset({State.REJECTED, State.APPROVED, State.RETIRED}),
     State.REJECTED: frozenset({State.RETIRED}),
     State.APPROVED: frozenset({State.RETIRED}),
     State.RETIRED: frozenset(),
@@ -31,14 +50,18 @@ MOVES: dict[State, frozenset[State]] = {
 
 LIVE = "live"
 """The alias that serves everybody; not for versions that were approved on feedback alone."""
+CANARY = "canary"
+"""The alias of a version that was approved on feedback alone; arms of experiments are approved as
+for it."""
 
 
 class Basis(StrEnum):
-    """What a judgement is based on: cases that the owner reviewed, or held-out ratings. Only `gold`
-    allows promotion."""
+    """What a judgement is based on: cases that the owner reviewed, held-out ratings, or an
+    experiment on live traffic that was won. `feedback` alone allows no promotion."""
 
     GOLD = "gold"
     FEEDBACK = "feedback"
+    TRAFFIC = "traffic"
 
 
 @dataclass(frozen=True)
@@ -87,6 +110,45 @@ def require_untainted(tainted: bool, what: str, fix: str) -> None:
         raise Conflict(what, "it is tainted: data that it was trained on was erased", fix)
 
 
+Family = Literal["openai", "anthropic", "ollama"]
+"""Whose API a server speaks first; it decides how the server takes a secret."""
+
+
+def family_of(name: str) -> Family:
+    """`name` as a family; raises InputError."""
+    families: tuple[Family, ...] = get_args(Family)
+    for family in families:
+        if family == name:
+            return family
+    raise InputError(f"family {name!r}", "there is no such API here", f"Use {', '.join(families)}")
+
+
+@dataclass(frozen=True)
+class EndpointAddress:
+    """A model that somebody else serves. Prices are of a million tokens; `secret` is the name of
+    what its server wants (core/secret_store.py)."""
+
+    url: str
+    model: str
+    family: Family = "openai"
+    secret: str | None = None
+    price_in: float | None = None
+    price_out: float | None = None
+
+    def check(self) -> None:
+        """Raise InputError for an invalid URL, or one with a secret in it, which would be
+        stored."""
+        if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", self.url):
+            raise InputError(
+                f"endpoint {re.sub(r'(?<=//).*@|[?#].*', '...', self.url)!r}",
+                "it is no http or https URL without a user, a query and a fragment (a key in it "
+                "would be stored)",
+                "Give it as http://HOST:PORT/v1, and the key with --secret NAME",
+            )
+        if self.secret is not None:
+            check_name(self.secret)
+
+
 @dataclass(frozen=True)
 class ModelVersion:
     """`v0` is what runs today; later versions are base + adapter. `adapter`: file name -> sha256 of
@@ -106,8 +168,8 @@ class ModelVersion:
     run_id: str | None
     recorded_at: datetime
     endpoint: dict[str, Any] | None = None
-    """Set for a version that somebody else serves: url, model, and price_in and price_out of a
-    million tokens. Such a version has no weights here."""
+    """Set for a version that somebody else serves: the fields of an EndpointAddress.
+    Such a version has no weights here."""
 
     @property
     def name(self) -> str:
@@ -117,7 +179,7 @@ class ModelVersion:
     @property
     def agent_id(self) -> str:
         """The id of its agent."""
-        return ids.derived("agt", self.agent)
+        return Agent.named(self.agent).id
 
     @property
     def weights(self) -> str:
@@ -152,7 +214,8 @@ class ModelVersion:
             raise Conflict(
                 self.label,
                 "it was approved on held-out feedback, which permits a canary only",
-                f"Evaluate it on gold cases, or use another alias than {LIVE!r}",
+                "Let it win an experiment (thumbwheel experiment start), evaluate it on gold "
+                f"cases, or use another alias than {LIVE!r}",
             )
 
     @property

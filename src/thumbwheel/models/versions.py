@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
-from thumbwheel.models.types import Basis, ModelVersion, State, Switch, require_untainted
+from thumbwheel.models.types import (
+    Agent,
+    Basis,
+    EndpointAddress,
+    ModelVersion,
+    State,
+    Switch,
+    require_untainted,
+)
 
 LATEST = "latest"
 NUMBERED = re.compile(r"v?\d+")
@@ -28,19 +37,25 @@ def ensure_agent(ws: Workspace, agent: str) -> str:
     return ws.db.write(lambda connection: store.ensure_agent(connection, agent))
 
 
-def require_agent(ws: Workspace, agent: str) -> str:
-    """The id of an existing agent; raises NotFound with the nearest known name."""
-    ids.slug(agent)
+def require_agent(ws: Workspace, slug: str) -> Agent:
+    """The existing agent of this name; raises NotFound with the nearest known name."""
+    agent = Agent.named(slug)
     with ws.db.read() as connection:
         known_agents = store.agent_slugs(connection)
-    if agent not in known_agents:
+    if slug not in known_agents:
         raise NotFound(
-            f"agent {agent!r}",
+            f"agent {slug!r}",
             "nothing was recorded for it",
-            f"Known: {', '.join(known_agents) or 'none yet'}.{nearest(agent, known_agents)} "
+            f"Known: {', '.join(known_agents) or 'none yet'}.{nearest(slug, known_agents)} "
             "Import something first",
         )
-    return ids.derived("agt", agent)
+    return agent
+
+
+def agents(ws: Workspace) -> list[Agent]:
+    """Every agent of the home, by name."""
+    with ws.db.read() as connection:
+        return [Agent.named(slug) for slug in store.agent_slugs(connection)]
 
 
 def ensure_base(ws: Workspace, agent: str, base: str, fingerprint: str) -> ModelVersion:
@@ -78,31 +93,15 @@ def check_base(ws: Workspace, folder: Path) -> None:
         )
 
 
-def add_endpoint(
-    ws: Workspace,
-    agent: str,
-    url: str,
-    model: str,
-    price_in: float | None = None,
-    price_out: float | None = None,
-) -> ModelVersion:
+def add_endpoint(ws: Workspace, agent: str, address: EndpointAddress) -> ModelVersion:
     """Register a model that somebody else serves as a version: `v0` if it is the first.
 
-    Prices are of a million tokens. The same URL and model are the same version, with the newest
-    price. Raises InputError for an invalid URL.
+    The same URL and model are the same version, with the newest price and secret. Raises
+    InputError for an invalid URL.
     """
-    if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", url):
-        raise InputError(
-            f"endpoint {url!r}",
-            "it is no http or https URL (a key in it would be stored)",
-            "Give it as http://HOST:PORT/v1",
-        )
-    endpoint = {
-        "url": url.rstrip("/"),
-        "model": model,
-        "price_in": price_in,
-        "price_out": price_out,
-    }
+    address.check()
+    endpoint = asdict(address) | {"url": address.url.rstrip("/")}
+    model = address.model
     values = {
         "state": State.APPROVED,
         "base": f"{model} at {endpoint['url']}",
@@ -122,12 +121,29 @@ def add_endpoint(
     return by_id(ws, ws.db.write(work))
 
 
+def bases(ws: Workspace) -> set[str]:
+    """The names of the bases of all versions that were trained here."""
+    with ws.db.read() as connection:
+        return store.bases(connection)
+
+
+def secret_names(ws: Workspace) -> dict[str, list[str]]:
+    """The secrets that versions of any agent name -> `agent version` of each."""
+    with ws.db.read() as connection:
+        remote_versions = store.find(connection, store.with_endpoint())
+    needed: dict[str, list[str]] = {}
+    for version in remote_versions:
+        if version.endpoint and (name := version.endpoint.get("secret")):
+            needed.setdefault(name, []).append(f"{version.agent} {version.name}")
+    return needed
+
+
 def add_candidate(ws: Workspace, parent: ModelVersion, run_id: str, adapter: Path) -> ModelVersion:
-    """Add a candidate over `parent`'s base; the files of folder `adapter` become artifacts."""
+    """Add a candidate over `parent`'s base; the files of folder `adapter` become artifacts. A run
+    gives one version: where there is that of `run_id`, it is returned."""
     blobs = Artifacts(ws.home.blobs)
     files = blobs.put_folder(adapter)
     sizes = {sha256: (adapter / name).stat().st_size for name, sha256 in files.items()}
-    agent_id = ids.derived("agt", parent.agent)
     values = {
         "state": State.CANDIDATE,
         "base": parent.base,
@@ -138,17 +154,18 @@ def add_candidate(ws: Workspace, parent: ModelVersion, run_id: str, adapter: Pat
     }
 
     def work(connection: sa.Connection) -> str:
+        if existing := store.find(connection, store.by_run(run_id)):
+            return existing[0].id
         store.record_artifacts(connection, "adapter", sizes)
-        return store.add_version(connection, agent_id, values)
+        return store.add_version(connection, parent.agent_id, values)
 
     return by_id(ws, ws.db.write(work))
 
 
-def versions(ws: Workspace, agent: str) -> list[ModelVersion]:
+def versions(ws: Workspace, agent: Agent) -> list[ModelVersion]:
     """All versions of `agent`, oldest first."""
-    require_agent(ws, agent)
     with ws.db.read() as connection:
-        return store.find(connection, store.by_agent(agent))
+        return store.find(connection, store.by_agent(agent.slug))
 
 
 def by_id(ws: Workspace, version_id: str) -> ModelVersion:
@@ -164,14 +181,14 @@ def by_id(ws: Workspace, version_id: str) -> ModelVersion:
     return matches[0]
 
 
-def version(ws: Workspace, agent: str, name: str) -> ModelVersion:
-    """The version that `name` means: `v3`, `3`, an alias, `latest` or an id.
+def version(ws: Workspace, slug: str, name: str) -> ModelVersion:
+    """The version that `name` means of the agent `slug`: `v3`, `3`, an alias, `latest` or an id.
 
     Raises NotFound with the names that exist.
     """
+    agent = require_agent(ws, slug)
     existing = versions(ws, agent)
-    with ws.db.read() as connection:
-        aliases = store.alias_names(connection, agent)
+    aliases = aliases_of(ws, agent)
     wanted = aliases.get(name, name)
     if name == LATEST and existing:
         wanted = existing[-1].id
@@ -182,7 +199,7 @@ def version(ws: Workspace, agent: str, name: str) -> ModelVersion:
             return candidate
     names = [version.name for version in existing] + list(aliases)
     raise NotFound(
-        f"version {name!r} of agent {agent!r}",
+        f"version {name!r} of agent {slug!r}",
         "there is no such version",
         f"Known: {', '.join(names) or 'none; train one first'}.{nearest(name, names)}",
     )
@@ -239,55 +256,54 @@ def check_alias_name(alias: str) -> None:
 
 def point(
     ws: Workspace,
-    agent: str,
-    alias: str,
     version: ModelVersion,
+    alias: str,
     reason: str = "named by hand",
     evidence: Mapping[str, Any] | None = None,
 ) -> Switch:
-    """Point `alias` at an approved version of `agent`, atomically.
+    """Point `alias` of the version's agent at the version, atomically. Its state is read anew.
 
     Raises Conflict for a version that may not be served under it, InputError for an invalid alias.
     """
     check_alias_name(alias)
-    if version.agent != agent:
-        raise Conflict(
-            f"version {version.id!r}",
-            f"it belongs to agent {version.agent!r}, not {agent!r}",
-            "Name a version of the same agent",
-        )
-    agent_id = require_agent(ws, agent)
 
     def work(connection: sa.Connection) -> Switch:
         store.find(connection, store.by_id(version.id))[0].check_alias(alias)
-        return store.add_switch(connection, agent_id, alias, version.id, reason, evidence or {})
+        return store.add_switch(
+            connection, version.agent_id, alias, version.id, reason, evidence or {}
+        )
 
     return ws.db.write(work)
 
 
-def take_back(ws: Workspace, agent: str, switch: Switch) -> None:
+def take_back(ws: Workspace, agent: Agent, switch: Switch) -> None:
     """Undo a failed switch: the alias points where it did before, unless it was moved since."""
-    agent_id = require_agent(ws, agent)
-    ws.db.write(lambda connection: store.take_back(connection, agent_id, switch))
+    ws.db.write(lambda connection: store.take_back(connection, agent.id, switch))
 
 
-def switches(ws: Workspace, agent: str, alias: str) -> list[Switch]:
+def switches(ws: Workspace, agent: Agent, alias: str) -> list[Switch]:
     """The moves of an alias, oldest first."""
-    agent_id = require_agent(ws, agent)
     with ws.db.read() as connection:
-        return store.switches_of(connection, agent_id, alias)
+        return store.switches_of(connection, agent.id, alias)
 
 
-def aliases_of(ws: Workspace, agent: str) -> dict[str, str]:
+def aliases_of(ws: Workspace, agent: Agent) -> dict[str, str]:
     """alias -> version id."""
     with ws.db.read() as connection:
-        return store.alias_names(connection, agent)
+        return store.alias_names(connection, agent.id)
 
 
 def adapter_folder(ws: Workspace, version: ModelVersion) -> Path | None:
-    """A verified checkout of the version's adapter in the home's cache; None for a plain base."""
+    """A verified checkout of the version's adapter in the home's cache; None for a plain base.
+    Raises Conflict for a retired version, whose files are gone."""
     if version.adapter is None:
         return None
+    if version.state is State.RETIRED:
+        raise Conflict(
+            version.label,
+            "it is retired: its files were removed, since nothing needed them",
+            f"Train it again: thumbwheel run reproduce {version.run_id}",
+        )
     return Artifacts(ws.home.blobs).checkout(
         version.adapter, ws.home.cache / "adapters" / version.id
     )

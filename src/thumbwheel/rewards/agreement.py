@@ -3,7 +3,9 @@ with people.
 
 The crowd of a rater is the plurality of all other verdicts on the same thing. Where two verdicts
 lead together there is no crowd; the thing is left out for that rater and counted. A tie that was
-given as a verdict is a verdict like the others. Models are never part of the crowd. Coefficients
+given as a verdict is a verdict like the others. Models are never part of the crowd. A lone verdict
+(`Statement.lone`: neither rater nor time) is a person's vote of its own for alpha and the crowd;
+nobody knows which of them are one person's, so they have no coefficient of their own. Coefficients
 are Krippendorff's alpha of all people and Cohen's kappa of each rater against the crowd
 (`stats/agreement`).
 
@@ -15,10 +17,9 @@ pairs that people compared, and states how far they agree, without which a judge
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from itertools import combinations, groupby
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -29,6 +30,7 @@ from thumbwheel.core.errors import DataError
 from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import documents
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.aggregate import (
@@ -41,10 +43,13 @@ from thumbwheel.rewards.aggregate import (
 from thumbwheel.rewards.cases import stored_cases
 from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions.judge import Judge, pair_of, signature
-from thumbwheel.rewards.types import LabelConfig
+from thumbwheel.rewards.label import PairVote, pair_votes
+from thumbwheel.rewards.types import LabelConfig, Statement
 from thumbwheel.stats.agreement import Agreement, Level, alpha, kappa
 
 KIND = "judge_agreement"
+_Verdict = tuple[str, str | None, Any]
+"""(thing, rater or None, verdict)."""
 
 
 @dataclass(frozen=True)
@@ -84,27 +89,46 @@ def _plain(raters: Sequence[RaterAgreement]) -> list[dict[str, Any]]:
     return [asdict(voice) | {"agreement": voice.agreement.as_dict()} for voice in raters]
 
 
+@dataclass(frozen=True)
+class _Opinions:
+    """The verdicts on one thing."""
+
+    by_rater: dict[str, Any] = field(default_factory=dict)
+    lone: list[Any] = field(default_factory=list)
+
+    def of_people(self, judges: Collection[str], but: str | None = None) -> list[Any]:
+        """The verdicts of persons, without that of the rater `but`."""
+        named = [
+            verdict
+            for rater, verdict in self.by_rater.items()
+            if rater not in judges and rater != but
+        ]
+        return named + self.lone
+
+
 def panel(
     kind: str,
-    verdicts: Iterable[tuple[str, str, Any]],
+    verdicts: Iterable[_Verdict],
     judges: Collection[str] = (),
     metrics: Sequence[Level] = ("nominal",),
 ) -> Panel:
-    """From (thing, rater, verdict), one verdict of a rater on a thing; `judges` are the raters that
-    are models.
+    """From (thing, rater, verdict), one verdict of a rater on a thing, or several without a rater;
+    `judges` are the raters that are models. The order of the verdicts changes nothing.
 
     With the metrics ordinal and interval the verdicts are numbers.
     """
-    by_thing: dict[str, dict[str, Any]] = defaultdict(dict)
-    of_people: dict[str, dict[str, Any]] = defaultdict(dict)
+    opinions_on: dict[str, _Opinions] = defaultdict(_Opinions)
     raters: set[str] = set()
     for thing, rater, verdict in verdicts:
-        by_thing[thing][rater] = verdict
-        raters.add(rater)
-        if rater not in judges:
-            of_people[thing][rater] = verdict
-    units = [list(of_people[thing].values()) for thing in by_thing]
-    against_crowd = [_against(rater, by_thing, of_people) for rater in sorted(raters)]
+        if rater is None:
+            opinions_on[thing].lone.append(verdict)
+        else:
+            opinions_on[thing].by_rater[rater] = verdict
+            raters.add(rater)
+    # By name: the intervals draw things by their positions.
+    opinions = [opinions_on[thing] for thing in sorted(opinions_on)]
+    units = [on_thing.of_people(judges) for on_thing in opinions]
+    against_crowd = [_against(rater, opinions, judges) for rater in sorted(raters)]
     return Panel(
         kind,
         {metric: alpha(units, metric) for metric in metrics},
@@ -113,30 +137,26 @@ def panel(
     )
 
 
-def _against(
-    rater: str, things: Mapping[str, Mapping[str, Any]], people: Mapping[str, Mapping[str, Any]]
-) -> RaterAgreement:
+def _against(rater: str, opinions: Sequence[_Opinions], judges: Collection[str]) -> RaterAgreement:
+    judged = [on_thing for on_thing in opinions if rater in on_thing.by_rater]
     verdicts, crowd_verdicts, torn, alone = list[Any](), list[Any](), 0, 0
-    for thing, verdicts_on in things.items():
-        if rater not in verdicts_on:
-            continue
-        others = Counter(verdict for name, verdict in people[thing].items() if name != rater)
+    for on_thing in judged:
+        others = Counter(on_thing.of_people(judges, but=rater))
         crowd = plurality(others)
         if not others:
             alone += 1
         elif crowd is None:
             torn += 1
         else:
-            verdicts.append(verdicts_on[rater])
+            verdicts.append(on_thing.by_rater[rater])
             crowd_verdicts.append(crowd)
-    judged = sum(rater in verdicts_on for verdicts_on in things.values())
-    return RaterAgreement(rater, judged, kappa(verdicts, crowd_verdicts), torn, alone)
+    return RaterAgreement(rater, len(judged), kappa(verdicts, crowd_verdicts), torn, alone)
 
 
 def agreement(ws: Workspace, agent: str) -> list[Panel]:
     """One panel for each kind of verdict that two raters gave on one thing: good or bad, ratings,
     comparisons of pairs."""
-    agent_id = require_agent(ws, agent)
+    agent_id = require_agent(ws, agent).id
     with ws.db.read() as connection:
         names = {
             rater: f"{name} ({kind})" if kind != "person" else name
@@ -144,11 +164,10 @@ def agreement(ws: Workspace, agent: str) -> list[Panel]:
         }
         judges = {names[rater] for rater in store.machine_raters(connection, agent_id)}
         opinions, numbers = _spoken(connection, agent_id, names)
-        sides = [
-            (f"{first} {second}", names.get(rater, rater), side)
-            for (first, second), rater, side in _compared(connection, agent_id)
-        ]
-    kinds: list[tuple[str, list[tuple[str, str, Any]], tuple[Level, ...]]] = [
+        sides: list[_Verdict] = []
+        for (first, second), vote in _compared(connection, agent_id):
+            sides.append((f"{first} {second}", _rater(vote, names), vote.side))
+    kinds: list[tuple[str, list[_Verdict], tuple[Level, ...]]] = [
         ("good or bad", opinions, ("nominal",)),
         ("ratings", numbers, ("ordinal", "interval")),
         ("comparisons", sides, ("nominal", "ordinal")),
@@ -172,13 +191,18 @@ def _names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str
     }
 
 
+def _rater(vote: Statement | PairVote, names: Mapping[str, str]) -> str | None:
+    """Who voted; None for a lone vote."""
+    return None if vote.lone else names.get(vote.rater, vote.rater)
+
+
 def _spoken(
     connection: sa.Connection, agent_id: str, names: Mapping[str, str]
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[_Verdict], list[_Verdict]]:
     """(trace, rater, good) and (trace, rater, number on its scale from 0 to 1), the newest of each
     rater."""
     rule = LabelConfig()
-    opinions, numbers = list[tuple[str, str, Any]](), list[tuple[str, str, Any]]()
+    opinions, numbers = list[_Verdict](), list[_Verdict]()
     for trace_id, group in groupby(store.statements(connection, agent_id, None), key=itemgetter(0)):
         statements = [
             statement for _, statement in group if statement.kind not in ("correction", "outcome")
@@ -187,38 +211,26 @@ def _spoken(
         judging = [s for s in statements if verdict_of(s, rule) is not None]
         latest, _ = newest_per_speaker(judging, speaker_of, lambda s: verdict_of(s, rule))
         for statement in latest:
-            rater = names.get(statement.rater, statement.rater)
-            opinions.append((trace_id, rater, verdict_of(statement, rule)))
+            opinions.append((trace_id, _rater(statement, names), verdict_of(statement, rule)))
 
         rating = [s for s in statements if scale_position(s) is not None]
         latest, _ = newest_per_speaker(rating, speaker_of, lambda s: s.value)
         for statement in latest:
             share, _ = scale_position(statement) or (0.0, None)
-            rater = names.get(statement.rater, statement.rater)
-            numbers.append((trace_id, rater, round(share, 9)))
+            numbers.append((trace_id, _rater(statement, names), round(share, 9)))
     return opinions, numbers
 
 
-def _compared(connection: sa.Connection, agent_id: str) -> list[tuple[tuple[str, str], str, int]]:
-    """(pair of traces, rater, side); the newest of each rater. A rater who gives two sides at the
-    same time is left out."""
-    newest_time: dict[tuple[tuple[str, str], str], datetime] = {}
-    newest_sides: dict[tuple[tuple[str, str], str], set[int]] = {}
-    for preference in store.preferences(connection, agent_id, None):
-        ranks: dict[str, int] = {}
-        for rank, tied in enumerate(preference.ranking):
-            ranks |= dict.fromkeys(tied, rank)
-        for first, second in combinations(sorted(ranks), 2):
-            difference = ranks[second] - ranks[first]
-            side = (difference > 0) - (difference < 0)
-            key = ((first, second), preference.rater)
-            if key not in newest_time or preference.at > newest_time[key]:
-                newest_time[key] = preference.at
-                newest_sides[key] = {side}
-            elif preference.at == newest_time[key]:
-                newest_sides[key].add(side)
-    single = {key: sides for key, sides in newest_sides.items() if len(sides) == 1}
-    return [(pair, rater, next(iter(sides))) for (pair, rater), sides in single.items()]
+def _compared(
+    connection: sa.Connection, agent_id: str
+) -> Iterator[tuple[tuple[str, str], PairVote]]:
+    """(pair of traces, vote) by the rule for raters: the newest of each, and all lone ones. A rater
+    who gives two sides at the same time is left out."""
+    votes_on = pair_votes(store.preferences(connection, agent_id, None))
+    for pair, votes in votes_on.items():
+        latest, _ = newest_per_speaker(votes, lambda vote: (vote.rater,), lambda vote: vote.side)
+        for vote in latest:
+            yield pair, vote
 
 
 def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
@@ -229,11 +241,11 @@ def trust(ws: Workspace, agent: str, judge: Judge, most: int) -> dict[str, Any]:
     is favoured by it. Raises DataError where people compared nothing. Pairs without a verdict are
     counted and no agreement.
     """
-    agent_id = require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     with ws.db.read() as connection:
-        crowd = _crowd(connection, agent_id)
+        crowd = _crowd(connection, learner.id)
         chosen = sorted(crowd, key=ids.fingerprint)[:most]
-        cases = _cases(connection, agent, {name for pair in chosen for name in pair})
+        cases = _cases(connection, learner, {name for pair in chosen for name in pair})
     if not chosen:
         fix = "Import comparisons: thumbwheel import preference FILE"
         raise DataError(
@@ -284,14 +296,14 @@ def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], in
     """Pair of traces -> the side that most people took; pairs without a plurality are left out."""
     machines = store.machine_raters(connection, agent_id)
     votes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-    for pair, rater, side in _compared(connection, agent_id):
-        if rater not in machines:
-            votes[pair][side] += 1
+    for pair, vote in _compared(connection, agent_id):
+        if vote.rater not in machines:
+            votes[pair][vote.side] += 1
     crowd = {pair: plurality(sides) for pair, sides in votes.items()}
     return {pair: side for pair, side in crowd.items() if side is not None}
 
 
-def _cases(connection: sa.Connection, agent: str, trace_ids: Collection[str]) -> dict[str, Case]:
+def _cases(connection: sa.Connection, agent: Agent, trace_ids: Collection[str]) -> dict[str, Case]:
     cases: dict[str, Case] = {}
     for batch in stored_cases(connection, agent, {"text", "prompt"}):
         for stored in batch:

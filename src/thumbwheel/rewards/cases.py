@@ -16,8 +16,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.core import ids
+from thumbwheel.db.message_chains import conversations
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import store
+from thumbwheel.rewards.conversations import next_turns
 from thumbwheel.rewards.function import Case, Step
 from thumbwheel.rewards.types import Statement
 
@@ -41,24 +43,23 @@ class StoredCase:
 
 def stored_cases(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     reads: Collection[str],
     as_of: datetime | None = None,
     trace_id: str | None = None,
 ) -> Iterator[list[StoredCase]]:
     """All traces of `agent` (or one) that were recorded by `as_of` (default: now), with the fields
     in `reads` filled, in batches."""
-    agent_id = ids.derived("agt", agent)
     heard: Iterable[tuple[str, Statement]] = ()
     if "feedback" in reads:
-        heard = store.statements(connection, agent_id, as_of, trace_id, arrived_by=as_of)
+        heard = store.statements(connection, agent.id, as_of, trace_id, arrived_by=as_of)
     # about the traces of `rows` and no others, in the same order
     by_trace = groupby(heard, key=itemgetter(0))
     following = next(by_trace, None)
     now = as_of or datetime.now(UTC)
-    rows = store.stored(connection, agent_id, as_of, trace_id)
+    rows = store.stored(connection, agent.id, as_of, trace_id)
     while batch := list(islice(rows, BATCH)):
-        parts = _Parts(connection, agent_id, batch, reads, as_of)
+        parts = _Parts(connection, agent.id, batch, reads, as_of)
         cases: list[StoredCase] = []
         for row in batch:
             feedback: list[Statement] = []
@@ -95,12 +96,15 @@ class _Parts:
         self._prompts: dict[str, list[dict[str, Any]]] = {}
         self._steps: dict[str, list[sa.RowMapping]] = {}
         self._mates: dict[str, list[Any]] = {}
+        self._next_turns: dict[str, tuple[str, ...]] = {}
         if "prompt" in reads:
-            self._prompts = store.prompts(connection, prompts)
+            self._prompts = conversations(connection, prompts)
         if {"steps", "finish", "tools"} & set(reads):
             self._steps = store.steps_of(connection, runs)
         if "mates" in reads:
             self._mates = store.mates(connection, agent_id, prompts, MOST_MATES + 1, as_of)
+        if "next_turns" in reads:
+            self._next_turns = next_turns(connection, agent_id, rows, as_of)
 
     def of(self, row: sa.RowMapping) -> Case:
         """The case of one trace, without feedback."""
@@ -123,6 +127,7 @@ class _Parts:
             finish=last_call["finish_reason"] if last_call else None,
             metadata=metadata,
             mates=tuple(mates[:MOST_MATES]),
+            next_turns=self._next_turns.get(row["id"], ()),
             occurred_at=row["occurred_at"],
             target_id=row["id"],
         )

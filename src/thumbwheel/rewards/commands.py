@@ -1,19 +1,18 @@
-"""`thumbwheel reward run|list|explain|reweight|pending`: each calls one verb and presents what it
-gives."""
+"""`thumbwheel reward run|list|explain|reweight|pending|rewrite`: each calls one verb and presents
+what it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 
+from thumbwheel.core import present
+from thumbwheel.core.config import options
+from thumbwheel.core.options import Here
 from thumbwheel.rewards.presets import PRESETS
-
-if TYPE_CHECKING:
-    from thumbwheel.db.workspace import Workspace
-    from thumbwheel.rewards.ledger import Report
+from thumbwheel.rewards.rewrite_config import RewriteConfig
 
 reward = typer.Typer(no_args_is_help=True)
 
@@ -47,6 +46,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
     ] = False,
+    here: Here = False,
     json: AsJson = False,
 ) -> None:
     """Judge the recorded answers of an agent, by every component of its reward, into the ledger.
@@ -63,14 +63,15 @@ def run(
 
     Example: thumbwheel reward run --agent support
     """
-    from thumbwheel.core import log
-
-    with ctx.obj() as ws:
-        report = _run(ws, agent, component or (), as_of, retry, dry_run)
-    if json:
-        log.answer(_as_dict(report) | {"agent": agent, "dry_run": dry_run})
-    else:
-        _present(report, agent, dry_run)
+    spec = {
+        "agent": agent,
+        "component": component or (),
+        "as_of": as_of,
+        "retry": retry,
+        "dry_run": dry_run,
+    }
+    data = ctx.obj.run("reward run", spec, here=here or dry_run)
+    present.page(data, _run_page(data), json=json)
 
 
 @reward.command("list")
@@ -96,48 +97,46 @@ def list_(
 
     Example: thumbwheel reward list --agent support --lowest 10
     """
-    from thumbwheel.core import log
+    from thumbwheel.rewards.judge_traces import instant
     from thumbwheel.rewards.ledger_stats import reward_summary
 
     with ctx.obj() as ws:
-        summary = reward_summary(ws, agent, _time(as_of), lowest)
-    if json:
-        log.answer(summary)
-        return
-    statuses = ("ok", "not_applicable", "pending", "failed", "blocked")
-    rows = [
-        (
-            name,
-            f"{component['weight']:g}",
-            _number(component["mean"]),
-            *(component["statuses"].get(status, 0) for status in statuses),
-            component["not_judged"],
-        )
-        for name, component in summary["components"].items()
-    ]
-    columns = (
-        "component",
-        "weight",
-        "mean",
-        "ok",
-        "n/a",
-        "pending",
-        "failed",
-        "blocked",
-        "not judged",
-    )
-    log.table(f"Rewards of {agent}, {summary['traces']} traces", columns, rows)
+        summary = reward_summary(ws, agent, instant(as_of), lowest)
+    present.page(summary, _summary_page(summary, agent), json=json)
+
+
+STATUSES = {
+    "ok": "ok",
+    "not_applicable": "n/a",
+    "pending": "pending",
+    "failed": "failed",
+    "blocked": "blocked",
+}
+"""Status of a judgement -> its column."""
+
+
+def _summary_page(summary: Mapping[str, Any], agent: str) -> Iterator[present.Part]:
+    rows = []
+    for name, component in summary["components"].items():
+        counts = [component["statuses"].get(status, 0) for status in STATUSES]
+        weight, mean = f"{component['weight']:g}", _number(component["mean"])
+        rows.append((name, weight, mean, *counts, component["not_judged"]))
+    columns = ("component", "weight", "mean", *STATUSES.values(), "not judged")
+    yield present.Table(f"Rewards of {agent}, {summary['traces']} traces", columns, rows)
+
     whole = summary["reward"]
-    log.show(
+    yield (
         f"reward: {whole['n']} traces, mean {_number(whole['mean'])}, {whole['good']} good "
         f"({whole['good_from']:g} or more)"
     )
     if summary["lowest"]:
-        short_ids = log.short_ids(row["trace"] for row in summary["lowest"])
-        names = [row["external_id"] or short_ids[row["trace"]] for row in summary["lowest"]]
-        values = [_number(row["reward"]) for row in summary["lowest"]]
-        log.table("Lowest rewards", ("trace", "reward"), zip(names, values, strict=True))
-    _warn(agent, summary["not_run"])
+        short_ids = present.short_ids(row["trace"] for row in summary["lowest"])
+        lowest = []
+        for row in summary["lowest"]:
+            trace = row["external_id"] or short_ids[row["trace"]]
+            lowest.append((trace, _number(row["reward"])))
+        yield present.Table("Lowest rewards", ("trace", "reward"), lowest)
+    yield from _warnings(agent, summary["not_run"])
 
 
 @reward.command()
@@ -153,17 +152,13 @@ def explain(
 
     Example: thumbwheel reward explain t-1042 --agent support
     """
-    from thumbwheel.core import log
     from thumbwheel.rewards.explain import explain as explain_trace
+    from thumbwheel.rewards.judge_traces import instant
 
     with ctx.obj() as ws:
-        explanation = explain_trace(ws, agent, trace, _time(as_of))
-    if json:
-        log.answer(explanation.as_dict())
-        return
-    for line in explanation.to_words():
-        log.show(line)
-    _warn(agent, explanation.not_run)
+        explanation = explain_trace(ws, agent, trace, instant(as_of))
+    lines: list[present.Part] = [*explanation.to_words(), *_warnings(agent, explanation.not_run)]
+    present.page(explanation.as_dict(), lines, json=json)
 
 
 @reward.command()
@@ -189,32 +184,31 @@ def reweight(
 
     Example: thumbwheel reward reweight --agent support --weight thumb=2 --weight length=0
     """
-    from thumbwheel.core import log
     from thumbwheel.rewards.ledger_stats import reweigh
 
     with ctx.obj() as ws:
         comparison = reweigh(ws, agent, dict(_weight(text) for text in weight or ()), preset)
-    if json:
-        log.answer(comparison)
-        return
-    rows = [
-        (
-            name,
-            comparison[name]["n"],
-            *(_number(comparison[name][key]) for key in ("mean", "least", "most")),
-        )
-        for name in ("before", "after")
-    ]
-    log.table(f"Rewards of {agent} by other weights", ("", "traces", "mean", "least", "most"), rows)
+    present.page(comparison, _comparison_page(comparison, agent), json=json)
+
+
+def _comparison_page(comparison: Mapping[str, Any], agent: str) -> Iterator[present.Part]:
+    rows = []
+    for name in ("before", "after"):
+        figures = comparison[name]
+        values = [_number(figures[key]) for key in ("mean", "least", "most")]
+        rows.append((name, figures["n"], *values))
+    columns = ("", "traces", "mean", "least", "most")
+    yield present.Table(f"Rewards of {agent} by other weights", columns, rows)
     good = (
         f"{comparison['now_good']} would be good that are not, "
         f"{comparison['no_longer_good']} would no longer be"
     )
-    log.show(f"{comparison['changed']} rewards would change; {good}.\n\n{comparison['yaml']}")
-    _warn(agent, comparison["not_run"])
+    yield f"{comparison['changed']} rewards would change; {good}.\n\n{comparison['yaml']}"
+    yield from _warnings(agent, comparison["not_run"])
     if comparison["not_run_yet"]:
         names = ", ".join(comparison["not_run_yet"])
-        log.say(f"Not judged yet, so without a part in this: {names}. Then: thumbwheel reward run")
+        text = f"Not judged yet, so without a part in this: {names}. Then: thumbwheel reward run"
+        yield present.Note(text)
 
 
 @reward.command()
@@ -224,6 +218,7 @@ def pending(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
     ] = False,
+    here: Here = False,
     json: AsJson = False,
 ) -> None:
     """Judge what could not be judged before: late feedback, outcomes that have come, decisions
@@ -234,101 +229,66 @@ def pending(
 
     Example: thumbwheel reward pending --agent filer --json
     """
-    from thumbwheel.core import log
-    from thumbwheel.rewards.ledger_stats import missing_values
+    spec = {"agent": agent, "dry_run": dry_run}
+    data = ctx.obj.run("reward pending", spec, here=here or dry_run)
+    parts = list(_run_page(data))
+    if waiting := data["waiting"]:
+        rows = [(row["component"], row["status"], row["count"], row["reason"]) for row in waiting]
+        columns = ("component", "status", "traces", "why")
+        parts.append(present.Table("Still without a value", columns, rows))
+    present.page(data, parts, json=json)
+
+
+@reward.command("rewrite")
+@options(RewriteConfig)
+def rewrite_(
+    ctx: typer.Context,
+    agent: Agent,
+    json: AsJson = False,
+    options: Mapping[str, Any] = {},
+) -> None:
+    """Have answers written again that users complained about in words that say what would be right,
+    as "no, it is in Berlin".
+
+    A language model at --url writes them. Each is stored as a correction by that model, so it makes
+    a pair and a good answer to learn from. A person's edit replaces it, and no evaluation reads it.
+
+    Example: thumbwheel reward rewrite --agent support --url http://127.0.0.1:11434/v1 --model qwen3
+    """
+    from thumbwheel.models.versions import require_agent
+    from thumbwheel.rewards.rewrite import rewrite
 
     with ctx.obj() as ws:
-        report = _run(ws, agent, (), None, True, dry_run)
-        waiting = missing_values(ws, agent)
-    if json:
-        log.answer(_as_dict(report) | {"agent": agent, "dry_run": dry_run, "waiting": waiting})
-        return
-    _present(report, agent, dry_run)
-    if waiting:
-        rows = [(row["component"], row["status"], row["count"], row["reason"]) for row in waiting]
-        log.table("Still without a value", ("component", "status", "traces", "why"), rows)
+        learner = require_agent(ws, agent)
+        result = rewrite(ws, learner, ws.settings(RewriteConfig, "rewrite", options))
+    data = {"agent": agent, "feedback": result.feedback, "left_out": dict(result.left_out)}
+    rows = [("rewritten", len(result.feedback)), *result.left_out.most_common()]
+    present.page(data, [present.Table(f"rewritten answers of {agent}", ("", ""), rows)], json=json)
 
 
-def _warn(agent: str, not_run: list[str]) -> None:
-    from thumbwheel.core import log
+def _warnings(agent: str, not_run: list[str]) -> Iterator[present.Note]:
     from thumbwheel.rewards.ledger import not_run_warning
 
     if not_run:
-        log.say(not_run_warning(agent, not_run))
+        yield present.Note(not_run_warning(agent, not_run))
 
 
-def _run(
-    ws: Workspace, agent: str, only: Any, as_of: str | None, retry: bool, dry_run: bool
-) -> Report:
-    from thumbwheel.core import log
-    from thumbwheel.models.versions import require_agent
-    from thumbwheel.rewards import ledger
-    from thumbwheel.rewards.component import components
-
-    require_agent(ws, agent)
-    parts = components(ws, agent, ledger.settings(ws, agent), only)
-    time = _time(as_of)
-    with log.progress(f"judge {agent}", ledger.count(ws, agent, time), "traces") as advance:
-        return ledger.run(
-            ws, agent, parts, as_of=time, retry=retry, dry_run=dry_run, advance=advance
-        )
-
-
-def _present(report: Report, agent: str, dry_run: bool) -> None:
-    from thumbwheel.core import log
-
-    statuses = ("ok", "not_applicable", "pending", "failed", "blocked")
-    rows = [
-        (
-            name,
-            report.judged[name],
-            report.standing[name],
-            *("" if dry_run else report.statuses[name, status] for status in statuses),
-        )
-        for name in report.standing
-    ]
+def _run_page(data: Mapping[str, Any]) -> Iterator[present.Part]:
+    dry_run = data["dry_run"]
+    rows: list[tuple[object, ...]] = []
+    for name, counts in data["components"].items():
+        by_status: list[object] = [counts["statuses"].get(status, 0) for status in STATUSES]
+        if dry_run:
+            by_status = [""] * len(STATUSES)
+        rows.append((name, counts["judged"], counts["stood"], *by_status))
     done = "would be judged" if dry_run else "judged now"
-    columns = ("component", done, "stood already", "ok", "n/a", "pending", "failed", "blocked")
-    log.table(
-        f"{agent}: {report.traces} traces, {report.rewarded} with a reward for the first time",
-        columns,
-        rows,
+    title = (
+        f"{data['agent']}: {data['traces']} traces, {data['rewarded']} with a reward for the first "
+        "time"
     )
-    for (name, status, reason), count in report.reasons.most_common(5):
-        log.say(f"{name} {status} on {count}: {reason}")
-
-
-def _as_dict(report: Report) -> dict[str, Any]:
-    components: Mapping[str, Any] = {
-        name: {
-            "judged": report.judged[name],
-            "stood": report.standing[name],
-            "statuses": {
-                status: count for (part, status), count in report.statuses.items() if part == name
-            },
-        }
-        for name in report.standing
-    }
-    reasons = [
-        {"component": name, "status": status, "reason": why, "count": n}
-        for (name, status, why), n in report.reasons.most_common()
-    ]
-    return {
-        "traces": report.traces,
-        "rewarded": report.rewarded,
-        "components": components,
-        "reasons": reasons,
-    }
-
-
-def _time(text: str | None) -> datetime | None:
-    from thumbwheel.capture.types import Unreadable, parse_time
-    from thumbwheel.core.errors import InputError
-
-    try:
-        return None if text is None else parse_time(text)
-    except Unreadable as error:
-        raise InputError(f"--as-of {text!r}", str(error), "Give a day or a time") from None
+    yield present.Table(title, ("component", done, "stood already", *STATUSES.values()), rows)
+    for row in data["reasons"][:5]:
+        yield present.Note(f"{row['component']} {row['status']} on {row['count']}: {row['reason']}")
 
 
 def _weight(text: str) -> tuple[str, float]:

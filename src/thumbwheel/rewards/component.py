@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import ConfigError, NotFound
@@ -25,6 +25,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.documents import documents
+from thumbwheel.rewards import next_turn
 from thumbwheel.rewards.cases import StoredCase
 from thumbwheel.rewards.checker import CaseChecker
 from thumbwheel.rewards.combine import RewardConfig
@@ -36,7 +37,19 @@ OF_ANSWERS = frozenset({"text", "reference", "prompt", "tools", "finish", "mates
 """A function that reads nothing else has nothing to judge where the answer was not recorded."""
 SetTimeout = Callable[[float], None]
 MODEL_NAME = re.compile(r"(rm)?\d+|latest")
-CLASSIFIER_NAME = re.compile(r"latest|[0-9a-f]{12,64}")
+DOCUMENT_NAME = re.compile(r"latest|[0-9a-f]{12,64}")
+
+
+class DocumentKind(NamedTuple):
+    """A kind of document that a setting may name."""
+
+    noun: str
+    stored_as: str
+    command: str
+
+
+CLASSIFIER = DocumentKind("classifier", "classifier", "thumbwheel label learn")
+CALIBRATION = DocumentKind("calibration", next_turn.KIND, "thumbwheel reward calibrate")
 
 
 @dataclass(frozen=True)
@@ -169,28 +182,28 @@ def _located(
         located["model"] = str(
             reward_models.folder(ws, reward_models.find(ws, agent, located["model"]))
         )
-    if function_name == "learned" and CLASSIFIER_NAME.fullmatch(str(located.get("classifier", ""))):
-        located["classifier"] = _classifier(ws, agent, str(located["classifier"]))
+    if function_name == "learned" and DOCUMENT_NAME.fullmatch(str(located.get("classifier", ""))):
+        located["classifier"] = _document(ws, agent, CLASSIFIER, str(located["classifier"]))
+    if function_name == "next_turn" and DOCUMENT_NAME.fullmatch(str(located.get("calibration"))):
+        located["calibration"] = _document(ws, agent, CALIBRATION, str(located["calibration"]))
     if function_name == "judge" and located.get("agreement"):
         located["home"] = str(ws.home.path)
     return located
 
 
-def _classifier(ws: Workspace, agent: str, name: str) -> str:
-    """The file of a kept classifier: the newest, or the one whose hash begins like this."""
-    from thumbwheel.rewards.learn import KIND
-
-    hashes = [document.sha256 for document in documents(ws, KIND, agent)]
+def _document(ws: Workspace, agent: str, kind: DocumentKind, name: str) -> str:
+    """The file of a stored document: the newest, or the one whose hash begins like this."""
+    hashes = [document.sha256 for document in documents(ws, kind.stored_as, agent)]
     chosen = next(
         (document for document in hashes if name == "latest" or document.startswith(name)), None
     )
     if chosen is None:
         fix = (
-            f"Make one: thumbwheel label learn --agent {agent}"
+            f"Make one: {kind.command} --agent {agent}"
             if not hashes
             else f"Known: {', '.join(document[:12] for document in hashes)}"
         )
-        raise NotFound(f"classifier {name!r} of {agent!r}", "there is none of that name", fix)
+        raise NotFound(f"{kind.noun} {name!r} of {agent!r}", "there is none of that name", fix)
     return str(Artifacts(ws.home.blobs).path(chosen))
 
 

@@ -118,16 +118,16 @@ def _words(name: str, part: dict[str, Any]) -> Iterator[str]:
 def explain(ws: Workspace, agent: str, name: str, as_of: datetime | None = None) -> Explanation:
     """The reward of the trace that is called `name` (our id, or that of its source); raises
     NotFound."""
-    agent_id = require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     config = settings(ws, agent)
     parts = components(ws, agent, config)
     with ws.db.read() as connection:
-        traces = store.named_traces(connection, agent_id, name)
+        traces = store.named_traces(connection, learner.id, name)
         if len(traces) != 1:
             raise _not_single(agent, name, traces)
         trace_id, _ = traces[0]
-        combined, outdated = one_reward(connection, agent, config, parts, trace_id, as_of)
-        never_judged = not_run(connection, agent, config, parts, as_of)
+        combined, outdated = one_reward(connection, learner, config, parts, trace_id, as_of)
+        never_judged = not_run(connection, learner, config, parts, as_of)
         return Explanation(combined, config, outdated, never_judged, name)
 
 

@@ -10,6 +10,7 @@ contract.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -61,8 +62,9 @@ class Case:
     none); `prompt` are the messages before it, `tools` what the model could call. `steps`, `status`
     and `metadata` are those of the run, `finish` why the answer ended ("stop", "length" or None).
     `feedback` is what was in force about it at `as_of`, in the order in which it was said. `mates`
-    are the other answers to the same prompt. `target_id` is the stored trace; None for a fresh
-    answer.
+    are the other answers to the same prompt. `next_turns` are what users wrote after this answer,
+    one message for each conversation that went on from it. `target_id` is the stored trace; None
+    for a fresh answer.
     """
 
     text: str
@@ -75,9 +77,19 @@ class Case:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     feedback: tuple[Statement, ...] = ()
     mates: tuple[str, ...] = ()
+    next_turns: tuple[str, ...] = ()
     occurred_at: datetime | None = None
     as_of: datetime | None = None
     target_id: str | None = None
+
+    @property
+    def question(self) -> str:
+        """The user's last message before the answer, as text."""
+        for message in reversed(self.prompt):
+            if message.get("role") == "user":
+                content = message.get("content")
+                return content if isinstance(content, str) else json.dumps(content, default=str)
+        return ""
 
 
 @dataclass(frozen=True)
@@ -142,6 +154,10 @@ class RewardFunction(ABC, Generic[C]):
     Cases come in files of strangers: what lowers safety, names an address, a variable, a model or a
     path, or raises a limit is never named here. The owner sets it under `rewards.checkers`."""
 
+    weak: ClassVar[bool] = False
+    """Whether it guesses from what nobody meant as a verdict. Such a score counts only where no
+    person judged, and never in a row that an evaluation reads."""
+
     def __init__(self, config: C) -> None:
         self.config = config
 
@@ -195,3 +211,20 @@ class RewardFunction(ABC, Generic[C]):
                 f"it gave {score.value:g}; its scores lie in {self.low:g}..{self.high:g}",
             )
         return score
+
+
+class BatchRewardFunction(RewardFunction[C]):
+    """Base of functions that judge many cases at once, as a model does."""
+
+    def score(self, cases: Sequence[Case]) -> list[Score]:
+        refusals = [too_long(case) for case in cases]
+        bounded = [case for case, refusal in zip(cases, refusals, strict=True) if refusal is None]
+        scores = iter(self.judge_all(bounded))
+        return [refusal or next(scores) for refusal in refusals]
+
+    def judge(self, case: Case) -> Score:
+        return self.score([case])[0]
+
+    @abstractmethod
+    def judge_all(self, cases: Sequence[Case]) -> list[Score]:
+        """One score per case, whose answers are of bounded length; never raises."""

@@ -8,7 +8,7 @@ that contradict each other (`reading`), scores of reward functions (`functions/`
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations, groupby
@@ -16,7 +16,8 @@ from operator import itemgetter
 
 import sqlalchemy as sa
 
-from thumbwheel.core import ids
+from thumbwheel.db.batches import batches
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.aggregate import judge, resolve, verdict_of
 from thumbwheel.rewards.types import (
@@ -33,7 +34,7 @@ from thumbwheel.rewards.types import (
 
 def judgements(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     as_of: datetime | None = None,
     config: LabelConfig | None = None,
     scope: Scope | None = None,
@@ -43,32 +44,116 @@ def judgements(
 
     The traces of one prompt stand together, in the order of `traces.input_id, traces.id`.
     """
-    rows = store.statements(connection, ids.derived("agt", agent), as_of, scope=scope)
+    rows = store.statements(connection, agent.id, as_of, scope=scope)
     rule = config or LabelConfig()
     for trace_id, group in groupby(rows, key=itemgetter(0)):
         yield judge(trace_id, [statement for _, statement in group], rule)
 
 
+def judgements_of(
+    connection: sa.Connection,
+    agent: Agent,
+    trace_ids: Collection[str],
+    as_of: datetime | None = None,
+    config: LabelConfig | None = None,
+) -> dict[str, Judgement]:
+    """The judgements of these traces; traces that no feedback in force at `as_of` is about have
+    none."""
+    rule = config or LabelConfig()
+    judged = {}
+    for batch in batches(sorted(trace_ids)):
+        rows = store.statements(connection, agent.id, as_of, among=batch)
+        for trace_id, group in groupby(rows, key=itemgetter(0)):
+            judged[trace_id] = judge(trace_id, [statement for _, statement in group], rule)
+    return judged
+
+
+@dataclass(frozen=True)
+class NewFeedback:
+    """A piece of feedback in force that was recorded after some time; its speaker is the rater,
+    else the source."""
+
+    id: str
+    kind: str
+    speaker: str
+
+
+def new_feedback(connection: sa.Connection, agent: Agent, since: datetime) -> list[NewFeedback]:
+    """What judges answers, in force, recorded after `since`."""
+    return [NewFeedback(*row) for row in store.new_feedback(connection, agent.id, since)]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A recorded answer: its prompt, and its text where it was recorded."""
+
+    prompt_id: str
+    text: str | None
+
+
+def answers_of(
+    connection: sa.Connection, agent: Agent, trace_ids: Collection[str]
+) -> dict[str, Answered]:
+    """These recorded answers."""
+    answered = {}
+    for batch in batches(sorted(trace_ids)):
+        for trace_id, row in store.outputs(connection, agent.id, batch).items():
+            answered[trace_id] = Answered(*row)
+    return answered
+
+
+MOST_EQUAL = 1_000
+"""Answers to one prompt that are looked at for an equal text."""
+
+
+def equal_answers(
+    connection: sa.Connection, agent: Agent, answered: Mapping[str, Answered]
+) -> dict[str, list[str]]:
+    """Trace -> other traces that gave the same text to the same prompt."""
+    equal: dict[str, list[str]] = {}
+    prompt_ids = sorted({answer.prompt_id for answer in answered.values()})
+    by_text: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for batch in batches(prompt_ids):
+        mates = store.mates(connection, agent.id, batch, MOST_EQUAL, None)
+        for prompt_id, others in mates.items():
+            for trace_id, text in others:
+                by_text[prompt_id, text].append(trace_id)
+    for trace_id, answer in answered.items():
+        if answer.text is not None:
+            same = by_text[answer.prompt_id, answer.text]
+            equal[trace_id] = [other for other in same if other != trace_id]
+    return equal
+
+
 def comparisons(
-    connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None
+    connection: sa.Connection,
+    agent: Agent,
+    as_of: datetime | None = None,
+    scope: Scope | None = None,
 ) -> list[Comparison]:
     """What the preferences in force say about every pair of traces that was compared, in the order
     of the trace ids."""
-    return compare_pairs(store.preferences(connection, ids.derived("agt", agent), as_of, scope))
+    return compare_pairs(store.preferences(connection, agent.id, as_of, scope))
 
 
 def compare_pairs(preferences: Iterable[Preference]) -> list[Comparison]:
     """What preferences say about every pair of traces, by the rule for raters."""
-    votes: dict[tuple[str, str], list[_Vote]] = defaultdict(list)
+    votes = pair_votes(preferences)
+    return [_compare(pair, votes[pair]) for pair in sorted(votes)]
+
+
+def pair_votes(preferences: Iterable[Preference]) -> dict[tuple[str, str], list[PairVote]]:
+    """Each pair of traces, in order of id, with the votes on it."""
+    votes: dict[tuple[str, str], list[PairVote]] = defaultdict(list)
     for preference in preferences:
         for pair, vote in _sides(preference):
             votes[pair].append(vote)
-    return [_compare(pair, votes[pair]) for pair in sorted(votes)]
+    return votes
 
 
 def signals(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     as_of: datetime | None = None,
     config: LabelConfig | None = None,
 ) -> list[Signal]:
@@ -76,7 +161,7 @@ def signals(
     rule = config or LabelConfig()
     verdicts: dict[str, Counter[bool | None]] = defaultdict(Counter)
     raters: dict[str, set[str]] = defaultdict(set)
-    for statement in store.newest_words(connection, ids.derived("agt", agent), as_of):
+    for statement in store.newest_words(connection, agent.id, as_of):
         verdicts[statement.kind][verdict_of(statement, rule)] += 1
         raters[statement.kind].add(statement.rater)
     counted = [
@@ -87,22 +172,25 @@ def signals(
 
 
 def dominant_rater(
-    connection: sa.Connection, agent: str, as_of: datetime | None = None, scope: Scope | None = None
+    connection: sa.Connection,
+    agent: Agent,
+    as_of: datetime | None = None,
+    scope: Scope | None = None,
 ) -> DominantRater | None:
     """The named person who gave more than half of what persons said; None where nobody did."""
-    counts = store.by_rater(connection, ids.derived("agt", agent), as_of, scope)
+    counts = store.by_rater(connection, agent.id, as_of, scope)
     total = sum(count for _, count in counts)
     most = max((count for rater_id, count in counts if rater_id is not None), default=0)
     return DominantRater(most, total) if most > 1 and 2 * most > total else None
 
 
 def target_counts(
-    connection: sa.Connection, agent: str, as_of: datetime | None = None
+    connection: sa.Connection, agent: Agent, as_of: datetime | None = None
 ) -> TargetCounts:
     """What the feedback in force is about."""
     arrived: dict[str, int] = {}
     awaited: dict[str, int] = {}
-    for kind, has_arrived, count in store.targets(connection, ids.derived("agt", agent), as_of):
+    for kind, has_arrived, count in store.targets(connection, agent.id, as_of):
         (arrived if has_arrived else awaited)[kind] = count
     return TargetCounts(arrived, awaited)
 
@@ -112,16 +200,13 @@ def raters_of(connection: sa.Connection, feedback_ids: Collection[str]) -> dict[
     return store.raters_of(connection, feedback_ids)
 
 
-def rater_names(connection: sa.Connection, agent: str) -> dict[str, str]:
+def rater_names(connection: sa.Connection, agent: Agent) -> dict[str, str]:
     """Rater -> its name in its source."""
-    return {
-        rater: name
-        for rater, (name, _) in store.rater_names(connection, ids.derived("agt", agent)).items()
-    }
+    return {rater: name for rater, (name, _) in store.rater_names(connection, agent.id).items()}
 
 
 @dataclass(frozen=True)
-class _Vote:
+class PairVote:
     """One preference, as far as one pair goes: `side` is 1 where the first is better, -1 where the
     second is, 0 for a tie."""
 
@@ -134,7 +219,7 @@ class _Vote:
     lone: bool
 
 
-def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], _Vote]]:
+def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], PairVote]]:
     """Each pair of traces, in order of id, with the vote."""
     ranks = {trace_id: rank for rank, tied in enumerate(preference.ranking) for trace_id in tied}
     for first, second in combinations(sorted(ranks), 2):
@@ -142,7 +227,7 @@ def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], _Vote]]:
         side = (difference > 0) - (difference < 0)
         yield (
             (first, second),
-            _Vote(
+            PairVote(
                 preference.feedback_id,
                 preference.rater,
                 preference.weight,
@@ -154,7 +239,7 @@ def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], _Vote]]:
         )
 
 
-def _compare(pair: tuple[str, str], votes: Iterable[_Vote]) -> Comparison:
+def _compare(pair: tuple[str, str], votes: Iterable[PairVote]) -> Comparison:
     heard = [vote for vote in votes if vote.weight > 0]
     resolution = resolve(heard, lambda vote: vote.side, lambda vote: (vote.rater,))
     side = resolution.side or 0  # a tie among raters and a plurality for "tied" decide nothing

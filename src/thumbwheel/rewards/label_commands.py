@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from thumbwheel.core import log
+from thumbwheel.core import present
 from thumbwheel.core.config import options
+from thumbwheel.core.files import write_output
 from thumbwheel.rewards.label_config import LearnConfig
+
+if TYPE_CHECKING:
+    from thumbwheel.rewards.agreement import Panel
 
 label = typer.Typer()
 
@@ -47,25 +52,12 @@ def learn_(
     with ctx.obj() as ws:
         name, classifier = learn(ws, agent, ws.settings(LearnConfig, "label", options))
     if out is not None:
-        _write(out, as_bytes(classifier.document()))
-    if as_json:
-        log.answer({"classifier": name, **classifier.about})
-        return
-    _show_report(f"classifier {name[:12]} of {agent}", classifier.about["report"])
+        write_output("--out", out, as_bytes(classifier.document()))
+    data = {"classifier": name, **classifier.about}
+    present.page(data, [_report_table(name, agent, classifier.about["report"])], json=as_json)
 
 
-def _write(path: Path, content: bytes) -> None:
-    from thumbwheel.core.errors import InputError
-
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise InputError(
-            f"--out {str(path)!r}", error.strerror or str(error), "Name a file that can be written"
-        ) from None
-
-
-def _show_report(title: str, report: Mapping[str, Any]) -> None:
+def _report_table(classifier: str, agent: str, report: Mapping[str, Any]) -> present.Table:
     labels = (
         f"{report['labels']}: {report['good']} good, {report['bad']} bad, of "
         f"{report['groups']} prompts or sessions"
@@ -84,7 +76,8 @@ def _show_report(title: str, report: Mapping[str, Any]) -> None:
         ("area under the ROC curve", _interval(report["auc"])),
         ("Brier score", brier),
     ]
-    log.table(f"{title} (cross-validated, 95 % intervals)", ["", ""], rows)
+    title = f"classifier {classifier[:12]} of {agent} (cross-validated, 95 % intervals)"
+    return present.Table(title, ("", ""), rows)
 
 
 def _interval(figure: Mapping[str, Any]) -> str:
@@ -115,19 +108,15 @@ def suggest_(
 
     with ctx.obj() as ws:
         suggested = suggest(ws, agent, limit, ws.settings(LearnConfig, "label", options))
-    if as_json:
-        log.answer(vars(suggested))
-        return
-    _show_report(f"classifier {suggested.classifier[:12]} of {agent}", suggested.report)
-    seen = (
-        ""
-        if suggested.looked_at == suggested.unlabelled
-        else f" (of {suggested.looked_at} traces without a label)"
-    )
-    log.say(
+    seen = ""
+    if suggested.looked_at != suggested.unlabelled:
+        seen = f" (of {suggested.looked_at} traces without a label)"
+    next_step = (
         f"{suggested.new} new suggestions{seen}. Next: thumbwheel label review --agent {agent} "
         "--rater YOU"
     )
+    table = _report_table(suggested.classifier, agent, suggested.report)
+    present.page(vars(suggested), [table, present.Note(next_step)], json=as_json)
 
 
 @label.command("review")
@@ -163,45 +152,102 @@ def review(
             state = decide(ws, agent, question, KEYS[key], rater, "shown" if show else "review")
             became[state] = became.get(state, 0) + 1
     if as_json:
-        log.answer({"done": became}, indent=None)
-    else:
-        log.say(
-            ", ".join(f"{count} {state}" for state, count in became.items())
-            or "nothing was decided"
-        )
+        present.show_json_line({"done": became})
+        return
+    counts = ", ".join(f"{count} {state}" for state, count in became.items())
+    present.show([present.Note(counts or "nothing was decided")])
+
+
+@label.command("questions")
+def questions_(
+    ctx: typer.Context,
+    agent: Agent,
+    limit: Annotated[int, typer.Option(min=1, help="How many, the most telling first.")] = 20,
+    show: Annotated[
+        bool, typer.Option("--show", help="Show what is suggested, too; that sways people.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The suggestions that nobody has decided on, to be decided one by one: `label decide`. It is
+    `label review` for a page or a script.
+
+    Example: thumbwheel label questions --agent support --limit 5
+    """
+    from thumbwheel.rewards.suggest import questions
+
+    with ctx.obj() as ws:
+        listed = list(islice(questions(ws, agent), limit))
+    parts: list[present.Part] = []
+    for question in listed:
+        parts += [present.Note(question.id), *_question_page(question, show)]
+    data = [_question_json(question, show) for question in listed]
+    present.page(data, parts or [present.Note("nothing is to be decided")], json=as_json)
+
+
+@label.command("decide")
+def decide_(
+    ctx: typer.Context,
+    question: Annotated[str, typer.Argument(help="Its id, from label questions.", metavar="ID")],
+    agent: Agent,
+    verdict: Annotated[str, typer.Option(help="y (the answer is good), n, or s (skip).")],
+    rater: Rater,
+    shown: Annotated[
+        bool, typer.Option("--shown", help="The rater saw what was suggested.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Decide on one suggestion; the verdict is stored as a thumb of the rater.
+
+    Example: thumbwheel label decide sug_06h1 --agent support --verdict y --rater anna
+    """
+    from thumbwheel.core.errors import InputError
+    from thumbwheel.rewards.suggest import decide, open_question
+
+    if verdict not in KEYS:
+        raise InputError(f"--verdict {verdict[:40]!r}", "it is no verdict", "Give y, n or s")
+    with ctx.obj() as ws:
+        asked = open_question(ws, agent, question)
+        how = "shown" if shown else "review"
+        state = decide(ws, agent, asked, KEYS[verdict], rater, how)
+    data = {"id": asked.id, "trace": asked.trace_id, "became": state}
+    present.message(data, f"{asked.trace_id}: {state}", json=as_json)
 
 
 def _ask(question: Any, show: bool, as_json: bool) -> None:
     if as_json:
-        row = {
-            "id": question.id,
-            "trace": question.trace_id,
-            "prompt": list(question.prompt),
-            "answer": question.text,
-        }
-        if show:
-            row |= {"good": question.good, "confidence": round(question.confidence, 3)}
-        log.answer(row, indent=None)
-        return
-    from rich.panel import Panel
-    from rich.text import Text
+        present.show_json_line(_question_json(question, show))
+    else:
+        present.show(_question_page(question, show))
 
-    screen = log.console(stderr=False)
+
+def _question_json(question: Any, show: bool) -> dict[str, Any]:
+    row = {
+        "id": question.id,
+        "trace": question.trace_id,
+        "prompt": list(question.prompt),
+        "answer": question.text,
+    }
+    if show:
+        row |= {"good": question.good, "confidence": round(question.confidence, 3)}
+    return row
+
+
+def _question_page(question: Any, show: bool) -> Iterator[present.Part]:
     for message in question.prompt:
         content = message.get("content")
         text = content if isinstance(content, str) else json.dumps(content)
-        screen.print(Text(f"{message['role']}: {text}", style="dim"))
-    screen.print(Panel(Text(question.text), title=Text(question.trace_id), title_align="left"))
+        yield f"{message['role']}: {text}"
+    yield present.Box(question.trace_id, question.text)
     if show:
         verdict = "good" if question.good else "bad"
-        screen.print(Text(f"suggested: {verdict} ({question.confidence:.0%})"))
+        yield f"suggested: {verdict} ({question.confidence:.0%})"
 
 
 def _key(as_json: bool) -> str:
     """y, n, s or q; the end of the input is q, and anything else is asked again."""
     while True:
         if not as_json:
-            log.write("Is this answer good? [y/n/s/q] ")
+            present.write("Is this answer good? [y/n/s/q] ")
         line = sys.stdin.readline()
         typed = line.strip().strip('"').lower()[:1]
         if not line or typed == "q":
@@ -232,10 +278,7 @@ def accept_(
 
     with ctx.obj() as ws:
         accepted = accept(ws, agent, rater, names or [], min_confidence)
-    if as_json:
-        log.answer({"accepted": accepted})
-    else:
-        log.say(f"{len(accepted)} accepted")
+    present.message({"accepted": accepted}, f"{len(accepted)} accepted", json=as_json)
 
 
 @label.command("status")
@@ -246,34 +289,22 @@ def status_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
 
     with ctx.obj() as ws:
         counts = status(ws, agent)
-    if as_json:
-        log.answer(counts)
+    present.page(counts, _status_page(counts, agent), json=as_json)
+
+
+def _status_page(counts: Mapping[str, Any], agent: str) -> Iterator[present.Part]:
+    rows = [*counts["labels"].items(), *counts["suggestions"].items()]
+    yield present.Table(f"labels of {agent}", ("", "count"), rows)
+    if not counts["bands"]:
         return
-    log.table(
-        f"labels of {agent}",
-        ["", "count"],
-        [*counts["labels"].items(), *counts["suggestions"].items()],
-    )
-    if counts["bands"]:
-        rows = [
-            (
-                f"{band['from']:.1f} to {band['to']:.1f}",
-                band["reviewed"],
-                band["agreed"],
-                _band(band),
-            )
-            for band in counts["bands"]
-        ]
-        log.table(
-            "reviewers and suggestions",
-            ["confidence", "reviewed", "agreed", "share (95 % interval)"],
-            rows,
-        )
-        log.say(f"kappa {_interval(counts['kappa'])}")
-
-
-def _band(band: Mapping[str, Any]) -> str:
-    return f"{band['share']:.2f} ({band['low']:.2f} to {band['high']:.2f})"
+    bands = []
+    for band in counts["bands"]:
+        confidence = f"{band['from']:.1f} to {band['to']:.1f}"
+        share = f"{band['share']:.2f} ({band['low']:.2f} to {band['high']:.2f})"
+        bands.append((confidence, band["reviewed"], band["agreed"], share))
+    columns = ("confidence", "reviewed", "agreed", "share (95 % interval)")
+    yield present.Table("reviewers and suggestions", columns, bands)
+    yield present.Note(f"kappa {_interval(counts['kappa'])}")
 
 
 @label.command("agreement")
@@ -292,60 +323,36 @@ def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> Non
             panel.content | {"recorded_at": str(panel.recorded_at)}
             for panel in documents(ws, KIND, agent)
         ]
-    if as_json:
-        log.answer({"panels": [panel.as_dict() for panel in panels], "judges": stated})
-        return
-    for panel in panels:
-        rows: list[tuple[object, ...]] = [
-            (f"all people, alpha ({metric})", figure.units, "", _interval(figure.as_dict()))
-            for metric, figure in panel.people.items()
-        ]
-        rows += [
-            (
-                f"{rater.rater}, kappa",
-                rater.agreement.units,
-                rater.torn,
-                _interval(rater.agreement.as_dict()),
-            )
-            for rater in panel.raters
-        ]
-        rows += [
-            (
-                f"judge {rater.rater}, kappa",
-                rater.agreement.units,
-                rater.torn,
-                _interval(rater.agreement.as_dict()),
-            )
-            for rater in panel.judges
-        ]
-        log.table(
-            f"{panel.kind} of {agent}",
-            ["who", "compared", "no crowd", "agreement (95 % interval)"],
-            rows,
-        )
-    _show_judges(stated)
-    if not panels and not stated:
-        log.say("no two raters judged the same thing")
+    parts: list[present.Part] = [_panel_table(panel, agent) for panel in panels]
+    if stated:
+        parts.append(_judges_table(stated))
+    if not parts:
+        parts.append(present.Note("no two raters judged the same thing"))
+    data = {"panels": [panel.as_dict() for panel in panels], "judges": stated}
+    present.page(data, parts, json=as_json)
 
 
-def _show_judges(stated: Iterable[Mapping[str, Any]]) -> None:
+def _panel_table(panel: Panel, agent: str) -> present.Table:
+    rows: list[tuple[object, ...]] = []
+    for metric, figure in panel.people.items():
+        alpha = _interval(figure.as_dict())
+        rows.append((f"all people, alpha ({metric})", figure.units, "", alpha))
+    for prefix, raters in (("", panel.raters), ("judge ", panel.judges)):
+        for rater in raters:
+            kappa = _interval(rater.agreement.as_dict())
+            rows.append((f"{prefix}{rater.rater}, kappa", rater.agreement.units, rater.torn, kappa))
+    columns = ("who", "compared", "no crowd", "agreement (95 % interval)")
+    return present.Table(f"{panel.kind} of {agent}", columns, rows)
 
-    rows = [
-        (
-            statement["model"],
-            statement["judge"][:12],
-            statement["pairs"],
-            _interval({**statement, "value": statement["kappa"]}),
-            statement["recorded_at"][:16],
-        )
-        for statement in stated
-    ]
-    if rows:
-        log.table(
-            "stated agreement of judges with people",
-            ["model", "judge", "pairs", "kappa (95 % interval)", "recorded"],
-            rows,
-        )
+
+def _judges_table(stated: Iterable[Mapping[str, Any]]) -> present.Table:
+    rows = []
+    for statement in stated:
+        kappa = _interval({**statement, "value": statement["kappa"]})
+        judge, recorded = statement["judge"][:12], statement["recorded_at"][:16]
+        rows.append((statement["model"], judge, statement["pairs"], kappa, recorded))
+    columns = ("model", "judge", "pairs", "kappa (95 % interval)", "recorded")
+    return present.Table("stated agreement of judges with people", columns, rows)
 
 
 @label.command("trust")
@@ -403,10 +410,8 @@ def trust_(
     with ctx.obj() as ws:
         stated = trust(ws, agent, judge, most)
     if out is not None:
-        _write(out, as_bytes(stated))
-    if as_json:
-        log.answer(stated)
-        return
-    _show_judges([stated | {"recorded_at": "now"}])
+        write_output("--out", out, as_bytes(stated))
+    parts: list[present.Part] = [_judges_table([stated | {"recorded_at": "now"}])]
     for reason, count in stated["reasons"]:
-        log.say(f"{count} pairs without a verdict: {reason}")
+        parts.append(present.Note(f"{count} pairs without a verdict: {reason}"))
+    present.page(stated, parts, json=as_json)

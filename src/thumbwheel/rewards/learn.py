@@ -24,6 +24,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import DataError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import documents
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.aggregate import judge
@@ -70,9 +71,9 @@ def learn_with(
     ws: Workspace, agent: str, config: LearnConfig, embedder: Embedder | None
 ) -> tuple[str, Classifier]:
     """`learn` with the model that `config` names, where it is loaded already."""
-    require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     with ws.db.read() as connection:
-        labels = labelled(connection, agent, embedder)
+        labels = labelled(connection, learner, embedder)
     check_enough(agent, labels, config)
     classifier = fitted(
         labels,
@@ -92,7 +93,7 @@ def embedder_of(config: LearnConfig) -> Embedder | None:
     return Embedder(config.embeddings)
 
 
-def labelled(connection: sa.Connection, agent: str, embedder: Embedder | None = None) -> Labelled:
+def labelled(connection: sa.Connection, agent: Agent, embedder: Embedder | None = None) -> Labelled:
     """Every answered trace that persons called good or bad."""
     labels = person_labels(connection, agent)
     rows: dict[str, Features] = {}
@@ -101,7 +102,7 @@ def labelled(connection: sa.Connection, agent: str, embedder: Embedder | None = 
             if stored.answered and stored.case.target_id in labels:
                 rows[str(stored.case.target_id)] = features(stored.case, embedder)
     names = sorted(rows)
-    groups = group_of(store.groups(connection, ids.derived("agt", agent), names))
+    groups = group_of(store.groups(connection, agent.id, names))
     return Labelled(
         names,
         [rows[name] for name in names],
@@ -110,13 +111,13 @@ def labelled(connection: sa.Connection, agent: str, embedder: Embedder | None = 
     )
 
 
-def person_labels(connection: sa.Connection, agent: str) -> dict[str, bool]:
+def person_labels(connection: sa.Connection, agent: Agent) -> dict[str, bool]:
     """Trace -> whether persons call it good; traces on which nothing decides are left out."""
-    agent_id, rule = ids.derived("agt", agent), LabelConfig()
-    machines = store.machine_raters(connection, agent_id)
+    rule = LabelConfig()
+    machines = store.machine_raters(connection, agent.id)
     labels = {}
     for trace_id, statements in groupby(
-        store.statements(connection, agent_id, None), key=itemgetter(0)
+        store.statements(connection, agent.id, None), key=itemgetter(0)
     ):
         verdict = judge(
             trace_id,
@@ -126,6 +127,15 @@ def person_labels(connection: sa.Connection, agent: str) -> dict[str, bool]:
         if verdict.good is not None:
             labels[trace_id] = verdict.good
     return labels
+
+
+def groups_of(
+    connection: sa.Connection, agent: Agent, trace_ids: Collection[str]
+) -> dict[str, tuple[str, str]]:
+    """Trace -> (its prompt, its group) of these traces."""
+    rows = store.groups(connection, agent.id, trace_ids)
+    groups = group_of(rows)
+    return {trace_id: (prompt_id, groups[trace_id]) for trace_id, prompt_id, _ in rows}
 
 
 def group_of(places: Iterable[tuple[str, str, str | None]]) -> dict[str, str]:
@@ -250,14 +260,14 @@ def _figure(value: float | None, statistic: Any, groups: Sequence[str]) -> dict[
 
 def unlabelled(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     without: Collection[str],
     most: int,
     embedder: Embedder | None = None,
 ) -> tuple[list[str], list[Features], int]:
     """(traces, their features, how many there are in all) of the answered traces that are not among
     `without`. Of more than `most` it is a sample by a hash of the id, so that it stays the same."""
-    total = store.trace_count(connection, ids.derived("agt", agent), None)
+    total = store.trace_count(connection, agent.id, None)
     share = most / total if total > most else 1.0
     names: list[str] = []
     rows: list[Features] = []

@@ -26,6 +26,7 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.core.log import Advance
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import StoredCase, stored_cases
 from thumbwheel.rewards.combine import Combined, RewardConfig, RewardsConfig
@@ -63,7 +64,7 @@ def settings(ws: Workspace, agent: str) -> RewardConfig:
 
 def run(
     ws: Workspace,
-    agent: str,
+    agent: Agent,
     parts: Sequence[Component],
     *,
     as_of: datetime | None = None,
@@ -83,7 +84,7 @@ def run(
     with ws.db.read() as connection:
         for batch in stored_cases(connection, agent, reads, as_of, trace_id):
             rows = store.ledger(connection, [str(stored.case.target_id) for stored in batch])
-            work = _Batch(ids.derived("agt", agent), batch, rows, as_of)
+            work = _Batch(agent.id, batch, rows, as_of)
             for part in parts:
                 due = work.due(part, retry)
                 report.standing[part.name] += len(batch) - len(due)
@@ -215,7 +216,7 @@ Version = tuple[str, str]
 
 def scores(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     parts: Sequence[Component],
     as_of: datetime | None = None,
     trace_id: str | None = None,
@@ -232,9 +233,7 @@ def scores(
         yield from _scores_as_of(connection, agent, parts, as_of, trace_id)
         return
     wanted = {(part.name, part.version) for part in parts}
-    rows = store.current(
-        connection, ids.derived("agt", agent), {version for _, version in wanted}, trace_id
-    )
+    rows = store.current(connection, agent.id, {version for _, version in wanted}, trace_id)
     for target, rows_of_target in groupby(rows, key=itemgetter(0)):
         by_version: dict[Version, Score] = {}
         for _, name, version, value, status, row_id in rows_of_target:
@@ -248,7 +247,7 @@ def scores(
 
 def _scores_as_of(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     parts: Sequence[Component],
     as_of: datetime,
     trace_id: str | None,
@@ -274,7 +273,7 @@ def _scores_as_of(
 
 def rewards(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     config: RewardConfig,
     parts: Sequence[Component],
     as_of: datetime | None = None,
@@ -288,7 +287,7 @@ def rewards(
 
 def one_reward(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     config: RewardConfig,
     parts: Sequence[Component],
     trace_id: str,
@@ -316,20 +315,19 @@ def one_reward(
 
 def not_run(
     connection: sa.Connection,
-    agent: str,
+    agent: Agent,
     config: RewardConfig,
     parts: Sequence[Component],
     as_of: datetime | None = None,
 ) -> list[str]:
     """Components with a weight of which the ledger has no row with their present function and
     settings: they have no part in a reward."""
-    agent_id = ids.derived("agt", agent)
     weights = {name: part.weight for name, part in config.parts().items()}
     return [
         part.name
         for part in parts
         if weights[part.name]
-        and not store.has_rows(connection, agent_id, part.name, part.version, current=as_of is None)
+        and not store.has_rows(connection, agent.id, part.name, part.version, current=as_of is None)
     ]
 
 
@@ -353,28 +351,28 @@ def _score(value: float | None, status: str, evidence: Mapping[str, Any]) -> Sco
     return Score(value, _STATUSES[status], evidence)
 
 
-def count(ws: Workspace, agent: str, as_of: datetime | None = None) -> int:
+def count(ws: Workspace, agent: Agent, as_of: datetime | None = None) -> int:
     """How many traces there are to judge."""
     with ws.db.read() as connection:
-        return store.trace_count(connection, ids.derived("agt", agent), as_of)
+        return store.trace_count(connection, agent.id, as_of)
 
 
-def traces_with_new_rewards(ws: Workspace, agent: str, since: datetime) -> set[str]:
+def traces_with_new_rewards(ws: Workspace, agent: Agent, since: datetime) -> set[str]:
     """Traces whose combined reward may be another one than at `since`: a component of it valued
     them anew, or for the first time.
 
     Raises NotFound where a model or classifier of the reward is gone.
     """
-    config = settings(ws, agent)
+    config = settings(ws, agent.slug)
     weighted = [name for name, part in config.parts().items() if part.weight]
     if not weighted:
         return set()
-    versions = {part.version for part in components(ws, agent, config, weighted)}
+    versions = {part.version for part in components(ws, agent.slug, config, weighted)}
     with ws.db.read() as connection:
-        return store.traces_with_new_rewards(connection, ids.derived("agt", agent), since, versions)
+        return store.traces_with_new_rewards(connection, agent.id, since, versions)
 
 
-def traces_with_new_feedback(ws: Workspace, agent: str, since: datetime) -> set[str]:
+def traces_with_new_feedback(ws: Workspace, agent: Agent, since: datetime) -> set[str]:
     """Traces about which people said something, or took something back, after `since`."""
     with ws.db.read() as connection:
-        return store.traces_with_new_feedback(connection, ids.derived("agt", agent), since)
+        return store.traces_with_new_feedback(connection, agent.id, since)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from thumbwheel.core.config import build
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
@@ -52,16 +53,16 @@ def reward_summary(
 ) -> dict[str, Any]:
     """Components (weight, statuses, mean) and the combined reward of `agent`, with the `lowest`
     traces."""
-    agent_id = require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     config = settings(ws, agent)
     parts = components(ws, agent, config)
     statuses: dict[str, Counter[str]] = defaultdict(Counter)
     means: dict[str, RunningStats] = defaultdict(RunningStats)
     reward_stats, good, worst = RunningStats(), 0, list[tuple[float, str]]()
     with ws.db.read() as connection:
-        traces = store.trace_count(connection, agent_id, as_of)
-        never_judged = not_run(connection, agent, config, parts, as_of) if traces else []
-        for combined in rewards(connection, agent, config, parts, as_of):
+        traces = store.trace_count(connection, learner.id, as_of)
+        never_judged = not_run(connection, learner, config, parts, as_of) if traces else []
+        for combined in rewards(connection, learner, config, parts, as_of):
             for name, score in combined.scores.items():
                 statuses[name][str(score.status)] += 1
                 if score.value is not None:
@@ -113,7 +114,7 @@ def reweigh(
     `yaml` are the settings that keep them: the reward is combined when it is read, so nothing has
     to be run for it.
     """
-    require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     before = settings(ws, agent)
     after = _reweighed(before, agent, weights, preset)
     parts = components(ws, agent, before)
@@ -121,9 +122,9 @@ def reweigh(
     old, new = RunningStats(), RunningStats()
     counts: Counter[str] = Counter()
     with ws.db.read() as connection:
-        missing = not_run(connection, agent, after, other_parts)
-        missing_before = not_run(connection, agent, before, parts)
-        for _, by_version in scores(connection, agent, [*parts, *other_parts]):
+        missing = not_run(connection, learner, after, other_parts)
+        missing_before = not_run(connection, learner, before, parts)
+        for _, by_version in scores(connection, learner, [*parts, *other_parts]):
             was = before.combine(_by_name(by_version, parts))
             now = after.combine(_by_name(by_version, other_parts))
             counts["changed"] += was != now
@@ -158,13 +159,10 @@ def _by_name(by_version: Mapping[Version, Score], parts: Sequence[Component]) ->
 def _reweighed(
     config: RewardConfig, agent: str, weights: Mapping[str, float], preset: str | None
 ) -> RewardConfig:
-    base = (
-        config
-        if preset is None
-        else RewardConfig.model_validate(
-            {**config.model_dump(), "preset": preset, "arithmetic": None}
-        )
-    )
+    base = config
+    if preset is not None:
+        changed = {**config.model_dump(), "preset": preset, "arithmetic": None}
+        base = build(RewardConfig, changed, "--preset")
     present = base.parts()
     for name, weight in weights.items():
         if name not in present:
@@ -202,7 +200,7 @@ def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
 def missing_values(ws: Workspace, agent: str) -> list[dict[str, Any]]:
     """Scores without a value although one may still come: component, status (pending, blocked,
     failed), reason, count."""
-    agent_id = require_agent(ws, agent)
+    agent_id = require_agent(ws, agent).id
     versions = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
     with ws.db.read() as connection:
         rows = store.reasons(connection, agent_id)

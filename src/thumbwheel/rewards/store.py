@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from thumbwheel.db import feedback_in_force
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
+from thumbwheel.db.dialects import json_text
 from thumbwheel.db.engine import streamed
 from thumbwheel.db.schema import (
     cases,
@@ -46,9 +47,11 @@ def statements(
     trace_id: str | None = None,
     scope: Scope | None = None,
     arrived_by: datetime | None = None,
+    among: Collection[str] | None = None,
 ) -> Iterator[tuple[str, Statement]]:
-    """(trace id, statement) of everything in force about traces that have arrived (or one of them),
-    by prompt and then by trace.
+    """(trace id, statement) of everything in force about traces that have arrived (or one of them,
+    or those `among` these ids, of which there may be as many as a statement takes variables), by
+    prompt and then by trace.
 
     `arrived_by`: only about traces that were recorded by then. Feedback may be older than its
     trace.
@@ -56,6 +59,8 @@ def statements(
     conditions = [feedback_targets.c.kind == "trace"]
     if trace_id is not None:
         conditions.append(traces.c.id == trace_id)
+    if among is not None:
+        conditions.append(traces.c.id.in_(among))
     if arrived_by is not None:
         conditions.append(traces.c.recorded_at <= arrived_by)
     if scope is not None:
@@ -234,6 +239,7 @@ def stored(
     columns = (
         traces.c.id,
         traces.c.input_id,
+        traces.c.session_id,
         traces.c.output,
         traces.c.status,
         traces.c.metadata,
@@ -277,6 +283,69 @@ def _among(
     return conditions
 
 
+def continuations(
+    connection: sa.Connection, agent_id: str, input_ids: Collection[str], as_of: datetime | None
+) -> list[sa.Row[Any]]:
+    """Where a later prompt goes on from one of these prompts: (asked, the prompt; answer, the
+    content of the assistant's message after it; following, that of the user's message after that;
+    session_id of the later trace)."""
+    answer, following = messages.alias(), messages.alias()
+    query = (
+        sa.select(
+            answer.c.parent_id.label("asked"),
+            answer.c.content.label("answer"),
+            following.c.content.label("following"),
+            traces.c.session_id,
+        )
+        .select_from(
+            answer.join(following, following.c.parent_id == answer.c.id).join(
+                traces, traces.c.input_id == following.c.id
+            )
+        )
+        .where(
+            *_among(agent_id, as_of, None),
+            answer.c.parent_id.in_(input_ids),
+            answer.c.role == "assistant",
+            following.c.role == "user",
+        )
+    )
+    return list(connection.execute(query))
+
+
+def session_turns(
+    connection: sa.Connection, agent_id: str, session_ids: Collection[str], as_of: datetime | None
+) -> list[sa.Row[Any]]:
+    """The runs of these sessions that have a time and are no part of another run, in their order:
+    id, session_id, input_id, occurred_at, and the last message of the prompt (role, content) with
+    the one before it (role_before, content_before)."""
+    last, before = messages.alias(), messages.alias()
+    query = (
+        sa.select(
+            traces.c.id,
+            traces.c.session_id,
+            traces.c.input_id,
+            traces.c.occurred_at,
+            last.c.role,
+            last.c.content,
+            before.c.role.label("role_before"),
+            before.c.content.label("content_before"),
+        )
+        .select_from(
+            traces.join(last, last.c.id == traces.c.input_id).outerjoin(
+                before, before.c.id == last.c.parent_id
+            )
+        )
+        .where(
+            *_among(agent_id, as_of, None),
+            traces.c.session_id.in_(session_ids),
+            traces.c.parent_id.is_(None),
+            traces.c.occurred_at.is_not(None),
+        )
+        .order_by(traces.c.session_id, traces.c.occurred_at, traces.c.id)
+    )
+    return list(connection.execute(query))
+
+
 def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tuple[str, str]]:
     """(id, source) of the traces that have this id, ours or their source's."""
     query = sa.select(traces.c.id, traces.c.source).where(traces.c.agent_id == agent_id)
@@ -285,6 +354,15 @@ def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[tu
             query.where(sa.or_(has_id(traces.c.id, name), traces.c.external_id == name))
         ).tuples()
     )
+
+
+def trace_names(
+    connection: sa.Connection, trace_ids: Collection[str]
+) -> dict[str, tuple[str, str]]:
+    """Trace -> (its source, its id there)."""
+    query = sa.select(traces.c.id, traces.c.source, traces.c.external_id)
+    rows = connection.execute(query.where(traces.c.id.in_(trace_ids)))
+    return {row.id: (row.source, row.external_id) for row in rows}
 
 
 def own_names(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, str]:
@@ -315,31 +393,6 @@ def steps_of(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, l
     for row in connection.execute(query).mappings():
         steps_by_trace.setdefault(row["trace_id"], []).append(row)
     return steps_by_trace
-
-
-def prompts(
-    connection: sa.Connection, prompt_ids: Iterable[str]
-) -> dict[str, list[dict[str, Any]]]:
-    """The chat messages of each prompt, oldest first."""
-    prompt_ids = set(prompt_ids)
-    # message -> (parent, content), read one generation of parents at a time
-    links: dict[str, tuple[str, dict[str, Any]]] = {}
-    wanted = set(prompt_ids)
-    while wanted:
-        query = sa.select(messages).where(messages.c.id.in_(wanted))
-        for row in connection.execute(query).mappings():
-            links[row["id"]] = (row["parent_id"] or "", {"role": row["role"], **row["content"]})
-        parents = {links[message_id][0] for message_id in wanted if message_id in links}
-        wanted = parents - links.keys() - {""}
-    chains: dict[str, list[dict[str, Any]]] = {}
-    for prompt_id in prompt_ids:
-        chain: list[dict[str, Any]] = []
-        message_id = prompt_id
-        while message_id in links:
-            message_id, message = links[message_id]
-            chain.append(message)
-        chains[prompt_id] = chain[::-1]
-    return chains
 
 
 def mates(
@@ -442,14 +495,14 @@ def has_rows(
 
 def reasons(connection: sa.Connection, agent_id: str) -> list[sa.RowMapping]:
     """How often each component stands with each status and reason, the most frequent first."""
-    reason = rewards.c.evidence["reason"].as_string().label("reason")
+    reason = json_text(rewards.c.evidence, "reason").label("reason")
     columns = (rewards.c.component, rewards.c.component_version, rewards.c.status, reason)
     query = sa.select(*columns, sa.func.count().label("count")).where(
         rewards.c.agent_id == agent_id, rewards.c.current
     )
-    return list(
-        connection.execute(query.group_by(*columns).order_by(sa.desc("count"), *columns)).mappings()
-    )
+    grouped = query.group_by(*columns)
+    in_order = grouped.order_by(sa.desc("count"), *columns[:-1], reason.nulls_first())
+    return list(connection.execute(in_order).mappings())
 
 
 def keep(
@@ -521,6 +574,30 @@ def traces_with_new_feedback(connection: sa.Connection, agent_id: str, since: da
     return {name for query in queries for name in connection.execute(query).scalars()}
 
 
+def new_feedback(
+    connection: sa.Connection, agent_id: str, since: datetime
+) -> list[tuple[str, str, str]]:
+    """(id, kind, speaker) of what was recorded after `since` and is in force: the speaker is the
+    rater, else the source."""
+    query = sa.select(
+        feedback.c.id, feedback.c.kind, feedback_in_force.speaker().label("speaker")
+    ).where(
+        in_force(agent_id, None),
+        feedback.c.recorded_at > since,
+        feedback.c.kind.in_((*JUDGING, "preference")),
+    )
+    return [(row.id, row.kind, row.speaker) for row in connection.execute(query)]
+
+
+def outputs(
+    connection: sa.Connection, agent_id: str, trace_ids: Collection[str]
+) -> dict[str, tuple[str, str | None]]:
+    """Trace -> (its prompt, its output) of these."""
+    query = sa.select(traces.c.id, traces.c.input_id, traces.c.output)
+    of_agent = query.where(traces.c.agent_id == agent_id, traces.c.id.in_(trace_ids))
+    return {row.id: (row.input_id, row.output) for row in connection.execute(of_agent)}
+
+
 def learned(connection: sa.Connection, agent_id: str) -> int:
     """How many ledger rows and undecided suggestions of the agent classifiers have made."""
     return sum(
@@ -540,7 +617,7 @@ def judged_by_classifier(connection: sa.Connection, agent_id: str) -> bool:
 def _by_model(agent_id: str) -> sa.ColumnElement[bool]:
     # a component may have any name; the scores of the function `reward_model` name their loss
     return sa.and_(
-        rewards.c.agent_id == agent_id, rewards.c.evidence["loss_type"].as_string().is_not(None)
+        rewards.c.agent_id == agent_id, json_text(rewards.c.evidence, "loss_type").is_not(None)
     )
 
 
@@ -567,7 +644,7 @@ def forget_learned(connection: sa.Connection, agent_id: str) -> None:
 def _learned(agent_id: str) -> list[tuple[sa.Table, list[sa.ColumnElement[bool]]]]:
     # a component may have any name; the scores of the function `learned` name their classifier
     by_classifier = sa.or_(
-        rewards.c.component == "learned", rewards.c.evidence["classifier"].as_string().is_not(None)
+        rewards.c.component == "learned", json_text(rewards.c.evidence, "classifier").is_not(None)
     )
     undecided = suggestions.c.state.in_(("open", "replaced"))
     return [

@@ -14,7 +14,7 @@ classifier.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -27,6 +27,7 @@ from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import store
 from thumbwheel.rewards.cases import stored_cases
@@ -74,28 +75,28 @@ def suggest(ws: Workspace, agent: str, limit: int, config: LearnConfig) -> Sugge
 
     Raises DataError where there are too few labels.
     """
-    agent_id = require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     embedder = embedder_of(config)
     name, classifier = learn_with(ws, agent, config, embedder)
     with ws.db.read() as connection:
-        suggestions = store.suggested(connection, agent_id)
+        suggestions = store.suggested(connection, learner.id)
         decided = {
             suggestion["trace_id"]
             for suggestion in suggestions
             if suggestion["state"] not in ("open", "replaced") or suggestion["classifier"] == name
         }
         traces, rows, total = unlabelled(
-            connection, agent, decided | person_labels(connection, agent).keys(), MOST, embedder
+            connection, learner, decided | person_labels(connection, learner).keys(), MOST, embedder
         )
     of_classifier = [suggestion for suggestion in suggestions if suggestion["classifier"] == name]
     free = max(0, limit - sum(suggestion["state"] == "open" for suggestion in of_classifier))
     chances = classifier.chances(rows)
     start = max((suggestion["rank"] for suggestion in of_classifier), default=-1) + 1
     fresh = [
-        _row(agent_id, name, traces[index], float(chances[index]), start + rank)
+        _row(learner.id, name, traces[index], float(chances[index]), start + rank)
         for rank, index in enumerate(order(classifier, rows, chances, free))
     ]
-    ws.db.write(lambda connection: store.suggest(connection, agent_id, name, fresh))
+    ws.db.write(lambda connection: store.suggest(connection, learner.id, name, fresh))
     return Suggested(name, dict(classifier.about["report"]), len(fresh), total, len(traces))
 
 
@@ -139,30 +140,50 @@ def order(
 def questions(ws: Workspace, agent: str) -> Iterator[Question]:
     """The open suggestions in their order; those whose trace a person has judged by now are left
     out."""
-    agent_id = require_agent(ws, agent)
+    learner = require_agent(ws, agent)
+    for suggestion in _waiting(ws, learner):
+        yield _question(ws, learner, suggestion)
+
+
+def open_question(ws: Workspace, agent: str, name: str) -> Question:
+    """The open suggestion with this id, or the beginning of it; raises NotFound."""
+    learner = require_agent(ws, agent)
+    waiting = {suggestion["id"]: suggestion for suggestion in _waiting(ws, learner)}
+    matches = [suggestion_id for suggestion_id in waiting if ids.stands_for(name, suggestion_id)]
+    ids.require_single(name, matches)
+    if not matches:
+        raise NotFound(
+            f"question {name[:100]!r}",
+            "no suggestion of that id is open",
+            f"See which are: thumbwheel label questions --agent {agent}",
+        )
+    return _question(ws, learner, waiting[matches[0]])
+
+
+def _waiting(ws: Workspace, learner: Agent) -> list[dict[str, Any]]:
+    """The open suggestions whose trace nobody has judged."""
     with ws.db.read() as connection:
-        judged = person_labels(connection, agent)
-        waiting = [
+        judged = person_labels(connection, learner)
+        return [
             dict(suggestion)
-            for suggestion in store.suggested(connection, agent_id)
+            for suggestion in store.suggested(connection, learner.id)
             if suggestion["state"] == "open" and suggestion["trace_id"] not in judged
         ]
-    for suggestion in waiting:
-        with ws.db.read() as connection:
-            case = next(
-                batch[0].case
-                for batch in stored_cases(
-                    connection, agent, {"text", "prompt"}, trace_id=suggestion["trace_id"]
-                )
-            )
-        yield Question(
-            suggestion["id"],
-            suggestion["trace_id"],
-            suggestion["value"],
-            suggestion["confidence"],
-            case.prompt,
-            case.text,
-        )
+
+
+def _question(ws: Workspace, learner: Agent, suggestion: Mapping[str, Any]) -> Question:
+    trace_id = suggestion["trace_id"]
+    with ws.db.read() as connection:
+        batches = stored_cases(connection, learner, {"text", "prompt"}, trace_id=trace_id)
+        case = next(batch[0].case for batch in batches)
+    return Question(
+        suggestion["id"],
+        trace_id,
+        suggestion["value"],
+        suggestion["confidence"],
+        case.prompt,
+        case.text,
+    )
 
 
 def decide(
@@ -238,10 +259,10 @@ def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[
 def status(ws: Workspace, agent: str) -> dict[str, Any]:
     """How many suggestions are in each state, and how often reviewers agreed with them, in all and
     by the confidence they had."""
-    agent_id = require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     with ws.db.read() as connection:
-        suggestions = store.suggested(connection, agent_id)
-        labels = person_labels(connection, agent)
+        suggestions = store.suggested(connection, learner.id)
+        labels = person_labels(connection, learner)
     states = {
         state: sum(suggestion["state"] == state for suggestion in suggestions)
         for state in ("open", *REVIEWED, "accepted", "skipped", "replaced")

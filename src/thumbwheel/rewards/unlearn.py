@@ -1,5 +1,5 @@
-"""Finding and deleting what was fitted on people's labels besides model versions: classifiers, and
-statements of how far judges agree with people.
+"""Finding and deleting what was fitted on people's labels besides model versions: classifiers,
+statements of how far judges agree with people, and what users' next messages are worth.
 
 They cannot be corrected in part. When labels are erased, whole documents are deleted together with
 the scores of the classifiers, and made anew from the remaining labels. `loop` decides when. To add
@@ -14,9 +14,13 @@ import sqlalchemy as sa
 
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.documents import documents
-from thumbwheel.rewards import agreement, learn, store
+from thumbwheel.rewards import agreement, learn, next_turn, store
 
-KINDS: Mapping[str, str] = {"classifiers": learn.KIND, "judge_agreements": agreement.KIND}
+KINDS: Mapping[str, str] = {
+    "classifiers": learn.KIND,
+    "judge_agreements": agreement.KIND,
+    "calibrations": next_turn.KIND,
+}
 """What they are called -> kind of document."""
 
 

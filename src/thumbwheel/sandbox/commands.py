@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from thumbwheel.core import present
+
 sandbox = typer.Typer(help="Whether code of answers may run on this machine.")
 
 
@@ -27,21 +29,16 @@ def check(
     """
     from dataclasses import asdict
 
-    from thumbwheel.core import log
     from thumbwheel.sandbox.canaries import examine
 
     report = examine()
     held = list(report.attacks.values()).count("held")
-    if json:
-        log.answer(asdict(report) | {"allowed": report.allowed, "held": held})
-    else:
-        log.table(f"level: {report.level}", ("attack", "result"), list(report.attacks.items()))
-        for line in (
-            f"{held} of {len(report.attacks)} attacks failed, as they should",
-            report.reason,
-            report.fix,
-        ):
-            if line:
-                log.say(line)
+    count = f"{held} of {len(report.attacks)} attacks failed, as they should"
+    parts: list[present.Part] = [
+        present.Table(f"level: {report.level}", ("attack", "result"), report.attacks.items()),
+        *(present.Note(text) for text in (count, report.reason, report.fix) if text),
+    ]
+    data = asdict(report) | {"allowed": report.allowed, "held": held}
+    present.page(data, parts, json=json)
     if not report.allowed:
         raise typer.Exit(3)

@@ -14,8 +14,9 @@ reading, training, or anything that looks at the database.
 from thumbwheel.sdk.collector import TraceCollector
 from thumbwheel.sdk.hook import Hook, hook_into_agent
 from thumbwheel.sdk.judgement import SIGNALS
-from thumbwheel.sdk.record import feedback, home, spool, trace
+from thumbwheel.sdk.record import feedback, flush, home, spool, trace
 from thumbwheel.sdk.tracefile import ExecutionTrace, ReasoningStep, ToolCallTrace
+from thumbwheel.sdk.tracing import Trace
 
 __all__ = [
     "SIGNALS",
@@ -23,8 +24,10 @@ __all__ = [
     "Hook",
     "ReasoningStep",
     "ToolCallTrace",
+    "Trace",
     "TraceCollector",
     "feedback",
+    "flush",
     "home",
     "hook_into_agent",
     "spool",

@@ -13,13 +13,13 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from thumbwheel.sdk import record
+from thumbwheel.sdk.nesting import RUNS, Inherited, inherited, innermost
 from thumbwheel.sdk.redact import redacted
 from thumbwheel.sdk.tracefile import (
     CONTENT,
@@ -51,9 +51,15 @@ class Run:
     owner: object | None
     closed: bool = False
 
+    @property
+    def trace_id(self) -> str:
+        """The id of its trace."""
+        return self.trace.trace_id
 
-RUNS: ContextVar[tuple[Run, ...]] = ContextVar("thumbwheel_runs", default=())
-"""The runs that this context is in, the innermost last."""
+    def inherited(self, agent: str) -> Inherited:
+        """What a trace of `agent` that begins inside takes from this run."""
+        user, session = self.trace.extra.get("user_id"), self.trace.session_id
+        return inherited(self.collector.agent or agent, self.trace_id, agent, session, user)
 
 
 class TraceCollector:
@@ -80,22 +86,22 @@ class TraceCollector:
         """
         session = clip(session_id, 512) or "default"
         trace = ExecutionTrace(uuid.uuid4().hex, session, _now(), str(plain(user_query)))
-        around = RUNS.get()
-        parents = [run.trace.trace_id for run in around if not run.closed]
+        around = innermost()
         if self.agent:
             trace.extra["agent"] = self.agent
-        if parents:
-            trace.extra["parent_trace_id"] = parents[-1]
+        if around:
+            trace.extra["parent_trace_id"] = around.trace_id
         if user_id:
             trace.extra["user_id"] = str(plain(user_id))
-        RUNS.set((*around, Run(self, trace, owner)))
+        RUNS.set((*RUNS.get(), Run(self, trace, owner)))
         return trace
 
     def current(self, owner: object | None = None) -> ExecutionTrace | None:
         """The open trace of this context that this collector started, with `owner` the one that
         `owner` or nobody in particular did."""
-        for run in reversed(RUNS.get()):
-            if run.collector is self and (owner is None or run.owner in (None, owner)):
+        runs = [run for run in RUNS.get() if isinstance(run, Run) and run.collector is self]
+        for run in reversed(runs):
+            if owner is None or run.owner in (None, owner):
                 return None if run.closed else run.trace
         return None
 
@@ -212,8 +218,9 @@ class TraceCollector:
         """Nothing more is recorded for `trace`, in no context; what was around it in this one is
         current again."""
         for run in RUNS.get():
-            run.closed = run.closed or run.trace is trace
-        RUNS.set(tuple(run for run in RUNS.get() if run.trace is not trace))
+            if isinstance(run, Run):
+                run.closed = run.closed or run.trace is trace
+        RUNS.set(tuple(run for run in RUNS.get() if run.trace_id != trace.trace_id))
 
     def files(self) -> list[Path]:
         """Every trace file, the oldest day first."""

@@ -1,5 +1,6 @@
-"""`trace()` and `feedback()`: each call appends one JSON line to a spool in the home's inbox and
-returns when the line is on disk.
+"""`trace()` and `feedback()`: each call appends one JSON line to this process's file in the home's
+inbox and returns when the line is on disk. With THUMBWHEEL_URL the lines go to that server instead
+(`remote`).
 
 Any `thumbwheel` command drains the inbox into the database. Where the disk refuses, a trace is
 dropped with a warning, because an app must not fail for being recorded; feedback raises, because a
@@ -9,22 +10,30 @@ agent step by step (`collector`).
 
 from __future__ import annotations
 
-import fcntl
+import atexit
 import json
 import logging
 import os
+import sys
+import threading
+import time
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import platformdirs
 
-from thumbwheel.sdk.disk import is_file_at, sync
 from thumbwheel.sdk.judgement import check_agent, check_feedback
+from thumbwheel.sdk.segment import Segment
+from thumbwheel.sdk.tracefile import plain
+from thumbwheel.sdk.tracing import Input, Trace, now
+
+if TYPE_CHECKING:
+    from thumbwheel.sdk.remote import Remote
 
 logger = logging.getLogger("thumbwheel.sdk")
 
@@ -37,45 +46,42 @@ def home() -> Path:
     return Path(platformdirs.user_data_dir("thumbwheel"))
 
 
+@overload
 def trace(
-    agent: str,
-    *,
-    input: str | Sequence[Mapping[str, Any]],
-    output: str | None,
-    id: str | None = None,
-    session: str | None = None,
-    subject: str | None = None,
-    model: str | None = None,
-    steps: Sequence[Mapping[str, Any]] = (),
-    **fields: Any,
-) -> str:
-    """Record one run of `agent` and return its id, which `feedback()` takes.
+    agent: str, *, input: Input, output: str | None, id: str | None = None, **fields: Any
+) -> str: ...
 
-    `input` is the user's text or the list of chat messages; `fields` are further keys of a trace
-    line (docs: import format). A full or read-only disk raises nothing: the trace is lost, with a
-    RuntimeWarning and a line in the log `thumbwheel.sdk`. Raises TypeError or ValueError for what
-    is no agent's name and no JSON.
+
+@overload
+def trace(
+    agent: str, *, input: Input | None = None, id: str | None = None, **fields: Any
+) -> Trace: ...
+
+
+def trace(agent: str, *, input: Input | None = None, **fields: Any) -> str | Trace:
+    """Record one run of `agent`.
+
+    With `output` the run is over: it is recorded now, and its id comes back, which `feedback()`
+    takes. Without, it is about to happen: the `Trace` that comes back is a `with` or `async with`
+    block around it, or a decorator of the function that does it.
+
+    `input` is the user's text or the list of chat messages; `fields` (`session`, `subject`,
+    `model`, `steps`, ...) are further keys of a trace line (docs: import format). A full or
+    read-only disk raises nothing: the trace is lost, with a RuntimeWarning and a line in the log
+    `thumbwheel.sdk`. Half characters and NUL in input and output are replaced. Raises TypeError or
+    ValueError for what is no agent's name and no JSON.
     """
     check_agent(agent)
-    messages = (
-        [{"role": "user", "content": input}]
-        if isinstance(input, str)
-        else [dict(message) for message in input]
-    )
-    line = {
-        "type": "trace",
-        "id": id or uuid.uuid4().hex,
-        "session": session,
-        "subject": subject,
-        "input": messages,
-        "output": output,
-        "model": model,
-        "steps": [dict(step) for step in steps],
-        "occurred_at": _now(),
-        **fields,
-    }
-    record_or_drop(agent, {key: value for key, value in line.items() if value not in (None, [])})
-    return str(line["id"])
+    run = Trace(_Sink(), agent, input, {k: v for k, v in fields.items() if k != "output"})
+    if "output" not in fields:
+        return run
+    if input is None:
+        raise TypeError("trace() with an output takes the input too")
+    run.begin()
+    # what was said may hold half characters and NUL; that is no mistake of the app
+    run.input, run.output = plain(input), plain(fields["output"])
+    record_or_drop(agent, run.line())
+    return run.id
 
 
 def feedback(
@@ -106,65 +112,129 @@ def feedback(
         "value": signal.pop(kind),
         "targets": [{"trace": trace_id} for trace_id in targets],
         "rater": rater,
-        "occurred_at": _now(),
+        "occurred_at": now(),
         **signal,
     }
     spool(agent, {key: value for key, value in line.items() if value is not None or key == "value"})
     return str(line["id"])
 
 
+class _Sink:
+    """Where finished traces go."""
+
+    def begin(self, agent: str, line: Mapping[str, Any]) -> Future[None]:
+        """Begin to record a trace; the answer comes from the disk. Nobody waits for the network."""
+        answer = _submit(agent, line)
+        if not os.environ.get("THUMBWHEEL_URL"):
+            return answer
+        answer.add_done_callback(partial(_warn, agent))
+        is_sent: Future[None] = Future()
+        is_sent.set_result(None)
+        return is_sent
+
+    def complain(self, agent: str, answer: Future[None]) -> None:
+        """Say that a trace is lost, if it is."""
+        _warn(agent, answer)
+
+
 def record_or_drop(agent: str, line: Mapping[str, Any]) -> None:
-    """As `spool`; where the disk refuses, the line is dropped, with a warning and a line in the
-    log."""
-    try:
-        spool(agent, line)
-    except OSError as error:
-        text = (
-            f"a trace of {agent!r} is not recorded: {error.filename or home()}: "
-            f"{error.strerror or error}"
-        )
-        logger.error(text)
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    """Record a trace; one that neither disk nor server takes is dropped, with a warning and a line
+    in the log."""
+    answer = _Sink().begin(agent, line)
+    wait([answer])
+    _warn(agent, answer)
+
+
+def _warn(agent: str, answer: Future[None]) -> None:
+    """Say that a trace is lost, if it is."""
+    error = answer.exception()
+    if error is None:
+        return
+    why = str(error)
+    if isinstance(error, OSError):
+        why = f"{error.filename or home()}: {error.strerror or error}"
+    text = f"a trace of {agent!r} is not recorded: {why}"
+    logger.error(text)
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def spool(agent: str, line: Mapping[str, Any]) -> None:
-    """Append `line` to today's spool of the inbox; on disk when this returns. Safe for threads and
-    processes."""
-    inbox = home() / "inbox"
-    # nobody else on the machine reads what is said in the app
-    inbox.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    inbox.mkdir(mode=0o700, exist_ok=True)
+    """Record `line`: on disk when this returns, or with the server. Safe for threads and processes.
+
+    Raises OSError where neither takes it, ValueError where the server refuses it.
+    """
+    _submit(agent, line).result()
+
+
+def flush(seconds: float = 10.0) -> bool:
+    """Whether everything that was recorded before has arrived, after at most so many seconds: with
+    the server, or where that cannot be reached, on this disk. Without a server it always has."""
+    end = time.monotonic() + seconds
+    has_arrived = True
+    for remote in list(_REMOTES.values()):
+        has_arrived &= remote.flush(max(0.0, end - time.monotonic()))
+    return has_arrived
+
+
+def _submit(agent: str, line: Mapping[str, Any]) -> Future[None]:
+    """The answer for a line; never blocks. It goes to the server of THUMBWHEEL_URL, else to the
+    inbox of the home."""
     text = json.dumps({"agent": agent, **line}, ensure_ascii=False, allow_nan=False)
-    data = text.encode("utf-8") + b"\n"
-    while True:
-        path = inbox / "spool.jsonl"
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if not is_file_at(path, handle):
-                continue  # a command took the file away for draining between open and lock
-            _append(handle, data, inbox)
-            return
-        finally:
-            os.close(handle)
-
-
-def _append(handle: int, data: bytes, inbox: Path) -> None:
-    start = os.fstat(handle).st_size
-    if start > 0 and os.pread(handle, 1, start - 1) != b"\n":
-        data = b"\n" + data  # a writer was killed in the middle of its line
+    data = text.encode("utf-8")
+    url = os.environ.get("THUMBWHEEL_URL")
+    if url:
+        return _remote(url, os.environ.get("THUMBWHEEL_KEY")).send(line["type"], data)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-        os.fsync(handle)
-        if start == 0:
-            sync(inbox)  # a new file is on disk only when its name is
-    except OSError:
-        with suppress(OSError):  # what went wrong first is what is said
-            os.ftruncate(handle, start)  # half a line would spoil the next one
-        raise
+        return _segment(home() / "inbox").append(data)
+    except OSError as error:
+        answer: Future[None] = Future()
+        answer.set_exception(error)
+        return answer
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
+_SEGMENTS: dict[Path, Segment] = {}
+_REMOTES: dict[tuple[str, str | None, Path], Remote] = {}
+_GUARD = threading.RLock()  # a signal handler may record, too
+
+
+def _segment(inbox: Path) -> Segment:
+    with _GUARD:
+        if inbox not in _SEGMENTS:
+            _SEGMENTS[inbox] = Segment(inbox)
+        return _SEGMENTS[inbox]
+
+
+def _remote(url: str, key: str | None) -> Remote:
+    name = url, key, home()
+    with _GUARD:
+        if name not in _REMOTES:
+            from thumbwheel.sdk.remote import Remote  # http.client takes a while to import
+
+            _REMOTES[name] = Remote(url, key, home() / "unsent")
+            _at_end(_REMOTES[name].leave)
+        return _REMOTES[name]
+
+
+def _at_end(leave: Callable[[], None]) -> None:
+    """Call `leave` at the end of the process, also of one that multiprocessing started: those end
+    without atexit."""
+    atexit.register(leave)
+    multiprocessing_util = sys.modules.get("multiprocessing.util")
+    if multiprocessing_util is not None:
+        multiprocessing_util.Finalize(None, leave, exitpriority=0)
+
+
+def _after_fork() -> None:
+    """The child writes files and connections of its own."""
+    global _GUARD
+    _GUARD = threading.RLock()  # another thread of the parent may have held it
+    for segment in _SEGMENTS.values():
+        segment.abandon()
+    for remote in _REMOTES.values():
+        remote.abandon()
+        atexit.unregister(remote.leave)
+    _SEGMENTS.clear()
+    _REMOTES.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

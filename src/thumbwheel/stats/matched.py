@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 
-from scipy import stats
-
 from thumbwheel.core.errors import InputError
 from thumbwheel.stats.rates import check_level, wilson
 from thumbwheel.stats.types import Interval
@@ -25,6 +23,8 @@ def mcnemar(better: int, worse: int, *, mid: bool = False) -> float:
     >>> round(mcnemar(7, 1), 4), round(mcnemar(7, 1, mid=True), 4)
     (0.0703, 0.0391)
     """
+    from scipy import stats
+
     _check(better, worse)
     changed, fewer = better + worse, min(better, worse)
     p_value = 2 * float(stats.binom.cdf(fewer, changed, 0.5))

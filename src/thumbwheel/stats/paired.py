@@ -22,7 +22,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.stats.bounded import is_graded, units_of
@@ -90,6 +89,8 @@ def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
 def no_change_halfwidth(groups: float, level: float) -> float:
     """Half the width of the interval of `compare` (span 1) over `groups` clusters of equal size in
     which nothing changed."""
+    from scipy import stats
+
     quantile = float(stats.t.isf((1 - level) / 2, groups - 1))
     clusters = groups + 2  # with the two pseudo-clusters
     return quantile * float(np.sqrt(2 / (1 - 1 / clusters))) / clusters
@@ -167,6 +168,8 @@ def _accelerated(
 ) -> Array:
     """The quantiles that BCa reads: shifted by the median bias, and by the skewness of the changes
     that leaving out each cluster makes."""
+    from scipy import stats
+
     whole = statistic(np.concatenate(members)) or 0.0
     left = [value for value in _left_out(statistic, members) if value is not None]
     share = float(((values < whole).sum() + (values == whole).sum() / 2) / len(values))
@@ -199,7 +202,17 @@ def jackknife(
     value = statistic(np.concatenate(members))
     if value is None:
         raise InputError(f"a statistic of {n} items", "it has no value", "Collect more")
-    left_out = _left_out(statistic, members)
+    return jackknifed(value, _left_out(statistic, members), limit=limit, telling=telling)
+
+
+def jackknifed(
+    value: float,
+    left_out: Sequence[float | None],
+    *,
+    limit: float = np.inf,
+    telling: int | None = None,
+) -> Estimate:
+    """As `jackknife`, where the values without each cluster are computed already."""
     values = [estimate for estimate in left_out if estimate is not None]
     count = len(left_out)
     if not count or len(values) < count:

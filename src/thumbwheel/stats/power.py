@@ -9,13 +9,12 @@ two on the same items Radiology 148 (1983).
 from __future__ import annotations
 
 import math
-
-from scipy import optimize, stats
+from statistics import NormalDist
 
 from thumbwheel.core.errors import InputError
 from thumbwheel.stats.types import FEWEST
 
-QUANTILES = float(stats.norm.isf(0.025)), float(stats.norm.ppf(0.8))
+QUANTILES = NormalDist().inv_cdf(0.975), NormalDist().inv_cdf(0.8)
 """Normal quantiles of a 95 % interval, and of a power of 80 %."""
 AREA, CORRELATION = 0.7, 1 / 3
 """Assumptions before anything is measured: the base model's area under the ROC curve, and the
@@ -23,9 +22,11 @@ correlation of its errors with those of the tuned model (0.33 to 0.40 with kto a
 world)."""
 
 
-def detectable_gain(n: int, discordance: float) -> float | None:
-    """The smallest gain that `n` paired items detect; None where even a gain on every changed item
-    is not detected."""
+def detectable_gain(n: int, discordance: float, level: float = 0.95) -> float | None:
+    """The smallest gain that `n` paired items detect by an interval at `level`; None where even a
+    gain on every changed item is not detected."""
+    from scipy import optimize
+
     if n < 1 or not 0 < discordance <= 1:
         raise InputError(
             f"{n!r} items at discordance {discordance!r}",
@@ -33,8 +34,10 @@ def detectable_gain(n: int, discordance: float) -> float | None:
             "Give the counts of the planned data",
         )
 
+    quantile = NormalDist().inv_cdf((1 + level) / 2)
+
     def excess(gain: float) -> float:
-        return gain * math.sqrt(n) - _root(gain, discordance)
+        return gain * math.sqrt(n) - _root(gain, discordance, quantile)
 
     if excess(discordance) < 0:
         return None
@@ -68,6 +71,6 @@ def expected_detectable(groups: int, discordance: float, good: float | None = No
     return detectable_area(good_groups, bad_groups)
 
 
-def _root(gain: float, discordance: float) -> float:
+def _root(gain: float, discordance: float, quantile: float) -> float:
     null, alternative = math.sqrt(discordance), math.sqrt(max(discordance - gain**2, 0.0))
-    return QUANTILES[0] * null + QUANTILES[1] * alternative
+    return quantile * null + QUANTILES[1] * alternative

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -37,6 +37,16 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=TrainConfig)
 Row = Mapping[str, Any]
+
+
+class Rows(Protocol):
+    """Rows of one split. They may come from a file: every loop then reads them anew."""
+
+    def __iter__(self) -> Iterator[Row]: ...
+
+    def __len__(self) -> int: ...
+
+
 Metrics = dict[str, tuple["torch.Tensor", "torch.Tensor | float"]]
 """name -> (sum, count): of a whole micro-batch, or of each of its rows, [examples].
 
@@ -174,12 +184,13 @@ class Method(ABC, Generic[C]):
         return cls.needs
 
     @classmethod
-    def weighs_judgements(cls, config: C) -> bool:
-        """Whether recorded answers weigh as much as their judgement is likely to be right."""
-        return False
+    def judged_split(cls, config: C) -> str | None:
+        """The split whose judged answers a run is given beside its rows, to weigh its rows or its
+        judge by them; None where it needs none."""
+        return None
 
     @classmethod
-    def resolve_config(cls, config: C, rows: Sequence[Row]) -> C:
+    def resolve_config(cls, config: C, rows: Rows) -> C:
         """`config` with what follows from the training rows filled in; raises DataError where they
         cannot support the method."""
         return config

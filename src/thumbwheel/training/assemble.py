@@ -3,7 +3,7 @@ run both start here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.lora import expert_weights_without_adapter
 from thumbwheel.engine.refcache import RefCache
-from thumbwheel.training.algorithm import Algorithm, Method, MethodRunner, Parts, Prepared, Row
+from thumbwheel.training.algorithm import Algorithm, Method, MethodRunner, Parts, Prepared, Rows
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.order import Order
 from thumbwheel.training.step import RecordedRunner
@@ -87,14 +87,14 @@ def assemble(
     config: TrainConfig,
     base: str,
     folder: Path,
-    rows: Sequence[Row],
+    rows: Mapping[str, Rows],
     cache: Path,
     reward_model: Path | None = None,
     start: Path | None = None,
     checkers: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Assembly:
     """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that
-    of `start`, make tokens of `rows`.
+    of `start`, make tokens of `rows`: the splits `train` and `dev`.
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
     cannot be used, TrainingError for a base that is larger than the memory.
@@ -119,13 +119,13 @@ def assemble(
     method = ALGORITHMS.get(algorithm)(config)
     model, builder = _loaded(method, folder, dtype, where)
     adapted, matched = _adapted(model, config, base, start)
-    train = method.prepare([row for row in rows if row["split"] == "train"], builder)
-    dev = method.prepare([row for row in rows if row["split"] == "dev"], builder)
+    train = method.prepare(rows["train"], builder)
+    dev = method.prepare(rows["dev"], builder)
     if not train.items:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in train.dropped.items())
         raise DataError(
-            f"{len(rows)} rows",
-            f"none is left to train on: {reasons or 'none is in train'}",
+            f"{len(rows['train'])} training rows",
+            f"none is left to train on: {reasons or 'there are none'}",
             "See: thumbwheel dataset show",
         )
     engine = ScoreEngine(
@@ -151,7 +151,7 @@ def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
         )
     from thumbwheel.training.online_step import (
         OnlineRunner,
-    )  # with scipy and httpx, 25 MB that recorded answers do not need
+    )  # with scipy and httpx2, 25 MB that recorded answers do not need
 
     return OnlineRunner(cast("OnlineAlgorithm[Any]", method), parts)
 

@@ -4,7 +4,7 @@ are used.
     checkpoint-120/
         adapter_model.safetensors  adapter_config.json
         optimizer.pt  scheduler.pt  rng_state.pth  trainer_state.json
-        method.pt        what the method has to remember
+        loop.pt          what method and loop have to remember
         checkpoint.json  sha256 of the others
 
 Written into a temporary folder of the same place, synced and renamed; read with
@@ -63,7 +63,7 @@ class Checkpoints:
                 steps.append(int(number))
         return sorted(steps)
 
-    def save(self, trained: Trained, state: TrainerState, method: Mapping[str, Any]) -> Path:
+    def save(self, trained: Trained, state: TrainerState, loop: Mapping[str, Any]) -> Path:
         """Write the checkpoint of `state.global_step` and drop old ones; raises StorageError,
         leaving the older ones alone."""
         final = self.folder_of(state.global_step)
@@ -73,7 +73,7 @@ class Checkpoints:
             for unfinished in self._folder.glob("tmp-*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
             temporary.mkdir(parents=True)
-            _write(temporary, trained, state, method)
+            _write(temporary, trained, state, loop)
             _seal(temporary)
             shutil.rmtree(final, ignore_errors=True)
             os.replace(temporary, final)
@@ -111,7 +111,7 @@ class Checkpoints:
 
     def load(self, step: int, trained: Trained) -> tuple[TrainerState, dict[str, Any]]:
         """Put model, optimiser, schedule and random state back to where they were after `step`;
-        returns (trainer's state, method's).
+        returns (trainer's state, loop's).
 
         Later checkpoints no longer count: they were damaged, and the run comes by their steps
         again.
@@ -131,7 +131,7 @@ class Checkpoints:
         trained.scheduler.load_state_dict(read("scheduler.pt"))
         set_random_state(read("rng_state.pth"))
         state: TrainerState = TrainerState.load_from_json(str(folder / "trainer_state.json"))
-        method_state = read("method.pt")
+        loop_state = read("loop.pt")
         for later_step in self.steps():
             if later_step <= step:
                 continue
@@ -141,7 +141,7 @@ class Checkpoints:
                 os.replace(later, later.with_name(f"tmp-{later.name}"))
             except OSError as error:
                 raise unwritable(later, error) from error
-        return state, method_state
+        return state, loop_state
 
 
 def check(folder: Path) -> str | None:
@@ -156,7 +156,7 @@ def check(folder: Path) -> str | None:
     return None
 
 
-def _write(folder: Path, trained: Trained, state: TrainerState, method: Mapping[str, Any]) -> None:
+def _write(folder: Path, trained: Trained, state: TrainerState, loop: Mapping[str, Any]) -> None:
     import torch
 
     trained.model.save_pretrained(
@@ -166,7 +166,7 @@ def _write(folder: Path, trained: Trained, state: TrainerState, method: Mapping[
     torch.save(trained.optimizer.state_dict(), folder / "optimizer.pt")
     torch.save(trained.scheduler.state_dict(), folder / "scheduler.pt")
     torch.save(random_state(), folder / "rng_state.pth")
-    torch.save(dict(method), folder / "method.pt")
+    torch.save(dict(loop), folder / "loop.pt")
     state.save_to_json(str(folder / "trainer_state.json"))
 
 

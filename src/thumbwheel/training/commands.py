@@ -3,10 +3,12 @@ loop/cycle_commands.py, for it can go on to the gate and beyond."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
+from thumbwheel.core import present
 from thumbwheel.training.algorithms import ALGORITHMS
 
 NOT_APPROVED = 1
@@ -28,30 +30,29 @@ def method_help(name: str) -> str:
     )
 
 
-def show_result(result: dict[str, Any], agent: str, name: str) -> None:
+def result_page(result: dict[str, Any], agent: str, name: str) -> Iterator[present.Part]:
     """How a run ended, and what to do next."""
-    from thumbwheel.core import log
-
-    log.table(f"run {result['run_id']}", ("", "base", "best"), _figures(result["metrics"]))
-    for reason, count in result["metrics"].get("dropped", {}).items():
-        log.say(f"dropped: {reason} ({count})")
+    metrics = result["metrics"]
+    yield present.Table(f"run {result['run_id']}", ("", "base", "best"), _figures(metrics))
+    for reason, count in metrics.get("dropped", {}).items():
+        yield present.Note(f"dropped: {reason} ({count})")
     if result["reason"]:
-        log.say(result["reason"])
+        yield present.Note(result["reason"])
+    yield present.Note(_next_step(result, agent, name))
+
+
+def _next_step(result: dict[str, Any], agent: str, name: str) -> str:
     if result["state"] == "nothing_learned":
-        log.say(f"nothing was made of it; next: {_after_nothing(agent, name)}")
-    elif result["reward_model"]:
-        log.say(
-            f"reward model {result['reward_model']}; next: thumbwheel reward-model show "
-            f"{result['reward_model']} --agent {agent}"
-        )
-    elif result["version"]:
-        log.say(
-            f"candidate {result['version']}; next: thumbwheel evaluate {result['version']} "
-            f"--agent {agent}"
-        )
-    else:
-        command = f"thumbwheel train {name} --agent {agent} --resume {result['run_id']}"
-        log.say(f"stopped at step {result['metrics'].get('steps', 0)}; go on: {command}")
+        refused = result["metrics"].get("steps") == 0
+        advice = _after_refusal(agent) if refused else _after_nothing(agent, name)
+        return f"nothing was made of it; next: {advice}"
+    if reward_model := result["reward_model"]:
+        command = f"thumbwheel reward-model show {reward_model} --agent {agent}"
+        return f"reward model {reward_model}; next: {command}"
+    if version := result["version"]:
+        return f"candidate {version}; next: thumbwheel evaluate {version} --agent {agent}"
+    command = f"thumbwheel train {name} --agent {agent} --resume {result['run_id']}"
+    return f"stopped at step {result['metrics'].get('steps', 0)}; go on: {command}"
 
 
 def _after_nothing(agent: str, name: str) -> str:
@@ -59,6 +60,14 @@ def _after_nothing(agent: str, name: str) -> str:
     return (
         f"see what the feedback holds ({health}), collect more of it, or try another "
         "learning_rate or more epochs. --no-require-gain keeps the result all the same"
+    )
+
+
+def _after_refusal(agent: str) -> str:
+    """Where a reward model was refused before the first step."""
+    return (
+        f"let another method learn from the feedback itself (thumbwheel train sft --agent {agent}) "
+        "or train the reward model again with more of it. --no-require-gain takes it as it is"
     )
 
 
@@ -76,14 +85,9 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float | int) else "-"
 
 
-def show_dry_run(dry_run: dict[str, Any], as_json: bool) -> None:
+def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
     """What a run would take."""
-    from thumbwheel.core import log
     from thumbwheel.datasets.row_stats import RowStats
-
-    if as_json:
-        log.answer(dry_run)
-        return
 
     # Plain figures first, then those that are counted by part; the rest is said below the table.
     counted = {"dropped": "", "notes": "", "memory_gb": " GB"}
@@ -97,11 +101,11 @@ def show_dry_run(dry_run: dict[str, Any], as_json: bool) -> None:
         for part, count in dry_run[name].items():
             label = f"{name.removesuffix('_gb')}: {part.replace('_', ' ')}"
             rows.append((label, f"{count}{unit}"))
-    log.table("dry run: nothing was trained", ("", ""), rows)
+    yield present.Table("dry run: nothing was trained", ("", ""), rows)
 
     if scores := dry_run["scores"]:
-        log.say(f"scores: {RowStats(**scores)}")
-    log.say(
+        yield present.Note(f"scores: {RowStats(**scores)}")
+    yield present.Note(
         f"time and memory: {dry_run['probed_steps']} real steps on this machine as it is now, and "
         f"{dry_run['past_runs']} past runs like it"
     )
@@ -112,7 +116,8 @@ def show_dry_run(dry_run: dict[str, Any], as_json: bool) -> None:
             "AUC": "of AUC (good answers ranked above bad ones)",
         }
         shows = f"about {100 * gain:.0f} points {gain_of[dry_run['detectable_gain_of']]}"
-    log.say(f"held-out rows of the later evaluation: {dry_run['held_out_rows']}, {shows}")
+    held_out = dry_run["held_out_rows"]
+    yield present.Note(f"held-out rows of the later evaluation: {held_out}, {shows}")
 
 
 def hardware(
@@ -126,31 +131,34 @@ def hardware(
     """
     from dataclasses import asdict
 
-    from thumbwheel.core import log
     from thumbwheel.core.hardware import disk_free_gb, machine
     from thumbwheel.training.presets import PRESETS, choose, preset_settings, tier
 
     here = machine()
     free, chosen, comfortable = disk_free_gb(ctx.obj.folder), choose(here), tier(here).model
     settings = {name: preset_settings(name, here)[1] for name in ("auto", *PRESETS)}
-    if as_json:
-        fields = asdict(here) | {"disk_free_gb": free, "comfortable_base": comfortable}
-        log.answer({"machine": fields, "auto": chosen, "presets": settings})
-        return
-    lines = [*_machine_lines(asdict(here)), ("disk free", _size(free))]
-    log.table("this machine", ("", ""), lines)
+    fields = asdict(here) | {"disk_free_gb": free, "comfortable_base": comfortable}
+    data = {"machine": fields, "auto": chosen, "presets": settings}
+    present.page(data, _hardware_page(fields, chosen, settings), json=as_json)
+
+
+def _hardware_page(
+    fields: dict[str, Any], chosen: str, settings: dict[str, dict[str, Any]]
+) -> Iterator[present.Part]:
+    from thumbwheel.training.presets import PRESETS
+
+    lines = [*_machine_lines(fields), ("disk free", _size(fields["disk_free_gb"]))]
+    yield present.Table("this machine", ("", ""), lines)
     rows = []
     for name, values in settings.items():
         meaning = f"{chosen}, as far as it changes no result"
         if name in PRESETS:
             meaning = PRESETS[name].what
         rows.append((name, meaning, _listed(values)))
-    log.table(
-        "presets (train METHOD --preset NAME; every setting can be overridden)",
-        ("preset", "", "chooses here"),
-        rows,
-    )
-    log.say(
+    title = "presets (train METHOD --preset NAME; every setting can be overridden)"
+    yield present.Table(title, ("preset", "", "chooses here"), rows)
+    comfortable = fields["comfortable_base"]
+    yield present.Note(
         f"comfortable here: base models of about {comfortable} parameters; --dry-run "
         "measures a real one"
     )

@@ -6,20 +6,20 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from thumbwheel.capture.commands import ColumnOptions, ScaleOptions, TimezoneOption
 from thumbwheel.capture.location import path_or_address
+from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
+from thumbwheel.core.options import Here
 from thumbwheel.datasets import commands
 from thumbwheel.datasets.commands import Agent, AsJson, describe
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.training.algorithms import ALGORITHMS
-
-if TYPE_CHECKING:
-    from thumbwheel.datasets.dataplan import DataPlan
 
 dataset = typer.Typer(no_args_is_help=True)
 
@@ -42,18 +42,9 @@ def plan(
             help="The source that reads it [default: the one that recognises its first rows]."
         ),
     ] = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question."),
-    ] = None,
-    scale: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=LOW:HIGH of its numbers, repeatable: rating=1:10."),
-    ] = None,
-    timezone: Annotated[
-        str | None,
-        typer.Option(help="The zone of times that are written without one [default: UTC]."),
-    ] = None,
+    column: ColumnOptions = None,
+    scale: ScaleOptions = None,
+    timezone: TimezoneOption = None,
     json: AsJson = False,
 ) -> None:
     """What a file of feedback is good for: which methods it permits, what is missing, whether to
@@ -68,7 +59,8 @@ def plan(
 
     config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
     parsed = Options.parsed(column, scale, timezone=timezone)
-    _show_plan(plan_file(file, source, config=config, options=parsed), json)
+    plan = plan_file(file, source, config=config, options=parsed)
+    present.page(plan.to_json(), plan.to_words(), json=json)
 
 
 @dataset.command("plan")
@@ -82,7 +74,7 @@ def plan_agent(
 
     with ctx.obj() as ws:
         plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
-    _show_plan(plan, json)
+    present.page(plan.to_json(), plan.to_words(), json=json)
 
 
 @dataset.command()
@@ -111,6 +103,7 @@ def build(
     until: Annotated[
         datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")
     ] = None,
+    here: Here = False,
     json: AsJson = False,
 ) -> None:
     """Freeze training data: rows of one shape, split into train, dev and gate. The same evidence
@@ -119,9 +112,10 @@ def build(
     Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks
     the shape and says why.
     """
+    from pydantic import TypeAdapter
+
     from thumbwheel.core.errors import InputError
-    from thumbwheel.datasets.build import build as build_dataset
-    from thumbwheel.training.data_plan import choose
+    from thumbwheel.datasets.types import Dataset
 
     if (shape is None) == (method is None):
         raise InputError(
@@ -129,28 +123,17 @@ def build(
             "it takes either --shape or --method",
             "Give one; --method auto takes what the data plan recommends",
         )
-    with ctx.obj() as ws:
-        if since:
-            options["since"] = since
-        if until:
-            options["until"] = until
-        config = ws.settings(DatasetConfig, "dataset", options)
-        why = None
-        if method:
-            choice = choose(ws, agent, method, config)
-            shape, why = choice.shape, choice.why
-        dataset = build_dataset(ws, agent, str(shape), config)
-    describe(dataset, json, why=why)
+    spec = {
+        "agent": agent,
+        "shape": shape,
+        "method": method,
+        "since": since,
+        "until": until,
+        "options": options,
+    }
+    data = ctx.obj.run("dataset build", spec, here=here)
+    reasons = data.pop("why", None)
+    describe(TypeAdapter(Dataset).validate_python(data), json, why=reasons)
 
 
 dataset.add_typer(commands.dataset)
-
-
-def _show_plan(plan: DataPlan, json: bool) -> None:
-    from thumbwheel.core import log
-
-    if json:
-        log.answer(plan.to_json())
-        return
-    for line in plan.to_words():
-        log.show(line)

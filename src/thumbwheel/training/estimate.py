@@ -14,12 +14,13 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from thumbwheel.core.private import UMASK
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.stats.power import expected_detectable
-from thumbwheel.training.algorithm import Row
+from thumbwheel.training.algorithm import Rows
 from thumbwheel.training.launch import environment
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import DryRun, Run, RunState, Status, TrainConfig
@@ -74,13 +75,13 @@ def estimate(
     algorithm: str,
     config: TrainConfig,
     preset: str,
-    data: tuple[Dataset, Sequence[Row]],
+    dataset: Dataset,
+    rows: Sequence[Rows],
     figures: Mapping[str, Any],
     past: Sequence[Run],
 ) -> DryRun:
-    """What the run is, from its `data`, the `figures` of its trial and the `past` runs of the agent
-    over the same base."""
-    dataset, rows = data
+    """What the run is, from the `rows` of its dataset by split, the `figures` of its trial and the
+    `past` runs of the agent over the same base."""
     steps, tokens = figures["steps"], figures["planned_tokens"]
     seconds = _seconds(config, figures, steps)
     rates = _rates(algorithm, figures, past, tokens)
@@ -106,14 +107,14 @@ def estimate(
     )
 
 
-def _detectable(dataset: Dataset, rows: Sequence[Row]) -> float | None:
+def _detectable(dataset: Dataset, rows: Sequence[Rows]) -> float | None:
     """Of the rows in the gate, as if each of their groups were one, with labels as the others have;
     None for too few."""
     gate_rows = dataset.counts.get("gate", 0)
     groups = min(gate_rows, dataset.manifest.get("gate_groups", gate_rows))
     good_share = None
-    if dataset.shape == "labels" and rows:
-        good_share = sum(bool(row["label"]) for row in rows) / len(rows)
+    if dataset.shape == "labels":
+        good_share = statistics.fmean(bool(row["label"]) for row in chain.from_iterable(rows))
     return expected_detectable(groups, DISCORDANCE, good_share)
 
 

@@ -99,6 +99,9 @@ class Guard:
             return None
         base = self._evaluations[0]
         for name in evaluation.held_out:
+            # A checkpoint from before it was watched has no such values to compare with.
+            if any(name not in earlier.held_out for earlier in self._evaluations):
+                continue
             gamed = self._fallen(name) or self._flat(name)
             if gamed:
                 return gamed

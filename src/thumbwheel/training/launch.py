@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from thumbwheel.training.types import RunState, Status
 
 POLL = 0.1
 """Seconds between two looks at the child."""
+BETWEEN_REQUESTS = 1.0
+"""Seconds between two looks at whether the run is to stop."""
 PRIMITIVE_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 """Primitives that oneDNN keeps: batches have many shapes, and the library's thousand took as much
 memory as all else in a run."""
@@ -30,6 +34,40 @@ SHOWN = {
     "rewards/accuracies": "accuracy",
     "nll/good": "nll",
 }
+
+
+@dataclass
+class StopRequest:
+    """Somebody's wish that the run which trains stops at a checkpoint: `is_due` is asked about once
+    a second, and `sent` says whether it was passed on."""
+
+    is_due: Callable[[], bool]
+    sent: bool = False
+    _asked_at: float = 0.0
+
+    def pass_on(self, child: subprocess.Popen[bytes]) -> None:
+        """Ask the child to stop, once, if it is time to."""
+        now = time.monotonic()
+        if self.sent or now - self._asked_at < BETWEEN_REQUESTS:
+            return
+        self._asked_at = now
+        if self.is_due():
+            child.send_signal(signal.SIGINT)
+            self.sent = True
+
+
+_request: ContextVar[StopRequest | None] = ContextVar("stop request", default=None)
+
+
+@contextmanager
+def stop_when(is_due: Callable[[], bool]) -> Iterator[StopRequest]:
+    """Inside, a run stops at a checkpoint as soon as `is_due()`, and can be resumed then."""
+    request = StopRequest(is_due)
+    token = _request.set(request)
+    try:
+        yield request
+    finally:
+        _request.reset(token)
 
 
 @dataclass
@@ -111,8 +149,11 @@ def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> int:
 
 def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
     """Show the progress until the child has ended."""
+    request = _request.get()
     with log.progress("preparing the run", None):
         while child.poll() is None and not _planned(run):
+            if request is not None:
+                request.pass_on(child)
             time.sleep(POLL)
     tail, done = Tail(run.metrics), 0
     with log.progress("training", _planned(run), "steps") as advance:
@@ -123,6 +164,8 @@ def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
                 done = max(done, line["step"])
             if ended:
                 return
+            if request is not None:
+                request.pass_on(child)
             time.sleep(POLL)
 
 

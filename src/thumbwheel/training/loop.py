@@ -12,7 +12,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
+
+import scipy.stats  # noqa: F401  the end of a run needs it, when memory may be short
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError
@@ -154,11 +156,10 @@ class Loop:
         self._base_rows = saved["base_rows"]
         self._best_rows = saved["best_rows"]
         self._rows = saved["rows"]
-        extra = cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"]
-        self._monitor.restore(extra["watch"])
-        self._evaluations_without_best = extra["worse"]
-        self._decisive_metric = extra["deciding"]
-        self._unfit = extra["unfit"]
+        self._monitor.restore(saved["monitor"])
+        self._evaluations_without_best = saved["evaluations_without_best"]
+        self._decisive_metric = saved["decisive_metric"]
+        self._unfit = saved["unfit"]
         self.state.max_steps = self.order.steps
 
     def _all_steps(self) -> Ending:
@@ -352,14 +353,12 @@ class Loop:
         return 10 * (self.state.global_step - self._best_step) >= patience * self.order.steps
 
     def _save(self) -> None:
-        cast("dict[str, Any]", self.state.stateful_callbacks)["thumbwheel"] = {
-            "watch": self._monitor.state(),
-            "worse": self._evaluations_without_best,
-            "deciding": self._decisive_metric,
-            "unfit": self._unfit,
-        }
         saved = {
             "method": self._runner.state(),
+            "monitor": self._monitor.state(),
+            "evaluations_without_best": self._evaluations_without_best,
+            "decisive_metric": self._decisive_metric,
+            "unfit": self._unfit,
             "base_rows": dict(self._base_rows),
             "best_rows": dict(self._best_rows),
             "rows": dict(self._rows),

@@ -235,6 +235,11 @@ class OnlineAlgorithm(Method[C]):
 
     needs = "prompts"
 
+    @classmethod
+    def judged_split(cls, config: C) -> str | None:
+        """The dev split, where a reward model judges (judge_check.py)."""
+        return "dev" if config.reward_model else None
+
     def prepare(self, rows: Iterable[Row], builder: PromptBuilder) -> Prepared:
         """A task a row that something can judge."""
         prepared = Prepared()

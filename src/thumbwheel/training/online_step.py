@@ -31,6 +31,7 @@ from thumbwheel.training.step import means
 if TYPE_CHECKING:
     import torch
 
+    from thumbwheel.engine.reward_model import RewardModel
     from thumbwheel.engine.score import Scores
 
 MEASURED = 4
@@ -100,8 +101,8 @@ class OnlineRunner:
         self.budget = Budget(self.engine, self.config.token_budget, divisible=True)
         self._sweep = EngineSweep(self.engine, self.budget)
         self._sample_from(policy(parts, self.config.memory_limit_gb))
-        self._judge, self._watchers = judges(self.config, parts)
-        self._learned_judge = parts.reward_model is not None
+        self.reward_model = reward_model_of(parts)
+        self._judge, self._watchers = judges(self.config, parts, self.reward_model)
         self._guard = Guard(self.config.kl_budget, self.config.length_creep)
         self._curriculum: Curriculum | None = None
 
@@ -294,7 +295,7 @@ class OnlineRunner:
         evaluation = EvaluationRecord(rewards, [len(rollout.ids) for rollout in rollouts], metrics)
 
         # What a reward model might let pass, and what is only watched.
-        if self._learned_judge:
+        if self.reward_model is not None:
             evaluation.kept = guarded_values(collected)
             for name, values in evaluation.kept.items():
                 metrics |= _mean_metric(name, values)
@@ -316,6 +317,10 @@ class OnlineRunner:
             unfit=self._guard.unfit(),
             rows={"reward": rewards, "loss": losses},
         )
+
+    def base_logps(self, examples: Sequence[Example]) -> list[float]:
+        """The base's log-probability of each example's one answer, in nats."""
+        return [float(logp.double().sum()) for logp in self._sweep(examples, Role.REF)]
 
     def examples(self, items: Sequence[RolloutPrompt]) -> Sequence[Example]:
         """Every prompt with its answers at full length, no two of them alike."""
@@ -368,19 +373,23 @@ class OnlineRunner:
             self._watchers.close()
 
 
-def judges(config: Any, parts: Parts) -> tuple[Judge, Judge | None]:
+def reward_model_of(parts: Parts) -> RewardModel | None:
+    """The reward model that was named: on the policy's own base where it fits there, else loaded by
+    itself."""
+    if parts.reward_model is None:
+        return None
+    from thumbwheel.engine.reward_model import RewardModel
+
+    mounted = RewardModel.on_engine(parts.engine, parts.builder.tokenizer, parts.reward_model)
+    if mounted is not None:
+        return mounted
+    return RewardModel.load(parts.reward_model, device=str(parts.engine.device))
+
+
+def judges(config: Any, parts: Parts, model: RewardModel | None) -> tuple[Judge, Judge | None]:
     """What rewards, and what only watches, where something does. Raises ConfigError when nothing
     rewards."""
     functions = dict(weighted(name) for name in config.reward_functions)
-    model = None
-    if parts.reward_model is not None:
-        from thumbwheel.engine.reward_model import RewardModel
-
-        # On the policy's own base where it fits there, else loaded by itself.
-        model = RewardModel.on_engine(parts.engine, parts.builder.tokenizer, parts.reward_model)
-        if model is None:
-            device = str(parts.engine.device)
-            model = RewardModel.load(parts.reward_model, device=device)
     if not functions and model is None:
         raise ConfigError(
             "reward_functions and reward_model",

@@ -9,13 +9,14 @@ up in status.json.
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import shutil
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core import log
 from thumbwheel.core.child import die_with_parent
 from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
-from thumbwheel.training.rundir import RunDir, unwritable
-from thumbwheel.training.types import RunSpec, RunState, Status, TrainConfig
+from thumbwheel.training.rundir import RunDir, open_rows, unwritable
+from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardModelCard
+    from thumbwheel.training.algorithm import Rows
     from thumbwheel.training.assemble import Assembly
     from thumbwheel.training.loop import Ending
     from thumbwheel.training.probe import Probe
@@ -126,30 +128,42 @@ def _try_status(run: RunDir, status: Status) -> None:
 
 
 def _work(run: RunDir, interrupt: Interrupt) -> int:
+    from thumbwheel.training.judge_check import check_judge
+    from thumbwheel.training.loop import Ending
     from thumbwheel.training.memory import hold_to, room_gb
     from thumbwheel.training.rater_weights import weigh
 
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
-    rows = run.read_rows()
+    rows = open_rows(spec)
     assembly = made_to_fit(run, spec, rows)
     device = assembly.engine.device.type
     hold_to(device, room_gb(device, assembly.config.memory_limit_gb))
     run.write_status(Status(RunState.RUNNING, result={"planned_steps": assembly.steps}))
-    noise = weigh(assembly, rows)
-    ending = _loop(run, assembly, interrupt)
+    noise = weigh(assembly, rows, spec.raters)
+    check = check_judge(assembly, rows.get(JUDGED, ()))
+    refusal = check.refusal if check and assembly.config.require_gain else None
+    if refusal:
+        assembly.runner.close()
+        ending = Ending(0, None)
+    else:
+        ending = _loop(run, assembly, interrupt)
     result = {
         **assembly.facts,
         "rater_error_rates": noise.error_rates if noise else None,
+        "judge_check": check.to_json() if check else None,
         **_result(run, assembly, ending),
         "seconds": round(time.monotonic() - started, 1),
         "resumed": resumed,
     }
+    if refusal:
+        run.write_status(Status(RunState.NOTHING_LEARNED, 0, refusal, result=result))
+        return 0
     return _finish(run, spec, assembly, ending, result)
 
 
-def made_to_fit(run: RunDir, spec: RunSpec, rows: Sequence[Mapping[str, Any]]) -> Assembly:
+def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembly:
     """What the loop needs, put together from the folder of a run; raises TrainingError for what
     does not fit into memory."""
     from thumbwheel.training.assemble import assemble, settings
@@ -326,7 +340,6 @@ def write_adapter(
 
 
 def _card(spec: RunSpec, assembly: Assembly, dev: Mapping[str, float]) -> RewardModelCard:
-    from thumbwheel.engine.load import base_fingerprint
     from thumbwheel.engine.reward_model import RewardModelCard, Scale
 
     settings = assembly.config.model_dump()
@@ -336,12 +349,21 @@ def _card(spec: RunSpec, assembly: Assembly, dev: Mapping[str, float]) -> Reward
     return RewardModelCard(
         settings["loss_type"],
         spec.base,
-        base_fingerprint(spec.folder),
+        spec.base_fingerprint,
         assembly.config.max_length,
         Scale(*settings["scale"]) if settings["scale"] else None,
         figures,
     )
 
 
+def _end(exit_codes: list[int]) -> None:
+    """End at once. Torch takes seconds to take itself apart, and whoever stopped the run waits."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_codes[-1])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_codes = [1]  # of a process that raises
+    atexit.register(_end, exit_codes)  # the first hook is the last that runs
+    exit_codes.append(main(sys.argv[1:]))

@@ -8,12 +8,12 @@ they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
-from thumbwheel.training.algorithm import Row
+from thumbwheel.training.algorithm import Row, Rows
 from thumbwheel.training.rater_noise import Judgement, RaterNoise, estimate
 from thumbwheel.training.step import RecordedRunner
 from thumbwheel.training.types import JUDGED
@@ -22,20 +22,23 @@ if TYPE_CHECKING:
     from thumbwheel.training.assemble import Assembly
 
 
-def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
+def weigh(
+    assembly: Assembly, rows: Mapping[str, Rows], raters: Mapping[str, Sequence[str]]
+) -> RaterNoise | None:
     """Multiply the weights of the training items that come from liked answers; `rows` are all rows
-    of the run.
+    of the run, by split.
 
-    The judgements are the rows of the split `judged`. None where nothing was weighed.
+    The judgements are the rows of the split `judged` whose ids have `raters`. None where nothing
+    was weighed.
     """
-    judged = [row for row in rows if row["split"] == JUDGED]
+    judged = [row for row in rows.get(JUDGED, ()) if row["row_id"] in raters]
     steps = assembly.runner
     if not judged or not isinstance(steps, RecordedRunner):
         return None
     prepared = assembly.method.prepare(judged, assembly.builder)
     answered = [judged[number] for number in prepared.rows]
     judgements = [
-        Judgement(logp, row["label"], tuple(row["raters"]))
+        Judgement(logp, row["label"], tuple(raters[row["row_id"]]))
         for logp, row in zip(steps.base_logps(prepared.items), answered, strict=True)
     ]
     noise = estimate(judgements)
@@ -46,12 +49,14 @@ def weigh(assembly: Assembly, rows: Sequence[Row]) -> RaterNoise | None:
         for row, judgement in zip(answered, judgements, strict=True)
         if judgement.good
     }
-    train = [row for row in rows if row["split"] == "train"]
-    for position, number in enumerate(assembly.train.rows):
-        row, item = train[number], assembly.train.items[position]
+    position_of = {number: position for position, number in enumerate(assembly.train.rows)}
+    for number, row in enumerate(rows["train"]):
+        position = position_of.get(number)
         weight = trust.get(_key(row))
-        if weight is not None and row["origin"] != "correction":
-            assembly.train.items[position] = replace(item, weight=item.weight * weight)
+        if position is None or weight is None or row["origin"] == "correction":
+            continue
+        item = assembly.train.items[position]
+        assembly.train.items[position] = replace(item, weight=item.weight * weight)
     log.say(
         "liked answers weigh as much as their thumb is likely to be right, estimated from "
         f"{len(judgements)} judgements"

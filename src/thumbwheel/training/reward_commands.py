@@ -97,7 +97,8 @@ def score(
     require_training()
     with ctx.obj() as ws:
         folder = reward_models.folder(ws, reward_models.find(ws, agent, name))
-    model = RewardModel.load(folder, device=device("auto"))
+        cache = ws.home.cache
+    model = RewardModel.load(folder, device=device("auto"), cache=cache)
 
     # A line's answers are read after the same messages.
     by_line = [list(of_line) for _, of_line in groupby(answers, key=attrgetter("line"))]

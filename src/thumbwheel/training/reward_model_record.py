@@ -16,26 +16,28 @@ from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import RewardModelRecord
+from thumbwheel.training.types import Run
 
 if TYPE_CHECKING:
     from thumbwheel.engine.reward_model import RewardInput, RewardModel, Scale
 
 
-def register(
-    ws: Workspace, agent: str, run_id: str, dataset_id: str, result: Path
-) -> RewardModelRecord:
-    """The reward model in `result` as the next one of `agent`, with its figures on dev rows."""
+def register(ws: Workspace, run: Run, result: Path) -> RewardModelRecord:
+    """The reward model that `run` left in `result` as the next one of its agent, with its figures
+    on dev rows."""
     from thumbwheel.core.hardware import device
     from thumbwheel.engine.reward_model import RewardModel
 
-    model = RewardModel.load(result, device=device("auto"))
+    model = RewardModel.load(result, device=device("auto"), cache=ws.home.cache)
     card = model.card
     figures = {
         "loss_type": card.loss_type,
         "dev": dict(card.dev),
-        "held_out": held_out(model, load_rows(ws, dataset_id, "dev")),
+        "held_out": held_out(model, load_rows(ws, run.dataset_id, "dev")),
     }
-    return reward_models.add(ws, agent, run_id, card.base, card.base_fingerprint, result, figures)
+    return reward_models.add(
+        ws, run.agent, run.id, card.base, card.base_fingerprint, result, figures
+    )
 
 
 def held_out(model: RewardModel, rows: Iterable[Any]) -> dict[str, Any]:

@@ -1,25 +1,32 @@
 """The folder of one run: what the child is told, how it stands, its metrics, its lock. The only
 thing that parent and child share.
 
-    spec.json  rows.jsonl  status.json  metrics.jsonl  log.txt  lock  checkpoints/  adapter/
+    spec.json  status.json  metrics.jsonl  log.txt  lock  checkpoints/  adapter/
 
-Small files are replaced atomically, so that a reader or a kill never meets half of one.
+The rows are no part of it: they are read from the files of the frozen dataset, which the spec names
+by their hashes. Small files are replaced atomically, so that a reader or a kill never meets half of
+one.
 Checkpoints: checkpoint.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core import files, ids
+from thumbwheel.core import files
 from thumbwheel.core.errors import StorageError
 from thumbwheel.core.files import replace
 from thumbwheel.core.locks import lock
-from thumbwheel.training.types import RunSpec, RunState, Status
+from thumbwheel.datasets.files import ParquetRows
+from thumbwheel.datasets.shapes import SHAPES
+from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.training.types import JUDGED, JUDGED_SHAPE, RunSpec, RunState, Status
+
+SPEC = "spec.json"
 
 
 @dataclass(frozen=True)
@@ -48,22 +55,13 @@ class RunDir:
         """The result: adapter and tokenizer files."""
         return self.path / "adapter"
 
-    @property
-    def rows(self) -> Path:
-        """The rows of the run, train and dev."""
-        return self.path / "rows.jsonl"
-
-    def create(self, spec: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> RunSpec:
-        """Make the folder with `rows` and the spec, which gets the hash of the rows."""
+    def create(self, spec: RunSpec) -> None:
+        """Make the folder with the spec."""
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            with self.rows.open("w", encoding="utf-8") as out:
-                out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            run_spec = RunSpec(**spec, rows_sha256=ids.file_hash(self.rows))
-            replace(self.path / "spec.json", json.dumps(asdict(run_spec), indent=2))
+            replace(self.path / SPEC, json.dumps(asdict(spec), indent=2))
         except OSError as error:
             raise unwritable(self.path, error) from error
-        return run_spec
 
     def fitted(self) -> dict[str, Any]:
         """Settings that the run came down to when it began, so that it goes on with the same rows;
@@ -81,29 +79,15 @@ class RunDir:
             raise unwritable(self.path, error) from error
 
     def spec(self) -> RunSpec:
-        """What the run was told; raises StorageError where it is missing or damaged, or the rows
-        have changed since."""
+        """What the run was told; raises StorageError where it is missing or damaged."""
         try:
-            spec = RunSpec(**json.loads((self.path / "spec.json").read_text(encoding="utf-8")))
-            same = ids.file_hash(self.rows) == spec.rows_sha256
+            return RunSpec(**json.loads((self.path / SPEC).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise StorageError(
                 f"run folder {str(self.path)!r}",
                 f"its spec cannot be read: {error}",
                 "Start a new run",
             ) from None
-        if not same:
-            raise StorageError(
-                f"{str(self.rows)!r}",
-                "the rows are not those that the run started with",
-                "Start a new run",
-            )
-        return spec
-
-    def read_rows(self) -> list[dict[str, Any]]:
-        """The rows, each with its `split`."""
-        with self.rows.open(encoding="utf-8") as stream:
-            return [json.loads(line) for line in stream]
 
     def write_status(self, status: Status) -> None:
         """Replace the status; raises StorageError for a full disk."""
@@ -126,9 +110,9 @@ class RunDir:
         why = "another process is training it at this moment"
         return lock(self.path / "lock", f"run {self.path.name!r}", why)
 
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """All complete lines of metrics."""
-        return list(_lines(self.metrics))
+    def read_metrics(self, skip: int = 0) -> list[dict[str, Any]]:
+        """All complete lines of metrics behind the first `skip`."""
+        return list(_lines(self.metrics, skip))
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop the lines of steps that a resumed run will do again, and half a line that a kill
@@ -137,10 +121,28 @@ class RunDir:
         replace(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def open_rows(spec: RunSpec) -> dict[str, ParquetRows]:
+    """Split -> its rows, from files that are those that the run started with; raises StorageError
+    for one that is damaged or gone, as after an erasure."""
+    blobs, rows = Artifacts(Path(spec.blobs)), {}
+    for split, sha256 in spec.files.items():
+        shape = JUDGED_SHAPE if split == JUDGED else spec.shape
+        try:
+            path = blobs.path(sha256)
+        except StorageError as error:
+            raise StorageError(
+                f"rows of split {split!r} of run {spec.run_id!r}",
+                f"they are not those that the run started with: {error.why}",
+                "Start a new run",
+            ) from error
+        rows[split] = ParquetRows(path, SHAPES.get(shape).row)
+    return rows
+
+
+def _lines(path: Path, skip: int = 0) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in path.read_bytes().splitlines(keepends=True)[skip:]:
         if line.endswith(b"\n"):
             yield json.loads(line)
 

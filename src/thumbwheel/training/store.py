@@ -60,14 +60,20 @@ def by_state(connection: sa.Connection, state: RunState) -> list[Run]:
     return [_run(row) for row in rows]
 
 
-def by_agent(connection: sa.Connection, agent: str) -> list[Run]:
-    """The runs of `agent`, oldest first."""
+def by_agent(connection: sa.Connection, agent_id: str) -> list[Run]:
+    """The runs of an agent, oldest first."""
     return [
         _run(row)
         for row in connection.execute(
-            _JOINED.where(agents.c.slug == agent).order_by(runs.c.recorded_at)
+            _JOINED.where(runs.c.agent_id == agent_id).order_by(runs.c.recorded_at)
         ).mappings()
     ]
+
+
+def environment_of(connection: sa.Connection, run_id: str) -> dict[str, Any]:
+    """The packages and the machine of a run, as `train.environment` gave them."""
+    query = sa.select(runs.c.environment).where(runs.c.id == run_id)
+    return dict(connection.execute(query).scalar_one())
 
 
 def _run(row: sa.RowMapping) -> Run:
@@ -82,4 +88,6 @@ def _run(row: sa.RowMapping) -> Run:
         RunState(row["state"]),
         row["reason"],
         row["metrics"],
+        row["recorded_at"],
+        row["ended_at"],
     )

@@ -12,8 +12,8 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,17 @@ from thumbwheel.core.errors import (
 )
 from thumbwheel.core.hardware import device, disk_free_gb, machine
 from thumbwheel.core.plugins import nearest
-from thumbwheel.datasets.build import build, find, load_rows
+from thumbwheel.datasets.build import build, split_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import reward_models
-from thumbwheel.models.base import locate, require_training
-from thumbwheel.models.types import ModelVersion, require_untainted
+from thumbwheel.models.base import Base, require_training
+from thumbwheel.models.types import Agent, ModelVersion, require_untainted
 from thumbwheel.models.versions import (
     adapter_folder,
     add_candidate,
     check_base,
     ensure_base,
-    require_agent,
 )
 from thumbwheel.models.versions import version as find_version
 from thumbwheel.rewards import ledger
@@ -54,12 +53,14 @@ from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
 from thumbwheel.training.rate import with_rate
 from thumbwheel.training.reward_model_record import register
-from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.rundir import RunDir, open_rows
 from thumbwheel.training.types import (
     JUDGED,
+    JUDGED_SHAPE,
     DryRun,
     Run,
     RunResult,
+    RunSpec,
     RunState,
     Status,
     TrainConfig,
@@ -67,6 +68,8 @@ from thumbwheel.training.types import (
 )
 
 SHOWN_RATERS = 3
+LEARNED_FROM = ("train", "dev")
+"""Splits that a run reads; the gate's file is never opened here."""
 UNNAMED = "unnamed"
 """The rater of feedback that names none."""
 LOCKED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
@@ -74,38 +77,44 @@ LOCKED = ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy")
 
 
 @dataclass(frozen=True)
+class Judgements:
+    """Recorded answers that tell how reliable the raters, or a reward model, are."""
+
+    dataset: Dataset
+    split: str
+    """The split of the dataset that holds the answers."""
+    raters: Mapping[str, Sequence[str]]
+    """Row id -> who judged that answer; rows without any do not count."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run will be, before anything is written."""
 
-    agent: str
-    agent_id: str
+    agent: Agent
     algorithm: str
     config: TrainConfig
     dataset: Dataset
-    rows: list[dict[str, Any]]
-    base: str
-    folder: Path
-    fingerprint: str
+    judgements: Judgements | None
+    """Where the method asks for them."""
+    base: Base
     preset: str
     """What the preset set, in one line."""
     start: ModelVersion | None = None
     """The version whose adapter it starts from."""
-    judged: Sequence[Mapping[str, Any]] = ()
-    """Rows of the split `judged`, where the method weighs judgements."""
 
 
 def train(
     ws: Workspace,
-    agent: str,
+    agent: Agent,
     algorithm: str,
-    base: str | None = None,
+    base: Base,
     *,
-    dataset: str | None = None,
+    dataset: Dataset | None = None,
     options: Mapping[str, Any] | None = None,
-    resume: str | None = None,
     run_id: str | None = None,
 ) -> RunResult:
-    """Train a candidate, or a reward model, by `algorithm` over `base`, or go on with run `resume`.
+    """Train a candidate, or a reward model, by `algorithm` over `base`.
 
     `run_id` is that of the new run, for a caller who notes it first. `dataset` is built from the
     feedback in force by default. A finished run has a candidate version. One that learned nothing
@@ -113,6 +122,28 @@ def train(
     for one that stopped itself or died, StorageError for a full disk, DataError, ModelError,
     Conflict for a run in progress.
     """
+    _require_enabled(ws)
+    plan = _plan(ws, agent, algorithm, base, dataset, options)
+    parent = _parent(ws, plan)
+    run_id = run_id or ids.new("run")
+    folder = RunDir(ws.home.runs / run_id)
+    folder.create(_spec(ws, plan, run_id))
+    handle = folder.lock()
+    try:
+        ws.db.write(lambda c: store.add(c, _record(plan, run_id)))
+        log.say(plan.preset)
+        n_rows = sum(plan.dataset.counts[split] for split in LEARNED_FROM)
+        log.say(
+            f"run {run_id}: {algorithm} on {n_rows} rows of dataset {plan.dataset.id}; "
+            f"log: {folder.log}"
+        )
+        return _supervise(ws, find_run(ws, run_id), parent, handle)
+    finally:
+        os.close(handle)
+
+
+def _require_enabled(ws: Workspace) -> None:
+    """Raise MissingExtra or Conflict where nothing can or may be trained."""
     require_training()
     if not ws.settings(TrainingSwitch, "training").enabled:
         raise Conflict(
@@ -120,33 +151,15 @@ def train(
             "it is switched off: training.enabled is false in the settings",
             "Switch it on, then train",
         )
-    if resume is not None:
-        return _resume(ws, agent, algorithm, resume, base, dataset, options)
-    plan = _plan(ws, agent, algorithm, base, dataset, options)
-    parent = _parent(ws, plan)
-    run_id = run_id or ids.new("run")
-    run = RunDir(ws.home.runs / run_id)
-    run.create(_spec(ws, plan, run_id), [*plan.rows, *plan.judged])
-    handle = run.lock()
-    try:
-        ws.db.write(lambda c: store.add(c, _record(plan, run_id)))
-        log.say(plan.preset)
-        log.say(
-            f"run {run_id}: {algorithm} on {len(plan.rows)} rows of dataset {plan.dataset.id}; "
-            f"log: {run.log}"
-        )
-        return _supervise(ws, agent, run, run_id, parent, handle)
-    finally:
-        os.close(handle)
 
 
 def dry_run(
     ws: Workspace,
-    agent: str,
+    agent: Agent,
     algorithm: str,
-    base: str | None = None,
+    base: Base,
     *,
-    dataset: str | None = None,
+    dataset: Dataset | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> DryRun:
     """What `train` would do: rows, tokens, steps, drops, and time and memory from a few real steps.
@@ -156,14 +169,15 @@ def dry_run(
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunDir(Path(scratch))
         spec = _spec(ws, plan, "dry-run")
-        spec["reference_cache"] = str(folder.path / "reference.db")
-        folder.create(spec, plan.rows)
+        spec = replace(spec, reference_cache=str(folder.path / "reference.db"))
+        folder.create(spec)
         status = trial(folder)
         if status.state is RunState.FAILED:
-            raise _error(folder, "dry-run", status)
-    past = [run for run in runs(ws, agent) if run.base_fingerprint == plan.fingerprint]
+            raise run_error(folder, "dry-run", status)
+    past = [run for run in runs(ws, agent) if run.base_fingerprint == base.fingerprint]
+    rows = [split_rows(ws, plan.dataset, split) for split in LEARNED_FROM]
     estimated = estimate(
-        algorithm, plan.config, plan.preset, (plan.dataset, plan.rows), status.result, past
+        algorithm, plan.config, plan.preset, plan.dataset, rows, status.result, past
     )
     free = disk_free_gb(ws.home.runs)
     if estimated.disk_gb > free:
@@ -177,11 +191,10 @@ def dry_run(
     return estimated
 
 
-def runs(ws: Workspace, agent: str) -> list[Run]:
+def runs(ws: Workspace, agent: Agent) -> list[Run]:
     """The runs of `agent`, oldest first."""
-    require_agent(ws, agent)
     with ws.db.read() as connection:
-        return store.by_agent(connection, agent)
+        return store.by_agent(connection, agent.id)
 
 
 def run_dir(ws: Workspace, run: Run) -> RunDir:
@@ -189,59 +202,57 @@ def run_dir(ws: Workspace, run: Run) -> RunDir:
     return RunDir(ws.home.runs / run.id)
 
 
+def metrics_after(
+    ws: Workspace, run: Run, number: int, limit: int
+) -> list[tuple[int, dict[str, Any]]]:
+    """(number, line) of the metrics of a run behind the line of this number; the first is 1."""
+    lines = run_dir(ws, run).read_metrics(skip=number)[:limit]
+    return list(enumerate(lines, number + 1))
+
+
 def _plan(
     ws: Workspace,
-    agent: str,
+    agent: Agent,
     algorithm: str,
-    base: str | None,
-    dataset_name: str | None,
+    base: Base,
+    dataset: Dataset | None,
     options: Mapping[str, Any] | None,
 ) -> Plan:
     method = ALGORITHMS.get(algorithm)
-    agent_id = require_agent(ws, agent)
     requested = ws.settings(method.Config, f"train.{algorithm}", options)
     config, preset = with_preset(requested, machine())
 
     # The base, and where its adapter starts.
-    if base is None:
-        raise InputError(
-            "--base",
-            "no base model was named",
-            "Give a folder saved with save_pretrained, or a Hugging Face id",
-        )
     device(config.device)
-    name, folder = locate(base)
-    check_base(ws, folder)
-    fingerprint = _fingerprint(ws, folder)
-    start, config = _start(ws, agent, config, fingerprint)
+    check_base(ws, base.folder)
+    start, config = _start(ws, agent, config, base)
 
     # The dataset: a frozen one, or one of the feedback in force.
     shape = method.shape(config)
-    if dataset_name:
-        dataset = find(ws, agent, dataset_name)
+    if dataset:
         rules = DatasetConfig(**dataset.manifest.get("config", {}))
     else:
         rules = ws.settings(DatasetConfig, "dataset")
-    judged = list(_judgements(ws, agent, rules)) if method.weighs_judgements(config) else []
-    if not dataset_name:
-        dataset = build(ws, agent, shape, rules)
+    judged_split = method.judged_split(config)
+    judgements = _judgements(ws, agent.slug, rules, judged_split) if judged_split else None
+    if not dataset:
+        dataset = build(ws, agent.slug, shape, rules)
     if dataset.shape != shape:
         raise DataError(
             f"dataset {dataset.id!r}",
             f"it has {dataset.shape}, and {algorithm} learns from {shape}",
             "Leave --dataset out to build one",
         )
-    rows = list(_rows(ws, dataset))
-    train_rows = [row for row in rows if row["split"] == "train"]
-    if not train_rows:
+    train_rows = split_rows(ws, dataset, "train")
+    if not len(train_rows):
         raise DataError(
             f"dataset {dataset.id!r}",
             "it has no training rows",
-            f"See what is missing: thumbwheel dataset plan --agent {agent}",
+            f"See what is missing: thumbwheel dataset plan --agent {agent.slug}",
         )
 
     # What follows from the rows and the base.
-    config = with_rate(method.resolve_config(config, train_rows), method.rate, folder)
+    config = with_rate(method.resolve_config(config, train_rows), method.rate, base.folder)
     if len(train_rows) < config.min_rows:
         raise DataError(
             f"dataset {dataset.id!r}",
@@ -249,30 +260,17 @@ def _plan(
             f"{config.min_rows} or more",
             "Collect more feedback, or train all the same: --min-rows 1",
         )
-    return Plan(
-        agent,
-        agent_id,
-        algorithm,
-        config,
-        dataset,
-        rows,
-        name,
-        folder,
-        fingerprint,
-        preset,
-        start,
-        judged,
-    )
+    return Plan(agent, algorithm, config, dataset, judgements, base, preset, start)
 
 
 def _start(
-    ws: Workspace, agent: str, config: TrainConfig, fingerprint: str
+    ws: Workspace, agent: Agent, config: TrainConfig, base: Base
 ) -> tuple[ModelVersion | None, TrainConfig]:
     """(the version to start from, the settings with the rank and targets of its adapter); raises
     Conflict for one that cannot be."""
     if config.continue_from is None:
         return None, config
-    start = find_version(ws, agent, config.continue_from)
+    start = find_version(ws, agent.slug, config.continue_from)
     what = f"continue_from {config.continue_from!r}"
     adapter = adapter_folder(ws, start)
     if adapter is None:
@@ -282,7 +280,7 @@ def _start(
             "Leave it out: every run starts from its base by default",
         )
     require_untainted(start.tainted, what, "Train anew from the base")
-    if start.base_fingerprint != fingerprint:
+    if start.base_fingerprint != base.fingerprint:
         raise Conflict(
             what, f"it was trained over other weights ({start.base})", "Name that base with --base"
         )
@@ -308,51 +306,53 @@ def _adapter_settings(adapter: Path) -> dict[str, Any]:
     }
 
 
-def _rows(ws: Workspace, dataset: Dataset) -> Iterator[dict[str, Any]]:
-    """Training and dev rows; the gate's file is never opened here."""
-    for split in ("train", "dev"):
-        for row in load_rows(ws, dataset.id, split):
-            yield asdict(row)
-
-
-def _judgements(ws: Workspace, agent: str, rules: DatasetConfig) -> Iterator[dict[str, Any]]:
-    """The recorded answers of the training split that somebody judged, good and bad ones, with who
-    judged them."""
+def _judgements(ws: Workspace, agent: str, rules: DatasetConfig, split: str) -> Judgements | None:
+    """The recorded answers of `split` that somebody judged, good and bad ones, and who judged them.
+    None where there is nothing to tell good from bad by."""
     try:
-        labels = build(ws, agent, "labels", rules)
-    except DataError:  # as where answers are of one kind only, and nothing tells their raters apart
-        return
-    judged = [row for row in load_rows(ws, labels.id, "train") if row.origin != "correction"]
-    feedback_ids: set[str] = set().union(*(row.feedback_ids for row in judged))
+        labels = build(ws, agent, JUDGED_SHAPE, rules)
+    except DataError:  # as where answers are of one kind only
+        return None
+    feedback_of = {}
+    for row in split_rows(ws, labels, split):
+        if row["origin"] != "correction":
+            feedback_of[row["row_id"]] = row["feedback_ids"]
+    feedback_ids: set[str] = set().union(*feedback_of.values())
     with ws.db.read() as connection:
         rater_of = raters_of(connection, feedback_ids)
-    for row in judged:
-        raters = {rater_of.get(feedback_id, UNNAMED) for feedback_id in row.feedback_ids}
-        yield asdict(row) | {"split": JUDGED, "raters": sorted(raters)}
+    raters = {}
+    for row_id, ids_of_row in feedback_of.items():
+        raters[row_id] = sorted({rater_of.get(feedback, UNNAMED) for feedback in ids_of_row})
+    return Judgements(labels, split, raters)
 
 
-def _fingerprint(ws: Workspace, folder: Path) -> str:
-    from thumbwheel.engine.base_check import remembered_fingerprint
-
-    return remembered_fingerprint(folder, ws.home.cache)
-
-
-def _spec(ws: Workspace, plan: Plan, run_id: str) -> dict[str, Any]:
+def _spec(ws: Workspace, plan: Plan, run_id: str) -> RunSpec:
+    agent, base = plan.agent.slug, plan.base
     config = plan.config.model_dump(mode="json")
     if "reward_settings" in config:
-        config["reward_settings"] = resolve_paths(ws, plan.agent, config["reward_settings"])
-    return {
-        "run_id": run_id,
-        "agent": plan.agent,
-        "algorithm": plan.algorithm,
-        "base": plan.base,
-        "folder": str(plan.folder),
-        "config": config,
-        "reference_cache": str(ws.home.cache / "reference.db"),
-        "start": str(adapter_folder(ws, plan.start)) if plan.start else None,
-        "reward_model": _reward_model(ws, plan.agent, plan.config.model_dump()),
-        "checkers": resolve_paths(ws, plan.agent, ledger.settings(ws, plan.agent).checkers),
-    }
+        config["reward_settings"] = resolve_paths(ws, agent, config["reward_settings"])
+    files = {split: plan.dataset.manifest["files"][split] for split in LEARNED_FROM}
+    if plan.judgements:
+        judged = plan.judgements
+        files[JUDGED] = judged.dataset.manifest["files"][judged.split]
+    return RunSpec(
+        run_id=run_id,
+        agent=agent,
+        algorithm=plan.algorithm,
+        base=base.name,
+        folder=str(base.folder),
+        base_fingerprint=base.fingerprint,
+        config=config,
+        blobs=str(ws.home.blobs),
+        shape=plan.dataset.shape,
+        files=files,
+        reference_cache=str(ws.home.cache / "reference.db"),
+        reward_model=_reward_model(ws, agent, plan.config.model_dump()),
+        start=str(adapter_folder(ws, plan.start)) if plan.start else None,
+        checkers=resolve_paths(ws, agent, ledger.settings(ws, agent).checkers),
+        raters=plan.judgements.raters if plan.judgements else {},
+        judged_dataset=plan.judgements.dataset.id if plan.judgements else None,
+    )
 
 
 def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str | None:
@@ -369,17 +369,18 @@ def _parent(ws: Workspace, plan: Plan) -> ModelVersion | None:
     the agent."""
     if ALGORITHMS.get(plan.algorithm).produces_reward_model:
         return None
-    return plan.start or ensure_base(ws, plan.agent, plan.base, plan.fingerprint)
+    base = plan.base
+    return plan.start or ensure_base(ws, plan.agent.slug, base.name, base.fingerprint)
 
 
 def _record(plan: Plan, run_id: str) -> dict[str, Any]:
     return {
         "id": run_id,
-        "agent_id": plan.agent_id,
+        "agent_id": plan.agent.id,
         "algorithm": plan.algorithm,
         "dataset_id": plan.dataset.id,
-        "base": plan.base,
-        "base_fingerprint": plan.fingerprint,
+        "base": plan.base.name,
+        "base_fingerprint": plan.base.fingerprint,
         "config": plan.config.model_dump(mode="json"),
         "environment": environment() | {"preset": plan.preset, "machine": asdict(machine())},
         "seed": plan.config.seed,
@@ -402,65 +403,79 @@ def environment() -> dict[str, Any]:
     return versions
 
 
-def _resume(
-    ws: Workspace,
-    agent: str,
-    algorithm: str,
-    run_id: str,
-    base: str | None,
-    dataset: str | None,
-    options: Mapping[str, Any] | None,
-) -> RunResult:
+def run_of(ws: Workspace, agent: Agent, run_id: str) -> Run:
+    """The run of `agent` with this id; raises NotFound with the ids that exist."""
     recorded = runs(ws, agent)
     matches = [run for run in recorded if ids.stands_for(run_id, run.id)]
     ids.require_single(run_id, [run.id for run in matches])
     if not matches:
         names = [run.id for run in recorded]
         fix = f"Known: {', '.join(names) or 'none'}.{nearest(run_id, names)}"
-        raise NotFound(f"run {run_id!r} of agent {agent!r}", "there is no such run", fix)
-    run = matches[0]
-    _require_same(run, algorithm, base, dataset, options)
+        raise NotFound(f"run {run_id!r} of agent {agent.slug!r}", "there is no such run", fix)
+    return matches[0]
+
+
+def resume(ws: Workspace, run: Run) -> RunResult:
+    """Go on with a run that was stopped or failed, from its newest checkpoint; returns and raises
+    as `train`, and Conflict for a run that is finished, tainted or in progress."""
+    from thumbwheel.engine.base_check import remembered_fingerprint
+
+    _require_enabled(ws)
     if run.state in (RunState.FINISHED, RunState.NOTHING_LEARNED):
         raise Conflict(f"run {run.id!r}", "it is finished", "Start a new run, without --resume")
+    is_tainted = bool((run.metrics or {}).get("tainted"))
+    require_untainted(is_tainted, f"run {run.id!r}", "Start a new run, without --resume")
     folder = run_dir(ws, run)
     handle = folder.lock()
     try:
         spec = folder.spec()
+        open_rows(spec)
         check_base(ws, Path(spec.folder))
-        if _fingerprint(ws, Path(spec.folder)) != run.base_fingerprint:
+        if remembered_fingerprint(Path(spec.folder), ws.home.cache) != run.base_fingerprint:
             raise Conflict(
                 f"run {run.id!r}",
                 f"the weights of its base {run.base!r} have changed since",
                 "Start a new run",
             )
-        parent = None
-        if not ALGORITHMS.get(algorithm).produces_reward_model:
-            start = spec.config.get("continue_from")
-            if start:
-                parent = find_version(ws, agent, start)
-            else:
-                parent = ensure_base(ws, agent, run.base, str(run.base_fingerprint))
+        parent = _parent_of(ws, run)
+        if parent is not None:
             # In the cache again, should somebody have emptied it.
             adapter_folder(ws, parent)
-            _reward_model(ws, agent, spec.config)
+            _reward_model(ws, run.agent, spec.config)
         ws.db.write(lambda connection: store.restart(connection, run.id))
-        return _supervise(ws, agent, folder, run.id, parent, handle)
+        return _supervise(ws, run, parent, handle)
     finally:
         os.close(handle)
 
 
-def _require_same(
+def _parent_of(ws: Workspace, run: Run) -> ModelVersion | None:
+    """As `_parent`, of a run that was begun."""
+    if ALGORITHMS.get(run.algorithm).produces_reward_model:
+        return None
+    if start := run.config.get("continue_from"):
+        return find_version(ws, run.agent, start)
+    return ensure_base(ws, run.agent, run.base, str(run.base_fingerprint))
+
+
+def result_of(ws: Workspace, run: Run) -> RunResult:
+    """What a run gave that ended as it should; its version is recorded now, where a kill came
+    before that."""
+    return _result(ws, run, _parent_of(ws, run), run.state, run.reason, run.metrics or {})
+
+
+def require_same(
     run: Run,
     algorithm: str,
-    base: str | None,
-    dataset: str | None,
-    options: Mapping[str, Any] | None,
+    base: str | None = None,
+    dataset: Dataset | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """A resumed run is the run that was started: raise InputError for anything else that is asked
     of it."""
     if base and Path(base).expanduser().is_dir():
         base = str(Path(base).expanduser().resolve())
-    asked: dict[str, Any] = {"algorithm": algorithm, "base": base, "dataset": dataset}
+    dataset_id = dataset.id if dataset else None
+    asked: dict[str, Any] = {"algorithm": algorithm, "base": base, "dataset": dataset_id}
     stored: dict[str, Any] = {
         "algorithm": run.algorithm,
         "base": run.base,
@@ -478,23 +493,35 @@ def _require_same(
             )
 
 
-def _supervise(
-    ws: Workspace, agent: str, run: RunDir, run_id: str, parent: ModelVersion | None, handle: int
-) -> RunResult:
+def _supervise(ws: Workspace, run: Run, parent: ModelVersion | None, handle: int) -> RunResult:
     """Run the child to its end and record how it ended."""
-    status = launch(run, handle)
+    folder = run_dir(ws, run)
+    status = launch(folder, handle)
     state, reason, metrics = status.state, status.reason, dict(status.result)
-    ws.db.write(lambda connection: store.end(connection, run_id, state, reason, metrics))
+    ws.db.write(lambda connection: store.end(connection, run.id, state, reason, metrics))
     if state is RunState.FAILED:
-        raise _error(run, run_id, status)
-    _say_who_errs(ws, agent, metrics.get("rater_error_rates") or {})
-    if state in (RunState.STOPPED, RunState.NOTHING_LEARNED):
-        return RunResult(run_id, state, reason, metrics)
+        raise run_error(folder, run.id, status)
+    _say_who_errs(ws, run.agent, metrics.get("rater_error_rates") or {})
+    return _result(ws, run, parent, state, reason, metrics)
+
+
+def _result(
+    ws: Workspace,
+    run: Run,
+    parent: ModelVersion | None,
+    state: RunState,
+    reason: str | None,
+    metrics: Mapping[str, Any],
+) -> RunResult:
+    """The result of a run; a finished one has a version or a reward model, which is recorded."""
+    if state is not RunState.FINISHED:
+        return RunResult(run.id, state, reason, metrics)
+    folder = run_dir(ws, run)
     if parent is None:
-        reward_model = register(ws, agent, run_id, find_run(ws, run_id).dataset_id, run.adapter)
-        return RunResult(run_id, state, reason, metrics, reward_model=reward_model.name)
-    candidate = add_candidate(ws, parent, run_id, run.adapter)
-    return RunResult(run_id, state, reason, metrics, candidate.id, candidate.name)
+        reward_model = register(ws, run, folder.adapter)
+        return RunResult(run.id, state, reason, metrics, reward_model=reward_model.name)
+    candidate = add_candidate(ws, parent, run.id, folder.adapter)
+    return RunResult(run.id, state, reason, metrics, candidate.id, candidate.name)
 
 
 def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -> None:
@@ -503,7 +530,7 @@ def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -
     if not error_rates:
         return
     with ws.db.read() as connection:
-        names = rater_names(connection, agent)
+        names = rater_names(connection, Agent.named(agent))
     least_reliable = sorted(error_rates, key=lambda rater: -error_rates[rater])[:SHOWN_RATERS]
     shown = ", ".join(
         f"{names.get(rater, rater)} {error_rates[rater]:.0%}" for rater in least_reliable
@@ -514,7 +541,8 @@ def _say_who_errs(ws: Workspace, agent: str, error_rates: Mapping[str, float]) -
     )
 
 
-def _error(run: RunDir, run_id: str, status: Status) -> ThumbwheelError:
+def run_error(run: RunDir, run_id: str, status: Status) -> ThumbwheelError:
+    """What to raise for a run that failed."""
     if status.error is None:
         fix = f"Read {str(run.log)!r}; go on from its last checkpoint with --resume {run_id}"
         return TrainingError(f"run {run_id!r}", str(status.reason), fix)

@@ -22,7 +22,7 @@ from thumbwheel.core.hardware import GB
 from thumbwheel.training.memory import Meter, meter, parameter_gb
 from thumbwheel.training.order import Order
 from thumbwheel.training.process import guarded, made_to_fit, probe_of
-from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.rundir import RunDir, open_rows
 from thumbwheel.training.types import RunState, Status
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def _work(run: RunDir) -> int:
     started = time.monotonic()
     gauge = meter("cpu")
     process = gauge.now() if gauge and not torch.cuda.is_available() else 0.0
-    assembly = made_to_fit(run, run.spec(), run.read_rows())
+    spec = run.spec()
+    assembly = made_to_fit(run, spec, open_rows(spec))
     times = {"start": time.monotonic() - started}
     facts = assembly.facts | {
         "changes": assembly.runner.budget.changes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -29,7 +30,10 @@ Metric = Literal[
 """Dev metrics by which a checkpoint may be chosen."""
 
 JUDGED = "judged"
-"""The split of rows that nothing is trained on: they tell how reliable the raters are."""
+"""A run's name for rows that nothing is trained on: they tell how reliable the raters, or a reward
+model, are."""
+JUDGED_SHAPE = "labels"
+"""The shape of those rows."""
 DASHBOARDS = ("tensorboard", "trackio", "wandb")
 
 
@@ -104,7 +108,7 @@ class TrainConfig(Config):
     """The dev metric that compares the checkpoints with each other and with the base."""
     require_gain: bool = True
     """End as nothing learned, without a result, where what is kept is no better on the dev rows
-    than the base."""
+    than the base, or where a reward model judges no better than the base does."""
     save_steps: int | None = Field(None, ge=1)
     """Steps between two checkpoints, besides the best and the last one; without it as often as an
     evaluation."""
@@ -212,9 +216,15 @@ class RunSpec:
     """Folder or hub id, as it was given."""
     folder: str
     """Where its files are."""
+    base_fingerprint: str
     config: Mapping[str, Any]
-    rows_sha256: str
-    """Of rows.jsonl: a resumed run must meet the same rows."""
+    blobs: str
+    """Folder of the home's artifacts, where the dataset's files are."""
+    shape: str
+    """The shape of the dataset."""
+    files: Mapping[str, str]
+    """Split -> sha256 of its file: `train` and `dev`, never the gate's, and where judgements are
+    weighed `judged`, whose rows are of shape `labels`. A resumed run meets the same rows."""
     reference_cache: str
     """Path of the home's cache of reference log-probs."""
     reward_model: str | None = None
@@ -223,6 +233,10 @@ class RunSpec:
     """Folder of the adapter to start from, where a version was named."""
     checkers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the owner gives the reward functions that rows name as their checkers."""
+    raters: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Id of a row of `judged` -> the raters who judged that answer; other rows do not count."""
+    judged_dataset: str | None = None
+    """Id of the dataset that `judged` belongs to: the run descends from it, too."""
 
 
 @dataclass(frozen=True)
@@ -253,6 +267,14 @@ class Run:
     state: RunState
     reason: str | None
     metrics: Mapping[str, Any] | None
+    recorded_at: datetime | None = None
+    """When it began; None for one that no row has."""
+    ended_at: datetime | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody trains it."""
+        return self.state is not RunState.RUNNING
 
 
 @dataclass(frozen=True)

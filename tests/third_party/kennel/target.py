@@ -66,7 +66,7 @@ class Kennel:
             processes.stop(folder)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
-        """The front door resolves aliases."""
+        """The gateway resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The token of the server."""

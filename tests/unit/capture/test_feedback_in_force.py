@@ -21,6 +21,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import NotFound
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import judgements
 from thumbwheel.sdk import TraceCollector
 
@@ -41,7 +42,7 @@ def put(ws: Workspace, tmp_path: Path, *rows: Any, source: str = "jsonl") -> Imp
 
 def verdicts(ws: Workspace) -> list[bool | None]:
     with ws.db.read() as connection:
-        return [judgement.good for judgement in judgements(connection, AGENT)]
+        return [judgement.good for judgement in judgements(connection, Agent.named(AGENT))]
 
 
 def run_with(label: bool | None, score: float | None = None) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def test_a_rater_who_contradicts_himself_in_one_import_is_not_heard_in_whatever_
         thumb(True, rater="ben"),
     )
     with ws.db.read() as connection:
-        (all_judgements,) = judgements(connection, AGENT)
+        (all_judgements,) = judgements(connection, Agent.named(AGENT))
     assert (all_judgements.good, all_judgements.conflict, len(all_judgements.feedback_ids)) == (
         True,
         True,
@@ -153,7 +154,7 @@ def test_statements_about_a_text_without_a_name_are_voices_of_their_own_in_every
     for row in (up, down, up):
         put(ws, tmp_path, row, source="trl")
     with ws.db.read() as connection:
-        (all_judgements,) = judgements(connection, AGENT)
+        (all_judgements,) = judgements(connection, Agent.named(AGENT))
     assert (all_judgements.good, all_judgements.conflict, len(all_judgements.feedback_ids)) == (
         None,
         True,
@@ -165,7 +166,7 @@ def test_two_scores_of_one_run_without_times_are_averaged(ws: Workspace, tmp_pat
     shared = {"prompt": "q", "response": "a", "runId": "r1"}
     put(ws, tmp_path, shared | {"score": 0.9}, shared | {"score": 0.5}, source="n3")
     with ws.db.read() as connection:
-        (all_judgements,) = judgements(connection, AGENT)
+        (all_judgements,) = judgements(connection, Agent.named(AGENT))
     assert all_judgements.value is not None
     assert (all_judgements.value.raw, all_judgements.good) == (pytest.approx(0.7), True)
 

@@ -8,6 +8,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,13 +133,6 @@ class TestDetecting:
     @pytest.mark.parametrize(
         ("name", "words"),
         [
-            (
-                "agent-trajectories/swe-agent/marshmallow-1867.default.traj.json",
-                "trajectory of a coding agent",
-            ),
-            ("otel-traces/any-agent/tinyagent.json", "spans of OpenTelemetry"),
-            ("otel-traces/any-agent-otlp-derived/tinyagent.otlp.json", "spans of OpenTelemetry"),
-            ("otel-traces/openinference-vercel-v6-spans.jsonl", "spans of OpenTelemetry"),
             ("bandit/obd-men-bts.csv", "logged bandit feedback"),
             ("prompts/mt-bench-reference-gpt4.jsonl", "MT-Bench"),
             ("ab-tests/asos-digital-experiments.csv", "summary figures"),
@@ -406,5 +401,55 @@ class TestSubjects:
             if not isinstance(record, FeedbackRecord)
         ]
         assert isinstance(trace, TraceRecord) and trace.subject == "ann"
-        spooled = json.loads((tmp_path / "home" / "inbox" / "spool.jsonl").read_text())
+        (spool,) = (tmp_path / "home" / "inbox").iterdir()
+        spooled = json.loads(spool.read_text())
         assert spooled["subject"] == "ann"
+
+
+PAIRS = [{"prompt": f"Question {i}?", "chosen": "Yes.", "rejected": "No."} for i in range(70)]
+
+
+class TestHuggingFace:
+    """Folders of datasets, by what their columns are."""
+
+    def check(self, folder: Path) -> None:
+        assert detect(folder).source == "huggingface"
+        items = list(SOURCES.get("huggingface").read(folder, lambda position: None))
+        assert [item.number for item in items] == list(range(1, 71))
+        for item, row in zip(items, PAIRS, strict=True):
+            assert isinstance(item, Line), item
+            chosen, rejected, preference = item.records
+            assert isinstance(chosen, TraceRecord) and isinstance(rejected, TraceRecord)
+            assert chosen.input[0]["content"] == row["prompt"]
+            assert (chosen.output, rejected.output) == ("Yes.", "No.")
+            assert isinstance(preference, FeedbackRecord) and preference.kind == "preference"
+
+    def test_arrow_as_saved_by_datasets(self, tmp_path: Path) -> None:
+        table = pa.Table.from_pylist(PAIRS)
+        folder = tmp_path / "saved" / "train"
+        folder.mkdir(parents=True)
+        with pa.ipc.new_stream(folder / "data-00000-of-00001.arrow", table.schema) as stream:
+            stream.write_table(table, max_chunksize=1000)  # one batch, as datasets writes it
+        (folder / "dataset_info.json").write_text("{}")
+        (folder / "state.json").write_text('{"_data_files": []}')
+        (folder.parent / "dataset_dict.json").write_text('{"splits": ["train"]}')
+        self.check(folder.parent)
+
+    def test_parquet_as_on_the_hub(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        pq.write_table(pa.Table.from_pylist(PAIRS), tmp_path / "data/train-0.parquet")
+        (tmp_path / "script.py").write_text("raise SystemExit('it ran')")
+        self.check(tmp_path)
+
+    def test_columns_that_nobody_knows_are_refused(self, tmp_path: Path) -> None:
+        pq.write_table(pa.table({"apples": ["one"]}), tmp_path / "x.parquet")
+        (item,) = SOURCES.get("huggingface").read(tmp_path, lambda position: None)
+        assert isinstance(item, Refused)
+        assert item.reason.startswith("x.parquet, line 1: its columns (apples) are of none of")
+
+    def test_a_broken_file_costs_no_other(self, tmp_path: Path) -> None:
+        (tmp_path / "a.arrow").write_bytes(b"\xff\xff\xff\xff" + b"\x10\x00\x00\x00" * 9)
+        pq.write_table(pa.Table.from_pylist(PAIRS[:1]), tmp_path / "b.parquet")
+        broken, whole = SOURCES.get("huggingface").read(tmp_path, lambda position: None)
+        assert isinstance(broken, Refused) and isinstance(whole, Line)
+        assert "no readable Parquet or Arrow file" in broken.reason

@@ -370,6 +370,9 @@ FILES = [
     ("humaneval", "code-tasks/humaneval.jsonl", 0),
     ("mt_bench", "prompts/mt-bench-questions.jsonl", 20),
     ("langfuse", "otel-traces/langfuse-export/crewai-2025-07-11.json", 0),
+    ("otlp", "otel-traces/any-agent-otlp-derived/tinyagent.otlp.json", 0),
+    ("openinference", "otel-traces/openinference-vercel-v6-spans.jsonl", 1),
+    ("swe_agent", "agent-trajectories/swe-agent/marshmallow-1867.default.traj.json", 0),
     ("llmfao", "preferences/llmfao-gpt4-crowd-comparisons.csv", 0),
 ]
 

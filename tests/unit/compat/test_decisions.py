@@ -24,6 +24,7 @@ from thumbwheel.compat.ocd.spelling import BACK, VALUES, agent_of, apply_change,
 from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.schema import feedback, raters, traces
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.aggregate import judge
@@ -399,7 +400,7 @@ def judged(folder: Path, *rows: dict[str, object], **settings: object) -> dict[s
             (folder / "rows.jsonl").write_text(json.dumps(row))
             assert ingest(ws, "ocd", "decisions", folder / "rows.jsonl").refused == 0
         config = ledger.settings(ws, "ocd")
-        ledger.run(ws, "ocd", components(ws, "ocd", config))
+        ledger.run(ws, Agent.named("ocd"), components(ws, "ocd", config))
         return explain(ws, "ocd", "d1").as_dict()
 
 
@@ -626,7 +627,7 @@ def test_what_an_exported_line_says_is_as_old_as_its_decision_until_a_later_impo
             with ws.db.read() as connection:
                 words = {
                     row.kind: (row.value, row.at == created)
-                    for row in signals(connection, require_agent(ws, "filer"))
+                    for row in signals(connection, require_agent(ws, "filer").id)
                 }
             return report.stored, words
 

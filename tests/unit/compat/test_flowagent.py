@@ -247,6 +247,7 @@ def test_defect_0c10_overlapping_checkpoints_add_nothing_and_equal_turns_stay_ap
     assert (again.stored, again.duplicates, again.refused) == (0, report.read, 0)
 
 
+@pytest.mark.sqlite
 def test_defect_0c2_secrets_never_enter_the_store(write: Write, tmp_path: Path) -> None:
     plain, secrets = "correct-horse-battery", "sk-abcdefghijklmnop1234567890"
     state = {

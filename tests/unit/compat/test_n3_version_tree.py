@@ -13,6 +13,7 @@ from thumbwheel.compat.n3 import version_tree
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.schema import runs
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.versions import version as named
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
 
@@ -29,7 +30,7 @@ def test_the_results_of_the_run_lie_beside_the_policy(
         {"step": 2, "loss": 0.7, "reward": 0.3, "reward_std": 0.2, "kl": 0.1},
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = version_tree.export(ws, "support", "latest", "adapter", tmp_path / "models")
+    done = version_tree.export(ws, named(ws, "support", "latest"), "adapter", tmp_path / "models")
     assert done.path == tmp_path / "models" / "support" / "v1" / "policy"
     assert (done.path / "adapter_model.safetensors").is_file()
     assert json.loads((done.path.parent / "training_results.json").read_text()) == {
@@ -43,7 +44,7 @@ def test_the_results_of_the_run_lie_beside_the_policy(
         "kl_history": [0.0, 0.1],
         "loss_history": [0.9, 0.7],
     }
-    base_alone = version_tree.export(ws, "support", "v0", "merged", tmp_path / "models")
+    base_alone = version_tree.export(ws, named(ws, "support", "v0"), "merged", tmp_path / "models")
     results = json.loads((base_alone.path.parent / "training_results.json").read_text())
     assert (results["training_steps"], results["feedback_count"], results["loss_history"]) == (
         0,
@@ -99,16 +100,16 @@ def test_the_reward_model_of_the_run_lies_beside_the_policy(
         ws.db.write(lambda c: c.execute(runs.update().values(config={"reward_model": name})))
 
     judged_by(str(judge))
-    done = version_tree.export(ws, "support", "v1", "adapter", tmp_path / "models")
+    done = version_tree.export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "models")
     beside = tmp_path / "models" / "support" / "v1" / "reward_model"
     assert [path.name for path in beside.iterdir()] == ["reward.json"]
     assert json.loads((done.path.parent / "training_results.json").read_text())[
         "reward_model_path"
     ] == str(beside)
     with pytest.raises(Conflict, match="there already"):
-        version_tree.export(ws, "support", "v1", "adapter", tmp_path / "models")
+        version_tree.export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "models")
     judged_by("rm7")
-    done = version_tree.export(ws, "support", "v1", "adapter", tmp_path / "others")
+    done = version_tree.export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "others")
     assert (
         json.loads((done.path.parent / "training_results.json").read_text())["reward_model_path"]
         is None

@@ -16,6 +16,7 @@ from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import TrainingPipeline
 from thumbwheel.compat.n3 import PolicyVersion, list_policy_versions, version_tree
 from thumbwheel.core.errors import NotFound
+from thumbwheel.models.versions import version as named
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
 
@@ -33,7 +34,7 @@ def test_trained_versions_are_policy_versions(base: Path, adapter: Path, tmp_pat
         ]
         run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
         run.write_status(Status(RunState.FINISHED, 3, result={"best_step": 2}))
-        exported = version_tree.export(ws, "desk", "v1", "adapter", tmp_path / "models")
+        exported = version_tree.export(ws, named(ws, "desk", "v1"), "adapter", tmp_path / "models")
     newest, oldest = list_policy_versions("desk", home=home)
     assert (newest.version, newest.model_path, newest.reward_mean) == ("v2", None, None)
     assert oldest == PolicyVersion(

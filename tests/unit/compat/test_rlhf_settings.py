@@ -21,7 +21,11 @@ from thumbwheel.compat.rlhf_plan.settings import (
 )
 from thumbwheel.core.config import Sources
 from thumbwheel.core.errors import ConfigError, Conflict
-from thumbwheel.training.train import train
+from thumbwheel.models.base import Base
+from thumbwheel.models.types import Agent
+from thumbwheel.training.train import resume, train
+from thumbwheel.training.types import Run as TrainingRun
+from thumbwheel.training.types import RunState
 
 PLAN = {
     "rlhf": {
@@ -106,9 +110,13 @@ def test_the_master_switch_stops_training_and_nothing_else(
     converted = convert_settings(write(tmp_path, {"rlhf": {"enabled": False}}))
     (tmp_path / "thumbwheel.yaml").write_text(converted.as_yaml())
     with opener(tmp_path / "home", tmp_path / "thumbwheel.yaml", "warning")() as ws:
-        for resume in (None, "run_1"):
-            with pytest.raises(Conflict, match="switched off"):
-                train(ws, "desk", "kto", "base", resume=resume)
+        stopped = TrainingRun(
+            "run_1", "desk", "kto", "d", "base", None, {}, RunState.STOPPED, None, None
+        )
+        with pytest.raises(Conflict, match="switched off"):
+            train(ws, Agent.named("desk"), "kto", Base("base", tmp_path, "f"))
+        with pytest.raises(Conflict, match="switched off"):
+            resume(ws, stopped)
     (tmp_path / "rows.jsonl").write_text(
         '{"type": "trace", "id": "t1", "input": "q", "output": "a"}'
     )

@@ -18,6 +18,7 @@ from thumbwheel.compat.command_center.source import SOURCE, prompt_of
 from thumbwheel.core.errors import InputError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import judgements
 
 
@@ -257,7 +258,7 @@ def test_defect_4c5_the_newest_rating_of_a_device_counts_and_devices_are_not_mer
         with ws.db.read() as connection:
             verdicts = sorted(
                 (judgement.good, judgement.conflict, len(judgement.feedback_ids))
-                for judgement in judgements(connection, "desk")
+                for judgement in judgements(connection, Agent.named("desk"))
             )
     assert verdicts == [(False, False, 1), (True, True, 3)]
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
+import threading
+import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from thumbwheel.core import files, locks
-from thumbwheel.core.errors import Conflict
+from thumbwheel.core.errors import Conflict, InputError
 
 
 def test_a_file_is_replaced_at_once_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -41,6 +47,14 @@ def test_what_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert "only a part of it (zip\n" not in str(files.unwritable("it", ValueError("zip\nmore")))
 
 
+def test_an_output_that_cannot_be_written_names_its_option(tmp_path: Path) -> None:
+    files.write_output("--out", tmp_path / "new.txt", "text")
+    assert (tmp_path / "new.txt").read_text() == "text"
+    with pytest.raises(InputError) as failure:
+        files.write_output("--out", tmp_path, b"")
+    assert str(failure.value).startswith(f"--out '{tmp_path}': Is a directory")
+
+
 def test_a_lock_is_held_by_one_until_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with pytest.raises(FileNotFoundError):
@@ -53,3 +67,101 @@ def test_a_lock_is_held_by_one_until_it_is_closed(tmp_path: Path) -> None:
     with locks.wait_for(path):
         assert locks.try_lock(path) is None
     os.close(locks.lock(path, "the run", "nobody has it"))
+
+
+def fair(path: Path, seconds: float = 10.0) -> AbstractContextManager[None]:
+    return locks.FairLock(path).hold(seconds, notice_after=60, notice=lambda: None)
+
+
+GREEDY = """
+import sys, time
+from pathlib import Path
+from thumbwheel.core.locks import FairLock
+lock, log = FairLock(Path(sys.argv[1])), open(sys.argv[2], "a", buffering=1)
+while True:
+    with lock.hold(10, notice_after=60, notice=lambda: None):
+        log.write("greedy\\n")
+        time.sleep(0.02)
+"""
+
+
+def test_who_takes_a_lock_again_and_again_keeps_nobody_out(tmp_path: Path) -> None:
+    path, log = tmp_path / "lock", tmp_path / "log"
+    greedy = [subprocess.Popen([sys.executable, "-c", GREEDY, path, log]) for _ in range(2)]
+    try:
+        while not log.exists() or log.read_text().count("greedy") < 4:
+            time.sleep(0.01)
+        turns = []
+        for _ in range(15):
+            before = log.read_text().count("greedy")
+            with fair(path):
+                turns.append(log.read_text().count("greedy") - before)
+    finally:
+        for process in greedy:
+            process.kill()
+            process.wait()
+    # two wait in front at most, and a third may slip in before we have come to the queue
+    assert sum(turns) <= 3 * len(turns), turns
+
+
+def test_the_end_of_a_killed_process_frees_its_lock(tmp_path: Path) -> None:
+    path, log = tmp_path / "lock", tmp_path / "log"
+    holder = subprocess.Popen([sys.executable, "-c", GREEDY.replace("0.02", "60"), path, log])
+    while not log.exists() or not log.read_text():
+        time.sleep(0.01)
+    with pytest.raises(TimeoutError), fair(path, 0.05):
+        pass
+    holder.kill()
+    holder.wait()
+    with fair(path):
+        pass
+
+
+FORKING = """
+import os, sys, time
+from pathlib import Path
+from thumbwheel.core.locks import FairLock
+with FairLock(Path(sys.argv[1])).hold(10, notice_after=60, notice=lambda: None):
+    if not os.fork():
+        time.sleep(60)
+        os._exit(0)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_that_was_forked_meanwhile_keeps_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", FORKING, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            with fair(path, 5):
+                pass
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_who_gives_up_waiting_neither_blocks_others_nor_loses_the_turn(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    waiting = locks.FairLock(path)
+    notices: list[str] = []
+    with fair(path):
+        for _ in range(3):
+            with (
+                pytest.raises(TimeoutError),
+                waiting.hold(0.05, notice_after=0.01, notice=lambda: notices.append("waits")),
+            ):
+                pass
+    assert notices == ["waits"] * 3
+    assert sum(thread.name == "thumbwheel-lock" for thread in threading.enumerate()) <= 1
+    with fair(path):  # nobody holds it for the caller who gave up
+        pass
+    with waiting.hold(10, notice_after=60, notice=lambda: None):
+        assert locks.try_lock(path) is None
+
+
+def test_a_lock_that_cannot_be_made_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), fair(tmp_path / "missing" / "lock"):
+        pass

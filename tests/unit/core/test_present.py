@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from thumbwheel.core import present
+from thumbwheel.core import ids, log, present
+from thumbwheel.evaluation.policy import GatePolicy
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,56 @@ def test_a_message_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "done\n")
     present.message(PARTS[0], "done", json=True)
     assert json.loads(capsys.readouterr().out)["name"] == "a"
+
+
+def test_a_page_keeps_its_order_and_parts_remarks_from_the_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts = ["first", present.Table("t", ("a",), [("cell",)]), present.Note("aside"), "[red]last"]
+    present.page({}, parts, json=False)
+    out, err = capsys.readouterr()
+    assert out.index("first") < out.index("cell") < out.index("[red]last")
+    assert err == "aside\n"
+
+
+def test_a_page_is_not_computed_for_json(capsys: pytest.CaptureFixture[str]) -> None:
+    def parts() -> Iterator[str]:
+        raise AssertionError
+        yield ""
+
+    present.page({"policy": GatePolicy(min_cases=7)}, parts(), json=True)
+    assert json.loads(capsys.readouterr().out)["policy"]["min_cases"] == 7
+
+
+@pytest.fixture
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    log.console.cache_clear()
+
+
+@pytest.mark.usefixtures("eighty_columns")
+def test_a_table_that_is_too_wide_abbreviates_ids_and_fits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row_ids = [ids.derived("trc", str(number)) for number in range(40)]
+    rows = [(row_id, "text " * 12) for row_id in row_ids]
+    present.show([present.Table("t", ("id", "text"), rows)])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    cells = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
+    shown = [cell for cell in cells if cell]
+    assert [sum(row_id.startswith(cell) for row_id in row_ids) for cell in shown] == [1] * 40
+    assert all(ids.stands_for(cell, row_id) for cell, row_id in zip(shown, row_ids, strict=True))
+
+
+@pytest.mark.usefixtures("eighty_columns")
+def test_a_table_that_fits_shows_whole_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    row_id = ids.new("run")
+    present.show([present.Table("t", ("id",), [(row_id,)])])
+    assert row_id in capsys.readouterr().out
+
+
+def test_ids_made_in_the_same_millisecond_stay_apart() -> None:
+    cells = [[f"run_{'0' * 20}{end}"] for end in ("aaa", "aab", "baa")]
+    short = [row[0] for row in present._with_short_ids(cells)]
+    assert short == ["run_" + "0" * 20 + "aaa", "run_" + "0" * 20 + "aab", "run_" + "0" * 20 + "b"]

@@ -66,7 +66,7 @@ def test_an_old_home_is_closed_with_one_word(tmp_path: Path) -> None:
         versions.ensure_agent(ws, "support")
     outside.write_text("mine")
     (home / "runs" / "run_1").mkdir()
-    (home / "runs" / "run_1" / "rows.jsonl").write_text("{}")
+    (home / "runs" / "run_1" / "spec.json").write_text("{}")
     (home / "runs" / "tool").write_text("#!/bin/sh\n")
     (home / "runs" / "tool").chmod(0o755)
     (home / "runs" / "link").symlink_to(outside)

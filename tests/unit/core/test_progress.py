@@ -123,11 +123,13 @@ def test_every_command_speaks_unless_it_is_endless(
     """Whatever the command itself says: here its work is a pause."""
     code = """
 import typer
+from thumbwheel.app import command_table
 from thumbwheel.cli import main
 def pause() -> None:
     time.sleep(0.8)
-main.COMMANDS = {sys.argv[1]: ("builtins:None", "A pause.")}
-main._load = lambda location: pause
+table = {sys.argv[1]: ("builtins:None", "A pause.")}
+main.COMMANDS = command_table.COMMANDS = table
+command_table.load = lambda location: pause
 main.build(sys.argv[1:])(prog_name="thumbwheel")
 """
     _, lines = piped(code, arguments[0])

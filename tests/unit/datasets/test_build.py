@@ -148,6 +148,7 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path: Path) -> None:
     world.say("thumb", True, good)
     world.say("thumb", True, world.trace("again", "q", " ok "))
     world.say("thumb", True, world.trace("silent", "q", None))
+    world.say("thumb", True, world.trace("left", "q", "half an ans", complete=False))
     world.say("thumb", True, world.trace("agentic", "q", "after tools", steps=3))
     world.say("correction", "ok", good, rater="r9")
     other = world.trace("other", "another question", "z")
@@ -161,12 +162,22 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path: Path) -> None:
     assert reasons == {
         "the same answer to the same prompt: counted once": 1,
         "the trace has no output": 1,
+        "the answer is not whole: the client left, the server failed, or it was too long": 1,
         "the answer took several model or tool steps, which do not tell what the last one was "
         "shown": 1,
         "the correction changes nothing": 1,
         "the compared answers have different prompts": 1,
         "the compared answers are tied": 1,
     }
+
+
+def test_a_correction_of_half_an_answer_teaches_the_edit_only(tmp_path: Path) -> None:
+    world = World()
+    world.say("correction", "A whole answer.", world.trace("a", "q", "A who", complete=False))
+    _, (row,) = built(world, tmp_path, "chats")
+    assert row.completion == "A whole answer."
+    with world.into(tmp_path / "other") as ws, pytest.raises(DataError):
+        build(ws, AGENT, "pairs", ALL_TRAIN)
 
 
 def test_a_correction_of_silence_teaches_the_edit_only(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.worlds.feedback_world import AGENT, World
+from thumbwheel.app.served_home import Asking, ServedHome
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.export import export
@@ -93,7 +94,10 @@ def test_nothing_is_overwritten(ws: Workspace, tmp_path: Path) -> None:
 def test_commands(ws: Workspace, tmp_path: Path) -> None:
     def call(*arguments: str) -> Any:
         done = CliRunner().invoke(
-            commands, [*arguments, "--json"], obj=lambda: ws, catch_exceptions=False
+            commands,
+            [*arguments, "--json"],
+            obj=ServedHome(ws, ws, Asking()),
+            catch_exceptions=False,
         )
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
@@ -113,14 +117,19 @@ def test_commands(ws: Workspace, tmp_path: Path) -> None:
 def test_latest_needs_an_agent(ws: Workspace) -> None:
     pairs(ws)
     with pytest.raises(NotFound, match="together with --agent"):
-        CliRunner().invoke(commands, ["show", "latest"], obj=lambda: ws, catch_exceptions=False)
+        CliRunner().invoke(
+            commands, ["show", "latest"], obj=ServedHome(ws, ws, Asking()), catch_exceptions=False
+        )
 
 
 def test_commands_speak_to_people(ws: Workspace) -> None:
     pairs(ws)
     for arguments in (["show", "latest"], ["list"], ["plan"]):
         done = CliRunner().invoke(
-            commands, [*arguments, "--agent", AGENT], obj=lambda: ws, catch_exceptions=False
+            commands,
+            [*arguments, "--agent", AGENT],
+            obj=ServedHome(ws, ws, Asking()),
+            catch_exceptions=False,
         )
         assert done.exit_code == 0
         assert "better" in done.stdout or "pairs" in done.stdout

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.training_rows import row as training_row
 from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError, InputError
-from thumbwheel.datasets import minhash, pii
+from thumbwheel.datasets import minhash
 from thumbwheel.datasets.build import build, health
 from thumbwheel.datasets.health import (
     CHECKS,
@@ -148,38 +148,6 @@ def test_balance_conflict_and_copies() -> None:
     )
     assert (copies.verdict, copies.count) == ("warning", 20)
     assert "10 exact" in copies.text
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("write to jane.doe+x@mail.example.org today", "email"),
-        ("IBAN DE89 3704 0044 0532 0130 00 please", "iban"),
-        ("card 4111-1111-1111-1111.", "card"),
-        ("call +49 30 1234567 now", "phone"),
-        ("from 8.8.8.8 it came", "ip address"),
-        ("token sk-proj-abcdefghijklmnopqrstuvwx", "api key"),
-    ],
-)
-def test_pii_is_found(text: str, kind: str) -> None:
-    assert [found_kind for found_kind, _ in pii.find_pii(text)] == [kind]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "DE89 3704 0044 0532 0130 02",
-        "4111 1111 1111 1112",
-        "version 1.2.3.4.5",
-        "order 123456789012",
-        "192.168.0.1",
-        "a@b",
-        "3 + 4 = 7",
-        "0000 0000 0000 0000",
-    ],
-)
-def test_what_only_looks_like_pii_is_not(text: str) -> None:
-    assert list(pii.find_pii(text)) == []
 
 
 def test_truncation_says_how_it_counted() -> None:

@@ -26,8 +26,8 @@ def test_a_folder_with_something_else_is_not_written_into(tmp_path: Path) -> Non
 
 
 def test_a_new_demo_ends_the_server_of_the_old_one(tmp_path: Path) -> None:
-    home, options = tmp_path / "home", EmitOptions()
-    demo._clear_home(home, options)
+    home = tmp_path / "home"
+    demo.clear_home(home, {})
     folder = home / "deployments" / "filer"
     folder.mkdir(parents=True)
     server = subprocess.Popen(
@@ -41,6 +41,6 @@ def test_a_new_demo_ends_the_server_of_the_old_one(tmp_path: Path) -> None:
         "place": str(folder.resolve()),
     }
     (folder / processes.RECORD).write_text(json.dumps(record))
-    demo._clear_home(home, options)
+    demo.clear_home(home, {})
     assert processes._started(server.pid) is None
     assert os.listdir(home) == [demo.MARK]

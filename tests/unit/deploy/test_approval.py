@@ -11,7 +11,7 @@ from tests.approvals import approve, evaluation_of
 from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import Conflict, ThumbwheelError
 from thumbwheel.db import schema
-from thumbwheel.deploy import switch
+from thumbwheel.deploy import deploy, routing, switch
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.evaluation.evaluate import evaluations
@@ -44,7 +44,7 @@ def test_a_state_that_was_written_by_hand_lets_nothing_go_live(world: World) -> 
     world.deploy(version, alias=None)  # kept warm, as any candidate may be
     for alias in ("live", "canary"):
         with pytest.raises(Conflict, match="no decision of the gate"):
-            switch.promote(world.ws, world.agent, version.name, alias)
+            switch.promote(world.ws, version, alias)
     assert world.live() is None
 
 
@@ -64,7 +64,7 @@ def test_a_canary_is_not_made_live_by_its_row(world: World) -> None:
     world.deploy(version, "canary")
     edit(world, schema.model_versions, version.id, basis="gold")
     with pytest.raises(Conflict, match="marked approved on gold, and no decision"):
-        switch.promote(world.ws, world.agent, version.name)
+        switch.promote(world.ws, version)
 
 
 def test_an_edited_decision_lets_nothing_go_live(world: World) -> None:
@@ -106,11 +106,10 @@ def test_the_door_refuses_an_alias_that_was_bent_in_the_database(world: World) -
     world.deploy(bad, alias=None)
     assert world.text()
     edit(world, schema.model_versions, bad.id, state="approved", basis="gold")
-    agent = versions.require_agent(world.ws, world.agent)
     world.ws.db.write(
         lambda c: c.execute(
             schema.aliases.update()
-            .where(schema.aliases.c.agent_id == agent)
+            .where(schema.aliases.c.agent_id == world.learner.id)
             .values(version_id=bad.id)
         )
     )
@@ -118,7 +117,7 @@ def test_the_door_refuses_an_alias_that_was_bent_in_the_database(world: World) -
     assert (
         reply.status_code == 503 and "no decision of the gate" in reply.json()["error"]["message"]
     )
-    switch.promote(world.ws, world.agent, good.name)
+    switch.promote(world.ws, good)
     assert world.text()
 
 
@@ -160,15 +159,13 @@ def test_the_alias_command_asks_for_the_decision_too(
     monkeypatch.setenv("THUMBWHEEL_HOME", str(world.ws.home.path))
     code, _, err = command_line("models", "alias", "live", version.name, "--agent", world.agent)
     assert code == 3 and "no decision of the gate" in err
-    assert versions.aliases_of(world.ws, world.agent) == {}
+    assert versions.aliases_of(world.ws, world.learner) == {}
     with pytest.raises(ThumbwheelError):
-        switch.plan(world.ws, world.agent, version.name, "embedded", "live")
+        deploy.plan(world.ws, version, "embedded", "live")
 
 
 def test_nothing_is_exported_for_a_target_that_is_not_there(world: World) -> None:
     version = world.version(0)
     with pytest.raises(ThumbwheelError, match="nothing answers there"):
-        switch.deploy(
-            world.ws, world.agent, version.name, "ollama", settings={"host": "127.0.0.1:9"}
-        )
-    assert exports(world.ws, version.id) == [] == switch.deployments(world.ws, world.agent)
+        deploy.deploy(world.ws, version, "ollama", settings={"host": "127.0.0.1:9"})
+    assert exports(world.ws, version) == [] == routing.deployments(world.ws, world.learner)

@@ -9,9 +9,9 @@ import pytest
 
 from tests.worlds.deploy_world import World
 from thumbwheel.deploy import canary
-from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, Verdict, chance, vote
+from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, chance, vote
 from thumbwheel.deploy.prepare import prompts
-from thumbwheel.deploy.types import Endpoint
+from thumbwheel.deploy.types import Endpoint, Verdict
 from thumbwheel.evaluation.local_model import LocalModel
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.types import Ask, EvaluationConfig

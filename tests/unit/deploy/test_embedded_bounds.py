@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 
@@ -49,8 +49,8 @@ def served(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     thread.join()
 
 
-def post(url: str, body: dict[str, object], path: str = "chat/completions") -> httpx.Response:
-    return httpx.post(f"{url}/{path}", json=body, headers=HEADERS, timeout=60)
+def post(url: str, body: dict[str, object], path: str = "chat/completions") -> httpx2.Response:
+    return httpx2.post(f"{url}/{path}", json=body, headers=HEADERS, timeout=60)
 
 
 def test_a_body_is_refused_by_its_stated_length_and_by_what_comes(
@@ -65,7 +65,7 @@ def test_a_body_is_refused_by_its_stated_length_and_by_what_comes(
             yield b"a" * (1 << 20)
 
     for content in (b"x" * (MAX_BODY + 1), flowing()):
-        reply = httpx.post(f"{url}/chat/completions", content=content, headers=headers, timeout=60)
+        reply = httpx2.post(f"{url}/chat/completions", content=content, headers=headers, timeout=60)
         assert reply.status_code == 413 and str(MAX_BODY) in reply.text
     assert post(url, CHAT).status_code == 200
 
@@ -136,14 +136,14 @@ def test_a_client_that_is_gone_ends_the_computing(
     monkeypatch.setattr(server.generator, "_pieces", slow)
     body = {**CHAT, "max_tokens": 200, "temperature": 1.5, "seed": 3, "stream": stream}
     with (
-        httpx.Client(timeout=httpx.Timeout(10, read=0.5), headers=HEADERS) as client,
-        pytest.raises(httpx.ReadTimeout),
+        httpx2.Client(timeout=httpx2.Timeout(10, read=0.5), headers=HEADERS) as client,
+        pytest.raises(httpx2.ReadTimeout),
     ):
         if not stream:
             client.post(f"{url}/chat/completions", json=body)
         with client.stream("POST", f"{url}/chat/completions", json=body) as reply:
             next(reply.iter_lines())
-        raise httpx.ReadTimeout("left")
+        raise httpx2.ReadTimeout("left")
     deadline = time.monotonic() + 5
     while server.generator._busy.locked() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import httpx2
 import ollama as official
 import pytest
 
@@ -19,7 +19,7 @@ from tests.servers.ollama_server import OllamaEmulator
 from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import switch
+from thumbwheel.deploy import deploy
 from thumbwheel.deploy.targets.ollama import OLLAMA, OllamaConfig
 from thumbwheel.deploy.types import Endpoint
 from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind
@@ -54,7 +54,7 @@ def ask(endpoint: Endpoint, question: str, model: str | None = None) -> str:
         "temperature": 0,
         "max_tokens": 12,
     }
-    reply = httpx.post(f"{endpoint.url}/chat/completions", json=body, timeout=60)
+    reply = httpx2.post(f"{endpoint.url}/chat/completions", json=body, timeout=60)
     reply.raise_for_status()
     return str(reply.json()["choices"][0]["message"]["content"])
 
@@ -157,7 +157,7 @@ def test_system_text_template_and_the_built_in_one_that_is_only_like_it(
         package(files, tmp_path / "place", version="v4", system='Say """no""".\nThen stop.'),
         settings(ollama),
     )
-    shown = httpx.post(f"{ollama.url}/api/show", json={"model": with_system.model}).json()
+    shown = httpx2.post(f"{ollama.url}/api/show", json={"model": with_system.model}).json()
     assert shown["system"] == 'Say """no""".\nThen stop.'
     assert whole(ask(with_system, QUESTIONS[0])) != trained[QUESTIONS[0]]
 
@@ -296,16 +296,14 @@ def test_a_version_comes_to_its_alias_and_stays_there_when_the_next_one_fails(
         "threads": 1,
         "name": "toolbox-helper",
     }
-    done = switch.deploy(home, "helper", version.name, "ollama", quant="F16", settings=hosting)
+    done = deploy.deploy(home, version, "ollama", quant="F16", settings=hosting)
     assert (done.canary.verdict, world.live()) == ("passed", version.name)
     text = world.text()
     names = {model.model for model in official.Client(host=ollama.url).list().models}
     assert names == {"helper:latest", f"helper-{version.name}:latest", "toolbox-helper:latest"}
     ollama.fail = "error in stream"
     with pytest.raises(ModelError, match="unsupported architecture"):
-        switch.deploy(
-            home, "helper", version.name, "ollama", quant="F16", settings=hosting | {"context": 300}
-        )
+        deploy.deploy(home, version, "ollama", quant="F16", settings=hosting | {"context": 300})
     assert world.text() == text != ""
     wanted = (
         "--home",

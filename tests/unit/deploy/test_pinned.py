@@ -15,7 +15,8 @@ import pytest
 from tests.command_line import Run
 from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import InputError, ModelError
-from thumbwheel.deploy import canary, prepare, processes, switch
+from thumbwheel.deploy import canary, deploy, prepare, processes, routing, running, switch
+from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.targets.embedded import EmbeddedConfig, _server
 from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState
 from thumbwheel.models import versions
@@ -33,21 +34,21 @@ def served(world: World) -> World:
     return world
 
 
-def again(world: World, alias: str | None = "live", wait: float = 121.0) -> switch.DeployResult:
+def again(world: World, alias: str | None = "live", wait: float = 121.0) -> deploy.DeployResult:
     """Deploy v1 with another setting."""
-    return switch.deploy(
-        world.ws, world.agent, "v1", "embedded", alias, settings={"threads": 1, "wait": wait}
+    return deploy.deploy(
+        world.ws, world.find("v1"), "embedded", alias, settings={"threads": 1, "wait": wait}
     )
 
 
 def live(world: World) -> Deployment:
-    return switch.resolve(world.ws, world.agent)
+    return routing.resolve(world.ws, world.agent)
 
 
 def warm(world: World) -> set[str]:
     return {
         deployment.id
-        for deployment in switch.deployments(world.ws, world.agent)
+        for deployment in routing.deployments(world.ws, world.learner)
         if deployment.state is DeploymentState.WARM and deployment.version == "v1"
     }
 
@@ -56,11 +57,11 @@ def test_a_failed_canary_of_the_live_version_leaves_it(
     served: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, text, real = live(served), served.text(), prepare.package
-    two = versions.version(served.ws, served.agent, "v2")
+    two = served.find("v2")
     wrong = real(
         served.ws,
         two,
-        prepare.plan(served.ws, two, "embedded", switch.TARGETS.get("embedded").kinds, None),
+        prepare.plan(served.ws, two, "embedded", TARGETS.get("embedded").kinds, None),
     ).folder
     monkeypatch.setattr(
         prepare, "package", lambda *arguments: replace(real(*arguments), folder=wrong)
@@ -87,8 +88,8 @@ def test_another_deployment_of_the_live_version_takes_over_only_when_it_is_switc
         and served.text() == text
         and warm(served) == {done.id}
     )
-    assert not switch.health(before).alive
-    switch.rollback(served.ws, served.agent)
+    assert not running.health(before).alive
+    switch.rollback(served.ws, served.learner)
     assert served.live() == "v0"  # past the switch from v1 to v1
 
 
@@ -98,7 +99,7 @@ def test_an_alias_that_moves_to_another_target_says_who_goes_on_answering(
     before = live(served)
     elsewhere = AliasRoute(exists=True, deployment=replace(before, target="ollama"))
     monkeypatch.setattr(switch, "route", lambda *_: elsewhere)
-    switch.promote(served.ws, served.agent, "v0")
+    switch.promote(served.ws, served.find("v0"))
     assert f"ollama itself goes on answering for {served.agent!r} with v1" in " ".join(
         capsys.readouterr().err.split()
     )
@@ -121,10 +122,10 @@ def test_only_the_deployment_that_answers_is_listed_with_the_alias(
 
 
 def test_what_is_live_is_promoted_without_a_switch(served: World) -> None:
-    history = versions.switches(served.ws, served.agent, "live")
-    assert switch.promote(served.ws, served.agent, "v1") == history[-1]
-    assert versions.switches(served.ws, served.agent, "live") == history
-    switch.rollback(served.ws, served.agent)
+    history = versions.switches(served.ws, served.learner, "live")
+    assert switch.promote(served.ws, served.find("v1")) == history[-1]
+    assert versions.switches(served.ws, served.learner, "live") == history
+    switch.rollback(served.ws, served.learner)
     assert served.live() == "v0"
 
 
@@ -135,8 +136,8 @@ def test_an_inconclusive_deployment_ends_no_proven_one(
     monkeypatch.setattr(canary, "ENOUGH", 1000)
     aside = again(served, alias=None).deployment
     assert live(served) == before and warm(served) == {before.id, aside.id}
-    switch.rollback(served.ws, served.agent)
-    switch.promote(served.ws, served.agent, "v1")
+    switch.rollback(served.ws, served.learner)
+    switch.promote(served.ws, served.find("v1"))
     assert live(served) == before
 
 
@@ -145,18 +146,18 @@ def test_starting_again_restores_aliases_and_addresses(
 ) -> None:
     deployment, pointed = live(served), []
     monkeypatch.setattr(
-        switch.TARGETS.get("embedded"),
+        TARGETS.get("embedded"),
         "point",
         lambda alias, endpoint: pointed.append((alias, endpoint.url)),
     )
-    switch.ensure_running(served.ws, deployment)
+    running.ensure_running(served.ws, deployment)
     assert pointed == [(served.agent, deployment.endpoint.url)]
     folder = Path(deployment.endpoint.details["place"])
     os.kill(processes.find(folder).pid, signal.SIGKILL)
     while processes.find(folder):
         time.sleep(0.05)
     with pytest.raises(ModelError, match="its process has ended"):
-        switch.secret(deployment)
+        routing.secret(deployment)
     monkeypatch.setattr(
         processes,
         "free_port",
@@ -164,14 +165,14 @@ def test_starting_again_restores_aliases_and_addresses(
             None if port == processes_port(deployment) else real(port)
         ),
     )
-    done = switch.ensure_running(served.ws, deployment)
+    done = running.ensure_running(served.ws, deployment)
     assert done.endpoint.url != deployment.endpoint.url and pointed[-1] == (
         served.agent,
         done.endpoint.url,
     )
-    assert all(switch.health(row).alive for row in switch.deployments(served.ws, served.agent))
+    assert all(running.health(row).alive for row in routing.deployments(served.ws, served.learner))
     with pytest.raises(ModelError, match="was started again and answers at"):
-        switch.secret(deployment)
+        routing.secret(deployment)
 
 
 def processes_port(deployment: Deployment) -> int:
@@ -195,7 +196,7 @@ def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: R
         "--home", str(served.ws.home.path), "models", "alias", "live", "v0", "--agent", served.agent
     )
     assert (
-        versions.switches(served.ws, served.agent, "live")[-1].evidence["deployment"]
+        versions.switches(served.ws, served.learner, "live")[-1].evidence["deployment"]
         == live(served).id
     )
     assert served.live() == "v0"
@@ -204,15 +205,11 @@ def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: R
 @pytest.mark.parametrize("alias", ["../out", "latest", "v3"])
 def test_an_impossible_alias_makes_no_path(served: World, alias: str) -> None:
     before = sorted((served.ws.home.path / "deployments").rglob("*"))
-    for call in (switch.promote, switch.deploy):
-        with pytest.raises(InputError):
-            call(
-                served.ws,
-                served.agent,
-                "v1",
-                *(["embedded"] if call is switch.deploy else []),
-                alias,
-            )
+    version = served.find("v1")
     with pytest.raises(InputError):
-        switch.rollback(served.ws, served.agent, alias)
+        switch.promote(served.ws, version, alias)
+    with pytest.raises(InputError):
+        deploy.deploy(served.ws, version, "embedded", alias)
+    with pytest.raises(InputError):
+        switch.rollback(served.ws, served.learner, alias)
     assert sorted((served.ws.home.path / "deployments").rglob("*")) == before

@@ -11,7 +11,7 @@ from tests.models.tiny_models import tiny_adapter, tiny_base
 from tests.servers.llama_tools import needs
 from tests.worlds.deploy_world import World
 from thumbwheel.core.errors import ModelError, NotFound, StorageError
-from thumbwheel.deploy import switch
+from thumbwheel.deploy import routing
 from thumbwheel.llm import install, tools
 
 
@@ -26,7 +26,7 @@ def live(world: World) -> World:
 def still_answers(world: World, text: str) -> None:
     assert world.live() == "v1" and world.text() == text
     assert [
-        row.version for row in switch.deployments(world.ws, world.agent) if row.state == "warm"
+        row.version for row in routing.deployments(world.ws, world.learner) if row.state == "warm"
     ] == ["v1"]
 
 

@@ -19,10 +19,11 @@ from tests.worlds.deploy_world import World
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, DataError, ModelError, StorageError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import prepare, processes, switch
-from thumbwheel.deploy.canary import Verdict
+from thumbwheel.deploy import deploy, prepare, processes, routing, running, switch
+from thumbwheel.deploy.targets import TARGETS
+from thumbwheel.deploy.types import Verdict
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis
+from thumbwheel.models.types import Agent, Basis
 
 pytestmark = pytest.mark.slow  # each test starts servers
 
@@ -37,15 +38,15 @@ def served(world: World):
 
 
 def states(world: World) -> dict[str, tuple[str, bool]]:
-    deployments = switch.deployments(world.ws, world.agent)
-    return {row.version: (row.state.value, switch.health(row).alive) for row in deployments}
+    deployments = routing.deployments(world.ws, world.learner)
+    return {row.version: (row.state.value, running.health(row).alive) for row in deployments}
 
 
 def rollback_seconds(world: World, promoted: str | None) -> float:
     if promoted:
-        switch.promote(world.ws, world.agent, promoted)
+        switch.promote(world.ws, world.find(promoted))
     begun = time.perf_counter()
-    assert switch.rollback(world.ws, world.agent).reason == "rolled back"
+    assert switch.rollback(world.ws, world.learner).reason == "rolled back"
     return time.perf_counter() - begun
 
 
@@ -60,32 +61,32 @@ def test_versions_go_live_stay_warm_and_come_back(served):
         min(rollback_seconds(world, again) for again in (None, "v2", "v2")) < 1.0
     )  # the best, for the machine is not ours alone
     assert world.live() == "v1" and world.text() == before
-    switch.rollback(world.ws, world.agent)
+    switch.rollback(world.ws, world.learner)
     assert world.live() == "v0"
     with pytest.raises(Conflict, match="no earlier version"):
-        switch.rollback(world.ws, world.agent)
-    switch.promote(world.ws, world.agent, "v2")
-    switch.rollback(world.ws, world.agent)
+        switch.rollback(world.ws, world.learner)
+    switch.promote(world.ws, world.find("v2"))
+    switch.rollback(world.ws, world.learner)
     assert world.live() == "v0"  # where the promotion came from, not what was taken back before
 
 
 def test_deploying_again_changes_nothing_and_uses_the_export_again(served):
     world, version, _ = served
-    first = switch.deployments(world.ws, world.agent)[0]
+    first = routing.deployments(world.ws, world.learner)[0]
     again = world.deploy(version).deployment
     assert again.export_id == first.export_id and again.endpoint == first.endpoint
-    assert [row.version for row in switch.deployments(world.ws, world.agent)] == ["v1", "v0"]
+    assert [row.version for row in routing.deployments(world.ws, world.learner)] == ["v1", "v0"]
 
 
 def test_a_dry_run_touches_nothing(served):
     world, _, _ = served
-    planned = switch.plan(world.ws, world.agent, "v2", "embedded")
+    planned = deploy.plan(world.ws, world.find("v2"), "embedded")
     assert (
         planned.export is None
         and planned.folder.name.endswith("-v2-adapter")
         and not planned.folder.exists()
     )
-    assert len(switch.deployments(world.ws, world.agent)) == 2
+    assert len(routing.deployments(world.ws, world.learner)) == 2
 
 
 def test_what_may_not_be_served_is_refused(world: World):
@@ -104,7 +105,7 @@ def test_what_may_not_be_served_is_refused(world: World):
             world.deploy(version)
     with pytest.raises(Conflict, match="tainted"):
         world.deploy(tainted, alias=None)
-    assert switch.deployments(world.ws, world.agent) == []
+    assert routing.deployments(world.ws, world.learner) == []
     assert (
         world.deploy(on_feedback, "canary").switch
         and world.ask(f"{world.agent}:canary").status_code == 200
@@ -118,24 +119,24 @@ def test_what_got_tainted_is_not_served_any_more(served):
     reply = world.ask()
     assert reply.status_code == 503 and "tainted" in reply.text
     world.taint(first)
-    switch.rollback(world.ws, world.agent)
+    switch.rollback(world.ws, world.learner)
     assert world.live() == "v0"  # v1 may not be served either, so it is passed over
-    assert [row.tainted for row in switch.deployments(world.ws, world.agent)] == [
+    assert [row.tainted for row in routing.deployments(world.ws, world.learner)] == [
         True,
         True,
         False,
     ]
-    switch.undeploy(world.ws, world.agent, "v2")
+    deploy.undeploy(world.ws, world.find("v2"))
 
 
 def test_a_version_behind_an_alias_is_not_taken_away(served):
     world, _, _ = served
     with pytest.raises(Conflict, match="live points at it"):
-        switch.undeploy(world.ws, world.agent, "v1")
-    assert switch.undeploy(world.ws, world.agent, "v0")[0].state == "ended"
+        deploy.undeploy(world.ws, world.find("v1"))
+    assert deploy.undeploy(world.ws, world.find("v0"))[0].state == "ended"
     assert world.text()
     with pytest.raises(Conflict, match="deployed nowhere"):
-        switch.rollback(world.ws, world.agent)
+        switch.rollback(world.ws, world.learner)
     assert world.live() == "v1"
 
 
@@ -150,7 +151,7 @@ def test_a_failed_canary_switches_nothing(served, monkeypatch):
     wrong = prepare.package(
         world.ws,
         first,
-        prepare.plan(world.ws, first, "embedded", switch.TARGETS.get("embedded").kinds, None),
+        prepare.plan(world.ws, first, "embedded", TARGETS.get("embedded").kinds, None),
     ).folder
     monkeypatch.setattr(
         prepare, "package", lambda *arguments: replace(real(*arguments), folder=wrong)
@@ -162,7 +163,7 @@ def test_a_failed_canary_switches_nothing(served, monkeypatch):
     still_serves(world, "v1", text)
     assert states(world)["v2"] == ("failed", False)
     with pytest.raises(Conflict, match="deployed nowhere"):
-        switch.promote(world.ws, world.agent, "v2")
+        switch.promote(world.ws, world.find("v2"))
 
 
 def test_an_inconclusive_canary_switches_only_when_accepted(served):
@@ -173,10 +174,10 @@ def test_an_inconclusive_canary_switches_only_when_accepted(served):
     still_serves(world, "v1", text)
     assert states(world)["v3"] == ("warm", True)
     with pytest.raises(Conflict, match="inconclusive"):
-        switch.promote(world.ws, world.agent, "v3")
+        switch.promote(world.ws, world.find("v3"))
     assert world.deploy(zero, accept="Ada: it is a trial").switch
     assert world.live() == "v3" and "accepted by Ada: it is a trial" in str(
-        switch.deployments(world.ws, world.agent)[0].canary
+        routing.deployments(world.ws, world.learner)[0].canary
     )
 
 
@@ -213,7 +214,7 @@ def test_a_full_disk_leaves_the_old_version_serving(served):
 
 def test_a_target_that_cannot_run_it_leaves_nothing(served, monkeypatch):
     world, _, two = served
-    text, target = world.text(), switch.TARGETS.get("embedded")
+    text, target = world.text(), TARGETS.get("embedded")
 
     def apply(package, settings):
         raise ModelError(
@@ -230,8 +231,8 @@ def test_a_target_that_cannot_run_it_leaves_nothing(served, monkeypatch):
 
 def test_a_target_that_cannot_take_the_alias_undoes_the_switch(served, monkeypatch):
     world, _, two = served
-    text, target = world.text(), switch.TARGETS.get("embedded")
-    history = versions.switches(world.ws, world.agent, "live")
+    text, target = world.text(), TARGETS.get("embedded")
+    history = versions.switches(world.ws, world.learner, "live")
 
     def point(alias, endpoint):
         raise ModelError(alias, "it cannot be copied", "Free space")
@@ -240,7 +241,7 @@ def test_a_target_that_cannot_take_the_alias_undoes_the_switch(served, monkeypat
     with pytest.raises(ModelError, match="cannot be copied"):
         world.deploy(two)
     still_serves(world, "v1", text)
-    assert versions.switches(world.ws, world.agent, "live") == history
+    assert versions.switches(world.ws, world.learner, "live") == history
 
 
 @pytest.mark.slow
@@ -248,18 +249,18 @@ def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
     world, _, two = served
     world.deploy(two)
     text = world.text()
-    folder = Path(switch.deployments(world.ws, world.agent)[0].endpoint.details["place"])
+    folder = Path(routing.deployments(world.ws, world.learner)[0].endpoint.details["place"])
     os.kill(processes.find(folder).pid, signal.SIGKILL)
     while processes.find(folder):
         time.sleep(0.05)
     assert (
         "its process has ended; its log ends with"
-        in switch.health(switch.deployments(world.ws, world.agent)[0]).why
+        in running.health(routing.deployments(world.ws, world.learner)[0]).why
     )
     assert world.ask().status_code == 502
-    switch.rollback(world.ws, world.agent)  # it is not warm any more, so this starts it
+    switch.rollback(world.ws, world.learner)  # it is not warm any more, so this starts it
     assert world.live() == "v1" and world.text() != text
-    switch.promote(world.ws, world.agent, "v2")
+    switch.promote(world.ws, world.find("v2"))
     assert world.text() == text
     assert states(world) == dict.fromkeys(("v0", "v1", "v2"), ("warm", True))
 
@@ -274,10 +275,10 @@ def test_a_taken_port_starts_nothing(world: World, tmp_path: Path):
         apart = World(ws, world.base, world.adapters, "apart")
         apart.version(0)
         with pytest.raises(Conflict, match="is taken by another program"):
-            switch.deploy(
-                ws, "apart", "v1", "embedded", settings={"port": occupied.getsockname()[1]}
+            deploy.deploy(
+                ws, apart.find("v1"), "embedded", settings={"port": occupied.getsockname()[1]}
             )
-        assert switch.deployments(ws, "apart")[0].state == "failed"
+        assert routing.deployments(ws, Agent.named("apart"))[0].state == "failed"
         assert not list((ws.home.path / "deployments").rglob(processes.RECORD))
 
 
@@ -286,18 +287,18 @@ def test_what_was_stopped_may_be_deployed_again(tmp_path: Path, base: Path, adap
         apart = World(ws, base, adapters, "apart")
         apart.version(0)
         apart.deploy("v1", accept="Ada: it is the first")
-        switch.stop(ws, "apart")
+        running.stop(ws, Agent.named("apart"))
         done = apart.deploy("v1", accept="Ada: it is the first")
         try:
-            assert switch.health(done.deployment).alive and apart.ask().status_code == 200
+            assert running.health(done.deployment).alive and apart.ask().status_code == 200
         finally:
-            switch.stop(ws, "apart")
+            running.stop(ws, Agent.named("apart"))
 
 
 def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
     world, _, two = served
     world.deploy(two, alias=None)
-    target, real = switch.TARGETS.get("embedded"), switch.TARGETS.get("embedded").remove
+    target, real = TARGETS.get("embedded"), TARGETS.get("embedded").remove
 
     def remove(endpoint):
         if endpoint.model.endswith("v2"):
@@ -308,31 +309,29 @@ def test_one_target_that_is_gone_stops_no_other(served, monkeypatch):
     with pytest.raises(
         ModelError, match=r"(?s)v2 on embedded.*nothing answers there.*2 of 3 are done"
     ):
-        switch.stop(world.ws, world.agent)
+        running.stop(world.ws, world.learner)
     with pytest.raises(ModelError, match="nothing answers there"):
-        switch.undeploy(world.ws, world.agent, "v2")
-    assert [row.version for row in switch.deployments(world.ws, world.agent)] == [
+        deploy.undeploy(world.ws, world.find("v2"))
+    assert [row.version for row in routing.deployments(world.ws, world.learner)] == [
         "v2",
         "v1",
         "v0",
     ], "it is still known"
-    assert [row.state for row in switch.undeploy(world.ws, world.agent, "v2", forget=True)] == [
+    assert [row.state for row in deploy.undeploy(world.ws, world.find("v2"), forget=True)] == [
         "ended"
     ]
     monkeypatch.undo()
-    switch.restart(world.ws, world.agent)
+    running.restart(world.ws, world.learner)
     assert states(world) == dict.fromkeys(("v0", "v1"), ("warm", True))
 
 
 def test_a_rollback_goes_to_the_deployment_that_answered(served):
     world, _, two = served
-    (first,) = [row for row in switch.deployments(world.ws, world.agent) if row.version == "v1"]
-    newer = switch.deploy(
-        world.ws, world.agent, "v1", "embedded", "canary", settings={"threads": 2}
-    )
+    (first,) = [row for row in routing.deployments(world.ws, world.learner) if row.version == "v1"]
+    newer = deploy.deploy(world.ws, world.find("v1"), "embedded", "canary", settings={"threads": 2})
     world.deploy(two)
     assert newer.deployment.id != first.id
-    assert switch.rollback(world.ws, world.agent).evidence["deployment"] == first.id
+    assert switch.rollback(world.ws, world.learner).evidence["deployment"] == first.id
 
 
 def test_two_promotions_at_once_end_as_one_after_the_other(served):
@@ -344,7 +343,7 @@ def test_two_promotions_at_once_end_as_one_after_the_other(served):
         try:
             with Workspace.open(world.ws.home, Sources({}, "", {})) as ws:
                 for _ in range(5):
-                    switch.promote(ws, world.agent, version)
+                    switch.promote(ws, versions.version(ws, world.agent, version))
         except Exception as error:
             errors.append(error)
 
@@ -353,12 +352,12 @@ def test_two_promotions_at_once_end_as_one_after_the_other(served):
         thread.start()
     for thread in threads:
         thread.join()
-    history = versions.switches(world.ws, world.agent, "live")
+    history = versions.switches(world.ws, world.learner, "live")
     assert not errors and 3 <= len(history) <= 12  # what points there already is no switch
     assert all(
         earlier.to_id == later.from_id != later.to_id for earlier, later in pairwise(history)
     )
-    assert versions.aliases_of(world.ws, world.agent)["live"] == history[-1].to_id
+    assert versions.aliases_of(world.ws, world.learner)["live"] == history[-1].to_id
 
 
 def test_a_copied_home_asks_and_stops_nothing_of_the_original(world: World, tmp_path: Path) -> None:
@@ -366,10 +365,10 @@ def test_a_copied_home_asks_and_stops_nothing_of_the_original(world: World, tmp_
     copied = Home(tmp_path / "copy")
     shutil.copytree(world.ws.home.path, copied.path, symlinks=True)
     with Workspace.open(copied, Sources({}, "", {})) as ws:
-        (deployment,) = switch.deployments(ws, world.agent)
+        (deployment,) = routing.deployments(ws, world.learner)
         assert deployment.endpoint.details["place"].startswith(str(copied.path))
-        assert not switch.health(deployment).alive
-        switch.stop(ws, world.agent)
+        assert not running.health(deployment).alive
+        running.stop(ws, world.learner)
         assert World(ws, world.base, world.adapters, world.agent).ask().status_code == 502
-    assert switch.health(switch.deployments(world.ws, world.agent)[0]).alive
+    assert running.health(routing.deployments(world.ws, world.learner)[0]).alive
     assert world.text()

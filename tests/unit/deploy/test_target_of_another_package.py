@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.third_party import installed
 from tests.worlds.deploy_world import World
+from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict
 from thumbwheel.deploy import prepare
+from thumbwheel.export import store
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import GGUF_MODEL, ModelKind
+from thumbwheel.export.package import export
+from thumbwheel.export.types import GGUF_MODEL, HF_MODEL, ModelKind
 
 TENSORRT = ModelKind("tensorrt")
 
@@ -28,7 +35,8 @@ FORMAT: Any = TensorRtFormat()
 
 @pytest.fixture
 def formats(monkeypatch: pytest.MonkeyPatch) -> None:
-    located = {**FORMATS.locations, "tensorrt": f"{__name__}:FORMAT"}
+    location = f"{__name__}:FORMAT"
+    located = {**FORMATS.locations, "tensorrt": location, "tensorrt-fast": location}
     monkeypatch.setattr(FORMATS, "locations", located)
 
 
@@ -46,3 +54,37 @@ def test_an_adapter_layout_is_for_versions_with_an_adapter(world: World) -> None
     base = prepare.base_of(world.ws, world.version(0))
     with pytest.raises(Conflict, match="LoRA adapters only"):
         prepare.plan(world.ws, base, "triton", (ModelKind("lora", base=TENSORRT),), None)
+
+
+@pytest.mark.slow
+def test_an_export_of_the_same_kind_is_deployed_again(world: World, tmp_path: Path) -> None:
+    version = world.version(0)
+    with installed(tmp_path / "site"):
+        sharded = export(world.ws, version, "sharded", tmp_path / "sharded")
+        plan = prepare.plan(world.ws, version, "triton", (HF_MODEL,), None)
+        assert (plan.format, plan.folder) == ("sharded", sharded.path)
+        assert plan.export is not None and plan.export.id == sharded.id
+        package = prepare.files(world.ws, version, plan)
+        assert package.folder == sharded.path and package.export_id == sharded.id
+
+        # The target's own format goes first, however old it is.
+        merged = export(world.ws, version, "merged", tmp_path / "merged")
+        export(world.ws, version, "sharded", tmp_path / "sharded-again")
+        plan = prepare.plan(world.ws, version, "triton", (HF_MODEL,), None)
+        assert plan.export is not None and plan.export.id == merged.id
+
+    # The package is gone, and so is what knows the kind of its files.
+    shutil.rmtree(merged.path)
+    plan = prepare.plan(world.ws, version, "triton", (HF_MODEL,), None)
+    assert plan.export is None and plan.format == "merged"
+
+
+@pytest.mark.usefixtures("formats")
+def test_another_precision_of_the_same_kind_is_not_deployed(world: World, tmp_path: Path) -> None:
+    version = world.version(0)
+    merged = export(world.ws, version, "merged", tmp_path / "merged")
+    fast = replace(merged, id=ids.new("exp"), format="tensorrt-fast", quant="INT4")
+    world.ws.db.write(lambda connection: store.add(connection, version, fast))
+    assert prepare.plan(world.ws, version, "triton", (TENSORRT,), "fp8").export is None
+    plan = prepare.plan(world.ws, version, "triton", (TENSORRT,), "int4")
+    assert plan.export is not None and plan.export.id == fast.id

@@ -11,6 +11,7 @@ from tests.worlds.taught_world import QUICK, add_case
 from thumbwheel.core.errors import DataError, InputError, ModelError
 from thumbwheel.datasets.build import find, load_rows
 from thumbwheel.db import schema
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.evaluation import rows
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
@@ -30,7 +31,7 @@ from thumbwheel.evaluation.types import (
     Evaluation,
 )
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, State
+from thumbwheel.models.types import Agent, Basis, State
 
 
 def guard_of(evaluation, name):
@@ -96,7 +97,16 @@ def test_a_reward_model_has_an_opinion_and_no_say(home, taught):
         "lora_alpha": 8,
         "batch_size": 8,
     }
-    assert train(ws, AGENT, "reward", str(taught.base), options=settings).reward_model == "rm1"
+    assert (
+        train(
+            ws,
+            Agent.named(AGENT),
+            "reward",
+            find_base(str(taught.base), ws.home.cache),
+            options=settings,
+        ).reward_model
+        == "rm1"
+    )
     evaluation = evaluate(
         ws,
         versions.version(ws, AGENT, add("good")),
@@ -178,7 +188,7 @@ def test_two_adapters_are_compared_in_one_model(home):
     ws, add = home()
     good, zero = add("good"), add("zero")
     gate(ws, evaluate(ws, versions.version(ws, AGENT, good), QUICK))
-    versions.point(ws, AGENT, "live", versions.version(ws, AGENT, good))
+    versions.point(ws, versions.version(ws, AGENT, good), "live")
     worse = evaluate(
         ws, versions.version(ws, AGENT, zero), QUICK
     )  # what is live is what it has to beat
@@ -259,7 +269,7 @@ def test_whether_it_is_the_usual_question_is_told_when_it_is_asked(home):
     )
     assert first.aside == ""
     gate(ws, evaluate(ws, versions.version(ws, AGENT, good), QUICK))
-    versions.point(ws, AGENT, "live", versions.version(ws, AGENT, good))
+    versions.point(ws, versions.version(ws, AGENT, good), "live")
     again = evaluate(
         ws, versions.version(ws, AGENT, zero), QUICK, against=versions.version(ws, AGENT, "v0")
     )

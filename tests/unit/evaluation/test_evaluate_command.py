@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.worlds.feedback_world import AGENT
+from thumbwheel.app.served_home import Asking, ServedHome
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db import schema
 from thumbwheel.evaluation.commands import evaluate
@@ -15,23 +16,12 @@ from thumbwheel.models import versions
 from thumbwheel.models.types import State
 
 
-class Kept:
-    """An open home that the command may enter and leave without closing it."""
-
-    def __init__(self, ws):
-        self.ws = ws
-
-    def __enter__(self):
-        return self.ws
-
-    def __exit__(self, *_):
-        return None
-
-
 def call(ws, *arguments, raises=None):
     app = typer.Typer()
     app.command()(evaluate)
-    result = CliRunner().invoke(app, list(arguments), obj=lambda: Kept(ws), catch_exceptions=True)
+    result = CliRunner().invoke(
+        app, list(arguments), obj=ServedHome(ws, ws, Asking()), catch_exceptions=True
+    )
     if raises is None:
         assert result.exit_code == 0, (result.output, result.exception)
         return result.stdout

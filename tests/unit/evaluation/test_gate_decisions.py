@@ -25,7 +25,7 @@ from thumbwheel.evaluation.secondary_tests import secondary_tests
 from thumbwheel.evaluation.spending import look_number, row_keys
 from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig, SuiteResult
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, State
+from thumbwheel.models.types import Agent, Basis, State
 from thumbwheel.stats.rates import clopper_pearson
 
 AGENT = "support"
@@ -99,7 +99,7 @@ def judged(before, after, groups=None, reads=1, level=0.95, **changes):
 
 def stored(ws, version, gains=40, n=60, **changes):
     """An evaluation in the home in which `gains` of `n` cases became right."""
-    base = versions.versions(ws, AGENT)[0]
+    base = versions.versions(ws, Agent.named(AGENT))[0]
     evaluation = judged(
         [0] * n,
         [1] * gains + [0] * (n - gains),
@@ -120,7 +120,7 @@ def test_a_decision_waits_for_judgements_that_may_be_made_yet(ws, tmp_path):
     ):
         gate(ws, unfinished)
     assert versions.by_id(ws, version.id).state is State.CANDIDATE
-    declare(ws, AGENT, {"blocked": "allow"})
+    declare(ws, Agent.named(AGENT), {"blocked": "allow"})
     decision = gate(ws, unfinished).decision
     assert (
         decision.verdict is Verdict.CANARY
@@ -195,17 +195,18 @@ def test_the_first_decision_declares_and_later_changes_are_said(ws, tmp_path):
     evaluation = stored(ws, version)
     first = gate(ws, evaluation)
     assert [
-        (declaration.policy, declaration.reason) for declaration in declarations(ws, AGENT)
+        (declaration.policy, declaration.reason)
+        for declaration in declarations(ws, Agent.named(AGENT))
     ] == [(GatePolicy(), "in force at the first decision")]
     assert first.inputs.changes == () and gate(ws, evaluation) == first
     with pytest.raises(InputError, match="min_cases 30 -> 50"):
-        declare(ws, AGENT, {"min_cases": 50})
+        declare(ws, Agent.named(AGENT), {"min_cases": 50})
     assert (
-        declare(ws, AGENT, {"min_cases": 30}).policy == GatePolicy()
+        declare(ws, Agent.named(AGENT), {"min_cases": 30}).policy == GatePolicy()
     )  # what is declared already needs no reason
-    declare(ws, AGENT, {"min_cases": 50}, "too many ties")
+    declare(ws, Agent.named(AGENT), {"min_cases": 50}, "too many ties")
     second = gate(ws, stored(ws, candidate(ws, tmp_path)))
-    assert second.policy == policy_of(ws, AGENT) == GatePolicy(min_cases=50)
+    assert second.policy == policy_of(ws, Agent.named(AGENT)) == GatePolicy(min_cases=50)
     assert any(
         "min_cases 30 -> 50" in reason and "too many ties" in reason
         for reason in second.decision.reasons
@@ -224,8 +225,10 @@ def test_settings_count_until_they_are_declared(tmp_path):
         Home(tmp_path / "home"), Sources({"gate": {"min_cases": 40}}, "", {})
     ) as ws:
         version = candidate(ws, tmp_path)
-        assert policy_of(ws, AGENT).min_cases == 40
-        assert declare(ws, AGENT, {"alpha": 0.01}).policy == GatePolicy(min_cases=40, alpha=0.01)
+        assert policy_of(ws, Agent.named(AGENT)).min_cases == 40
+        assert declare(ws, Agent.named(AGENT), {"alpha": 0.01}).policy == GatePolicy(
+            min_cases=40, alpha=0.01
+        )
         ws.sources = Sources({"gate": {"min_cases": 10}}, "", {})
         decision = gate(ws, stored(ws, version))
         assert decision.policy.min_cases == 40
@@ -263,7 +266,7 @@ def test_the_suite_that_is_declared_decides(ws, tmp_path):
     version = candidate(ws, tmp_path)
     with pytest.raises(InputError, match="goes by success or preference"):
         gate(ws, stored(ws, version, suite="judge"))
-    declare(ws, AGENT, {"primary": "judge"})
+    declare(ws, Agent.named(AGENT), {"primary": "judge"})
     nobody = SuiteResult(
         name="judge",
         measures=(),
@@ -324,7 +327,7 @@ def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):
     )
     stored(ws, candidate(ws, tmp_path), sides=("live", "one"), read=keys[:3])
     with ws.db.read() as connection:
-        looks = store.looks(connection, versions.require_agent(ws, AGENT))
+        looks = store.looks(connection, Agent.named(AGENT).id)
     seen = looks[0]
     assert looks == [Look(("live", "one"), SUCCESS, frozenset(keys[:3]), seen.result)]
     assert look_number(seen, looks) == 1
@@ -346,7 +349,7 @@ def test_another_name_for_the_agent_buys_no_fresh_rows(ws, tmp_path):
     other = versions.ensure_agent(ws, "renamed")
     with ws.db.read() as connection:
         earlier = store.looks(connection, other)
-        looks = store.looks(connection, versions.require_agent(ws, AGENT))
+        looks = store.looks(connection, Agent.named(AGENT).id)
     look = Look(("live", "two"), SUCCESS, frozenset(keys))
     assert (look_number(look, earlier), look_number(look, looks)) == (2, 3)
 

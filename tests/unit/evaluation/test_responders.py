@@ -24,7 +24,7 @@ from thumbwheel.evaluation.served import endpoint
 from thumbwheel.evaluation.types import Answer, Ask, AskLikelihood
 from thumbwheel.llm.fake import FakeServer, Reply
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, State
+from thumbwheel.models.types import Agent, Basis, EndpointAddress, State
 
 ONLY = QUICK.model_copy(update={"suite": ("success",), "few_shot": 0})
 
@@ -151,10 +151,13 @@ def test_an_endpoint_is_compared_by_quality_price_and_time(home):
         ws, add = home(cases=34)
         name = add("good")
         endpoint = versions.add_endpoint(
-            ws, AGENT, server.url, "large", price_in=2.0, price_out=10.0
+            ws, AGENT, EndpointAddress(server.url, "large", price_in=2.0, price_out=10.0)
         )
         assert (
-            versions.add_endpoint(ws, AGENT, server.url, "large", 2.0, 10.0).id == endpoint.id
+            versions.add_endpoint(
+                ws, AGENT, EndpointAddress(server.url, "large", price_in=2.0, price_out=10.0)
+            ).id
+            == endpoint.id
             and endpoint.endpoint["price_out"] == 10.0
         )
         evaluation = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=endpoint)
@@ -200,12 +203,12 @@ def test_a_question_that_a_server_refuses_costs_itself_only(home, capsys):
 
     with FakeServer(refuses) as server:
         ws, add = home(cases=34)
-        endpoint = versions.add_endpoint(ws, AGENT, server.url, "large")
+        endpoint = versions.add_endpoint(ws, AGENT, EndpointAddress(server.url, "large"))
         name = add("good")
         evaluation = evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=endpoint)
         assert evaluation.primary.n == 33 and evaluation.dropped == {"a side has no answer": 1}
     with FakeServer(lambda request: Reply("no such parameter", status=400)) as server:
-        endpoint = versions.add_endpoint(ws, AGENT, server.url, "other")
+        endpoint = versions.add_endpoint(ws, AGENT, EndpointAddress(server.url, "other"))
         with pytest.raises(DataError, match="34 x a side has no answer"):
             evaluate(ws, versions.version(ws, AGENT, name), ONLY, against=endpoint)
     assert "no such parameter" in capsys.readouterr().err
@@ -325,7 +328,7 @@ def test_what_another_model_answered_is_not_this_ones_answer(home):
 
     ws, add = home(cases=0, prompts=8, change=change)
     name = add("good")
-    endpoint = versions.add_endpoint(ws, AGENT, "http://127.0.0.1:9/v1", "large", None, None)
+    endpoint = versions.add_endpoint(ws, AGENT, EndpointAddress("http://127.0.0.1:9/v1", "large"))
     evaluation = evaluate(
         ws, versions.version(ws, AGENT, name), ONLY, against=endpoint, against_form="recorded"
     )
@@ -367,7 +370,7 @@ def test_verdicts_are_kept_and_those_that_were_missing_are_asked_for_again(home)
 def test_a_decision_waits_for_a_judge_that_was_down(home):
     ws, add = home(cases=50)
     version = versions.version(ws, AGENT, add("good"))
-    declare(ws, AGENT, {"primary": "judge", "min_cases": 2})
+    declare(ws, Agent.named(AGENT), {"primary": "judge", "min_cases": 2})
     judge = Flaky(66)
     with FakeServer(judge) as server:
         config = QUICK.model_copy(
@@ -389,11 +392,11 @@ def test_several_samples_are_one_question(home):
     ws, add = home(cases=4)
     _, side = loaded(ws, add("good"))
     asks = [Ask([{"role": "user", "content": f"fox {n}"}], 6, 3, 1.0) for n in range(3)]
-    groups = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks, "programs")
+    groups = asking.ask(ws, Agent.named(AGENT).id, side, asks, "programs")
     assert [len(answer) for answer in groups] == [3, 3, 3] and len(
         {answer.text for group in groups for answer in group}
     ) > 3
-    stored = asking.ask(ws, versions.require_agent(ws, AGENT), side, asks[::-1], "programs")
+    stored = asking.ask(ws, Agent.named(AGENT).id, side, asks[::-1], "programs")
     assert stored == groups[::-1]
     assert (
         json.loads(json.dumps(stored[0][0].ids))

@@ -26,6 +26,7 @@ from thumbwheel.export.package import export, exports, ladder
 from thumbwheel.export.types import Parity, Source
 from thumbwheel.llm import convert, tools
 from thumbwheel.llm.library import describe, quantize
+from thumbwheel.models.versions import version as named
 
 pytestmark = pytest.mark.tools
 
@@ -256,11 +257,11 @@ def test_a_damaged_file_is_an_error_and_not_the_end(tmp_path: Path) -> None:
 def test_precisions_have_names(ws: Workspace, base: Path, adapter: Path, tmp_path: Path) -> None:
     tuned_version(ws, base, adapter)
     with pytest.raises(NotFound, match="Did you mean 'Q4_K_M'"):
-        export(ws, "support", "v1", "gguf", tmp_path / "out", "q4_km")
+        export(ws, named(ws, "support", "v1"), "gguf", tmp_path / "out", "q4_km")
     with pytest.raises(NotFound, match="keeps the precision of the base"):
-        export(ws, "support", "v1", "merged", tmp_path / "out", "q4_k_m")
+        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out", "q4_k_m")
     with pytest.raises(InputError, match="a name and a reason"):
-        export(ws, "support", "v1", "gguf", tmp_path / "out", "f16", accept="me")
+        export(ws, named(ws, "support", "v1"), "gguf", tmp_path / "out", "f16", accept="me")
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="less than nothing"):
         gguf_file.recommend(-1)
@@ -281,10 +282,15 @@ def test_an_export_that_is_not_the_model_is_taken_by_name_only(
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)
     with pytest.raises(ModelError, match=r"top-1.*Nothing was kept.*--accept"):
-        export(ws, "support", "v1", "gguf", tmp_path / "out", "q2_k")
+        export(ws, named(ws, "support", "v1"), "gguf", tmp_path / "out", "q2_k")
     assert not (tmp_path / "out").exists()
     done = export(
-        ws, "support", "v1", "gguf", tmp_path / "out", "q2_k", accept="Ada: only to try the road"
+        ws,
+        named(ws, "support", "v1"),
+        "gguf",
+        tmp_path / "out",
+        "q2_k",
+        accept="Ada: only to try the road",
     )
     assert (done.accepted, done.deployable, done.quant) == (
         "Ada: only to try the road",
@@ -296,7 +302,7 @@ def test_an_export_that_is_not_the_model_is_taken_by_name_only(
         json.loads((done.path / "thumbwheel.json").read_text())["accepted"]
         == "Ada: only to try the road"
     )
-    assert exports(ws, version.id) == [done]
+    assert exports(ws, version) == [done]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["out"]
 
 
@@ -307,18 +313,34 @@ def test_a_ladder_shows_what_it_does_not_keep(
     assert trained.adapter
     version = tuned_version(ws, Path(trained.base), trained.adapter)
     with pytest.raises(InputError, match="Leave --ladder out"):
-        list(ladder(ws, "support", "v1", "merged", FORMATS.get("merged").quants))
+        list(ladder(ws, named(ws, "support", "v1"), "merged", FORMATS.get("merged").quants))
     (tmp_path / "taken" / "support-v1-gguf-Q2_K" / "mine").mkdir(parents=True)
     with pytest.raises(Conflict, match="something is there already"):
-        list(ladder(ws, "support", "v1", "gguf", ["q8_0", "q2_k"], tmp_path / "taken"))
+        list(
+            ladder(
+                ws,
+                named(ws, "support", "v1"),
+                "gguf",
+                ["q8_0", "q2_k"],
+                tmp_path / "taken",
+            )
+        )
     assert len(list((tmp_path / "taken").iterdir())) == 1, "seen before the first is made"
-    done = list(ladder(ws, "support", "v1", "gguf", ["q8_0", "Q2_K", "Q8_0"], tmp_path / "rungs"))
+    done = list(
+        ladder(
+            ws,
+            named(ws, "support", "v1"),
+            "gguf",
+            ["q8_0", "Q2_K", "Q8_0"],
+            tmp_path / "rungs",
+        )
+    )
     assert [(result.quant, result.deployable, bool(result.files)) for result in done] == [
         ("Q8_0", True, True),
         ("Q2_K", False, False),
     ]
     assert [path.name for path in (tmp_path / "rungs").iterdir()] == ["support-v1-gguf-Q8_0"]
-    assert exports(ws, version.id) == done
+    assert exports(ws, version) == done
 
 
 CHILD = """
@@ -327,6 +349,7 @@ from pathlib import Path
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import package
+from thumbwheel.models.versions import version as named
 home, out, quant = sys.argv[1:]
 with Workspace.open(Home(Path(home)), Sources({}, "", {})) as ws:
     package.parity.compare_folder  # loaded before the disk is full
@@ -334,7 +357,7 @@ with Workspace.open(Home(Path(home)), Sources({}, "", {})) as ws:
     # holds the merged model, and not the file that is made of it
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_300_000, 5_300_000))
     try:
-        package.export(ws, "support", "v1", "gguf", Path(out), quant)
+        package.export(ws, named(ws, "support", "v1"), "gguf", Path(out), quant)
     except Exception as error:
         print(type(error).__name__, getattr(error, "exit_code", None), error)
 """

@@ -16,6 +16,7 @@ from tests.models.tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tu
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import hf_compat, parity
 from thumbwheel.export.package import export
+from thumbwheel.models.versions import version as named
 
 
 def test_both_spellings_of_the_rope() -> None:
@@ -206,7 +207,7 @@ def test_transformers_4_computes_the_same(
             base
         )  # the base itself is the user's; only what we write is ours to make readable
     tuned_version(ws, base, tiny_adapter(base, tmp_path / "adapter"))
-    done = export(ws, "support", "v1", format, tmp_path / "out")
+    done = export(ws, named(ws, "support", "v1"), format, tmp_path / "out")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {
         "OMP_NUM_THREADS": "1"
     }

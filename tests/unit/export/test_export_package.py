@@ -27,7 +27,8 @@ from thumbwheel.export.formats.merged import MergedFormat
 from thumbwheel.export.merge import whole
 from thumbwheel.export.package import export, exports
 from thumbwheel.models import versions
-from thumbwheel.models.types import Basis, ModelVersion, State
+from thumbwheel.models.types import Basis, EndpointAddress, ModelVersion, State
+from thumbwheel.models.versions import version as named
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_an_export_is_recorded_with_every_hash(
     ws: Workspace, version: ModelVersion, base: Path, format: str, tmp_path: Path
 ) -> None:
     versions.move(ws, version, State.APPROVED, Basis.GOLD)
-    done = export(ws, "support", "v1", format, tmp_path / "deep" / "out")
+    done = export(ws, named(ws, "support", "v1"), format, tmp_path / "deep" / "out")
     manifest = json.loads((done.path / "thumbwheel.json").read_text())
     hashes = {
         path.relative_to(done.path).as_posix() for path in done.path.rglob("*") if path.is_file()
@@ -61,7 +62,7 @@ def test_an_export_is_recorded_with_every_hash(
     )
     assert manifest["run_id"] == version.run_id
     assert manifest["parity"]["mean_kl"] < 1e-5 < manifest["parity"]["effect_kl"]
-    assert exports(ws, version.id) == [done]
+    assert exports(ws, version) == [done]
     assert left_over(tmp_path / "deep") == ["out"]
     assert oct(done.path.stat().st_mode & 0o777) == "0o700"
 
@@ -69,7 +70,7 @@ def test_an_export_is_recorded_with_every_hash(
 def test_the_adapter_export_names_its_base_for_good(
     ws: Workspace, version: ModelVersion, base: Path, tmp_path: Path
 ) -> None:
-    done = export(ws, "support", "v1", "adapter", tmp_path / "out")
+    done = export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "out")
     assert json.loads((done.path / "adapter_config.json").read_text())[
         "base_model_name_or_path"
     ] == str(base.resolve())
@@ -84,34 +85,34 @@ def test_the_adapter_export_names_its_base_for_good(
 def test_a_base_is_exported_merged_only(
     ws: Workspace, version: ModelVersion, tmp_path: Path
 ) -> None:
-    done = export(ws, "support", "v0", "merged", tmp_path / "base")
+    done = export(ws, named(ws, "support", "v0"), "merged", tmp_path / "base")
     assert done.parity.effect_kl is None
     assert done.parity.max_abs_diff == 0
     with pytest.raises(ModelError, match="no adapter"):
-        export(ws, "support", "v0", "adapter", tmp_path / "out")
+        export(ws, named(ws, "support", "v0"), "adapter", tmp_path / "out")
     assert left_over(tmp_path) == ["base"]
 
 
 def test_unknown_names(ws: Workspace, version: ModelVersion) -> None:
     with pytest.raises(NotFound, match="Did you mean 'merged'"):
-        export(ws, "support", "v1", "mergd")
+        export(ws, named(ws, "support", "v1"), "mergd")
     with pytest.raises(NotFound, match="no such version"):
-        export(ws, "support", "v9")
+        export(ws, named(ws, "support", "v9"))
 
 
 def test_nothing_is_overwritten(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     with pytest.raises(Conflict, match="something is there"):
-        export(ws, "support", "v1", "merged", tmp_path / "out")
+        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path / "out") == ["thesis.txt"]
     (tmp_path / "file").write_text("mine")
     with pytest.raises(Conflict, match="something is there"):
-        export(ws, "support", "v1", "merged", tmp_path / "file")
+        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "file")
     with pytest.raises(InputError, match="folder"):
-        export(ws, "support", "v1", "merged", tmp_path / "file" / "out")
+        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "file" / "out")
     (tmp_path / "empty").mkdir()
-    assert export(ws, "support", "v1", "adapter", tmp_path / "empty").files
+    assert export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "empty").files
 
 
 def test_a_tainted_version_stays_here(ws: Workspace, version: ModelVersion, tmp_path: Path) -> None:
@@ -120,8 +121,9 @@ def test_a_tainted_version_stays_here(ws: Workspace, version: ModelVersion, tmp_
             model_versions.update().where(model_versions.c.id == version.id).values(tainted=True)
         )
     )
+    assert not version.tainted  # the value is older than the erasure
     with pytest.raises(Conflict, match="tainted"):
-        export(ws, "support", "v1", "merged", tmp_path / "out")
+        export(ws, version, "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
@@ -130,7 +132,7 @@ def test_a_changed_base_is_noticed(ws: Workspace, adapter: Path, tmp_path: Path)
     version = tuned_version(ws, base, adapter, fingerprint=base_fingerprint(base))
     tiny_base(base, seed=5)
     with pytest.raises(ModelError, match="not those that the version was made with"):
-        export(ws, "support", version.name, "merged", tmp_path / "out")
+        export(ws, version, "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
@@ -144,18 +146,18 @@ def test_an_adapter_of_another_base_is_refused(
     (foreign / "adapter_config.json").write_text(
         json.dumps(config | {"base_model_name_or_path": str(other)})
     )
-    tuned_version(ws, base, foreign)
+    version = tuned_version(ws, base, foreign)
     with pytest.raises(ModelError, match="its own metadata names the base"):
-        export(ws, "support", "v1", "merged", tmp_path / "out")
+        export(ws, version, "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
 def test_an_endpoint_has_no_weights_to_export(
     ws: Workspace, version: ModelVersion, tmp_path: Path
 ) -> None:
-    versions.add_endpoint(ws, "support", "http://127.0.0.1:9/v1", "gpt")
+    versions.add_endpoint(ws, "support", EndpointAddress("http://127.0.0.1:9/v1", "gpt"))
     with pytest.raises(ModelError, match="its weights are not here"):
-        export(ws, "support", "latest", "merged", tmp_path / "out")
+        export(ws, named(ws, "support", "latest"), "merged", tmp_path / "out")
 
 
 def test_a_base_that_has_moved_is_told_by_its_weights(
@@ -163,7 +165,7 @@ def test_a_base_that_has_moved_is_told_by_its_weights(
 ) -> None:
     moved = shutil.copytree(base, tmp_path / "home" / "moved")
     tuned_version(ws, moved, adapter)
-    assert export(ws, "support", "v1", "adapter", tmp_path / "out").files
+    assert export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "out").files
 
 
 def broken_merge(change: Any) -> Any:
@@ -190,9 +192,9 @@ def test_a_wrong_merge_is_an_error_that_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(merged, "merge", broken_merge(BROKEN[what]))
     with pytest.raises(ModelError, match="not the model that was trained"):
-        export(ws, "support", "v1", "merged", tmp_path / "out")
+        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
-    assert exports(ws, version.id) == []
+    assert exports(ws, version) == []
 
 
 def test_a_wrong_template_is_an_error(
@@ -208,7 +210,7 @@ def test_a_wrong_template_is_an_error(
 
     monkeypatch.setattr(MergedFormat, "write", write)
     with pytest.raises(ModelError, match="chat template gives other prompt tokens"):
-        export(ws, "support", "v1", "merged", tmp_path / "out")
+        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
@@ -226,9 +228,11 @@ def test_a_change_that_rounding_would_lose_is_not_merged(ws: Workspace, tmp_path
     )
     tuned_version(ws, base, weak)
     with pytest.raises(ModelError, match="rounding loses it"):
-        export(ws, "support", "v1", "merged", tmp_path / "out")
+        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
-    assert export(ws, "support", "v1", "adapter", tmp_path / "out").parity.mean_kl < 1e-10
+    assert (
+        export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "out").parity.mean_kl < 1e-10
+    )
 
 
 CHILD = """
@@ -237,6 +241,7 @@ from pathlib import Path
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import package, parity
+from thumbwheel.models.versions import version as named
 home, out, how = sys.argv[1:]
 if how == "kill":
     package.parity.compare_folder = lambda *_: os.kill(os.getpid(), 9)
@@ -245,7 +250,7 @@ with Workspace.open(Home(Path(home)), Sources({}, "", {})) as ws:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
     try:
-        package.export(ws, "support", "v1", "merged", Path(out))
+        package.export(ws, named(ws, "support", "v1"), "merged", Path(out))
     except Exception as error:
         print(type(error).__name__, getattr(error, "exit_code", None), error)
 """
@@ -278,8 +283,8 @@ def test_a_full_disk_and_a_kill_leave_nothing_finished(
         for name in left_over(tmp_path)
     )
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
-        assert exports(ws, version.id) == []
-        assert export(ws, "support", "v1", "merged", tmp_path / "out").files
+        assert exports(ws, version) == []
+        assert export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out").files
     assert left_over(tmp_path) == ["out"]
 
 
@@ -291,7 +296,7 @@ def test_what_cannot_be_recorded_is_not_left(
 
     monkeypatch.setattr("thumbwheel.export.store.add", locked)
     with pytest.raises(StorageError, match="locked"):
-        export(ws, "support", version.name, "adapter", tmp_path / "out")
+        export(ws, version, "adapter", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 
@@ -301,7 +306,7 @@ def test_a_damaged_adapter_is_not_exported(
     assert version.adapter
     next(ws.home.blobs.rglob(version.adapter["adapter_model.safetensors"])).write_bytes(b"damaged")
     with pytest.raises(StorageError, match="damaged or changed"):
-        export(ws, "support", "v1", "merged", tmp_path / "out")
+        export(ws, named(ws, "support", "v1"), "merged", tmp_path / "out")
     assert left_over(tmp_path) == []
 
 

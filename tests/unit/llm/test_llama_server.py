@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.models.tiny_models import tiny_adapter
@@ -44,7 +44,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 
 
 def answer(server: LlamaServer, **more: object) -> str:
-    reply = httpx.post(
+    reply = httpx2.post(
         f"{server.url}/chat/completions",
         json=CHAT | with_adapters([1.0] * len(server.adapters)) | more,
         timeout=60,
@@ -94,7 +94,7 @@ def test_a_killed_server_is_not_healthy(files: tuple[Path, Path, Path]) -> None:
 
 def test_a_key_is_asked_for_and_not_shown(files: tuple[Path, Path, Path]) -> None:
     with LlamaServer(files[0], context=256, api_key="secret-key") as server:
-        assert httpx.post(f"{server.url}/chat/completions", json=CHAT).status_code == 401
+        assert httpx2.post(f"{server.url}/chat/completions", json=CHAT).status_code == 401
         assert server.post("/tokenize", {"content": "a"})["tokens"]
         assert b"secret-key" not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
 

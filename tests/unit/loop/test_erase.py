@@ -19,12 +19,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.models.tiny_models import record
+from tests.training_rows import frozen
 from tests.worlds import label_world
 from tests.worlds.erasure_world import AGENT, dump, find, lines_of, name, personal, word, write
 from thumbwheel import sdk
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.ingest import ingest
+from thumbwheel.capture.redact import RedactedSegment, Redactor
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, NotFound, StorageError
@@ -36,6 +38,7 @@ from thumbwheel.evaluation.evaluate import evaluations
 from thumbwheel.evaluation.signing import genuine, signed_evaluation
 from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.export.types import Limits, Parity
+from thumbwheel.jobs import queue
 from thumbwheel.loop import taint
 from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
@@ -45,12 +48,14 @@ from thumbwheel.loop.store import subject_rows
 from thumbwheel.loop.taint import descendants
 from thumbwheel.models import documents, reward_models, versions
 from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger, unlearn
 from thumbwheel.rewards.combine import RewardConfig
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.label_config import LearnConfig
 from thumbwheel.rewards.presets import ComponentConfig
 from thumbwheel.rewards.suggest import decide, questions, suggest
+from thumbwheel.sdk.segment import Segment
 from thumbwheel.training.algorithms.dpo import DpoConfig
 from thumbwheel.training.rundir import RunDir
 
@@ -204,7 +209,6 @@ class Turned:
         )
         folder = RunDir(self.ws.home.runs / run)
         folder.checkpoints.mkdir(parents=True)
-        folder.rows.write_text(personal(GONE, "rows of the run"))
         folder.log.write_text(personal(GONE, "log of the run"))
         (folder.checkpoints / "samples.jsonl").write_text(personal(GONE, "an answer"))
         folder.metrics.write_text('{"step": 1, "loss": 0.5}\n')
@@ -232,6 +236,8 @@ class Turned:
             for n in (GONE, 5)
         ]
         write(home.inbox / "rejected.jsonl", refused)
+        for n in (GONE, 5):
+            queue.enqueue(self.ws, "import", {"path": f"/exports/{name(n)}.jsonl"}, agent=AGENT)
         report(
             self.ws, versions.version(self.ws, AGENT, "v1"), None, self.ws.home.path / "report.json"
         )
@@ -252,7 +258,7 @@ def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
     ws, home = turned.ws, turned.ws.home.path
     assert len(find(home, word(GONE))) > 8
     others = {shape: rows_of(ws, dataset) for shape, dataset in turned.sets.items()}
-    done = erase(ws, AGENT, name(GONE))
+    done = erase(ws, Agent.named(AGENT), name(GONE))
     assert find(home, word(GONE)) == []
     assert word(GONE) not in (turned.folder / "exported" / "TAINTED.txt").read_text()
     assert done.rows | {"messages": 0} == {
@@ -265,6 +271,11 @@ def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
         "messages": 0,
     }
     assert word(5) in (home / "inbox" / "rejected.jsonl").read_text()
+    assert sorted(job.spec["path"] for job in queue.jobs(ws)[0]) == [
+        queue.ERASED,
+        f"/exports/{name(5)}.jsonl",
+    ]
+    assert done.files["texts of jobs"] == 1
     for shape, dataset in turned.sets.items():
         version = by_id(ws, dataset.id)
         left = rows_of(ws, dataset)
@@ -290,7 +301,6 @@ def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
 def _merged(row: Any, rows: list[Any]) -> bool:
     """Whether the row stands on a trace of the erased person: one answer that several people got is
     one row."""
-    from thumbwheel.core import ids
 
     gone = {
         ids.derived("trc", AGENT, "jsonl", f"{trace}-{word(GONE)}") for trace in ("t0", "t1", "h")
@@ -301,7 +311,7 @@ def _merged(row: Any, rows: list[Any]) -> bool:
 def test_the_sdk_cannot_bring_it_back_and_a_later_visit_is_welcome(
     turned: Turned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    erase(turned.ws, AGENT, name(GONE))
+    erase(turned.ws, Agent.named(AGENT), name(GONE))
     monkeypatch.setenv("THUMBWHEEL_HOME", str(turned.ws.home.path))
     sdk.trace(
         AGENT,
@@ -317,12 +327,37 @@ def test_the_sdk_cannot_bring_it_back_and_a_later_visit_is_welcome(
     assert find(turned.ws.home.path, word(GONE)) == []
     sdk.trace(AGENT, input="a new question", output="x", id="new", subject=name(GONE))
     assert drain_inbox(turned.ws) == ["inbox: 1 lines stored"]
-    assert erase(turned.ws, AGENT, name(GONE)).rows["traces"] == 1
+    assert erase(turned.ws, Agent.named(AGENT), name(GONE)).rows["traces"] == 1
     assert find(turned.ws.home.path, word(GONE)) == []
 
 
+def test_who_is_stored_under_the_hash_of_strict_redaction_is_erased_by_the_name(
+    tmp_path: Path,
+) -> None:
+    mail = f"{word(GONE)}@example.org"
+    sources = Sources({"capture": {"redaction": "strict"}}, "thumbwheel.yaml", {})
+    with Workspace.open(Home(tmp_path / "home"), sources) as ws:
+
+        def record(segment: Segment, trace: str) -> list[str]:
+            line = {"type": "trace", "agent": AGENT, "id": trace, "subject": mail}
+            line |= {"input": "Hi", "output": "Ho", "occurred_at": "2026-01-05T10:00:00Z"}
+            segment.append(json.dumps(line).encode()).result()
+            return drain_inbox(ws)
+
+        segments = [RedactedSegment(ws.home.inbox, Redactor.of_home(ws)), Segment(ws.home.inbox)]
+        for number, segment in enumerate(segments):  # a home that was stricter once
+            record(segment, f"t{number}")
+        erasure = erase(ws, Agent.named(AGENT), mail)
+        assert erasure.rows["traces"] == 2 and erasure.rows["subjects"] == 2
+        for number, segment in enumerate(segments):
+            assert "1 belong to what was erased" in record(segment, f"u{number}")[0]
+            segment.close()
+        assert find(ws.home.path, word(GONE)) == []
+        assert erase(ws, Agent.named(AGENT), mail).state == "already"
+
+
 def test_without_its_secret_a_home_takes_nothing(turned: Turned) -> None:
-    erase(turned.ws, AGENT, name(GONE))
+    erase(turned.ws, Agent.named(AGENT), name(GONE))
     turned.ws.home.secret.unlink()
     with pytest.raises(StorageError, match="missing"):
         ingest(turned.ws, AGENT, "jsonl", turned.file)
@@ -330,9 +365,9 @@ def test_without_its_secret_a_home_takes_nothing(turned: Turned) -> None:
 
 def test_what_descends_is_tainted_and_passes_no_gate(turned: Turned) -> None:
     ws = turned.ws
-    planned = erase(ws, AGENT, name(GONE), dry_run=True)
+    planned = erase(ws, Agent.named(AGENT), name(GONE), dry_run=True)
     assert not versions.version(ws, AGENT, "v1").tainted
-    done = erase(ws, AGENT, name(GONE))
+    done = erase(ws, Agent.named(AGENT), name(GONE))
     assert planned.tainted == done.tainted
     assert (done.tainted["versions"], done.tainted["reward_models"]) == (["v1"], ["rm1"])
     assert versions.version(ws, AGENT, "v1").tainted
@@ -377,7 +412,7 @@ def test_an_erasure_signs_what_it_shortened_and_nothing_that_was_edited_before(
             evaluation.update().where(evaluation.c.id == before.id).values(results=stored)
         )
     )
-    erase(ws, AGENT, name(GONE))
+    erase(ws, Agent.named(AGENT), name(GONE))
     (after,) = (
         stored_evaluation
         for stored_evaluation in evaluations(ws, versions.version(ws, AGENT, "v1"))
@@ -402,7 +437,7 @@ def test_what_was_trained_over_an_export_is_tainted_whoever_trained_it_and_howev
     run = record(ws, schema.runs, "other", dataset_id=dataset, **values)
     version = versions.add_candidate(ws, parent, run, turned._weights("over"))
     versions.check_base(ws, turned.exported)
-    done = erase(ws, AGENT, name(GONE))
+    done = erase(ws, Agent.named(AGENT), name(GONE))
     assert versions.version(ws, "other", version.name).tainted and run in done.tainted["runs"]
     assert done.tainted["versions"] == ["v1", "other/v0", "other/v1"]
     for base in (turned.exported, named):
@@ -418,13 +453,13 @@ def test_a_file_that_cannot_be_read_may_hold_the_subject_and_goes_whole(
     file = Artifacts(ws.home.blobs).path(dataset.manifest["files"]["train"])
     file.chmod(0o600)
     file.write_bytes(file.read_bytes()[:-9]) if state == "damaged" else file.unlink()
-    planned = erase(ws, AGENT, name(GONE), dry_run=True)
+    planned = erase(ws, Agent.named(AGENT), name(GONE), dry_run=True)
     assert planned.datasets[dataset.id]["train"] == dataset.counts["train"]
     assert (
         f"dataset {dataset.id}: its file of train is missing or damaged, and goes whole"
         in planned.notes
     )
-    done = erase(ws, AGENT, name(GONE))
+    done = erase(ws, Agent.named(AGENT), name(GONE))
     assert (done.state, done.datasets) == ("done", planned.datasets)
     assert list(load_rows(ws, dataset.id, "train")) == [] and list(
         load_rows(ws, dataset.id, "gate")
@@ -435,16 +470,16 @@ def test_a_file_that_cannot_be_read_may_hold_the_subject_and_goes_whole(
 def test_rewards_that_rest_on_what_the_subject_said_about_others_go(turned: Turned) -> None:
     ws = turned.ws
     add_feedback(ws, AGENT, f"t1-{word(5)}", "thumb", False, rater=name(GONE))
-    ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
+    ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, RewardConfig()))
     with ws.db.read() as connection:
-        doomed = subject_rows(connection, ids.derived("agt", AGENT), name(GONE))
+        doomed = subject_rows(connection, Agent.named(AGENT).id, {name(GONE)})
     before = [
         row
         for row in rewarded(ws)
         if not doomed.feedback.isdisjoint((row["evidence"] or {}).get("feedback_ids", ()))
     ]
     assert {row["target_id"] for row in before} - doomed.traces, "the subject judged others"
-    erase(ws, AGENT, name(GONE))
+    erase(ws, Agent.named(AGENT), name(GONE))
     assert not [
         row
         for row in rewarded(ws)
@@ -454,12 +489,12 @@ def test_rewards_that_rest_on_what_the_subject_said_about_others_go(turned: Turn
 
 def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned: Turned) -> None:
     ws = turned.ws
-    ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
+    ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, RewardConfig()))
     allow = DatasetConfig(
         reward="ledger", allow=("balance", "length", "leakage"), dev=0.2, gate=0.2
     )
     dataset = build(ws, AGENT, "labels", allow)
-    agent_id = ids.derived("agt", AGENT)
+    agent_id = Agent.named(AGENT).id
     with ws.db.read() as connection:
         assert not unlearn.reward_model_has_part(connection, agent_id)
     ws.db.write(
@@ -477,7 +512,7 @@ def test_a_dataset_of_rewards_descends_from_the_reward_model_that_judged(turned:
             dataset.id in tainted.datasets
             and dataset.id not in descendants(ws, connection, agent_id, pairs).datasets
         )
-    erase(ws, AGENT, name(GONE))
+    erase(ws, Agent.named(AGENT), name(GONE))
     assert rewarded(ws) == []
 
 
@@ -488,7 +523,7 @@ def test_a_refused_line_goes_whole_whatever_ends_a_line_in_it(turned: Turned) ->
     path = turned.ws.home.inbox / "rejected.jsonl"
     with path.open("a", encoding="utf-8") as out:
         out.write(json.dumps({"number": 9, "reason": "r", "text": text}, ensure_ascii=False) + "\n")
-    erase(turned.ws, AGENT, name(GONE))
+    erase(turned.ws, Agent.named(AGENT), name(GONE))
     left = path.read_text(encoding="utf-8")
     assert "secret" not in left and left.count("\n") == 1
 
@@ -496,33 +531,65 @@ def test_a_refused_line_goes_whole_whatever_ends_a_line_in_it(turned: Turned) ->
 def test_a_report_that_was_changed_is_left_to_its_owner(turned: Turned, tmp_path: Path) -> None:
     report(turned.ws, versions.version(turned.ws, AGENT, "v1"), None, tmp_path / "mine.json")
     (tmp_path / "mine.json").write_text("my own notes")
-    done = erase(turned.ws, AGENT, name(GONE))
+    done = erase(turned.ws, Agent.named(AGENT), name(GONE))
     assert (tmp_path / "mine.json").read_text() == "my own notes"
     assert any("mine.json" in note for note in done.notes)
 
 
 def test_a_training_run_is_waited_for(turned: Turned) -> None:
-    before = dump(turned.ws.home.path)
+    before = dump(turned.ws)
     held = RunDir(turned.ws.home.runs / turned.run).lock()
     try:
         with pytest.raises(Conflict, match="training"):
-            erase(turned.ws, AGENT, name(GONE))
+            erase(turned.ws, Agent.named(AGENT), name(GONE))
     finally:
         os.close(held)
-    assert dump(turned.ws.home.path) == before
+    assert dump(turned.ws) == before
+
+
+def test_a_run_forgets_what_an_erased_rater_judged(turned: Turned) -> None:
+    ws = turned.ws
+    agent_id = ids.derived("agt", AGENT)
+    with ws.db.read() as connection:
+        raters = subject_rows(connection, agent_id, {name(GONE)}).raters
+    other = {"row_2": ["rtr_somebody_else"]}
+    folder = ws.home.runs / "run_of_judgements"
+    folder.mkdir()
+    spec = {"seed": 3, "raters": {"row_1": ["rtr_somebody_else", min(raters)]} | other}
+    (folder / "spec.json").write_text(json.dumps(spec))
+    erase(ws, Agent.named(AGENT), name(GONE))
+    assert json.loads((folder / "spec.json").read_text()) == {"seed": 3, "raters": other}
+
+
+def test_a_run_descends_from_the_answers_by_which_it_weighed_raters(turned: Turned) -> None:
+    ws = turned.ws
+    turned.sets["of others"] = frozen(ws, AGENT, "chats", 4, 2)
+    weighed, plain = (turned._run("sft", "of others", {}) for _ in range(2))
+    spec = {"judged_dataset": turned.sets["labels"].id}
+    (ws.home.runs / weighed / "spec.json").write_text(json.dumps(spec))
+    base = versions.version(ws, AGENT, "v0")
+    of_weighed, of_plain = (
+        versions.add_candidate(ws, base, run, turned._weights(run)) for run in (weighed, plain)
+    )
+    erase(ws, Agent.named(AGENT), name(GONE))
+    assert versions.by_id(ws, of_weighed.id).tainted
+    assert not versions.by_id(ws, of_plain.id).tainted
 
 
 def test_a_second_time_and_an_unknown_subject(turned: Turned) -> None:
-    done = erase(turned.ws, AGENT, name(GONE))
-    assert (erase(turned.ws, AGENT, name(GONE)).state, erase(turned.ws, AGENT, name(GONE)).id) == (
+    done = erase(turned.ws, Agent.named(AGENT), name(GONE))
+    assert (
+        erase(turned.ws, Agent.named(AGENT), name(GONE)).state,
+        erase(turned.ws, Agent.named(AGENT), name(GONE)).id,
+    ) == (
         "already",
         done.id,
     )
     with pytest.raises(NotFound, match="nothing is stored"):
-        erase(turned.ws, AGENT, "nobody")
+        erase(turned.ws, Agent.named(AGENT), "nobody")
     with pytest.raises(NotFound, match="erased at"):
         used_in(turned.ws, turned.by_hand, AGENT)
-    assert name(GONE) not in str(dump(turned.ws.home.path))
+    assert name(GONE) not in str(dump(turned.ws))
 
 
 KILLED = """
@@ -530,9 +597,10 @@ import os, signal, sys
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.erase import erase
+from thumbwheel.models.types import Agent
 with Workspace.open(Home(__import__("pathlib").Path(sys.argv[1])), Sources({}, "", {})) as ws:
     kill = lambda name: name == sys.argv[4] and os.kill(os.getpid(), signal.SIGKILL)
-    erase(ws, sys.argv[2], sys.argv[3], stage=kill)
+    erase(ws, Agent.named(sys.argv[2]), sys.argv[3], stage=kill)
 """
 
 
@@ -551,7 +619,7 @@ def test_killed_at_a_stage_the_same_command_finishes(turned: Turned, stage: str)
     with Workspace.open(Home(home), Sources({}, "", {})) as ws:
         if stage != "mark":
             assert ingest(ws, AGENT, "jsonl", turned.file).stored == 0
-        again = erase(ws, AGENT, name(GONE))
+        again = erase(ws, Agent.named(AGENT), name(GONE))
         assert again.state == "done"
         assert again.rows["traces"] == 3
         assert set(again.tainted["datasets"]) == {
@@ -583,12 +651,12 @@ def test_the_others_keep_every_byte(
         ingest(ws, AGENT, "jsonl", file)
         dataset = build(ws, AGENT, "prompts", SPLIT)
         rows = rows_of(ws, dataset)
-        before = dump(ws.home.path, "tombstones", "datasets", "artifacts")
+        before = dump(ws, "tombstones", "datasets", "artifacts")
         own_ids = {row[0] for row in before["traces"] if word(gone) in str(row)} | {
             row[0] for row in before["feedback"] if word(gone) in str(row)
         }
-        erase(ws, AGENT, name(gone))
-        after = dump(ws.home.path, "tombstones", "datasets", "artifacts")
+        erase(ws, Agent.named(AGENT), name(gone))
+        after = dump(ws, "tombstones", "datasets", "artifacts")
         owned = {
             row[0]
             for table in ("subjects", "sessions", "raters", "cases")
@@ -612,7 +680,7 @@ def test_the_others_keep_every_byte(
         again = ingest(ws, AGENT, "jsonl", file)
         assert again.stored == 0
         assert again.erased == sum(word(gone) in json.dumps(line) for line in lines)
-        assert dump(ws.home.path, "tombstones", "datasets", "artifacts") == after
+        assert dump(ws, "tombstones", "datasets", "artifacts") == after
 
 
 def test_why_a_row_is_there(turned: Turned) -> None:
@@ -658,7 +726,7 @@ def labelled(tmp_path: Path) -> Any:
         config = RewardConfig(
             preset="none", components=parts | {"plain": ComponentConfig(function="length")}
         )
-        ledger.run(ws, AGENT, components(ws, AGENT, config))
+        ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, config))
         documents.save(ws, "judge_agreement", {"agent": AGENT, "kappa": 0.5})
         documents.save(ws, "judge_agreement", {"agent": "another", "kappa": 0.5})
         yield ws, suggested.classifier
@@ -669,9 +737,9 @@ def test_what_was_fitted_on_erased_labels_goes_with_all_that_it_said(labelled: A
     first = next(iter(questions(ws, AGENT)))
     decide(ws, AGENT, first, True, "carla")
     blobs = set(Artifacts(ws.home.blobs).all())
-    planned = erase(ws, AGENT, "mrs-gone", dry_run=True)
+    planned = erase(ws, Agent.named(AGENT), "mrs-gone", dry_run=True)
     assert set(Artifacts(ws.home.blobs).all()) == blobs
-    done = erase(ws, AGENT, "mrs-gone")
+    done = erase(ws, Agent.named(AGENT), "mrs-gone")
     assert done.tainted == planned.tainted
     assert done.tainted["classifiers"] == [classifier[:12]]
     assert len(done.tainted["judge_agreements"]) == 1
@@ -699,12 +767,12 @@ def test_what_was_fitted_on_erased_labels_goes_with_all_that_it_said(labelled: A
 
 def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any) -> None:
     ws, _ = labelled
-    ledger.run(ws, AGENT, components(ws, AGENT, RewardConfig()))
+    ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, RewardConfig()))
     dataset = build(ws, AGENT, "labels", DatasetConfig(allow=("balance", "length")))
     rewarded = build(
         ws, AGENT, "labels", DatasetConfig(reward="ledger", allow=("balance", "length"))
     )
-    agent_id = ids.derived("agt", AGENT)
+    agent_id = Agent.named(AGENT).id
     with ws.db.read() as connection:
         assert unlearn.classifier_has_part(connection, agent_id) and taint.reward_datasets(
             ws, AGENT
@@ -729,7 +797,9 @@ def test_what_a_classifier_had_a_part_in_descends_from_its_labels(labelled: Any)
     with ws.db.read() as connection:
         assert descendants(ws, connection, agent_id, (), classifier=True).runs == {judged}
         assert descendants(ws, connection, agent_id, ()).runs == set() != {other}
-    assert rewarded.id in erase(ws, AGENT, "mrs-gone", dry_run=True).tainted["datasets"]
+    assert (
+        rewarded.id in erase(ws, Agent.named(AGENT), "mrs-gone", dry_run=True).tainted["datasets"]
+    )
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -741,8 +811,8 @@ def test_stopped_at_a_stage_what_was_fitted_goes_all_the_same(labelled: Any, sta
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        erase(ws, AGENT, "mrs-gone", stage=stop)
-    again = erase(ws, AGENT, "mrs-gone")
+        erase(ws, Agent.named(AGENT), "mrs-gone", stage=stop)
+    again = erase(ws, Agent.named(AGENT), "mrs-gone")
     assert again.tainted["classifiers"] == [classifier[:12]]
     assert documents.documents(ws, "classifier", AGENT) == []
     assert {row["component"] for row in rewarded(ws)} == {"plain"}

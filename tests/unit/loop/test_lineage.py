@@ -15,7 +15,7 @@ from thumbwheel.models.types import ModelVersion
 
 
 def test_a_version_back_to_its_feedback(ws: Workspace, turn: ModelVersion) -> None:
-    versions.point(ws, "support", "live", turn)
+    versions.point(ws, turn, "live")
     version_lineage = lineage(ws, versions.version(ws, "support", "live"))
     assert (
         version_lineage.version["name"],

@@ -59,9 +59,7 @@ def test_exports_are_a_table_and_precisions_of_one_format_a_chart(
             accepted,
             ("<|im_end|>",),
         )
-        ws.db.write(
-            lambda connection: store.add(connection, ids.derived("agt", "support"), turn.id, done)
-        )
+        ws.db.write(lambda connection: store.add(connection, turn, done))
 
     add(FINE)
     add(
@@ -153,8 +151,6 @@ def test_an_export_is_read_as_it_was_written(ws: Workspace, turn: ModelVersion) 
         None,
         ("<|im_end|>", "</s>"),
     )
-    ws.db.write(
-        lambda connection: store.add(connection, ids.derived("agt", "support"), turn.id, done)
-    )
+    ws.db.write(lambda connection: store.add(connection, turn, done))
     with ws.db.read() as connection:
         assert store.of_version(connection, turn.id) == [done]

@@ -15,14 +15,17 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound, StorageError
 from thumbwheel.db.schema import datasets, model_versions, runs
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import versions
-from thumbwheel.models.types import MOVES, Basis, ModelVersion, State
+from thumbwheel.models.types import MOVES, Agent, Basis, ModelVersion, State
 
 LEGAL = {
     ("candidate", "approved"),
     ("candidate", "rejected"),
+    ("candidate", "retired"),
     ("rejected", "retired"),
     ("approved", "retired"),
 }
+
+SUPPORT = Agent.named("support")
 
 
 @pytest.fixture
@@ -88,7 +91,7 @@ def test_bases_registered_at_once_are_one_version(ws: Workspace) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [version.name for version in versions.versions(ws, "support")] == ["v0"]
+    assert [version.name for version in versions.versions(ws, SUPPORT)] == ["v0"]
 
 
 def test_numbers_follow_and_lineage_points_at_the_parent(ws: Workspace, adapter: Path) -> None:
@@ -110,16 +113,23 @@ def test_numbers_follow_and_lineage_points_at_the_parent(ws: Workspace, adapter:
 
 def test_candidates_added_at_once_get_different_numbers(ws: Workspace, adapter: Path) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)
-    run = run_of(ws, base)
+    runs = [run_of(ws, base) for _ in range(8)]
     threads = [
         threading.Thread(target=versions.add_candidate, args=(ws, base, run, adapter))
-        for _ in range(8)
+        for run in runs
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [version.number for version in versions.versions(ws, "support")] == list(range(9))
+    assert [version.number for version in versions.versions(ws, SUPPORT)] == list(range(9))
+
+
+def test_a_run_gives_one_version(ws: Workspace, adapter: Path) -> None:
+    base = versions.ensure_base(ws, "support", "base", "f" * 64)
+    run = run_of(ws, base)
+    first = versions.add_candidate(ws, base, run, adapter)
+    assert versions.add_candidate(ws, base, run, adapter) == first
 
 
 def test_the_adapter_comes_back_verified(ws: Workspace, adapter: Path) -> None:
@@ -174,34 +184,34 @@ def test_a_tainted_version_is_never_approved(ws: Workspace, adapter: Path) -> No
 @pytest.mark.parametrize("state", [state for state in State if state is not State.APPROVED])
 def test_only_an_approved_version_gets_an_alias(ws: Workspace, adapter: Path, state: State) -> None:
     with pytest.raises(Conflict, match=f"it is {state}"):
-        versions.point(ws, "support", "canary", in_state(ws, adapter, state))
-    assert versions.aliases_of(ws, "support") == {}
+        versions.point(ws, in_state(ws, adapter, state), "canary")
+    assert versions.aliases_of(ws, SUPPORT) == {}
 
 
 def test_tainted_and_feedback_only_versions_do_not_go_live(ws: Workspace, adapter: Path) -> None:
     version = versions.move(ws, candidate(ws, adapter), State.APPROVED, Basis.FEEDBACK)
     with pytest.raises(Conflict, match="canary only"):
-        versions.point(ws, "support", "live", version)
-    versions.point(ws, "support", "canary", version)
+        versions.point(ws, version, "live")
+    versions.point(ws, version, "canary")
     taint(ws, version)
     with pytest.raises(Conflict, match="tainted"):
-        versions.point(ws, "support", "canary", version)
+        versions.point(ws, version, "canary")
 
 
 def test_an_alias_switches_in_one_step(ws: Workspace, adapter: Path) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)
     tuned = versions.move(ws, candidate(ws, adapter), State.APPROVED, Basis.GOLD)
-    versions.point(ws, "support", "live", base)
+    versions.point(ws, base, "live")
     stop, seen = threading.Event(), set()
 
     def watch() -> None:
         while not stop.is_set():
-            seen.add(versions.aliases_of(ws, "support").get("live"))
+            seen.add(versions.aliases_of(ws, SUPPORT).get("live"))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     for turn in range(40):
-        versions.point(ws, "support", "live", tuned if turn % 2 else base)
+        versions.point(ws, tuned if turn % 2 else base, "live")
     stop.set()
     watcher.join()
     assert seen <= {base.id, tuned.id}
@@ -212,19 +222,20 @@ def test_an_alias_switches_in_one_step(ws: Workspace, adapter: Path) -> None:
 def test_an_alias_cannot_mean_a_version_or_a_path(ws: Workspace, alias: str) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)
     with pytest.raises(InputError):
-        versions.point(ws, "support", alias, base)
+        versions.point(ws, base, alias)
 
 
 def test_an_alias_stays_within_its_agent(ws: Workspace) -> None:
     versions.ensure_base(ws, "support", "base", "f" * 64)
-    foreign = versions.ensure_base(ws, "other", "base", "f" * 64)
-    with pytest.raises(Conflict, match="belongs to agent 'other'"):
-        versions.point(ws, "support", "live", foreign)
+    other = versions.ensure_base(ws, "other", "base", "f" * 64)
+    switch = versions.point(ws, other, "live")
+    assert versions.aliases_of(ws, SUPPORT) == {}
+    assert versions.aliases_of(ws, Agent.named("other")) == {"live": switch.to_id}
 
 
 def test_names_of_a_version(ws: Workspace, adapter: Path) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)
-    versions.point(ws, "support", "live", base)
+    versions.point(ws, base, "live")
     tuned = candidate(ws, adapter)
     for name, expected in {
         "v0": base,
@@ -238,7 +249,7 @@ def test_names_of_a_version(ws: Workspace, adapter: Path) -> None:
 
 
 def test_a_near_name_is_offered(ws: Workspace) -> None:
-    versions.point(ws, "support", "canary", versions.ensure_base(ws, "support", "base", "f" * 64))
+    versions.point(ws, versions.ensure_base(ws, "support", "base", "f" * 64), "canary")
     with pytest.raises(NotFound, match="Did you mean 'canary'"):
         versions.version(ws, "support", "cannary")
     with pytest.raises(NotFound, match="Did you mean 'support'"):

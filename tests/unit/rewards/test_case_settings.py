@@ -16,6 +16,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import measure
 from thumbwheel.evaluation.types import Case as HeldOut
 from thumbwheel.llm.fake import FakeServer
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.checker import checker, refusal
 from thumbwheel.rewards.component import components, resolve_paths
@@ -55,9 +56,9 @@ def scores(ws):
     """Score of the only trace by the component `checker`, and why it has no value."""
     config = ledger.settings(ws, AGENT)
     parts = components(ws, AGENT, config, ["checker"])
-    report = ledger.run(ws, AGENT, parts)
+    report = ledger.run(ws, Agent.named(AGENT), parts)
     with ws.db.read() as connection:
-        (combined,) = ledger.rewards(connection, AGENT, config, parts)
+        (combined,) = ledger.rewards(connection, Agent.named(AGENT), config, parts)
     return combined.scores["checker"], " ".join(reason for _, _, reason in report.reasons)
 
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worlds.feedback_world import AGENT, START, World
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import (
     comparisons,
     judge,
@@ -323,7 +324,8 @@ def resolved(tmp_path: Path, fill: Callable[[World], object], **more: Any) -> di
     fill(world)
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         return {
-            judgement.trace_id: judgement for judgement in judgements(connection, AGENT, **more)
+            judgement.trace_id: judgement
+            for judgement in judgements(connection, Agent.named(AGENT), **more)
         }
 
 
@@ -336,10 +338,13 @@ def test_superseded_and_retracted_feedback_is_out(tmp_path: Path) -> None:
     wrong = world.say("thumb", True, withdrawn)
     world.say("thumb", True, withdrawn, retracts=wrong)
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        judged = {judgement.trace_id: judgement for judgement in judgements(connection, AGENT)}
+        judged = {
+            judgement.trace_id: judgement
+            for judgement in judgements(connection, Agent.named(AGENT))
+        }
         counts = {
             signal.kind: (signal.count, signal.good, signal.bad, signal.raters)
-            for signal in signals(connection, AGENT)
+            for signal in signals(connection, Agent.named(AGENT))
         }
     assert {trace: judgement.good for trace, judgement in judged.items()} == {
         plain: True,
@@ -354,11 +359,14 @@ def test_as_of_sees_what_was_recorded_by_then(tmp_path: Path) -> None:
     first = world.say("thumb", True, trace, recorded=START)
     world.say("thumb", False, trace, recorded=START + timedelta(days=2), supersedes=first)
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        assert [judgement.good for judgement in judgements(connection, AGENT)] == [False]
+        assert [judgement.good for judgement in judgements(connection, Agent.named(AGENT))] == [
+            False
+        ]
         assert [
-            judgement.good for judgement in judgements(connection, AGENT, START + timedelta(days=1))
+            judgement.good
+            for judgement in judgements(connection, Agent.named(AGENT), START + timedelta(days=1))
         ] == [True]
-        assert list(judgements(connection, AGENT, START - timedelta(days=1))) == []
+        assert list(judgements(connection, Agent.named(AGENT), START - timedelta(days=1))) == []
 
 
 def test_unnamed_feedback_of_a_source_is_one_rater(tmp_path: Path) -> None:
@@ -378,8 +386,8 @@ def test_awaited_targets_judge_nothing_and_are_counted(tmp_path: Path) -> None:
     world.say("thumb", True, "missing-1")
     world.say("thumb", True, targets=[("session", trace)])
     with world.into(tmp_path) as ws, ws.db.read() as connection:
-        assert list(judgements(connection, AGENT)) == []
-        about = target_counts(connection, AGENT)
+        assert list(judgements(connection, Agent.named(AGENT))) == []
+        about = target_counts(connection, Agent.named(AGENT))
     assert (about.arrived, about.awaited) == ({"session": 1}, {"trace": 1})
 
 
@@ -393,7 +401,7 @@ def test_rankings_become_pairs_by_plurality(tmp_path: Path) -> None:
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         by_pair = {
             frozenset((comparison.better, comparison.worse)): comparison
-            for comparison in comparisons(connection, AGENT)
+            for comparison in comparisons(connection, Agent.named(AGENT))
         }
     comparison = by_pair[frozenset((a, b))]
     assert (
@@ -424,5 +432,5 @@ def test_disagreement_without_plurality_gives_no_pair(tmp_path: Path) -> None:
     with world.into(tmp_path) as ws, ws.db.read() as connection:
         assert [
             (comparison.decided, comparison.conflict, comparison.strength)
-            for comparison in comparisons(connection, AGENT)
+            for comparison in comparisons(connection, Agent.named(AGENT))
         ] == [(False, True, 0.0)]

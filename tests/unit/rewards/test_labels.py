@@ -12,6 +12,7 @@ from tests.worlds.label_world import AGENT, home, is_good, lines
 from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.core.errors import DataError, InputError, NotFound
 from thumbwheel.models.documents import as_bytes, documents
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.classifier import Classifier, calibrate, calibrated, fit
 from thumbwheel.rewards.combine import RewardConfig
@@ -182,7 +183,9 @@ def test_machines_opinions_are_no_labels(tmp_path):
         )
     with home(tmp_path, rows) as ws, ws.db.read() as connection:
         assert (
-            len(labelled(connection, AGENT).traces) == 39 == len(person_labels(connection, AGENT))
+            len(labelled(connection, Agent.named(AGENT)).traces)
+            == 39
+            == len(person_labels(connection, Agent.named(AGENT)))
         )  # one is torn
 
 
@@ -335,13 +338,13 @@ def test_the_ledger_knows_a_kept_classifier_by_name(world, shown):
     name, _ = learn(world, AGENT, CONFIG)
     settings = {"classifier": "latest" if shown == "latest" else name[:12]}
     config = RewardConfig(preset="none", components={"learned": ComponentConfig(settings=settings)})
-    report = ledger.run(world, AGENT, components(world, AGENT, config))
+    report = ledger.run(world, Agent.named(AGENT), components(world, AGENT, config))
     assert report.statuses == {("learned", "ok"): 120}
     with world.db.read() as connection:
         values = [
             combined.value
             for combined in ledger.rewards(
-                connection, AGENT, config, components(world, AGENT, config)
+                connection, Agent.named(AGENT), config, components(world, AGENT, config)
             )
         ]
     assert len(set(values)) > 10 and all(0 < value < 1 for value in values)

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Config, Home, Sources
-from thumbwheel.core.errors import NotFound
+from thumbwheel.core.errors import ConfigError, NotFound
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import MOST_MATES, stored_cases
 from thumbwheel.rewards.component import Component, components, time_limit
@@ -65,12 +66,16 @@ class World:
         return ledger.settings(self.ws, AGENT)
 
     def run(self, **options):
-        return ledger.run(self.ws, AGENT, components(self.ws, AGENT, self.config), **options)
+        return ledger.run(
+            self.ws, Agent.named(AGENT), components(self.ws, AGENT, self.config), **options
+        )
 
     def rewards(self, as_of=None):
         with self.ws.db.read() as connection:
             parts = components(self.ws, AGENT, self.config)
-            combined = list(ledger.rewards(connection, AGENT, self.config, parts, as_of))
+            combined = list(
+                ledger.rewards(connection, Agent.named(AGENT), self.config, parts, as_of)
+            )
             names = dict(
                 connection.execute(sa.select(schema.traces.c.id, schema.traces.c.external_id))
                 .tuples()
@@ -311,7 +316,9 @@ class Together(Trying):
 def test_what_raises_exits_or_never_ends_is_failed_and_the_others_are_judged(world):
     home = world()
     home.add(*(trace(name, name) for name in ("fine", "raise", "exit", "loop", "blocked")))
-    report = ledger.run(home.ws, AGENT, [Component("trying", Trying.create({}), "v1", 0.2)])
+    report = ledger.run(
+        home.ws, Agent.named(AGENT), [Component("trying", Trying.create({}), "v1", 0.2)]
+    )
     assert {status: count for (_, status), count in report.statuses.items()} == {
         "ok": 1,
         "failed": 3,
@@ -334,9 +341,9 @@ def test_blocked_is_tried_again_and_failed_on_demand(world):
     home = world()
     home.add(trace("a", "raise"), trace("b", "blocked"), trace("c", "fine"))
     parts = [Component("trying", Trying.create({}), "v1", 5)]
-    ledger.run(home.ws, AGENT, parts)
-    assert ledger.run(home.ws, AGENT, parts).judged.total() == 1
-    assert ledger.run(home.ws, AGENT, parts, retry=True).judged.total() == 2
+    ledger.run(home.ws, Agent.named(AGENT), parts)
+    assert ledger.run(home.ws, Agent.named(AGENT), parts).judged.total() == 1
+    assert ledger.run(home.ws, Agent.named(AGENT), parts, retry=True).judged.total() == 2
     assert len(home.rows()) == 3
 
 
@@ -344,7 +351,9 @@ def test_blocked_is_tried_again_and_failed_on_demand(world):
 def test_a_function_that_judges_together_is_held_to_number_and_range(world, text):
     home = world()
     home.add(trace("a", text), trace("b", "fine"))
-    report = ledger.run(home.ws, AGENT, [Component("together", Together.create({}), "v1", 5)])
+    report = ledger.run(
+        home.ws, Agent.named(AGENT), [Component("together", Together.create({}), "v1", 5)]
+    )
     assert dict(report.statuses) == {("together", "failed"): 2}
 
 
@@ -406,7 +415,7 @@ def test_a_case_carries_everything_that_was_stored(world):
     with home.ws.db.read() as connection:
         cases = {
             stored.case.text: stored
-            for batch in stored_cases(connection, AGENT, EVERY_FIELD)
+            for batch in stored_cases(connection, Agent.named(AGENT), EVERY_FIELD)
             for stored in batch
         }
     case = cases["A: 7"].case
@@ -438,7 +447,7 @@ def test_mates_are_a_bounded_number_of_other_answers(world):
     with home.ws.db.read() as connection:
         cases = [
             stored.case
-            for batch in stored_cases(connection, AGENT, ("text", "mates"))
+            for batch in stored_cases(connection, Agent.named(AGENT), ("text", "mates"))
             for stored in batch
         ]
     assert {len(case.mates) for case in cases} == {MOST_MATES}
@@ -501,6 +510,8 @@ def test_reweighing_runs_nothing_and_says_what_would_change(world):
     assert home.run().judged.total() == 0
     with pytest.raises(NotFound, match="no_such"):
         reweigh(home.ws, AGENT, {"no_such": 1.0})
+    with pytest.raises(ConfigError, match="known are default"):
+        reweigh(home.ws, AGENT, {}, "no_such")
 
 
 def test_an_explanation_names_value_weight_evidence_and_feedback(world):

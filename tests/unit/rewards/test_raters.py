@@ -2,6 +2,7 @@
 judge states about itself."""
 
 import json
+import random
 
 import pytest
 
@@ -55,6 +56,25 @@ def test_a_judge_is_no_part_of_the_crowd():
     (judge,) = result.judges
     assert (judge.rater, judge.agreement.units, judge.agreement.share) == ("j", 4, 0.5)
     assert json.loads(json.dumps(result.as_dict()))["judges"][0]["agreement"]["units"] == 4
+
+
+def test_lone_verdicts_count_singly_and_have_no_row():
+    result = panel("x", [("t", "a", "b"), ("t", None, "g"), ("t", None, "g"), ("t", None, "b")])
+    (anna,) = result.raters
+    assert (anna.agreement.units, anna.agreement.share) == (1, 0)
+    assert result.people["nominal"].share == pytest.approx(2 / 6)  # of the pairs of four verdicts
+
+
+def test_the_order_of_the_verdicts_changes_nothing():
+    for seed in range(3):
+        draw = random.Random(seed)
+        verdicts = []
+        for thing in range(8):
+            raters = draw.sample(["a", "b", "c", "judge"], draw.randint(1, 4))
+            raters += [None] * 3
+            verdicts += [(f"thing{thing}", rater, draw.choice([0, 1, 2])) for rater in raters]
+        shuffled = draw.sample(verdicts, len(verdicts))
+        assert panel("x", shuffled, {"judge"}) == panel("x", verdicts, {"judge"})
 
 
 def feedback(kind, value, rater, *traces):
@@ -138,6 +158,31 @@ def test_who_prefers_both_at_the_same_time_has_preferred_neither(tmp_path, rever
         (sides,) = [panel for panel in agreement(world, AGENT) if panel.kind == "comparisons"]
     verdicts = {rater.rater: rater.verdicts for rater in sides.raters}
     assert verdicts == {"anna": 1, "ben": 2}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_votes_without_rater_and_time_count_singly(tmp_path, reverse):
+    lone = [
+        feedback("preference", side, "nobody", "s0", "l0") | {"id": f"p{number}"}
+        for number, side in enumerate((0, 0, 1))
+    ]
+    lone += [
+        feedback("thumb", good, "nobody", "l0") | {"id": f"t{number}"}
+        for number, good in enumerate((True, True, False))
+    ]
+    for line in lone:
+        del line["rater"]
+    rows = [row for row in compared(1) if row["type"] == "trace"]
+    rows += lone[::-1] if reverse else lone
+    rows += [feedback("preference", 1, "anna", "s0", "l0"), feedback("thumb", True, "anna", "l0")]
+    with home(tmp_path, rows) as world:
+        panels = {voices.kind: voices for voices in agreement(world, AGENT)}
+        with pytest.raises(DataError, match="compared no answers"):
+            # Two against two: the people have no plurality to measure a judge by.
+            trust(world, AGENT, Judge.create({"url": "http://127.0.0.1:9/v1", "model": "m"}), 9)
+    for kind, share in (("comparisons", 0), ("good or bad", 1)):
+        (anna,) = panels[kind].raters
+        assert (anna.rater, anna.agreement.units, anna.agreement.share) == ("anna", 1, share)
 
 
 def test_a_judge_states_its_agreement_and_then_may_gate(world, tmp_path):

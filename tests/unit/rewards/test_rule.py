@@ -74,7 +74,7 @@ def preferring(statement: Statement, good: str = "t1", bad: str = "t2") -> Prefe
 
 
 def trace(name: str, output: str) -> TraceRow:
-    return TraceRow(name, "p", None, None, output, None, 1, "stop", None, None, None)
+    return TraceRow(name, "p", None, None, output, None, 1, "stop", None, None, None, None)
 
 
 def of_texts(

@@ -457,7 +457,9 @@ def decided_by_value(task: dict) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHEATS)
 def test_no_cheat_scores_on_real_tasks(report, name):
-    function = CodeExecution.create({"limits": {"wall_seconds": 20}})
+    # the one that sleeps is let sleep until its time is over
+    wall_seconds = 4 if name == "closes the conversation and goes on" else 20
+    function = CodeExecution.create({"limits": {"wall_seconds": wall_seconds}})
     chosen = [task for task in mbpp() if decided_by_value(task)][::60]
     cases = []
     for task in chosen:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from thumbwheel.sdk.collector import RUNS
+from thumbwheel.sdk.nesting import RUNS
 
 
 @pytest.fixture(autouse=True)

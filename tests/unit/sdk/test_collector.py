@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import thumbwheel
+from thumbwheel.models.types import Agent
 from thumbwheel.sdk import ExecutionTrace, TraceCollector
 
 KEYS = [
@@ -138,7 +139,7 @@ def test_secrets_stand_neither_in_the_file_nor_in_the_home_and_one_label_is_one_
     with opener(home, None, "warning")() as ws:
         report = ingest(ws, "desk", "flowagent", folder)
         with ws.db.read() as connection:
-            (judged,) = judgements(connection, "desk")
+            (judged,) = judgements(connection, Agent.named("desk"))
     assert (report.refused, judged.good, judged.conflict, len(judged.feedback_ids)) == (
         0,
         False,

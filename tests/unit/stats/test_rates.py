@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.stats.rates import clopper_pearson, ranking_area, wilson
+from thumbwheel.stats.rates import (
+    areas_without_each,
+    clopper_pearson,
+    ranking_area,
+    wilson,
+)
 
 NEWCOMBE = [  # successes, n, Wilson, Clopper-Pearson
     (81, 263, (0.2553, 0.3662), (0.2527, 0.3676)),
@@ -73,3 +78,18 @@ def test_ranking_area_is_the_mann_whitney_statistic(rows):
     assert area == pytest.approx(
         stats.mannwhitneyu(first, second).statistic / (len(first) * len(second))
     )
+
+
+def test_the_area_without_each_cluster_is_that_of_the_other_items():
+    random = np.random.default_rng(3)
+    scores = random.integers(0, 12, 90) / 4  # with ties
+    good = random.random(90) < 0.4
+    clusters = random.integers(0, 30, 90).tolist()
+    without = areas_without_each(scores, good, clusters)
+    assert len(without) == len(dict.fromkeys(clusters))
+    for cluster, area in zip(dict.fromkeys(clusters), without, strict=True):
+        others = [index for index in range(90) if clusters[index] != cluster]
+        assert area == pytest.approx(ranking_area(scores[others], good[others]), abs=1e-12)
+    # without its only good item there is no area
+    assert areas_without_each([1.0, 0.0, 0.5], [True, False, False], "abb") == [None, None]
+    assert areas_without_each([1.0, 0.0, 0.5], [True, False, False], "abc") == [None, 1.0, 1.0]

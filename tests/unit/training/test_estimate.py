@@ -14,6 +14,8 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.models.types import Agent
 from thumbwheel.stats.power import detectable_area
 from thumbwheel.training.estimate import estimate
 from thumbwheel.training.train import dry_run, train
@@ -63,7 +65,7 @@ def of(past: list[Run], shape: str = "pairs", **changes: Any) -> Any:
     )
     rows = [{"label": number % 3 == 0} for number in range(180)]
     return estimate(
-        "dpo", settings("dpo", QUICK | changes), "preset cpu", (data, rows), FOUND, past
+        "dpo", settings("dpo", QUICK | changes), "preset cpu", data, [rows], FOUND, past
     )
 
 
@@ -125,12 +127,19 @@ def test_a_run_whose_checkpoints_have_no_room_is_refused(
 ) -> None:
     monkeypatch.setattr("thumbwheel.training.train.disk_free_gb", lambda folder: 1e-6)
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
-        dataset = frozen(ws, "a", "pairs", 8).id
+        dataset = frozen(ws, "a", "pairs", 8)
         with pytest.raises(
             TrainingError,
             match=r"checkpoints and adapter take about .* GB are free.*save_total_limit, now 2\)",
         ):
-            dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
+            dry_run(
+                ws,
+                Agent.named("a"),
+                "dpo",
+                find_base(str(base), ws.home.cache),
+                dataset=dataset,
+                options=QUICK,
+            )
 
 
 @pytest.mark.slow
@@ -138,10 +147,11 @@ def test_a_run_that_cannot_fit_is_refused_by_the_dry_run_and_by_the_run(
     tmp_path: Path, base: Path
 ) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
-        dataset = frozen(ws, "a", "pairs", 8).id
+        dataset = frozen(ws, "a", "pairs", 8)
         options = QUICK | {"memory_limit_gb": 0.05}
+        agent, model = Agent.named("a"), find_base(str(base), ws.home.cache)
         for verb in (dry_run, train):
             with pytest.raises(
                 TrainingError, match=r"not even much shorter ones would fit.*--quantization nf4"
             ):
-                verb(ws, "a", "dpo", str(base), dataset=dataset, options=options)
+                verb(ws, agent, "dpo", model, dataset=dataset, options=options)

@@ -15,9 +15,10 @@ from thumbwheel.core.errors import ConfigError, Conflict, MissingExtra
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine import load
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.engine.score import Role
 from thumbwheel.engine.tree import plan
-from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.types import Agent, ModelVersion
 from thumbwheel.models.versions import adapter_folder, versions
 from thumbwheel.training.assemble import settings
 from thumbwheel.training.train import dry_run, find_run, train
@@ -40,13 +41,18 @@ def tuned(ws: Workspace, base: Path, tmp_path: Path) -> ModelVersion:
 def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVersion) -> None:
     from safetensors.torch import load_file
 
-    dataset = frozen(ws, "a", "pairs", 8, 2).id
+    dataset = frozen(ws, "a", "pairs", 8, 2)
     options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {
         "learning_rate": 1e-6,
         "max_steps": 1,
     }
     result = train(
-        ws, "a", "dpo", str(base), dataset=dataset, options=options | {"continue_from": "latest"}
+        ws,
+        Agent.named("a"),
+        "dpo",
+        find_base(str(base), ws.home.cache),
+        dataset=dataset,
+        options=options | {"continue_from": "latest"},
     )
     run = find_run(ws, result.run_id)
     assert {name: run.config[name] for name in ("continue_from", "lora_r", "lora_alpha")} == {
@@ -54,7 +60,7 @@ def test_a_run_goes_on_from_a_version(ws: Workspace, base: Path, tuned: ModelVer
         "lora_r": 2,
         "lora_alpha": 6,
     }
-    continued = versions(ws, "a")[-1]
+    continued = versions(ws, Agent.named("a"))[-1]
     assert continued.parent_id == tuned.id and continued.base_fingerprint == tuned.base_fingerprint
     before, after = (
         load_file(adapter_folder(ws, version) / "adapter_model.safetensors")
@@ -94,16 +100,23 @@ def test_the_first_step_starts_from_the_version_with_the_base_as_reference(
 def test_versions_that_cannot_be_gone_on_from(
     ws: Workspace, base: Path, tuned: ModelVersion, tmp_path: Path
 ) -> None:
-    dataset = frozen(ws, "a", "pairs", 8).id
+    dataset = frozen(ws, "a", "pairs", 8)
     with pytest.raises(Conflict, match="base without an adapter"):
-        dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK | {"continue_from": "v0"})
+        dry_run(
+            ws,
+            Agent.named("a"),
+            "dpo",
+            find_base(str(base), ws.home.cache),
+            dataset=dataset,
+            options=QUICK | {"continue_from": "v0"},
+        )
     other = tiny_base(tmp_path / "other", seed=3)
     with pytest.raises(Conflict, match="over other weights"):
         dry_run(
             ws,
-            "a",
+            Agent.named("a"),
             "dpo",
-            str(other),
+            find_base(str(other), ws.home.cache),
             dataset=dataset,
             options=QUICK | {"continue_from": tuned.name},
         )
@@ -115,9 +128,9 @@ def test_versions_that_cannot_be_gone_on_from(
     with pytest.raises(Conflict, match="tainted"):
         dry_run(
             ws,
-            "a",
+            Agent.named("a"),
             "dpo",
-            str(base),
+            find_base(str(base), ws.home.cache),
             dataset=dataset,
             options=QUICK | {"continue_from": tuned.name},
         )
@@ -196,14 +209,21 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(
 
     from thumbwheel.export.package import export
 
-    dataset = frozen(ws, "a", "pairs", 12, 4).id
+    dataset = frozen(ws, "a", "pairs", 12, 4)
     options = {name: value for name, value in QUICK.items() if not name.startswith("lora")} | {
         "max_steps": 2,
         "tuning": "full",
     }
-    result = train(ws, "a", "dpo", str(base), dataset=dataset, options=options)
+    result = train(
+        ws,
+        Agent.named("a"),
+        "dpo",
+        find_base(str(base), ws.home.cache),
+        dataset=dataset,
+        options=options,
+    )
     assert result.metrics["dev_base"]["eval_rewards/margins"] == 0, "it starts as the base"
-    version = versions(ws, "a")[-1]
+    version = versions(ws, Agent.named("a"))[-1]
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     before = {name: parameter.clone() for name, parameter in plain.named_parameters()}
     tuned = PeftModel.from_pretrained(plain, adapter_folder(ws, version))
@@ -213,7 +233,7 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(
         with tuned.disable_adapter():
             start = tuned(ids).logits
     merged = AutoModelForCausalLM.from_pretrained(
-        export(ws, "a", version.name, "merged", tmp_path / "out").path, dtype=torch.float32
+        export(ws, version, "merged", tmp_path / "out").path, dtype=torch.float32
     )
     assert torch.allclose(merged(ids).logits, answer, atol=1e-5)
     assert not torch.allclose(start, answer, atol=1e-4)
@@ -226,9 +246,9 @@ def test_full_fine_tuning_is_an_adapter_of_whole_layers(
     with pytest.raises(Conflict, match="fully fine-tuned"):
         train(
             ws,
-            "a",
+            Agent.named("a"),
             "dpo",
-            str(base),
+            find_base(str(base), ws.home.cache),
             dataset=dataset,
             options=QUICK | {"continue_from": version.name},
         )

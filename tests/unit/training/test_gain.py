@@ -14,18 +14,21 @@ from typing import Any
 import pytest
 
 from tests.training_rows import QUICK, assembled, loop_of, plain_rows, row, stored
-from thumbwheel.core import ids
+from thumbwheel.app.served_home import Asking, ServedHome
+from thumbwheel.core import ids, present
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
 from thumbwheel.datasets.types import Dataset
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.models import reward_models
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent, versions
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import settings
-from thumbwheel.training.commands import show_result
+from thumbwheel.training.commands import result_page
 from thumbwheel.training.gain import Gain, gain_of
-from thumbwheel.training.train import runs, train
+from thumbwheel.training.train import resume, runs, train
 from thumbwheel.training.types import RunState
 
 
@@ -206,7 +209,7 @@ def turned(shape: str) -> list[Any]:
     return [*train_rows, *dev_rows]
 
 
-def dataset(ws: Workspace, shape: str) -> str:
+def dataset(ws: Workspace, shape: str) -> Dataset:
     ensure_agent(ws, "a")
     manifest = {"counts": {"train": 24, "dev": 24, "gate": 0}}
     frozen = Dataset(
@@ -217,7 +220,7 @@ def dataset(ws: Workspace, shape: str) -> str:
         manifest,
         datetime.now(UTC),
     )
-    return stored(ws, frozen, turned(shape)).id
+    return stored(ws, frozen, turned(shape))
 
 
 WRONG_WAY = {
@@ -310,11 +313,13 @@ def test_the_command_makes_nothing_and_ends_with_1(
         "--base",
         str(base),
         "--dataset",
-        dataset(ws, "pairs"),
+        dataset(ws, "pairs").id,
         *arguments,
         "--json",
     ]
-    invoked = CliRunner().invoke(command, asked, obj=lambda: ws, catch_exceptions=False)
+    invoked = CliRunner().invoke(
+        command, asked, obj=ServedHome(ws, ws, Asking()), catch_exceptions=False
+    )
     result = json.loads(invoked.stdout)
     assert invoked.exit_code == 1
     assert (result["state"], result["version"], result["reward_model"]) == (
@@ -323,12 +328,12 @@ def test_the_command_makes_nothing_and_ends_with_1(
         None,
     )
     assert result["metrics"]["gain"]["best"] < result["metrics"]["gain"]["base"]
-    assert reward_models.reward_models(ws, "a") == versions(ws, "a") == []
-    (record,) = runs(ws, "a")
+    assert reward_models.reward_models(ws, "a") == versions(ws, Agent.named("a")) == []
+    (record,) = runs(ws, Agent.named("a"))
     assert (record.state, record.reason) == (RunState.NOTHING_LEARNED, result["reason"])
     with pytest.raises(Conflict, match="it is finished"):
-        train(ws, "a", "reward", resume=record.id)
-    show_result(result, "a", "reward")
+        resume(ws, record)
+    present.show(result_page(result, "a", "reward"))
     output = " ".join(capsys.readouterr().err.split())
     assert "nothing learned: the result is no better than the base" in output
     assert "thumbwheel dataset health pairs --agent a" in output and "--no-require-gain" in output
@@ -337,7 +342,14 @@ def test_the_command_makes_nothing_and_ends_with_1(
 @pytest.mark.slow
 def test_it_is_kept_where_that_is_wanted(ws: Workspace, base: Path) -> None:
     options = QUICK | WRONG_WAY | {"nll_weight": 0.0, "require_gain": False}
-    kept_run = train(ws, "a", "dpo", str(base), dataset=dataset(ws, "pairs"), options=options)
+    kept_run = train(
+        ws,
+        Agent.named("a"),
+        "dpo",
+        find_base(str(base), ws.home.cache),
+        dataset=dataset(ws, "pairs"),
+        options=options,
+    )
     assert (kept_run.state, kept_run.version) == (
         RunState.FINISHED,
         "v1",

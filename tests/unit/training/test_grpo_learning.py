@@ -11,7 +11,7 @@ import pytest
 
 from tests.reversal import reversal_base, reversal_rows, strings, success
 from tests.seeds import LEARNING_SEEDS
-from tests.training_rows import loop_of
+from tests.training_rows import by_split, loop_of
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
@@ -40,7 +40,7 @@ def rates(base: Path, folder: Path, **changes: Any) -> tuple[float, float]:
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
     config = with_rate(settings("grpo", RUN | changes), ALGORITHMS.get("grpo").rate, base)
-    assembly = assemble("grpo", config, str(base), base, rows, folder / "reference.db")
+    assembly = assemble("grpo", config, str(base), base, by_split(rows), folder / "reference.db")
     before = success(assembly.model, assembly.builder.tokenizer, held_out)
     loop_of(assembly, folder).run()
     assembly.runner.close()

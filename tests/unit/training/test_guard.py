@@ -45,6 +45,14 @@ def test_longer_answers_end_a_run_only_when_they_are_no_better() -> None:
     assert reasons(Guard(None, None), seen(0.3), seen(0.1, 500)) == [None, None]
 
 
+def test_what_an_earlier_evaluation_did_not_watch_decides_nothing() -> None:
+    begun = Guard(None, None)
+    reasons(begun, seen(0.3))
+    resumed = Guard(None, None)
+    resumed.restore(begun.state())
+    assert reasons(resumed, seen(0.5, truth=0.7), seen(0.7, truth=0.2)) == [None, None]
+
+
 def test_a_reward_that_rises_while_what_is_held_out_falls() -> None:
     """Measured against its best, and only beyond noise."""
     good = seen(0.3, truth=0.5), seen(0.5, truth=0.7)

@@ -11,6 +11,7 @@ from tests.models.tiny_models import record
 from thumbwheel.core.config import Home
 from thumbwheel.db.schema import datasets, runs
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent
 from thumbwheel.training import train
 from thumbwheel.training.killed_runs import settle_killed
@@ -53,7 +54,7 @@ def test_a_run_is_running_while_a_process_holds_it_and_stopped_once_that_was_kil
         process.wait()
         (line,) = settle_killed(ws)
         assert line.endswith("go on with: thumbwheel train dpo --agent support --resume run_a")
-        (run,) = train.runs(ws, "support")
+        (run,) = train.runs(ws, Agent.named("support"))
         assert (run.state, run.reason) == (RunState.STOPPED, "its process was killed")
         assert settle_killed(ws) == []
 
@@ -62,4 +63,4 @@ def test_a_run_without_a_folder_has_failed(tmp_path: Path) -> None:
     with Workspace.open(Home.at(tmp_path)) as ws:
         started(ws, "run_a").rmdir()
         assert len(settle_killed(ws)) == 1
-        assert train.runs(ws, "support")[0].state is RunState.FAILED
+        assert train.runs(ws, Agent.named("support"))[0].state is RunState.FAILED

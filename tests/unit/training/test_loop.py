@@ -72,7 +72,7 @@ def test_checkpoints_have_hugging_face_names_and_few_are_kept(base: Path, tmp_pa
         "scheduler.pt",
         "rng_state.pth",
         "trainer_state.json",
-        "method.pt",
+        "loop.pt",
         "checkpoint.json",
     }
     best = min(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.reversal import reversal_base, reversal_rows, strings, success
-from tests.seeds import LEARNING_SEEDS
-from tests.training_rows import loop_of
+from tests.seeds import REPEATED_SEEDS
+from tests.training_rows import by_split, loop_of
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
 from thumbwheel.training.rate import with_rate
@@ -37,7 +37,7 @@ def half_taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", LEARNING_SEEDS)
+@pytest.mark.parametrize("seed", REPEATED_SEEDS)
 def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> None:
     """By the product's own loop; greedy answers of the base and of the trained adapter to the same
     held-out prompts."""
@@ -48,7 +48,7 @@ def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> Non
         settings("ppo", RUN | {"seed": seed}), ALGORITHMS.get("ppo").rate, half_taught
     )
     assembly = assemble(
-        "ppo", config, str(half_taught), half_taught, rows, tmp_path / "reference.db"
+        "ppo", config, str(half_taught), half_taught, by_split(rows), tmp_path / "reference.db"
     )
     before = success(assembly.model, assembly.builder.tokenizer, held_out)
     loop_of(assembly, tmp_path).run()

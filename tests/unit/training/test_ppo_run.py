@@ -18,16 +18,18 @@ from tests.training_rows import QUICK, assembled, frozen, judge_of, loop_of, pla
 from tests.worlds.ppo_world import answers, config_of, parts_of, world
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.engine.load import base_fingerprint
 from thumbwheel.engine.reward_model import RewardInput, RewardModel, RewardModelCard
 from thumbwheel.engine.score import Role
+from thumbwheel.models.types import Agent
 from thumbwheel.training.algorithms.grpo import Grpo
 from thumbwheel.training.algorithms.ppo import Ppo
 from thumbwheel.training.judge import JudgeRequest
 from thumbwheel.training.online import Collected
 from thumbwheel.training.online_step import OnlineRunner
 from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.train import train
+from thumbwheel.training.train import find_run, resume, train
 from thumbwheel.training.types import RunState
 
 
@@ -178,21 +180,33 @@ def test_a_run_against_rm1_is_interrupted_resumed_and_the_same(
     }
     with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
         judged = train(
-            ws, "a", "reward", str(base), dataset=frozen(ws, "a", "pairs", 16, 4).id, options=QUICK
+            ws,
+            Agent.named("a"),
+            "reward",
+            find_base(str(base), ws.home.cache),
+            dataset=frozen(ws, "a", "pairs", 16, 4),
+            options=QUICK,
         )
         assert judged.reward_model == "rm1"
-        prompts = frozen(ws, "a", "prompts", 24, 4, checker=None).id
-        whole = train(ws, "a", "ppo", str(base), dataset=prompts, options=options)
+        prompts = frozen(ws, "a", "prompts", 24, 4, checker=None)
+        whole = train(
+            ws,
+            Agent.named("a"),
+            "ppo",
+            find_base(str(base), ws.home.cache),
+            dataset=prompts,
+            options=options,
+        )
         broken = train(
             ws,
-            "a",
+            Agent.named("a"),
             "ppo",
-            str(base),
+            find_base(str(base), ws.home.cache),
             dataset=prompts,
             options=options | {"callbacks": ["training_callbacks:Interrupt"]},
         )
         assert (whole.state, broken.state) == (RunState.FINISHED, RunState.STOPPED)
-        resumed = train(ws, "a", "ppo", resume=broken.run_id)
+        resumed = resume(ws, find_run(ws, broken.run_id))
         assert (whole.version, resumed.version) == ("v1", "v2")
         curves = [
             [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
 from tests.models.tiny_models import tiny_base
-from tests.training_rows import assembled, plain_rows
+from tests.training_rows import assembled, by_split, plain_rows
 from thumbwheel.training import rater_noise
 from thumbwheel.training.rater_noise import FEWEST, PRIOR_RATE, Judgement, estimate, sigmoid
 from thumbwheel.training.rater_weights import weigh
@@ -123,12 +123,9 @@ def test_sigmoid_has_no_overflow() -> None:
     assert (sigmoid(-1e6), sigmoid(0), sigmoid(1e6)) == (0.0, 0.5, 1.0)
 
 
-def judged(row: dict[str, Any], good: bool, rater: str) -> dict[str, Any]:
-    shared = {
-        name: row[name]
-        for name in ("group", "prompt", "tools", "weight", "completion", "finish_reason")
-    }
-    return shared | {"split": JUDGED, "label": good, "raters": [rater]}
+def judged(row: dict[str, Any], good: bool) -> dict[str, Any]:
+    names = ("row_id", "group", "prompt", "tools", "weight", "completion", "finish_reason")
+    return {name: row[name] for name in names} | {"label": good}
 
 
 def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they_did(
@@ -136,15 +133,18 @@ def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they
 ) -> None:
     liked, disliked = plain_rows("chats", 60, 4), plain_rows("labels", 60)
     liked[0]["origin"] = "correction"
-    raters = ["ana", "ben", "eve"]
-    judgements = [judged(row, True, raters[number % 3]) for number, row in enumerate(liked[:60])]
+    names = ["ana", "ben", "eve"]
+    judgements = [judged(row, True) for row in liked[:60]]
     judgements += [
-        judged(row | {"completion": "No."}, False, raters[number % 3])
-        for number, row in enumerate(disliked)
+        judged(row | {"row_id": f"no_{row['row_id']}", "completion": "No."}, False)
+        for row in disliked
     ]
+    raters = {row["row_id"]: [names[number % 3]] for number, row in enumerate(judgements)}
+    unheard = judged(liked[0] | {"row_id": "row_of_nobody"}, False)
     assembly = assembled("sft", tiny_base(tmp_path / "base"), tmp_path, liked)
-    noise = weigh(assembly, [*liked, *judgements])
-    assert noise is not None and set(noise.error_rates) == set(raters)
+    rows = by_split(liked) | {JUDGED: [*judgements, unheard]}
+    noise = weigh(assembly, rows, raters)
+    assert noise is not None and set(noise.error_rates) == set(names)
     weights = [item.weight for item in assembly.train.items]
     assert weights[0] == 1.0
     for item, weight, judgement in list(
@@ -152,7 +152,7 @@ def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they
     )[1:]:
         (logp,) = assembly.runner.base_logps([item])
         assert weight == pytest.approx(
-            noise.trust(Judgement(logp, True, tuple(judgement["raters"])))
+            noise.trust(Judgement(logp, True, tuple(raters[judgement["row_id"]])))
         )
     assert len(set(weights)) > 20
     assert [item.weight for item in assembly.dev.items] == [1.0] * 4
@@ -161,5 +161,5 @@ def test_liked_answers_weigh_what_their_thumb_is_worth_and_corrections_what_they
 def test_without_judgements_nothing_is_weighed(tmp_path: Path) -> None:
     rows = plain_rows("chats", 60)
     assembly = assembled("sft", tiny_base(tmp_path / "base"), tmp_path, rows)
-    assert weigh(assembly, rows) is None
+    assert weigh(assembly, by_split(rows), {}) is None
     assert {item.weight for item in assembly.train.items} == {1.0}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.seeds import LEARNING_SEEDS
+from tests.seeds import REPEATED_SEEDS
 from tests.worlds.judged_world import judge, true_pairs
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
@@ -17,7 +17,7 @@ from thumbwheel.training.reward_model_record import of_answers
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", LEARNING_SEEDS)
+@pytest.mark.parametrize("seed", REPEATED_SEEDS)
 def test_it_knows_better_from_worse(seed: int, tmp_path: Path) -> None:
     with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as ws:
         record, base = judge(ws, seed, tmp_path / "world")

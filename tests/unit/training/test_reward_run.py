@@ -19,17 +19,21 @@ from tests.models.encoders import tiny_encoder
 from tests.training_rows import QUICK, WORDS, row, stored
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError, ModelError, NotFound
+from thumbwheel.datasets.build import find
 from thumbwheel.datasets.types import Dataset, PairRow
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
 from thumbwheel.engine.load import LoraSettings, attach_lora, load_base
 from thumbwheel.engine.prompt import Target
 from thumbwheel.engine.reward_model import RewardInput, RewardModel, RewardModelCard, Scale, mount
 from thumbwheel.engine.score import LAST, Role, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, build
 from thumbwheel.models import reward_models
-from thumbwheel.models.types import RewardModelRecord
+from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.types import Agent, RewardModelRecord
 from thumbwheel.models.versions import ensure_agent, versions
 from thumbwheel.training.reward_model_record import held_out, of_answers, of_numbers
+from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import runs, train
 
 PROMPT = [
@@ -52,7 +56,7 @@ def first(ws: Workspace, base: Path) -> RewardModelRecord:
     return trained(ws, "pairs", base)
 
 
-def dataset(ws: Workspace, shape: str) -> str:
+def dataset(ws: Workspace, shape: str) -> Dataset:
     """24 rows in train, 8 in dev, 10 in gate."""
     from datetime import UTC, datetime
 
@@ -69,12 +73,17 @@ def dataset(ws: Workspace, shape: str) -> str:
         manifest,
         datetime.now(UTC),
     )
-    return stored(ws, frozen, rows).id
+    return stored(ws, frozen, rows)
 
 
 def trained(ws: Workspace, shape: str, base: Path, **options: Any) -> RewardModelRecord:
     result = train(
-        ws, "a", "reward", str(base), dataset=dataset(ws, shape), options=QUICK | options
+        ws,
+        Agent.named("a"),
+        "reward",
+        find_base(str(base), ws.home.cache),
+        dataset=dataset(ws, shape),
+        options=QUICK | options,
     )
     assert result.version is None and result.reward_model
     return reward_models.find(ws, "a", result.reward_model)
@@ -88,7 +97,11 @@ def test_a_run_gives_a_reward_model_and_no_version(
 
     from thumbwheel.training.reward_commands import reward_model
 
-    assert first.name == "rm1" and versions(ws, "a") == [] and first.run_id == runs(ws, "a")[0].id
+    assert (
+        first.name == "rm1"
+        and versions(ws, Agent.named("a")) == []
+        and first.run_id == runs(ws, Agent.named("a"))[0].id
+    )
     held = first.metrics["held_out"]
     assert (
         held["n"] == 8
@@ -141,27 +154,24 @@ def test_the_gate_split_stays_closed_while_a_reward_model_is_made(
 ) -> None:
     """Whoever trains against the reward model would have seen, through it, the rows that judge the
     result."""
-    from thumbwheel.datasets import build
-
     opened: list[str] = []
-    original = build.load_rows
+    original = Artifacts.path
 
-    def watched(workspace: Workspace, dataset_id: str, split: str) -> Any:
-        opened.append(split)
-        return original(workspace, dataset_id, split)
+    def watched(blobs: Artifacts, sha256: str) -> Path:
+        opened.append(sha256)
+        return original(blobs, sha256)
 
     with (
         pytest.MonkeyPatch.context() as patch,
         Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as home,
     ):
-        for module in (
-            "thumbwheel.training.reward_model_record",
-            "thumbwheel.training.train",
-            "thumbwheel.datasets.build",
-        ):
-            patch.setattr(f"{module}.load_rows", watched)
-        trained(home, "pairs", base, max_steps=1)
-    assert {"train", "dev"} == set(opened)
+        patch.setattr(Artifacts, "path", watched)
+        record = trained(home, "pairs", base, max_steps=1)
+        files = find(home, "a").manifest["files"]
+        spec = RunDir(home.home.runs / record.run_id).spec()
+    assert spec.files == {"train": files["train"], "dev": files["dev"]}
+    assert {files["train"], files["dev"]} <= set(opened)
+    assert files["gate"] not in opened
 
 
 def test_what_an_answer_earns_is_a_chance_where_classes_were_learned(
@@ -429,15 +439,18 @@ def test_the_ledger_judges_by_a_reward_model_under_its_name(
         preset="none", components={"reward_model": ComponentConfig(settings={"model": "rm1"})}
     )
     parts = components(ws, "a", config)
-    assert ledger.run(ws, "a", parts).statuses == {("reward_model", "ok"): len(ANSWERS)}
+    assert ledger.run(ws, Agent.named("a"), parts).statuses == {
+        ("reward_model", "ok"): len(ANSWERS)
+    }
     with ws.db.read() as connection:
         signals = sorted(
-            reward.value or 0 for reward in ledger.rewards(connection, "a", config, parts)
+            reward.value or 0
+            for reward in ledger.rewards(connection, Agent.named("a"), config, parts)
         )
     outputs = RewardModel.load(reward_models.folder(ws, first), device="cpu").score(READS)
     assert signals == pytest.approx(
         sorted(1 / (1 + math.exp(-output)) for output in outputs), abs=1e-5
     )
-    assert ledger.run(ws, "a", components(ws, "a", config)).judged.total() == 0, (
+    assert ledger.run(ws, Agent.named("a"), components(ws, "a", config)).judged.total() == 0, (
         "the same model in the same folder is the same version"
     )

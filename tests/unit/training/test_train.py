@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.training_rows import QUICK, frozen
+from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import (
     ConfigError,
@@ -22,12 +24,18 @@ from thumbwheel.core.errors import (
     NotFound,
     StorageError,
 )
+from thumbwheel.datasets.build import load_rows
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.base_check import find_base
+from thumbwheel.models.artifacts import Artifacts
+from thumbwheel.models.base import Base
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent, versions
+from thumbwheel.training import store
 from thumbwheel.training.launch import Tail, _note
-from thumbwheel.training.rundir import RunDir
-from thumbwheel.training.train import dry_run, environment, runs, train
-from thumbwheel.training.types import RunState, Status
+from thumbwheel.training.rundir import RunDir, open_rows
+from thumbwheel.training.train import dry_run, environment, resume, run_of, runs, train
+from thumbwheel.training.types import RunSpec, RunState, Status
 
 
 @pytest.fixture
@@ -37,14 +45,21 @@ def ws(tmp_path: Path) -> Iterator[Workspace]:
 
 
 def nothing_left(ws: Workspace) -> None:
-    assert runs(ws, "a") == [] and versions(ws, "a") == []
+    assert runs(ws, Agent.named("a")) == [] and versions(ws, Agent.named("a")) == []
     assert list(ws.home.runs.iterdir()) == []
 
 
 @pytest.mark.slow
 def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
-    dataset = frozen(ws, "a", "pairs", 30, 4).id
-    estimated = dry_run(ws, "a", "dpo", str(base), dataset=dataset, options=QUICK)
+    dataset = frozen(ws, "a", "pairs", 30, 4)
+    estimated = dry_run(
+        ws,
+        Agent.named("a"),
+        "dpo",
+        find_base(str(base), ws.home.cache),
+        dataset=dataset,
+        options=QUICK,
+    )
     assert (
         estimated.rows,
         estimated.dev_rows,
@@ -84,58 +99,69 @@ def test_dry_run_counts_and_keeps_nothing(ws: Workspace, base: Path) -> None:
 def test_an_unknown_base(
     ws: Workspace, base_name: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = frozen(ws, "a", "pairs", 4).id
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError, match=why):
-        train(ws, "a", "dpo", base_name, dataset=dataset)
-    nothing_left(ws)
+        find_base(base_name, ws.home.cache)
 
 
 def test_an_empty_folder_is_no_base(ws: Workspace, tmp_path: Path) -> None:
-    dataset = frozen(ws, "a", "pairs", 4).id
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError):
-        train(ws, "a", "dpo", str(tmp_path / "empty"), dataset=dataset)
-    nothing_left(ws)
+        find_base(str(tmp_path / "empty"), ws.home.cache)
 
 
 def test_what_the_data_cannot_support(ws: Workspace, base: Path) -> None:
-    pairs, empty = frozen(ws, "a", "pairs", 4).id, frozen(ws, "a", "pairs", 0, 2).id
-    one_class = frozen(ws, "a", "labels", 5, label=True).id
+    pairs, empty = frozen(ws, "a", "pairs", 4), frozen(ws, "a", "pairs", 0, 2)
+    one_class = frozen(ws, "a", "labels", 5, label=True)
     with pytest.raises(DataError, match="it has pairs, and kto learns from labels"):
-        train(ws, "a", "kto", str(base), dataset=pairs)
+        train(ws, Agent.named("a"), "kto", find_base(str(base), ws.home.cache), dataset=pairs)
     with pytest.raises(DataError, match="no training rows"):
-        train(ws, "a", "dpo", str(base), dataset=empty)
+        train(ws, Agent.named("a"), "dpo", find_base(str(base), ws.home.cache), dataset=empty)
     with pytest.raises(DataError, match="all of them are good"):
-        train(ws, "a", "kto", str(base), dataset=one_class)
+        train(ws, Agent.named("a"), "kto", find_base(str(base), ws.home.cache), dataset=one_class)
     with pytest.raises(
         DataError,
         match=r"it has 4 training rows, and a run of dpo begins with 10 or more.*--min-rows 1",
     ):
-        train(ws, "a", "dpo", str(base), dataset=pairs)
+        train(ws, Agent.named("a"), "dpo", find_base(str(base), ws.home.cache), dataset=pairs)
     with pytest.raises(DataError, match="a run of dpo begins with 5 or more"):
-        train(ws, "a", "dpo", str(base), dataset=pairs, options={"min_rows": 5})
-    with pytest.raises(DataError):
-        train(ws, "a", "dpo", str(base))  # nothing recorded to build from
+        train(
+            ws,
+            Agent.named("a"),
+            "dpo",
+            find_base(str(base), ws.home.cache),
+            dataset=pairs,
+            options={"min_rows": 5},
+        )
+    with pytest.raises(DataError):  # nothing is recorded to build from
+        train(ws, Agent.named("a"), "dpo", find_base(str(base), ws.home.cache))
     nothing_left(ws)
 
 
 def test_what_was_asked_wrongly(ws: Workspace, base: Path) -> None:
     ensure_agent(ws, "a")
     with pytest.raises(InputError, match="no base model was named"):
-        train(ws, "a", "dpo")
+        find_base(None, ws.home.cache)
     with pytest.raises(NotFound, match=r"algorithm 'dop'.*Did you mean 'dpo'"):
-        train(ws, "a", "dop", str(base))
-    with pytest.raises(InputError):
-        train(ws, "../a", "dpo", str(base))
-    with pytest.raises(NotFound):
-        train(ws, "b", "dpo", str(base))
+        train(ws, Agent.named("a"), "dop", find_base(str(base), ws.home.cache))
     with pytest.raises(ConfigError, match=r"learning_rat.*Did you mean 'learning_rate'"):
-        train(ws, "a", "dpo", str(base), options={"learning_rat": 1})
+        train(
+            ws,
+            Agent.named("a"),
+            "dpo",
+            find_base(str(base), ws.home.cache),
+            options={"learning_rat": 1},
+        )
     with pytest.raises(ConfigError, match="batch_size"):
-        train(ws, "a", "dpo", str(base), options={"batch_size": 0})
+        train(
+            ws,
+            Agent.named("a"),
+            "dpo",
+            find_base(str(base), ws.home.cache),
+            options={"batch_size": 0},
+        )
     with pytest.raises(NotFound, match=r"run '\.\./\.\./etc'"):
-        train(ws, "a", "dpo", resume="../../etc")
+        run_of(ws, Agent.named("a"), "../../etc")
     nothing_left(ws)
 
 
@@ -146,15 +172,19 @@ def test_training_without_torch_names_the_extra(
         "thumbwheel.models.base.find_spec", lambda name: None if name == "torch" else object()
     )
     with pytest.raises(MissingExtra, match=r"thumbwheel\[train\]"):
-        train(ws, "a", "dpo", "x")
+        train(ws, Agent.named("a"), "dpo", Base("x", Path("x"), "f"))
+    with pytest.raises(MissingExtra, match=r"thumbwheel\[train\]"):
+        find_base("x", ws.home.cache)
 
 
 def spec_of(folder: Path) -> RunDir:
     run = RunDir(folder / "run_x")
-    spec = dict.fromkeys(
-        ("run_id", "agent", "algorithm", "base", "folder", "reference_cache"), "x"
-    ) | {"config": {}}
-    run.create(spec, [{"split": "train", "text": "ü\u2028"}])
+    texts = ("run_id", "agent", "algorithm", "base", "folder", "base_fingerprint", "blobs")
+    run.create(
+        RunSpec(
+            **dict.fromkeys(texts, "x"), reference_cache="x", config={}, shape="chats", files={}
+        )
+    )
     return run
 
 
@@ -167,12 +197,50 @@ def test_a_run_has_one_process(tmp_path: Path) -> None:
     os.close(run.lock())
 
 
-def test_rows_that_changed_are_refused(tmp_path: Path) -> None:
+def test_a_run_reads_the_files_of_its_dataset_and_refuses_changed_ones(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    dataset = frozen(ws, "a", "chats", 3, 2, completion="ü\u2028")
     run = spec_of(tmp_path)
-    assert run.spec().run_id == "x" and run.read_rows() == [{"split": "train", "text": "ü\u2028"}]
-    run.rows.write_text('{"split": "train"}\n')
-    with pytest.raises(StorageError, match="not those that the run started with"):
-        run.spec()
+    files = {split: dataset.manifest["files"][split] for split in ("train", "dev")}
+    spec = replace(run.spec(), blobs=str(ws.home.blobs), files=files)
+    rows = open_rows(spec)
+    assert {split: len(of_split) for split, of_split in rows.items()} == {"train": 3, "dev": 2}
+    for _ in range(2):  # as often as needed
+        expected = [asdict(row) for row in load_rows(ws, dataset.id, "train")]
+        assert list(rows["train"]) == expected and expected[0]["completion"] == "ü\u2028"
+
+    path = Artifacts(ws.home.blobs).path(files["dev"])
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(StorageError, match=r"not those that the run started with.*new run"):
+        open_rows(spec)
+    path.unlink()
+    with pytest.raises(StorageError, match=r"not those that the run started with.*new run"):
+        open_rows(spec)
+
+
+def test_a_run_over_erased_data_does_not_go_on(ws: Workspace) -> None:
+    dataset = frozen(ws, "a", "chats", 3)
+    values = {
+        "agent_id": ids.derived("agt", "a"),
+        "algorithm": "sft",
+        "dataset_id": dataset.id,
+        "base": "b",
+        "base_fingerprint": None,
+        "config": {},
+        "environment": {},
+        "seed": 1,
+    }
+    ws.db.write(lambda connection: store.add(connection, {"id": "run_1", **values}))
+    reason = "data that it was trained on was erased"
+    tainted = {"tainted": True}
+    ws.db.write(lambda c: store.end(c, "run_1", RunState.FAILED, reason, tainted))
+    with pytest.raises(Conflict, match=r"tainted.*Start a new run"):
+        resume(ws, run_of(ws, Agent.named("a"), "run_1"))
+
+
+def test_a_damaged_spec(tmp_path: Path) -> None:
+    run = spec_of(tmp_path)
     (run.path / "spec.json").write_text("{")
     with pytest.raises(StorageError, match="spec cannot be read"):
         run.spec()
@@ -220,9 +288,10 @@ def test_the_environment_is_locked_in() -> None:
 def test_the_command(ws: Workspace, base: Path) -> None:
     from typer.testing import CliRunner
 
+    from thumbwheel.app.served_home import Asking, ServedHome
     from thumbwheel.loop.cycle_commands import train as group
 
-    dataset = frozen(ws, "a", "chats", 12, 2).id
+    dataset = frozen(ws, "a", "chats", 12, 2)
     runner, arguments = (
         CliRunner(),
         [
@@ -232,7 +301,7 @@ def test_the_command(ws: Workspace, base: Path) -> None:
             "--base",
             str(base),
             "--dataset",
-            dataset,
+            dataset.id,
             "--batch-size",
             "4",
             "--lora-r",
@@ -242,17 +311,22 @@ def test_the_command(ws: Workspace, base: Path) -> None:
         ],
     )
     outcome = runner.invoke(
-        group, [*arguments, "--dry-run", "--json"], obj=lambda: ws, catch_exceptions=False
+        group,
+        [*arguments, "--dry-run", "--json"],
+        obj=ServedHome(ws, ws, Asking()),
+        catch_exceptions=False,
     )
     plan: dict[str, Any] = json.loads(outcome.stdout)
     assert plan["steps"] == 6 and plan["trainable_parameters"] == 2048
-    shown = runner.invoke(group, [*arguments, "--dry-run"], obj=lambda: ws, catch_exceptions=False)
+    shown = runner.invoke(
+        group, [*arguments, "--dry-run"], obj=ServedHome(ws, ws, Asking()), catch_exceptions=False
+    )
     assert "nothing was trained" in shown.stdout and "matched modules" in shown.stdout
     with pytest.raises(ModelError):
         runner.invoke(
             group,
             ["sft", "--agent", "a", "--base", "./nowhere"],
-            obj=lambda: ws,
+            obj=ServedHome(ws, ws, Asking()),
             catch_exceptions=False,
         )
     told_help = runner.invoke(group, ["dpo", "--help"], env={"COLUMNS": "200"}).stdout

@@ -4,6 +4,8 @@ Keys of a trace: those of TraceRecord, and those of the model call that made the
 (LLM_FIELDS). Keys of feedback: those of FeedbackRecord, with `target` or `targets` as {"trace":
 id}, {"session": id} or {"step": [id, n]}, `rater` as an id or an object, and for a preference the
 index of the better target (null: a tie) instead of a ranking. Keys of a case: those of CaseRecord.
+
+A trace or feedback that says `received_at` in place of `occurred_at` came over HTTP without a time.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from thumbwheel.core.plugins import nearest
 TRACE = frozenset({"type", *TraceRecord.model_fields, *LLM_FIELDS})
 FEEDBACK = frozenset({"type", *FeedbackRecord.model_fields, "target", "shown"})
 CASE = frozenset({"type", *CaseRecord.model_fields})
+RECEIVED = "received_at"
 TARGET_KINDS = ("trace", "session", "step")
 EXAMPLE = (
     '{"type": "trace", "id": "t1", "input": "How do I reset it?", "output": "Hold the button.", '
@@ -47,7 +50,12 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     if not isinstance(kind, str) or kind not in KINDS:
         near = nearest(kind, KINDS) if isinstance(kind, str) else ""
         raise Unreadable(f"type {kind!r} is none of {', '.join(KINDS)}.{near}")
-    return [KINDS[kind](row)]
+    if row.get(RECEIVED) is None or kind == "case":
+        return [KINDS[kind](row)]
+    if row.get("occurred_at") is not None:
+        raise Unreadable(f"it has both occurred_at and {RECEIVED}; give one of them")
+    fields = {key: value for key, value in row.items() if key != RECEIVED}
+    return [KINDS[kind](fields | {"occurred_at": row[RECEIVED]}).received_at()]
 
 
 def _demand_known(row: Row, keys: frozenset[str], what: str) -> None:

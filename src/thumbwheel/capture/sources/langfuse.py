@@ -12,7 +12,6 @@ observations.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +28,7 @@ from thumbwheel.capture.fields import (
     unpacked,
 )
 from thumbwheel.capture.mapping import Scales
+from thumbwheel.capture.opinions import OPINIONS, plain
 from thumbwheel.capture.rowfile import FileRow
 from thumbwheel.capture.source import Item, JsonLines, Parse, Row
 from thumbwheel.capture.types import (
@@ -44,20 +44,6 @@ from thumbwheel.capture.types import (
     parse_time,
 )
 
-OPINIONS: Mapping[str, str] = {
-    "user-feedback": "thumb",
-    "feedback": "thumb",
-    "thumbs": "thumb",
-    "thumb": "thumb",
-    "user-rating": "rating",
-    "rating": "rating",
-    "stars": "rating",
-    "user-score": "score",
-    "quality": "score",
-    "helpfulness": "score",
-    "correctness": "score",
-}
-"""Name of a score in small letters with hyphens -> the kind of opinion that it is."""
 KINDS = {"GENERATION": "llm", "EMBEDDING": "llm", "TOOL": "tool"}
 RATERS = {"ANNOTATION": "person", "EVAL": "model"}
 EXAMPLE = (
@@ -92,7 +78,7 @@ class Langfuse(JsonLines):
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Langfuse:
         """The same, where `columns` says which name of a score is a thumb, a rating or a score."""
-        named = {_plain(name): kind for kind, name in columns.items()}
+        named = {plain(name): kind for kind, name in columns.items()}
         mapped = replace(self, opinions={**self.opinions, **named}, scales=scales)
         return replace(mapped, parse=mapped.records)
 
@@ -180,7 +166,7 @@ class Langfuse(JsonLines):
 
     def _numeric(self, name: str, number: Any, is_boolean: bool) -> dict[str, Any]:
         value = number_of(number, f"score {name}")
-        opinion = self.opinions.get(_plain(name))
+        opinion = self.opinions.get(plain(name))
         if is_boolean and not opinion:
             return {"kind": "label", "name": name, "value": value > 0}
         if is_boolean or (opinion == "thumb" and value in (1, 0, -1)):
@@ -214,10 +200,6 @@ def _unpaged(rows: Iterator[FileRow]) -> Iterator[FileRow]:
             else:
                 yield FileRow(number, None, text, "it is no object")
         shift += len(page) - 1
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_]+", "-", name.strip().casefold())
 
 
 def _camel(key: str) -> str:

@@ -1,20 +1,25 @@
-"""Open WebUI: the feedback export (Admin > Evaluations > Export) and exported chats whose messages
-carry an annotation.
+"""Open WebUI: a running server (its ratings and chats), the feedback export (Admin > Evaluations >
+Export), and exported chats whose messages carry an annotation.
 
 The rated message and what came before it are in the snapshot of the chat. A rating of 1 or -1 is a
 thumb, `details.rating` a rating from 1 to 10, an edited answer (`originalContent`) a correction.
 Where the same prompt was answered by other models at once, the thumb is a preference over each of
 them as well (the leaderboard of Open WebUI counts it so). Feedback without a snapshot waits for its
-trace.
+trace. An answer of a running server that the gateway recorded is not stored again: feedback about
+it is about the recorded call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from thumbwheel.capture.counterparts import MessageKeys, RecordedAnswer, aimed, counterpart
 from thumbwheel.capture.fields import (
     Messages,
     clip,
@@ -25,7 +30,27 @@ from thumbwheel.capture.fields import (
     number_of,
     object_at,
 )
-from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.lines import OnPosition
+from thumbwheel.capture.openwebui_server import (
+    MODEL,
+    PARAMETERS,
+    PRODUCT,
+    Entry,
+    OpenWebUiServer,
+    whose_chats,
+)
+from thumbwheel.capture.server_api import Connection, ServerApi, checked, connected, is_server
+from thumbwheel.capture.source import (
+    Item,
+    JsonLines,
+    LeftOut,
+    Line,
+    Refused,
+    Row,
+    Unwanted,
+    item_of,
+    numbered,
+)
 from thumbwheel.capture.types import (
     AnyRecord,
     FeedbackRecord,
@@ -39,6 +64,16 @@ from thumbwheel.core import ids
 
 THUMBS = {1: True, -1: False}
 TEN = Scale(min=1, max=10)
+TOGETHER = 100
+"""Ratings, or answers of a chat, that are looked up among recorded calls at once."""
+SIGNALS = ("thumb", "rating", "correction", "comment")
+"""How the feedback of a rating may be called."""
+GATEWAY_KEYS = MessageKeys(message="openwebui_message_id", task="openwebui_task")
+NOT_LEARNED_FROM = "it is no text that answers a question"
+ABOUT = (
+    "ratings and chats of a running Open WebUI: thumbwheel import openwebui "
+    "http://127.0.0.1:8080 --agent AGENT --key NAME; or its feedback export"
+)
 EXAMPLE = (
     '{"id": "f1", "user_id": "u1", "version": 0, "type": "rating", "data": {"rating": 1, '
     '"model_id": "llama3.2", "sibling_model_ids": null,'
@@ -224,10 +259,13 @@ def _trace(
         "id": message_id,
         "session": session,
         "subject": user,
+        "input": prompt,
+        "output": answer,
+        "steps": [{"served_model": name_of(_model(message))}],
         "occurred_at": moment(message.get("timestamp")),
     }
-    step = {"served_model": name_of(_model(message))}
-    return TraceRecord.model_validate(fields | {"input": prompt, "output": answer, "steps": [step]})
+    # by its id: every snapshot has the message as it was then, and people edit their chats
+    return TraceRecord.model_validate(fields).with_identity({"message": message_id})
 
 
 def _before(history: Mapping[str, Row], message_id: str) -> Messages:
@@ -245,4 +283,174 @@ def _before(history: Mapping[str, Row], message_id: str) -> Messages:
     return messages[::-1]
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+@dataclass(frozen=True)
+class OpenWebUi(JsonLines):
+    """The source: a file, or the address of a server. `?model=NAME` of the address leaves out what
+    other models answered, `?chats=all` reads everybody's chats, `?chats=none` none."""
+
+    connection: Connection = field(default_factory=Connection)
+
+    def claims_location(self, path: Path) -> bool:
+        """A server."""
+        return is_server(path)
+
+    def connected(self, connection: Connection) -> OpenWebUi:
+        return replace(self, connection=connection)
+
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
+        if not is_server(path):
+            yield from super().read(path, on_position)
+            return
+        with connected(path, PRODUCT, PARAMETERS, self.connection.key) as api:
+            yield from numbered(_Reading(api, self.connection).items())
+
+
+class _Reading:
+    """One import of a server."""
+
+    def __init__(self, api: ServerApi, connection: Connection) -> None:
+        self._connection = connection
+        self._whose = whose_chats(api.url.parameters)
+        self._model = api.url.parameters.get(MODEL)
+        self._since = api.url.since
+        self._server = OpenWebUiServer(api)
+        # a key of another name may see what this one does not
+        self._key_name = connection.key.name if connection.key else ""
+        self._reached = dict((connection.position or {}).get(self._key_name, {}))
+        self._rated: set[str] = set()
+
+    def items(self) -> Iterator[Item]:
+        """The ratings, then the answers of the chats."""
+        yield from self._ratings()
+        yield from self._chats()
+
+    def _after(self, noun: str) -> int:
+        if self._since:
+            return int(self._since.timestamp()) - 1
+        return int(self._reached.get(noun, 0))
+
+    def _reach(self, noun: str, entry: Entry, rest: Sequence[Entry]) -> None:
+        """Everything up to this entry has been yielded; `rest` comes after it."""
+        time = entry.updated_at
+        if rest and rest[0].updated_at == time:
+            time -= 1
+        self._reached[noun] = max(time, self._reached.get(noun, 0))
+        position = {**(self._connection.position or {}), self._key_name: dict(self._reached)}
+        self._connection.reached(position)
+
+    def _ratings(self) -> Iterator[Item]:
+        entries = self._server.ratings(self._after("ratings"))
+        for start in range(0, len(entries), TOGETHER):
+            part = entries[start : start + TOGETHER]
+            items = [self._rating(entry) for entry in self._unstored(part)]
+            self._rated.update(trace.external_id for trace in _traces(items))
+            yield from self._matched(items)
+            self._reach("ratings", part[-1], entries[start + TOGETHER :])
+
+    def _unstored(self, entries: Sequence[Entry]) -> list[Entry]:
+        names: dict[str, Entry] = {}
+        for entry in entries:
+            for signal in SIGNALS:
+                names[f"{entry.id}/{entry.updated_at}/{signal}"] = entry
+        stored = {names[name].id for name in self._connection.stored("feedback", names)}
+        return [entry for entry in entries if entry.id not in stored]
+
+    def _rating(self, entry: Entry) -> Item:
+        row = self._server.rating(entry)
+        if row is None:
+            return LeftOut(0, "it was deleted meanwhile", entry.id)
+        shown = row
+        if isinstance(row, dict):
+            shown = {key: value for key, value in row.items() if key != "snapshot"}
+        text = json.dumps(shown, ensure_ascii=False)
+        return item_of(0, text, partial(self._rating_records, row))
+
+    def _rating_records(self, row: Any) -> list[AnyRecord]:
+        if not isinstance(row, dict):
+            raise Unreadable(f"{clip(row)} is no rating")
+        model = object_at(row, "data").get("model_id")
+        if self._model is not None and model != self._model:
+            raise Unwanted(f"it is about another model than {self._model}")
+        return parse(checked(row))
+
+    def _chats(self) -> Iterator[Item]:
+        entries = self._server.chats(self._whose, self._after("chats"))
+        for number, entry in enumerate(entries, 1):
+            chat = self._server.chat(entry)
+            if chat is None:
+                yield LeftOut(0, "it was deleted meanwhile", entry.id)
+            else:
+                yield from self._answers(entry, chat)
+            self._reach("chats", entry, entries[number:])
+
+    def _answers(self, entry: Entry, chat: Any) -> Iterator[Item]:
+        """The answers of a chat that are not stored."""
+        try:
+            if not isinstance(chat, dict):
+                raise Unreadable(f"{clip(chat)} is no chat")
+            history = _history({"chat": object_at(checked(chat), "chat")})
+            user = name_of(chat.get("user_id"))
+        except Unreadable as error:
+            yield Refused(0, str(error), entry.id)
+            return
+        answers = [name for name, message in history.items() if self._is_answer(message)]
+        answers = [name for name in answers if name not in self._rated]
+        stored = self._connection.stored("trace", answers)
+        names = [name for name in answers if name not in stored]
+        for start in range(0, len(names), TOGETHER):
+            items = []
+            for name in names[start : start + TOGETHER]:
+                records = partial(_answer_records, history, name, entry.id, user)
+                items.append(item_of(0, json.dumps({"chat": entry.id, "message": name}), records))
+            yield from self._matched(items)
+
+    def _is_answer(self, message: Row) -> bool:
+        """Whether a message is a whole answer, of the model that was asked for."""
+        if message.get("role") != "assistant" or message.get("error"):
+            return False
+        is_whole = message.get("done") is not False and bool(message.get("content"))
+        return is_whole and self._model in (None, _model(message))
+
+    def _matched(self, items: Sequence[Item]) -> Iterator[Item]:
+        """The items, without the traces of answers that another source has."""
+        traces = _traces(items)
+        recorded: dict[str, RecordedAnswer] = {}
+        for message, answers in self._connection.recorded(traces) if traces else ():
+            answer = counterpart(message, answers, GATEWAY_KEYS)
+            if answer is not None:
+                recorded[message.trace.external_id] = answer
+        for item in items:
+            yield _without_recorded(item, recorded) if isinstance(item, Line) else item
+
+
+def _traces(items: Sequence[Item]) -> list[TraceRecord]:
+    traces: list[TraceRecord] = []
+    for item in items:
+        if isinstance(item, Line):
+            traces += [record for record in item.records if isinstance(record, TraceRecord)]
+    return traces
+
+
+def _answer_records(
+    history: Mapping[str, Row], message_id: str, session: str, user: str | None
+) -> list[AnyRecord]:
+    try:
+        return [_trace(history, message_id, session, user)]
+    except Unreadable as error:
+        raise Unwanted(NOT_LEARNED_FROM) from error
+
+
+def _without_recorded(line: Line, recorded: Mapping[str, RecordedAnswer]) -> Item:
+    """The line with feedback about recorded answers in the place of their traces."""
+    records: list[AnyRecord] = []
+    for record in line.records:
+        if isinstance(record, FeedbackRecord):
+            records.append(aimed(record, recorded))
+        elif record.external_id not in recorded:
+            records.append(record)
+    if not records:
+        return LeftOut(line.number, "its call is recorded", line.text)
+    return replace(line, records=records)
+
+
+SOURCE = OpenWebUi(parse, claims, EXAMPLE, about=ABOUT)

@@ -29,6 +29,8 @@ EXAMPLE = (
 
 def claims(row: Row) -> bool:
     """A pair has chosen and rejected, or two responses with annotators."""
+    if "conversations" in row:
+        return False  # ShareGPT's: what was asked is there
     return {"chosen", "rejected"} <= row.keys() or {"response1", "response2"} <= row.keys()
 
 

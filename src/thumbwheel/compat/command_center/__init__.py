@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from thumbwheel.compat.lazy import lazy
 
 if TYPE_CHECKING:
+    from thumbwheel.compat.command_center.ab_test import OllamaABTest
     from thumbwheel.compat.command_center.exporting import export_to_ollama
     from thumbwheel.compat.command_center.learner import (
         OnlineLearner,
@@ -32,6 +33,7 @@ __all__ = [
     "CommandCenterDPOTrainer",
     "DPOPair",
     "ExportResult",
+    "OllamaABTest",
     "OnlineLearner",
     "TrainingResult",
     "build_fixture_dpo_pairs",
@@ -48,4 +50,5 @@ __getattr__ = lazy(
     ".training",
     ".exporting",
     ".learner",
+    ".ab_test",
 )

@@ -232,6 +232,6 @@ def init_online_learner(min_samples: int = 100, **settings: Any) -> OnlineLearne
     return _learners[0]
 
 
-def get_online_learner() -> OnlineLearner | None:
-    """The learner of this process; None before `init_online_learner`."""
-    return _learners[0] if _learners else None
+def get_online_learner() -> OnlineLearner:
+    """The learner of this process; where none was made, one with the defaults."""
+    return _learners[0] if _learners else init_online_learner()

@@ -230,10 +230,10 @@ def _pairs(
     if pair_type not in KINDS:
         choices = f"Known: {', '.join(KINDS)}"
         raise InputError(f"pair_type {pair_type!r}", "there is no such type", choices)
-    require_agent(ws, agent)
+    learner = require_agent(ws, agent)
     config = DatasetConfig(dev=val_split, gate=0, siblings=most)
     with ws.db.read() as connection:
-        for evidence in read_evidence(connection, agent, config, Tally()):
+        for evidence in read_evidence(connection, learner, config, Tally()):
             for row in Pairs().rows(evidence, config):
                 if isinstance(row, Drop):
                     continue

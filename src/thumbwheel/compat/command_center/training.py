@@ -135,7 +135,10 @@ class CommandCenterDPOTrainer:
         folder: Path,
         result: TrainingResult,
     ) -> None:
+        from thumbwheel.engine.base_check import find_base
         from thumbwheel.export.package import export
+        from thumbwheel.models import versions
+        from thumbwheel.models.versions import require_agent
         from thumbwheel.training.train import train
 
         final = folder / "final"
@@ -161,14 +164,15 @@ class CommandCenterDPOTrainer:
         agent = f"{AGENT}-{ids.fingerprint(lines)[:16]}"
         with opener(folder / "home", None, "info")() as ws:
             import_rows(ws, agent, lines, folder / "pairs.thumbwheel.jsonl")
-            run = train(ws, agent, "dpo", self.base_model, options=self.options)
+            base = find_base(self.base_model, ws.home.cache)
+            run = train(ws, require_agent(ws, agent), "dpo", base, options=self.options)
             if run.version is None:
                 raise TrainingError(
                     f"run {run.run_id!r}",
                     run.reason or "it made no version",
                     "See its log in the home",
                 )
-            exported = export(ws, agent, run.version, "adapter", final)
+            exported = export(ws, versions.version(ws, agent, run.version), "adapter", final)
         last = run.metrics.get("last_step") or {}
         result.checkpoint_path = str(exported.path)
         result.final_loss = last.get("loss")

@@ -16,6 +16,16 @@ from typing import TYPE_CHECKING
 from thumbwheel.compat.lazy import lazy
 
 if TYPE_CHECKING:
+    from thumbwheel.compat.isaa.agent_tools import (
+        RLTrainingManager,
+        check_training_status,
+        get_rl_training_tools,
+        list_rl_models,
+        register_rl_tools,
+        start_rl_training,
+        stop_rl_training,
+        switch_rl_model,
+    )
     from thumbwheel.compat.isaa.checkpoints import CheckpointLoader
     from thumbwheel.compat.isaa.datasets import (
         DatasetPipeline,
@@ -81,6 +91,7 @@ __all__ = [
     "OllamaDeployer",
     "OllamaHostingProfile",
     "RLTrainer",
+    "RLTrainingManager",
     "ReasoningStep",
     "RewardEngine",
     "RewardResult",
@@ -91,10 +102,17 @@ __all__ = [
     "TraceCollector",
     "TrainingConfig",
     "TrainingPipeline",
+    "check_training_status",
     "detect_hardware",
+    "get_rl_training_tools",
     "get_ryzen_optimized_config",
     "hook_into_agent",
+    "list_rl_models",
     "quick_export",
+    "register_rl_tools",
+    "start_rl_training",
+    "stop_rl_training",
+    "switch_rl_model",
 ]
 
 __getattr__ = lazy(
@@ -107,4 +125,5 @@ __getattr__ = lazy(
     ".training",
     ".exporting",
     ".pipeline",
+    ".agent_tools",
 )

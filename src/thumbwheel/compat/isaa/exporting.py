@@ -189,12 +189,12 @@ class OllamaDeployer:
 
     def run_model(self, model_name: str, prompt: str) -> str:
         """The model's answer to one message."""
-        import httpx
+        import httpx2
 
         body = {"model": model_name, "messages": [{"role": "user", "content": prompt}]}
         with OllamaServer(self.host) as server:
             server.show(model_name)
-        reply = httpx.post(f"{self.host}/v1/chat/completions", json=body, timeout=600)
+        reply = httpx2.post(f"{self.host}/v1/chat/completions", json=body, timeout=600)
         reply.raise_for_status()
         return str(reply.json()["choices"][0]["message"]["content"])
 

@@ -87,10 +87,13 @@ class TrainingPipeline:
         from thumbwheel.capture.ingest import ingest
         from thumbwheel.datasets.choose_shape import AUTO
         from thumbwheel.deploy.types import public_name
+        from thumbwheel.engine.base_check import find_base
         from thumbwheel.evaluation.policy import Verdict
-        from thumbwheel.loop.cycle import CANARY, release_candidate
+        from thumbwheel.loop.cycle import release_candidate
         from thumbwheel.loop.cycle_checks import OLLAMA, check_ready
         from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
+        from thumbwheel.models.types import CANARY
+        from thumbwheel.models.versions import require_agent
         from thumbwheel.training.data_plan import choose
         from thumbwheel.training.train import train
         from thumbwheel.training.types import RunState
@@ -115,9 +118,9 @@ class TrainingPipeline:
             )
         if self.results["method"] == "grpo_offline":
             self._hold_out(ws)
-        trained = train(
-            ws, self.agent_name, self.results["method"], self.base_model, options=self.settings
-        )
+        base = find_base(self.base_model, ws.home.cache)
+        learner = require_agent(ws, self.agent_name)
+        trained = train(ws, learner, self.results["method"], base, options=self.settings)
         self.results |= _training_results(
             ws, trained.run_id, self.results["method"], trained.metrics
         )

@@ -180,6 +180,8 @@ class RLTrainer:
 
         Raises InputError for one that cannot be trained on, and DataError where there are none.
         """
+        from thumbwheel.engine.base_check import find_base
+        from thumbwheel.models.versions import require_agent
         from thumbwheel.training.train import train
 
         lines: list[dict[str, Any]] = []
@@ -198,9 +200,9 @@ class RLTrainer:
             import_rows(ws, self._agent, lines, path)
             result = train(
                 ws,
-                self._agent,
+                require_agent(ws, self._agent),
                 METHODS[self.config.method],
-                self.config.base_model,
+                find_base(self.config.base_model, ws.home.cache),
                 options=self.config.options(),
             )
         self._result = result
@@ -226,10 +228,10 @@ class RLTrainer:
         """Write the model, merged or as an adapter, with `training_stats.json`, to `output_path`
         (default: final below output_dir)."""
         from thumbwheel.export.package import export
+        from thumbwheel.models import versions
 
         finished = self._finished()
-        version = finished.version
-        if version is None:
+        if finished.version is None:
             raise Conflict(
                 "save_model",
                 finished.reason or "the run made no version",
@@ -237,7 +239,8 @@ class RLTrainer:
             )
         folder = Path(output_path) if output_path else self.output_dir / "final"
         with self._opener()() as ws:
-            export(ws, self._agent, version, "merged" if merge_lora else "adapter", folder)
+            version = versions.version(ws, self._agent, finished.version)
+            export(ws, version, "merged" if merge_lora else "adapter", folder)
         (folder / "training_stats.json").write_text(
             json.dumps(self.training_stats, indent=2) + "\n", encoding="utf-8"
         )

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.app.open import opener
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import ModelVersion
 
 
 @dataclass(frozen=True)
@@ -32,27 +34,32 @@ class PolicyVersion:
 def list_policy_versions(agent_id: str, *, home: str | Path | None = None) -> list[PolicyVersion]:
     """The trained versions of an agent, the newest first; what runs without training (v0) is none.
     Raises NotFound for an unknown agent."""
+    with opener(Path(home) if home else None, None, "warning")() as ws:
+        return policy_versions(ws, agent_id)
+
+
+def policy_versions(ws: Workspace, agent_id: str) -> list[PolicyVersion]:
+    """As `list_policy_versions`, of an open home."""
+    from thumbwheel.models.versions import require_agent, versions
+
+    trained = [version for version in versions(ws, require_agent(ws, agent_id)) if version.run_id]
+    return [policy_version(ws, version) for version in reversed(trained)]
+
+
+def policy_version(ws: Workspace, version: ModelVersion) -> PolicyVersion:
+    """The row of a trained version."""
     from thumbwheel.compat.n3.version_tree import results_of
     from thumbwheel.export.package import exports
-    from thumbwheel.models.versions import versions
 
-    policies = []
-    with opener(Path(home) if home else None, None, "warning")() as ws:
-        for version in reversed(versions(ws, agent_id)):
-            if version.run_id is None:
-                continue
-            exported = exports(ws, version.id)
-            results = results_of(ws, version)
-            policies.append(
-                PolicyVersion(
-                    id=version.id,
-                    agent_id=agent_id,
-                    version=version.name,
-                    model_path=str(exported[-1].path) if exported else None,
-                    feedback_count=results["feedback_count"],
-                    reward_mean=results["final_reward_mean"],
-                    reward_std=results["final_reward_std"],
-                    created_at=version.recorded_at,
-                )
-            )
-    return policies
+    exported = exports(ws, version)
+    results = results_of(ws, version)
+    return PolicyVersion(
+        id=version.id,
+        agent_id=version.agent,
+        version=version.name,
+        model_path=str(exported[-1].path) if exported else None,
+        feedback_count=results["feedback_count"],
+        reward_mean=results["final_reward_mean"],
+        reward_std=results["final_reward_std"],
+        created_at=version.recorded_at,
+    )

@@ -295,6 +295,9 @@ class RLHFTrainer:
         """
         from thumbwheel.compat.n3.version_tree import RESULTS as TREE_RESULTS
         from thumbwheel.compat.n3.version_tree import export
+        from thumbwheel.engine.base_check import find_base
+        from thumbwheel.models import versions
+        from thumbwheel.models.versions import require_agent
         from thumbwheel.training.train import train
 
         folder = Path(output_dir)
@@ -307,20 +310,16 @@ class RLHFTrainer:
             self.reward_model.save_pretrained(judge)
         with opener(folder / "home", None, "info")() as ws:
             _import(ws, AGENT, rows, folder)
-            run = train(
-                ws,
-                AGENT,
-                "ppo",
-                self.config.base_model,
-                options=self.config.options(judge.resolve()),
-            )
+            base = find_base(self.config.base_model, ws.home.cache)
+            options = self.config.options(judge.resolve())
+            run = train(ws, require_agent(ws, AGENT), "ppo", base, options=options)
             if run.version is None:
                 raise TrainingError(
                     f"run {run.run_id!r}",
                     run.reason or "it made no version",
                     "See its log in the home",
                 )
-            exported = export(ws, AGENT, run.version, "merged", folder)
+            exported = export(ws, versions.version(ws, AGENT, run.version), "merged", folder)
         result = TrainingResult.load(exported.path.with_name(TREE_RESULTS))
         result.reward_model_path = str(judge)
         result.feedback_count = len(rows)
@@ -410,13 +409,16 @@ def _reward_model(
     config: RewardModelConfig,
     scale: tuple[float, float],
 ) -> RewardModel:
+    from thumbwheel.engine.base_check import find_base
     from thumbwheel.models import reward_models
+    from thumbwheel.models.versions import require_agent
     from thumbwheel.training.train import train
 
     options = config.options()
     if scale[0] < scale[1]:
         options["scale"] = scale
-    run = train(ws, agent, "reward", config.base_model, options=options)
+    base = find_base(config.base_model, ws.home.cache)
+    run = train(ws, require_agent(ws, agent), "reward", base, options=options)
     if run.reward_model is None:
         raise TrainingError(
             f"run {run.run_id!r}",

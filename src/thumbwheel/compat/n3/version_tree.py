@@ -17,7 +17,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.rows import dataset_of
 from thumbwheel.export import package
 from thumbwheel.export.types import Export
-from thumbwheel.models import reward_models, versions
+from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.training import rundir
 from thumbwheel.training.train import find_run
@@ -28,8 +28,7 @@ REWARD_MODEL = "reward_model"
 
 def export(
     ws: Workspace,
-    agent: str,
-    version: str,
+    version: ModelVersion,
     format: str = "merged",
     root: Path | None = None,
     *arguments: Any,
@@ -40,16 +39,15 @@ def export(
     Raises Conflict where there is a reward model already, or the one that judged the run is
     tainted.
     """
-    exported = versions.version(ws, agent, version)
-    folder = (root or Path("models")) / agent / exported.name
-    judge = _judge(ws, exported)
+    folder = (root or Path("models")) / version.agent / version.name
+    judge = _judge(ws, version)
     if judge is not None and (folder / REWARD_MODEL).exists():
         raise Conflict(
             f"folder {str(folder / REWARD_MODEL)!r}",
             "it is there already",
             "Move it away, or name another --to",
         )
-    finished = package.export(ws, agent, exported.name, format, folder / "policy", *arguments)
+    finished = package.export(ws, version, format, folder / "policy", *arguments)
     reward_model = finished.path.with_name(REWARD_MODEL) if judge else None
     results = finished.path.with_name(RESULTS)
     try:
@@ -59,7 +57,7 @@ def export(
             "model_path": str(finished.path),
             "reward_model_path": reward_model and str(reward_model),
         }
-        figures = paths | results_of(ws, exported)
+        figures = paths | results_of(ws, version)
         replace(results, json.dumps(figures, indent=2) + "\n")
     except OSError as error:
         raise unwritable(f"file {str(results)!r}", error) from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from thumbwheel.compat.lazy import lazy
 
 if TYPE_CHECKING:
+    from thumbwheel.compat.ocd.ab_test import get_ab_test
     from thumbwheel.compat.ocd.decisions import (
         export_training_data,
         get_training_stats,
@@ -34,6 +35,7 @@ __all__ = [
     "calculate_reward_from_record",
     "export_training_data",
     "format_prompt_for_agent",
+    "get_ab_test",
     "get_system_prompt",
     "get_training_stats",
     "load_training_decisions",
@@ -46,4 +48,5 @@ __getattr__ = lazy(
     ".prompts",
     ".rewards",
     ".decisions",
+    ".ab_test",
 )

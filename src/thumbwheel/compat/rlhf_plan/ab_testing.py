@@ -2,8 +2,8 @@
 was measured, in this process.
 
 A user stays with a variant for as long as the experiment's name and the variants' weights are the
-same, in every process. Metrics are compared one by one. Their intervals hold for one look at the
-end, not for a test that is stopped when it looks good.
+same, in every process. Metrics are compared one by one. Their intervals hold at any moment, also
+for a test that is stopped when it looks good; for deployed versions see `thumbwheel experiment`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from thumbwheel.core.errors import ConfigError, InputError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.split import share_of
 
+TUNED_FOR = 1000.0
+"""Users at which the intervals are tightest."""
 CONTROL = "control"
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     CONTROL: {"model": "qwq-32b", "config": {}},
@@ -144,8 +146,10 @@ class ABTestingFramework:
 
 
 def _gain(measured: Sequence[_Measured], variant: str, level: float) -> dict[str, float | None]:
-    """The difference of the two means, with an interval that leaves out one user at a time."""
+    """The difference of the two means. Its error is that of leaving out one user at a time, its
+    interval one that may be looked at whenever somebody likes."""
     from thumbwheel.stats.paired import jackknife
+    from thumbwheel.stats.sequential import Difference
 
     def difference(indices: Any) -> float | None:
         after = [measured[index].value for index in indices if measured[index].variant == variant]
@@ -157,5 +161,8 @@ def _gain(measured: Sequence[_Measured], variant: str, level: float) -> dict[str
     if len(treated) < 2 or len(untreated) < 2:
         return {"gain": None, "low": None, "high": None}
     estimate = jackknife(difference, len(measured), [entry.user for entry in measured])
-    interval = estimate.interval(level)
+    if estimate.error is None:
+        return {"gain": estimate.value, "low": None, "high": None}
+    sequence = Difference(estimate.value, estimate.error**2, len(treated) + len(untreated))
+    interval = sequence.interval(1 - level, TUNED_FOR)
     return {"gain": estimate.value, "low": interval.low, "high": interval.high}

@@ -23,6 +23,7 @@ from thumbwheel.compat.rlhf_plan.source import parse
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
 
 AGENT = "assistant"
 """The agent whose feedback this is, in the home beside the file."""
@@ -126,7 +127,7 @@ class FeedbackCollector:
             return samples
 
         with self.open() as ws, ws.db.read() as connection:
-            for evidence in read_evidence(connection, AGENT, config, Tally()):
+            for evidence in read_evidence(connection, Agent.named(AGENT), config, Tally()):
                 query = str(evidence.prompt[-1]["content"])
                 for row in Labels().rows(evidence, config):
                     if isinstance(row, Drop):

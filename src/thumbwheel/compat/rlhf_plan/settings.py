@@ -43,7 +43,7 @@ COMPARED = (
 )
 LEFT_OUT = {
     "feedback.collection_rate": "every rating counts: a sample would throw away what people took "
-    "the trouble to say",
+    "the trouble to say. The share of sessions that are recorded: gateway.agents.AGENT.record",
     "continuous_learning.enabled": CONTINUOUS,
     "continuous_learning.buffer_size": "nothing is dropped from a buffer: feedback is stored for "
     "good",

@@ -113,7 +113,9 @@ class RewardModelTrainer:
 
         Raises DataError where there is too little feedback, or feedback of one kind only.
         """
+        from thumbwheel.engine.base_check import find_base
         from thumbwheel.models import reward_models
+        from thumbwheel.models.versions import require_agent
         from thumbwheel.training.train import train
 
         settings = {
@@ -123,7 +125,9 @@ class RewardModelTrainer:
             "max_length": 512,
         }
         with self.feedback_collector.open() as ws:
-            run = train(ws, AGENT, "reward", self.model.base_model, options=settings | self.options)
+            base = find_base(self.model.base_model, ws.home.cache)
+            options = settings | self.options
+            run = train(ws, require_agent(ws, AGENT), "reward", base, options=options)
             if run.reward_model is None:
                 raise TrainingError(
                     f"run {run.run_id!r}",
@@ -176,11 +180,14 @@ class PPOAssistantTrainer:
         return await asyncio.to_thread(self._train, num_epochs, queries_per_epoch)
 
     def _train(self, num_epochs: int, queries_per_epoch: int) -> RunResult:
+        from thumbwheel.engine.base_check import find_base
+        from thumbwheel.models.versions import require_agent
         from thumbwheel.training.train import train
 
         settings = self._settings(num_epochs, queries_per_epoch)
         with self.feedback_collector.open() as ws:
-            run = train(ws, AGENT, "ppo", self.model_name, options=settings)
+            base = find_base(self.model_name, ws.home.cache)
+            run = train(ws, require_agent(ws, AGENT), "ppo", base, options=settings)
             if run.version is not None:
                 self.version = run.version
                 self.model_path = self._export(
@@ -194,6 +201,8 @@ class PPOAssistantTrainer:
     def _step(self, queries: list[str]) -> dict[str, Any]:
         from thumbwheel.datasets.build import build
         from thumbwheel.datasets.types import DatasetConfig
+        from thumbwheel.engine.base_check import find_base
+        from thumbwheel.models.versions import require_agent
         from thumbwheel.training.train import train
 
         number = 1 + len(list(self.output_dir.glob("ppo_step_*.jsonl")))
@@ -206,14 +215,9 @@ class PPOAssistantTrainer:
             # the caller named these queries: few of them are no reason to refuse
             exactly = {"max_steps": 1, "batch_size": len(queries), "min_rows": 1}
             settings = self._settings(1, len(queries)) | exactly
-            run = train(
-                ws,
-                agent,
-                "ppo",
-                self.model_name,
-                dataset=dataset.id,
-                options=settings,
-            )
+            base = find_base(self.model_name, ws.home.cache)
+            learner = require_agent(ws, agent)
+            run = train(ws, learner, "ppo", base, dataset=dataset, options=settings)
             if run.version is not None:
                 self.model_path = self._export(ws, agent, run.version, path.with_suffix(""))
                 self.model_name = str(self.model_path)
@@ -233,5 +237,6 @@ class PPOAssistantTrainer:
 
     def _export(self, ws: Workspace, agent: str, version: str, folder: Path) -> Path:
         from thumbwheel.export.package import export
+        from thumbwheel.models import versions
 
-        return export(ws, agent, version, "merged", folder).path
+        return export(ws, versions.version(ws, agent, version), "merged", folder).path

@@ -3,8 +3,12 @@ tests then run over it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from thumbwheel.core.plugins import Table
-from thumbwheel.deploy.target import Target
+
+if TYPE_CHECKING:
+    from thumbwheel.deploy.target import Target
 
 TARGETS: Table[Target] = Table(
     "target",
@@ -13,6 +17,7 @@ TARGETS: Table[Target] = Table(
         "embedded": "thumbwheel.deploy.targets.embedded:EMBEDDED",
         "llamacpp": "thumbwheel.deploy.targets.llamacpp:LLAMACPP",
         "ollama": "thumbwheel.deploy.targets.ollama:OLLAMA",
+        "remote": "thumbwheel.deploy.targets.remote:REMOTE",
         "vllm": "thumbwheel.deploy.targets.vllm:VLLM",
     },
 )

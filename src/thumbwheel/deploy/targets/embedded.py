@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx
+import httpx2
 from pydantic import Field
 
 from thumbwheel.core import log
@@ -94,7 +94,7 @@ class Embedded:
                 processes.stop(folder)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
-        """The front door resolves aliases."""
+        """The gateway resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The token of the process."""
@@ -172,7 +172,7 @@ def _names(running: Running) -> list[str]:
 def _post(folder: Path, running: Running, path: str, body: dict[str, Any]) -> dict[str, Any]:
     try:
         reply = running.ask("POST", f"v1/{path}", body, timeout=300.0)
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         raise ModelError(
             f"model {body['lora_name']!r}", processes.failure_reason(folder), "Deploy it again"
         ) from None

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 from pydantic import Field
 
 from thumbwheel.core import log
@@ -100,7 +100,7 @@ class LlamaCpp:
                 processes.stop(folder)
 
     def point(self, alias: str, endpoint: Endpoint) -> None:
-        """The front door resolves aliases."""
+        """The gateway resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
         """The key of the router."""
@@ -204,7 +204,7 @@ def _state(running: Running, name: str) -> str:
     answer."""
     try:
         models = running.ask("GET", "models").json()["data"]
-    except (httpx.HTTPError, ValueError, KeyError):
+    except (httpx2.HTTPError, ValueError, KeyError):
         return "unknown"
     unknown = {"value": "unknown"}
     status = next((model["status"] for model in models if model["id"] == name), unknown)

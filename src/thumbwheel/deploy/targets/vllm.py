@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
+from thumbwheel.core.addresses import leads_to_loopback
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import PEFT_ADAPTER
-from thumbwheel.llm.client import loopback
 
 START = (
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve BASE --enable-lora --max-loras 2 "
@@ -156,20 +156,20 @@ def _ask(
     *,
     missing: bool = False,
     wait: float = 10.0,
-) -> httpx.Response:
+) -> httpx2.Response:
     what = f"vLLM at {endpoint.url}"
     key = os.environ.get(str(endpoint.details["key_variable"]))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        reply = httpx.request(
+        reply = httpx2.request(
             "GET" if body is None else "POST",
             f"{endpoint.url}/{path}",
             json=body,
             headers=headers,
             timeout=wait,
-            trust_env=not loopback(endpoint.url),
+            trust_env=not leads_to_loopback(endpoint.url),
         )
-    except httpx.TransportError as error:
+    except httpx2.TransportError as error:
         raise ModelError(what, f"nothing answers there ({error})", f"Start it: {START}") from None
     if reply.status_code < 400 or (missing and reply.status_code == 404):
         return reply

@@ -20,6 +20,7 @@ FUNCTIONS: Table[type[RewardFunction[Any]]] = Table(
         "judge": "thumbwheel.rewards.functions.judge:Judge",
         "learned": "thumbwheel.rewards.functions.learned:Learned",
         "length": "thumbwheel.rewards.functions.length:Length",
+        "next_turn": "thumbwheel.rewards.functions.next_turn:NextTurnReward",
         "outcome": "thumbwheel.rewards.functions.outcome:Outcome",
         "rating": "thumbwheel.rewards.functions.rating:Rating",
         "regex": "thumbwheel.rewards.functions.regex:Regex",

@@ -20,7 +20,7 @@ from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError, MissingExtra, ModelError
 from thumbwheel.rewards.classifier import Classifier
 from thumbwheel.rewards.features import READS, features
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, too_long
+from thumbwheel.rewards.function import BatchRewardFunction, Case, Score, Status
 
 if TYPE_CHECKING:
     from thumbwheel.engine.embed import Embedder
@@ -34,7 +34,7 @@ class LearnedConfig(Config):
     hash, of the same agent."""
 
 
-class Learned(RewardFunction[LearnedConfig]):
+class Learned(BatchRewardFunction[LearnedConfig]):
     Config = LearnedConfig
     reads = READS
 
@@ -49,17 +49,7 @@ class Learned(RewardFunction[LearnedConfig]):
         except OSError:
             return None
 
-    def score(self, cases: Sequence[Case]) -> list[Score]:
-        """One score per case; the classifier is loaded once."""
-        refusals = [too_long(case) for case in cases]
-        judged = [case for case, refusal in zip(cases, refusals, strict=True) if refusal is None]
-        scores = iter(self._score(judged))
-        return [refusal or next(scores) for refusal in refusals]
-
-    def judge(self, case: Case) -> Score:
-        return self.score([case])[0]
-
-    def _score(self, cases: Sequence[Case]) -> list[Score]:
+    def judge_all(self, cases: Sequence[Case]) -> list[Score]:
         try:
             name, classifier, embedder = self._known = self._known or self._load()
         except (InputError, ModelError, MissingExtra) as error:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra, ModelError, ThumbwheelError
-from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, too_long
+from thumbwheel.rewards.function import BatchRewardFunction, Case, Score, Status
 
 CARD = "reward.json"
 
@@ -34,7 +34,7 @@ class RewardModelConfig(Config):
     """Where it runs, as torch names it."""
 
 
-class RewardModel(RewardFunction[RewardModelConfig]):
+class RewardModel(BatchRewardFunction[RewardModelConfig]):
     Config = RewardModelConfig
     reads = frozenset({"text", "prompt", "finish", "tools"})
 
@@ -51,14 +51,7 @@ class RewardModel(RewardFunction[RewardModelConfig]):
             for path in files
         }
 
-    def score(self, cases: Sequence[Case]) -> list[Score]:
-        """One score per case, computed in a few batches."""
-        refusals = [too_long(case) for case in cases]
-        judged = [case for case, refusal in zip(cases, refusals, strict=True) if refusal is None]
-        scores = iter(self._score(judged))
-        return [refusal or next(scores) for refusal in refusals]
-
-    def _score(self, cases: Sequence[Case]) -> list[Score]:
+    def judge_all(self, cases: Sequence[Case]) -> list[Score]:
         try:
             model = self._loaded = self._loaded or self._load()
         except ThumbwheelError as error:
@@ -74,9 +67,6 @@ class RewardModel(RewardFunction[RewardModelConfig]):
             ]
         )
         return [self._as_score(model, value) for value in outputs]
-
-    def judge(self, case: Case) -> Score:
-        return self.score([case])[0]
 
     def _load(self) -> Model:
         if not (Path(self.config.model) / CARD).is_file():

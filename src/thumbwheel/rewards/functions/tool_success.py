@@ -72,7 +72,7 @@ class ToolSuccess(RewardFunction[ToolSuccessConfig]):
         calls = [step for step in case.steps if step.kind == "tool"]
         if self.config.tools:
             calls = [call for call in calls if call.name in self.config.tools]
-        question = question_of(case).casefold() if self.config.compatible else ""
+        question = case.question.casefold() if self.config.compatible else ""
         if not calls:
             if self.config.compatible:
                 needs_tools = any(word in question for word in NEEDS_TOOLS)
@@ -121,9 +121,3 @@ def suits(tool: str, question: str) -> bool:
         if part in tool.casefold() and any(word in question for word in words):
             return True
     return False
-
-
-def question_of(case: Case) -> str:
-    """The last thing that the user said, as text."""
-    questions = [message.get("content") for message in case.prompt if message.get("role") == "user"]
-    return questions[-1] if questions and isinstance(questions[-1], str) else ""

@@ -4,10 +4,12 @@ this order."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.plugins import Table
-from thumbwheel.training.algorithm import Method
+
+if TYPE_CHECKING:
+    from thumbwheel.training.algorithm import Method
 
 ALGORITHMS: Table[type[Method[Any]]] = Table(
     "algorithm",

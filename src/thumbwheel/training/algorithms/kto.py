@@ -22,6 +22,7 @@ from thumbwheel.training.algorithm import (
     LossOut,
     Metrics,
     Row,
+    Rows,
     Score,
     Scored,
     Totals,
@@ -76,7 +77,7 @@ class Kto(Algorithm[KtoConfig]):
     Config: ClassVar[type[TrainConfig]] = KtoConfig
 
     @classmethod
-    def resolve_config(cls, config: KtoConfig, rows: Sequence[Row]) -> KtoConfig:
+    def resolve_config(cls, config: KtoConfig, rows: Rows) -> KtoConfig:
         """Raises DataError when one class is missing."""
         good = sum(bool(row["label"]) for row in rows)
         bad = len(rows) - good

@@ -22,6 +22,7 @@ from thumbwheel.training.algorithm import (
     LossOut,
     Metrics,
     Row,
+    Rows,
     Scored,
     Totals,
     fitted,
@@ -86,7 +87,7 @@ class Reward(Algorithm[RewardConfig]):
         return SHAPES[config.loss_type]
 
     @classmethod
-    def resolve_config(cls, config: RewardConfig, rows: Sequence[Row]) -> RewardConfig:
+    def resolve_config(cls, config: RewardConfig, rows: Rows) -> RewardConfig:
         """The scale from the training rows; raises DataError where they hold one value or one class
         only."""
         if config.loss_type == "classification" and len({bool(row["label"]) for row in rows}) < 2:

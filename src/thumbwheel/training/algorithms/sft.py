@@ -21,6 +21,7 @@ from thumbwheel.training.algorithm import (
     Algorithm,
     LossOut,
     Row,
+    Rows,
     Scored,
     Totals,
     fitted,
@@ -80,12 +81,13 @@ class Sft(Algorithm[SftConfig]):
         return "scored" if config.weighting == "reward" else cls.needs
 
     @classmethod
-    def weighs_judgements(cls, config: SftConfig) -> bool:
-        """Where all good answers would weigh alike."""
-        return config.weigh_judgements and config.weighting == "none"
+    def judged_split(cls, config: SftConfig) -> str | None:
+        """The training split, where all good answers would weigh alike."""
+        weighs = config.weigh_judgements and config.weighting == "none"
+        return "train" if weighs else None
 
     @classmethod
-    def resolve_config(cls, config: SftConfig, rows: Sequence[Row]) -> SftConfig:
+    def resolve_config(cls, config: SftConfig, rows: Rows) -> SftConfig:
         """Centre and temperature of the weights, from the training rows; raises DataError where all
         have the same number."""
         if config.weighting == "none":

@@ -1,0 +1,430 @@
+"""Figures of experiments on live traffic: wrong promotions, how fast a bad arm is stopped, and how
+many units best-arm mode saves.
+
+    python benchmarks/experiments.py aa          # 1,000 A/A experiments, a look after every event
+    python benchmarks/experiments.py stoploss    # an arm that is 20 points worse
+    python benchmarks/experiments.py bandit      # best-arm mode against an equal split
+    python benchmarks/experiments.py whole       # A/A through the routing table, the inbox, the
+                                                 # database and restarts; --runs as many as wanted
+    python benchmarks/experiments.py served      # A/A through a server of its own, over HTTP
+    python benchmarks/experiments.py seals       # what the seals of exposures cost
+
+`aa` and `stoploss` take the controller's own analysis and decision over people who come one after
+another, answer late, several times or not at all; every event is a look. `whole` takes everything
+but HTTP, and `served` HTTP too: the server is killed once and stopped once in each run. `bandit`
+has the settings of TensorZero's published simulator (Bernoulli arms, K = 6, easy and medium, delta
+0.05, at least 10 pulls of an arm, batches of 100).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+
+from thumbwheel.core.seal import make_seal
+from thumbwheel.experiments import controller, store
+from thumbwheel.experiments.analysis import analyse, decide
+from thumbwheel.experiments.exposures import collect
+from thumbwheel.experiments.row_seals import check_seals, sealed_call, sealed_exposure
+from thumbwheel.experiments.types import (
+    ENDS,
+    Arm,
+    Collected,
+    Experiment,
+    ExperimentConfig,
+    Figures,
+    Plan,
+    State,
+    Stratum,
+    UnitFigures,
+)
+from thumbwheel.loop import experiment as verbs
+from thumbwheel.stats import best_arm
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+START = datetime(2026, 1, 5, tzinfo=UTC)
+GAPS = {
+    "easy": (0.9, (0.15, 0.12, 0.10, 0.08, 0.06)),
+    "medium": (0.7, (0.08, 0.06, 0.05, 0.04, 0.03)),
+}
+"""Difficulty -> the best arm's rate, and how much worse the others are."""
+FIGURES = {"aa": 1000, "stoploss": 400, "bandit": 400, "whole": 20, "served": 20, "seals": 2000}
+"""Figure -> how many runs (of `seals`: calls) there are unless --runs says otherwise."""
+PEOPLE_OF_A_PART = 120
+"""Who come during one life of the server."""
+BATCH = 100
+LEAST_PULLS = 10
+DELTA = 0.05
+
+
+@dataclass
+class Person:
+    """A unit: its arm, when it comes, and what it says when."""
+
+    unit: str
+    arm: str
+    comes_at: float
+    words: list[tuple[float, float]]
+    """(hour, value); none for who says nothing."""
+
+
+def experiment_of(config: ExperimentConfig) -> Experiment:
+    """An experiment of two arms at equal shares."""
+    arms = tuple(Arm(name=name, version_id=name, weights=name) for name in ("v0", "v1"))
+    plan = Plan(arms=arms, config=config, tuned_for=1000.0)
+    stratum = Stratum(0, {"v0": 0.5, "v1": 0.5}, "the start", START)
+    collected = Collected()
+    return Experiment(
+        "exp_bench", "bench", "live", plan, "salt", State.RUNNING, "", collected, START, None,
+        (stratum,),
+    )  # fmt: skip
+
+
+def people(random: np.random.Generator, count: int, rates: dict[str, float]) -> list[Person]:
+    """People who come one after another; 70 % say something, some of them late, some twice."""
+    crowd = []
+    for number in range(count):
+        arm = "v1" if random.random() < 0.5 else "v0"
+        comes_at = number / 20
+        words = []
+        if random.random() < 0.7:
+            taste = random.beta(3 * rates[arm], 3 * (1 - rates[arm]))
+            count_of_words = 1 + random.poisson(0.5)
+            words = [
+                (comes_at + random.exponential(2.0), float(random.random() < taste))
+                for _ in range(count_of_words)
+            ]
+        crowd.append(Person(f"u{number}", arm, comes_at, sorted(words)))
+    return crowd
+
+
+def figures_over_time(crowd: list[Person]) -> Iterator[tuple[float, int, Figures]]:
+    """After every word: (hour, people who came so far, the figures)."""
+    events: list[tuple[float, int, float | None]] = []
+    for index, person in enumerate(crowd):
+        events.append((person.comes_at, index, None))
+        events += [(hour, index, value) for hour, value in person.words]
+    events.sort()
+    units: dict[int, UnitFigures] = {}
+    totals: dict[int, tuple[float, int]] = {}
+    for hour, index, value in events:
+        person, moment = crowd[index], START + timedelta(hours=hour)
+        if value is None:
+            units[index] = UnitFigures(person.unit, person.arm, 0, moment, None, calls=1)
+            continue
+        total, count = totals.get(index, (0.0, 0))
+        totals[index] = total + value, count + 1
+        first_answer = units[index].answered_at or moment
+        units[index] = replace(
+            units[index],
+            outcome=(total + value) / (count + 1),
+            weight=float(count + 1),
+            answered_at=first_answer,
+        )
+        yield hour, len(units), Figures(tuple(units.values()))
+
+
+def run_experiments(
+    runs: int, count: int, rates: dict[str, float], config: ExperimentConfig, every: int
+) -> list[tuple[str, int]]:
+    """(verdict, people who were exposed by then) of each run; `every`: words between two looks."""
+    results = []
+    for seed in range(runs):
+        random = np.random.default_rng(seed)
+        experiment = experiment_of(config)
+        crowd = people(random, count, rates)
+        verdict, exposed = "undecided", count
+        for number, (hour, came, figures) in enumerate(figures_over_time(crowd)):
+            if number % every:
+                continue
+            inputs = analyse(experiment, figures, START + timedelta(hours=hour))
+            decision = decide(experiment.plan, inputs)
+            if decision.verdict != "undecided":
+                verdict, exposed = decision.verdict, came
+                break
+        results.append((verdict, exposed))
+    return results
+
+
+def bench_aa(runs: int, every: int, count: int) -> dict[str, Any]:
+    """Arms that are the same: none may win in more than alpha of all runs."""
+    config = ExperimentConfig()
+    results = run_experiments(runs, count, {"v0": 0.6, "v1": 0.6}, config, every)
+    verdicts = [verdict for verdict, _ in results]
+    return {
+        "runs": runs,
+        "people": count,
+        "words_between_looks": every,
+        "alpha": config.alpha,
+        "won": verdicts.count("won"),
+        "wrong_promotions": verdicts.count("won") / runs,
+        "stopped_wrongly": verdicts.count("lost") / runs,
+        "stop_alpha": config.stop_alpha,
+        "units_do_not_arrive": verdicts.count("stopped") / runs,
+    }
+
+
+def bench_stoploss(runs: int, every: int) -> dict[str, Any]:
+    """An arm that is 20 points worse, where everybody answers at once."""
+    config = ExperimentConfig()
+    exposures = []
+    verdicts = []
+    for seed in range(runs):
+        random = np.random.default_rng(seed)
+        experiment = experiment_of(config)
+        units: list[UnitFigures] = []
+        verdict = "undecided"
+        for number in range(3000):
+            arm = "v1" if random.random() < 0.5 else "v0"
+            rate = {"v0": 0.7, "v1": 0.5}[arm]
+            moment = START + timedelta(minutes=number)
+            value = float(random.random() < rate)
+            units.append(UnitFigures(f"u{number}", arm, 0, moment, value, 1.0, moment))
+            if number % every:
+                continue
+            inputs = analyse(experiment, Figures(tuple(units)), moment)
+            verdict = decide(experiment.plan, inputs).verdict
+            if verdict != "undecided":
+                break
+        verdicts.append(verdict)
+        exposures.append(len(units))
+    return {
+        "runs": runs,
+        "rates": [0.7, 0.5],
+        "lost": verdicts.count("lost") / runs,
+        "median_exposures": statistics.median(exposures),
+        "exposures_95": float(np.quantile(exposures, 0.95)),
+    }
+
+
+def bench_bandit(runs: int) -> dict[str, Any]:
+    """Best-arm mode and an equal split, by the same rule for stopping."""
+    rows: dict[str, Any] = {}
+    for difficulty, (best, gaps) in GAPS.items():
+        rates = np.array([best, *(best - gap for gap in gaps)])
+        row: dict[str, Any] = {"rates": rates.round(3).tolist()}
+        for name, is_adaptive in (("equal", False), ("best_arm", True)):
+            pulls, errors = [], 0
+            for seed in range(runs):
+                used, winner = identify(np.random.default_rng(seed), rates, is_adaptive)
+                pulls.append(used)
+                errors += winner != 0
+            row[name] = {"mean_units": statistics.fmean(pulls), "errors": errors / runs}
+        row["saved"] = 1 - row["best_arm"]["mean_units"] / row["equal"]["mean_units"]
+        rows[difficulty] = row
+    saved = statistics.fmean(row["saved"] for row in rows.values())
+    return {"runs": runs, "delta": DELTA, **rows, "mean_saved": saved}
+
+
+def identify(random: np.random.Generator, rates: np.ndarray, is_adaptive: bool) -> tuple[int, int]:
+    """(units until the best arm was known, the arm that was taken for it)."""
+    arms = len(rates)
+    counts, sums = np.zeros(arms), np.zeros(arms)
+    shares = np.full(arms, 1 / arms)
+    while True:
+        drawn = random.multinomial(BATCH, shares)
+        counts += drawn
+        sums += random.binomial(drawn, rates)
+        if counts.min() < LEAST_PULLS:
+            continue
+        means = sums / counts
+        variances = np.maximum(means * (1 - means), 1e-3)
+        if best_arm.is_decided(counts, means, variances, DELTA):
+            return int(counts.sum()), int(np.argmax(means))
+        if is_adaptive:
+            shares = best_arm.tracked_shares(counts, means, variances)
+
+
+def bench_whole(runs: int) -> dict[str, Any]:
+    """A/A experiments of the whole controller: calls through the routing table, words through the
+    inbox, the database, a restart on the way, a look after every few events."""
+    sys.path.insert(0, str(ROOT))
+    from tests.worlds.experiment_world import experiment_world
+
+    won = looks = 0
+    seconds = []
+    for seed in range(runs):
+        random = np.random.default_rng(seed)
+        with tempfile.TemporaryDirectory() as folder, experiment_world(Path(folder)) as world:
+            experiment = world.begin()
+            waiting: list[tuple[str, bool]] = []
+            decision = None
+            for number in range(400):
+                trace_id, _ = world.ask(f"user-{number}")
+                waiting.append((trace_id, bool(random.random() < 0.6)))
+                while len(waiting) > 10 or (waiting and random.random() < 0.3):
+                    world.rate(*waiting.pop(int(random.integers(len(waiting)))))
+                if number == 200:
+                    world.refresh()  # a server that starts anew reads everything from its rows
+                if number % 20 == 19:
+                    began = time.process_time()
+                    decision = world.turn().get(experiment.id, decision)
+                    seconds.append(time.process_time() - began)
+                    looks += 1
+                    if decision is not None and decision.verdict != "undecided":
+                        break
+            won += decision is not None and decision.verdict == "won"
+    return {
+        "runs": runs,
+        "looks": looks,
+        "won": won,
+        "wrong_promotions": won / runs,
+        "cpu_seconds_a_look": statistics.median(seconds),
+    }
+
+
+def bench_served(runs: int) -> dict[str, Any]:
+    """A/A experiments through a server in a process of its own: calls and words over HTTP, late
+    words, a kill and a stop on the way, a look after every few people beside the server's own."""
+    sys.path.insert(0, str(ROOT))
+    verdicts: Counter[str] = Counter()
+    asked = counted = looks = 0
+    for seed in range(runs):
+        with tempfile.TemporaryDirectory() as folder:
+            run = _served_run(Path(folder) / "home", seed)
+        verdicts[run.verdict] += 1
+        asked, counted, looks = asked + run.asked, counted + run.counted, looks + run.looks
+        print(f"run {seed}: {run}", file=sys.stderr, flush=True)
+    return {
+        "runs": runs,
+        "looks_beside_the_servers": looks,
+        "verdicts": dict(verdicts),
+        "wrong_promotions": verdicts["won"] / runs,
+        "stopped_wrongly": verdicts["lost"] / runs,
+        "calls": asked,
+        "calls_counted": counted,
+    }
+
+
+@dataclass
+class ServedRun:
+    """What became of an A/A experiment behind a server."""
+
+    verdict: str = "running"
+    asked: int = 0
+    counted: int = 0
+    looks: int = 0
+
+
+def _served_run(home: Path, seed: int) -> ServedRun:
+    from tests.servers.scripted_upstream import ScriptedUpstream
+    from tests.servers.thumbwheel_server import running
+    from tests.worlds.experiment_world import ask_over_http, rate_over_http
+    from tests.worlds.gateway_world import AGENT, opened_home, serve_remote
+    from thumbwheel.models.types import Agent, EndpointAddress
+
+    random = np.random.default_rng(seed)
+    run = ServedRun()
+    late: list[tuple[str, bool]] = []
+    with ScriptedUpstream() as upstream, opened_home(home) as ws:
+        serve_remote(ws, EndpointAddress(upstream.url, "large"))
+        serve_remote(ws, EndpointAddress(upstream.url, "small"), alias=None)
+        agent = Agent.named(AGENT)
+        plan, forecast = verbs.draft(ws, agent, "live", ["v0", "v1"], [], {})
+        experiment = verbs.start(ws, agent, "live", plan, forecast, salt=f"salt {seed}")
+
+        def has_ended() -> bool:
+            verbs.turn_all(ws)
+            run.looks += 1
+            return controller.find(ws, experiment.id).state in ENDS
+
+        # Three lives of the server: the first one is killed, the others are stopped.
+        for part in range(3):
+            with running(home) as server, httpx2.Client(base_url=server.url, timeout=120) as client:
+                for number in range(PEOPLE_OF_A_PART):
+                    trace_id, _ = ask_over_http(client, f"user-{part}-{number}")
+                    run.asked += 1
+                    late.append((trace_id, bool(random.random() < 0.6)))
+                    while len(late) > 30 or (late and random.random() < 0.4):
+                        rate_over_http(client, *late.pop(int(random.integers(len(late)))))
+                    if number % 10 == 9 and has_ended():
+                        break
+                if part == 0:
+                    server.process.kill()
+            if has_ended():
+                break
+        ended = controller.find(ws, experiment.id)
+        run.verdict, run.counted = str(ended.state), ended.collected.calls
+    return run
+
+
+def bench_seals(calls: int) -> dict[str, Any]:
+    """Processor time of reading recorded calls into exposures, and the part of it that the seals
+    take: all calls again, sealed and compared as a replay does it."""
+    sys.path.insert(0, str(ROOT))
+    from tests.worlds.experiment_world import experiment_world
+
+    with tempfile.TemporaryDirectory() as folder, experiment_world(Path(folder)) as world:
+        experiment = world.begin()
+        for number in range(calls):
+            world.ask(f"user-{number}")
+        world.drain()
+        began = time.process_time()
+        collect(world.ws, experiment, datetime.now(UTC))
+        collecting = time.process_time() - began
+        current = controller.find(world.ws, experiment.id)
+        with world.ws.db.read() as connection:
+            exposures = store.exposures_of(connection, experiment.id)
+            rows = store.calls_of(connection, experiment.id)
+        seal = make_seal(world.ws.home.signing)
+        began = time.process_time()
+        for exposure in exposures:
+            sealed_exposure(seal, experiment.id, exposure)
+        for row in rows:
+            sealed_call(seal, experiment.id, row)
+        sealing = time.process_time() - began
+        began = time.process_time()
+        result = check_seals(world.ws, current)
+        checking = time.process_time() - began
+        assert result.changed == (), result
+    return {
+        "calls": calls,
+        "microseconds_a_call_to_collect": round(1e6 * collecting / calls, 1),
+        "of_which_seals": round(1e6 * sealing / calls, 1),
+        "microseconds_a_call_to_check_all": round(1e6 * checking / calls, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("figure", choices=list(FIGURES))
+    parser.add_argument("--runs", type=int)
+    parser.add_argument("--every", type=int, default=1, help="Words between two looks.")
+    parser.add_argument("--people", type=int, default=1000, help="Of each A/A experiment.")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    runs = arguments.runs or FIGURES[arguments.figure]
+    if arguments.figure == "aa":
+        result = bench_aa(runs, arguments.every, arguments.people)
+    elif arguments.figure == "stoploss":
+        result = bench_stoploss(runs, arguments.every)
+    elif arguments.figure == "bandit":
+        result = bench_bandit(runs)
+    elif arguments.figure == "whole":
+        result = bench_whole(runs)
+    elif arguments.figure == "served":
+        result = bench_served(runs)
+    else:
+        result = bench_seals(runs)
+    result["minutes"] = round((time.monotonic() - began) / 60, 1)
+    path = RESULTS / f"experiments-{arguments.figure}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Keys, users and sessions in memory: who presents what is looked up without a row being read.
+
+What is revoked, removed or changed holds 50 ms later (db/refreshed.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from thumbwheel.access import store
+from thumbwheel.access.types import (
+    ANY_AGENT,
+    LOCAL_TOKEN,
+    ApiKey,
+    Grants,
+    LoginSession,
+    Principal,
+    Verb,
+)
+from thumbwheel.core.errors import Busy
+from thumbwheel.db.refreshed import Refreshed
+from thumbwheel.db.workspace import Workspace
+
+USED_EVERY = timedelta(minutes=1)
+"""The last use of a key is written at most so often."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """One state of the directory."""
+
+    keys: Mapping[str, ApiKey] = field(default_factory=dict)
+    """By the keyed hash of the key."""
+    sessions: Mapping[str, LoginSession] = field(default_factory=dict)
+    """By the keyed hash of the cookie."""
+    principals: Mapping[str, Principal] = field(default_factory=dict)
+    """Users and keys by their ids."""
+
+
+class Directory:
+    """Start it by `with`."""
+
+    def __init__(self, ws: Workspace) -> None:
+        self._ws = ws
+        self._changes = ws.db.changes()
+        self._entries = Entries()
+        self._marker: object = None
+        self._number = -1
+        self._used: dict[str, datetime] = {}
+        self._used_written = datetime.now(UTC)
+        self._refreshed = Refreshed(self._look, "keys and users")
+
+    def __enter__(self) -> Directory:
+        self._refreshed.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._refreshed.__exit__()
+        self._changes.close()
+        written = self._write_used()
+        if written is not None:
+            written.result()
+
+    def problem(self) -> str | None:
+        """Why the directory may be old; None where it is not."""
+        return self._refreshed.problem
+
+    def is_empty(self) -> bool:
+        """Whether nobody could present anything: there is neither a key nor a user."""
+        return not self._current().principals
+
+    def of_key(self, mac: str) -> Principal | None:
+        """Who presents the key of this hash."""
+        entries = self._current()
+        key = entries.keys.get(mac)
+        now = datetime.now(UTC)
+        if key is None or (key.expires_at is not None and key.expires_at <= now):
+            return None
+        self._used[key.id] = now
+        return entries.principals[key.id]
+
+    def of_session(self, mac: str) -> tuple[LoginSession, Principal] | None:
+        """The session of the cookie of this hash, and who is logged in by it."""
+        entries = self._current()
+        session = entries.sessions.get(mac)
+        if session is None or session.expires_at <= datetime.now(UTC):
+            return None
+        if session.user_id is None:
+            return session, LOCAL_TOKEN
+        principal = entries.principals.get(session.user_id)
+        return None if principal is None else (session, principal)
+
+    def of_id(self, principal_id: str) -> Principal | None:
+        """The key or user of this id, as they are now."""
+        entries = self._current()
+        for key in entries.keys.values():
+            is_expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
+            if key.id == principal_id and is_expired:
+                return None
+        return entries.principals.get(principal_id)
+
+    def refresh(self) -> None:
+        """Look for changes now."""
+        self._refreshed.refresh()
+
+    def _current(self) -> Entries:
+        self._refreshed.ask()
+        return self._entries
+
+    def _look(self) -> None:
+        if self._used and datetime.now(UTC) - self._used_written > USED_EVERY:
+            self._write_used()
+        marker = self._changes.marker()
+        if marker == self._marker:
+            return
+        with self._ws.db.read() as connection:
+            # every change of keys, users and sessions is in the audit log
+            number = store.last_number(connection)
+            if number != self._number:
+                keys = store.keys(connection)
+                users = store.all_users(connection)
+                sessions = store.sessions(connection)
+                principals = {
+                    user.id: Principal(user.id, user.name, "user", user.grants) for user in users
+                }
+                for key, _ in keys:
+                    principals[key.id] = _principal(key, principals)
+                self._entries = Entries(
+                    keys={mac: key for key, mac in keys},
+                    sessions={mac: session for session, mac in sessions},
+                    principals=principals,
+                )
+                self._number = number
+        self._marker = marker
+
+    def _write_used(self) -> Future[None] | None:
+        """Have the last uses written, as soon as there is room; no request waits for it."""
+        used = dict(self._used)
+        self._used_written = datetime.now(UTC)
+        if not used:
+            return None
+        work = partial(store.mark_used, used=used)
+        try:
+            written = self._ws.db.submit(work, wait=False)
+        except Busy:
+            return None  # the next time
+        self._used = {}
+        return written
+
+
+def narrowed(grants: Grants, bound: Grants) -> Grants:
+    """What both allow.
+
+    >>> narrowed({"*": frozenset({"read"})}, {"support": frozenset({"read", "rate"})})
+    {'support': frozenset({'read'})}
+    """
+    both: dict[str, frozenset[Verb]] = {}
+    for agent in {*grants, *bound}:
+        verbs = _verbs(grants, agent) & _verbs(bound, agent)
+        if verbs:
+            both[agent] = verbs
+    return both
+
+
+def _verbs(grants: Grants, agent: str) -> frozenset[Verb]:
+    return grants.get(ANY_AGENT, frozenset()) | grants.get(agent, frozenset())
+
+
+def _principal(key: ApiKey, users: Mapping[str, Principal]) -> Principal:
+    grants = key.grants
+    if key.user_id is not None:
+        grants = narrowed(grants, users[key.user_id].grants)
+    return Principal(key.id, key.name, "key", grants)

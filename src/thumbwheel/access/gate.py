@@ -1,0 +1,166 @@
+"""The gate of a server: who presents what."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+
+from thumbwheel.access import audit, store
+from thumbwheel.access.audit import Act
+from thumbwheel.access.credentials import KEY_PREFIX, Credentials
+from thumbwheel.access.directory import Directory, narrowed
+from thumbwheel.access.keys import mac_of
+from thumbwheel.access.local_token import LocalToken
+from thumbwheel.access.rate_limits import RateLimits
+from thumbwheel.access.settings import AccessConfig
+from thumbwheel.access.types import LOCAL_TOKEN, Grants, LoginSession, Principal
+from thumbwheel.access.web_tokens import WebTokens, looks_like_token
+from thumbwheel.core import ids
+from thumbwheel.core.seal import Seal, make_seal
+from thumbwheel.db.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who asks, and how that is known."""
+
+    principal: Principal
+    session: LoginSession | None = None
+    """The session whose cookie was sent, by a browser that sends it along with everything."""
+    csrf: str | None = None
+    """What has to come along with a change in that session."""
+    by_web_token: bool = False
+    """Whether a token was presented that a key or session was changed into."""
+
+
+@dataclass(frozen=True)
+class OpenedSession:
+    """A session that has just begun."""
+
+    cookie: str
+    csrf: str
+    seconds: int
+
+
+@dataclass(frozen=True)
+class AccessGate:
+    """Knows the token of the home, keys, users, sessions and web tokens."""
+
+    ws: Workspace
+    config: AccessConfig
+    directory: Directory
+    token: LocalToken | None
+    """None on a server that others can reach: there it opens nothing."""
+    web_tokens: WebTokens
+    limits: RateLimits
+    admits_apps: bool
+    """Whether apps on this machine may call, and send traces and feedback, without any key."""
+    seal: Seal
+
+    def identify(self, credentials: Credentials) -> Identity | None:
+        """Who presents these; None where nobody that is here does."""
+        for value in credentials.keys:
+            principal = self._of_key(value)
+            if principal is not None:
+                return Identity(principal, by_web_token=looks_like_token(value))
+        if credentials.session is None:
+            return None
+        entry = self.directory.of_session(self._session_mac(credentials.session))
+        if entry is None:
+            return None
+        session, principal = entry
+        if session.user_id is None and self.token is None:
+            return None
+        return Identity(principal, session, self._csrf(credentials.session))
+
+    def admits(self, credentials: Credentials) -> bool:
+        """Whether an app on this machine that presents these, none of which is known, needs no
+        key. One that means to present a key of ours is told that it is none any more."""
+        return self.admits_apps and not credentials.are_of_ours
+
+    def open_session(self, user_id: str | None) -> OpenedSession:
+        """Log a browser in: with a new cookie, whatever it presented before."""
+        cookie = secrets.token_urlsafe(32)
+        now = datetime.now(UTC)
+        lifetime = timedelta(hours=self.config.session_hours)
+        session = LoginSession(ids.new("lgn"), user_id, now + lifetime, now)
+        act = Act(user_id or LOCAL_TOKEN.id, "login", content={"session": session.id})
+
+        def insert(connection: sa.Connection) -> tuple[None, Act]:
+            store.insert_session(connection, session, self._session_mac(cookie))
+            return None, act
+
+        audit.write(self.ws, insert)
+        self.directory.refresh()
+        return OpenedSession(cookie, self._csrf(cookie), int(lifetime.total_seconds()))
+
+    def close_session(self, session: LoginSession) -> None:
+        """Log a browser out."""
+        act = Act(session.user_id or LOCAL_TOKEN.id, "logout", content={"session": session.id})
+
+        def delete(connection: sa.Connection) -> tuple[None, Act]:
+            store.delete_sessions(connection, session_id=session.id)
+            return None, act
+
+        audit.write(self.ws, delete)
+        self.directory.refresh()
+
+    def make_web_token(self, principal: Principal, bound: Grants | None) -> tuple[str, int]:
+        """(a token that stands for the principal, its seconds); with a `bound`, for less."""
+        seconds = int(self.config.token_minutes * 60)
+        grants = principal.grants if bound is None else narrowed(principal.grants, bound)
+        return self.web_tokens.make(principal, grants, seconds), seconds
+
+    def _of_key(self, value: str) -> Principal | None:
+        if self.token is not None and self.token.equals(value):
+            return LOCAL_TOKEN
+        if value.startswith(KEY_PREFIX):
+            return self.directory.of_key(mac_of(self.seal, value))
+        if looks_like_token(value):
+            return self._of_web_token(value)
+        return None
+
+    def _of_web_token(self, token: str) -> Principal | None:
+        """Who a token stands for, with what both it and they may now."""
+        content = self.web_tokens.read(token)
+        if content is None:
+            return None
+        principal_id, grants = content
+        principal = self.directory.of_id(principal_id)
+        if principal_id == LOCAL_TOKEN.id and self.token is not None:
+            principal = LOCAL_TOKEN
+        if principal is None:
+            return None
+        allowed = narrowed(principal.grants, grants)
+        return Principal(principal.id, principal.name, principal.kind, allowed)
+
+    def _session_mac(self, cookie: str) -> str:
+        return self.seal.of("session", cookie)
+
+    def _csrf(self, cookie: str) -> str:
+        return self.seal.of("csrf", cookie)
+
+
+@contextmanager
+def opened_gate(
+    ws: Workspace, config: AccessConfig, *, local: bool, apps: bool
+) -> Iterator[AccessGate]:
+    """The gate of a server of this home. `local`: only this machine reaches it, so that the token
+    of the home counts; `apps`: apps on this machine need no key."""
+    token = LocalToken.of_file(ws.home.access_token) if local else None
+    with Directory(ws) as directory:
+        yield AccessGate(
+            ws=ws,
+            config=config,
+            directory=directory,
+            token=token,
+            web_tokens=WebTokens(ws.home.token_keys),
+            limits=RateLimits(config.requests_per_minute),
+            admits_apps=apps and local,
+            seal=make_seal(ws.home.access_key),
+        )

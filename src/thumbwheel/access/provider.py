@@ -1,0 +1,203 @@
+"""Login by an OIDC provider: authorization code with PKCE, state and nonce.
+
+What the browser keeps between the two steps is signed, and good for ten minutes. The id token has
+to be signed by a key that the provider publishes, by an asymmetric algorithm, for this client and
+this login.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import jwt
+from authlib.integrations.base_client.errors import OAuthError
+from authlib.integrations.httpx_client import OAuth2Client
+
+from thumbwheel.access.settings import ProviderConfig
+from thumbwheel.core.errors import ConfigError, Unauthenticated
+from thumbwheel.core.seal import Seal
+from thumbwheel.core.secret_store import SecretStore
+
+ALGORITHMS = ["RS256", "ES256", "PS256", "EdDSA"]
+"""Of id tokens; never one whose secret the client shares."""
+REQUIRED = ["exp", "iat", "iss", "aud", "sub"]
+SCOPE = "openid email profile"
+TIMEOUT = 10.0
+"""Seconds in which the provider has to answer."""
+ATTEMPT_SECONDS = 600
+LEEWAY = 30
+"""Seconds by which the clocks of provider and server may differ."""
+
+
+@dataclass(frozen=True)
+class LoginAttempt:
+    """A login that was begun: what the browser keeps until it comes back."""
+
+    state: str
+    nonce: str
+    verifier: str
+    redirect_uri: str
+    expires: float
+
+
+@dataclass(frozen=True)
+class ProviderIdentity:
+    """Whom the provider vouches for."""
+
+    issuer: str
+    external_id: str
+    name: str
+
+
+@dataclass
+class Provider:
+    """The provider of the settings. What it says of itself is asked for at the first login."""
+
+    config: ProviderConfig
+    secrets: SecretStore
+    seal: Seal
+    _metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def begin(self, redirect_uri: str) -> tuple[str, str]:
+        """(where the browser is sent, what it keeps until it comes back)."""
+        attempt = LoginAttempt(
+            state=secrets.token_urlsafe(32),
+            nonce=secrets.token_urlsafe(32),
+            verifier=secrets.token_urlsafe(48),
+            redirect_uri=redirect_uri,
+            expires=time.time() + ATTEMPT_SECONDS,
+        )
+        with self._client(redirect_uri) as client:
+            url, _ = client.create_authorization_url(
+                self._endpoint("authorization_endpoint"),
+                state=attempt.state,
+                code_verifier=attempt.verifier,
+                nonce=attempt.nonce,
+            )
+        content = base64.urlsafe_b64encode(json.dumps(vars(attempt)).encode()).decode()
+        return url, f"{content}.{self.seal.of('login attempt', content)}"
+
+    def finish(self, cookie: str, parameters: Mapping[str, str]) -> ProviderIdentity:
+        """Whom the provider vouches for, by what came back; raises Unauthenticated."""
+        attempt = self._attempt(cookie)
+        if not hmac.compare_digest(parameters.get("state", "").encode(), attempt.state.encode()):
+            raise _refused("it is not the one that this browser began")
+        if "error" in parameters:
+            raise _refused(f"the provider says {parameters['error'][:80]!r}")
+        if parameters.get("iss", self.config.issuer) != self.config.issuer:
+            raise _refused("it comes from another provider")
+        with self._client(attempt.redirect_uri) as client:
+            try:
+                answer = client.fetch_token(
+                    self._endpoint("token_endpoint"),
+                    grant_type="authorization_code",
+                    code=parameters.get("code", ""),
+                    code_verifier=attempt.verifier,
+                )
+            except (OAuthError, httpx2.HTTPError, ValueError) as error:
+                raise _refused(f"the provider does not confirm it ({error})") from None
+        claims = self._claims(str(answer.get("id_token", "")), attempt)
+        return ProviderIdentity(self.config.issuer, str(claims["sub"]), self._name(claims))
+
+    def _attempt(self, cookie: str) -> LoginAttempt:
+        content, _, mac = cookie.partition(".")
+        if not hmac.compare_digest(mac.encode(), self.seal.of("login attempt", content).encode()):
+            raise _refused("it is not one that began here")
+        attempt = LoginAttempt(**json.loads(base64.urlsafe_b64decode(content)))
+        if attempt.expires < time.time():
+            raise _refused("it took longer than ten minutes")
+        return attempt
+
+    def _client(self, redirect_uri: str) -> Any:
+        secret = None if self.config.secret is None else self.secrets.require(self.config.secret)
+        method = "none" if secret is None else "client_secret_basic"
+        return OAuth2Client(
+            client_id=self.config.client_id,
+            client_secret=secret,
+            token_endpoint_auth_method=method,
+            scope=SCOPE,
+            redirect_uri=redirect_uri,
+            code_challenge_method="S256",
+            timeout=TIMEOUT,
+            follow_redirects=False,
+        )
+
+    def _endpoint(self, name: str) -> str:
+        """What the provider says of itself; raises ConfigError where it says it wrongly."""
+        if not self._metadata:
+            issuer = self.config.issuer
+            metadata = _json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            if metadata.get("issuer") != issuer:
+                raise ConfigError(
+                    f"access.provider.issuer {issuer!r}",
+                    f"the provider there calls itself {metadata.get('issuer')!r}",
+                    "Write it exactly as the provider does",
+                )
+            self._metadata = metadata
+        return str(self._metadata.get(name, ""))
+
+    def _claims(self, token: str, attempt: LoginAttempt) -> Mapping[str, Any]:
+        """What an id token says, once it is known to be for this login."""
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._key(header.get("kid"))
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key.key,
+                algorithms=[name for name in ALGORITHMS if name == key.algorithm_name],
+                audience=self.config.client_id,
+                issuer=self.config.issuer,
+                leeway=LEEWAY,
+                options={"require": REQUIRED},
+            )
+        except jwt.PyJWTError as error:
+            raise _refused(f"its id token does not hold ({error})") from None
+        if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), attempt.nonce.encode()):
+            raise _refused("its id token is for another login")
+        if claims.get("azp", self.config.client_id) != self.config.client_id:
+            raise _refused("its id token is for another client")
+        return claims
+
+    def _key(self, kid: object) -> jwt.PyJWK:
+        """The key that the provider publishes under this id; asked for anew at each login, so that
+        one that it took back is none any more."""
+        keys = jwt.PyJWKSet.from_dict(dict(_json(self._endpoint("jwks_uri")))).keys
+        for key in keys:
+            if key.key_id == kid or (kid is None and len(keys) == 1):
+                return key
+        raise jwt.InvalidKeyError("no published key has its kid")
+
+    def _name(self, claims: Mapping[str, Any]) -> str:
+        """The name under which the user was added here; raises Unauthenticated where the provider
+        gives none that it vouches for."""
+        claim = self.config.claim
+        name = claims.get(claim)
+        if not isinstance(name, str) or not name:
+            raise _refused(f"the provider gives no claim {claim!r}")
+        if claim == "email" and claims.get("email_verified") is not True:
+            raise _refused("the provider has not verified the email address")
+        return name
+
+
+def _json(url: str) -> Mapping[str, Any]:
+    try:
+        response = httpx2.get(url, timeout=TIMEOUT, follow_redirects=False)
+        response.raise_for_status()
+        content = response.json()
+    except (httpx2.HTTPError, ValueError) as error:
+        raise _refused(f"the provider does not answer at {url} ({error})") from None
+    if not isinstance(content, dict):
+        raise _refused(f"the provider answers no JSON object at {url}")
+    return content
+
+
+def _refused(why: str) -> Unauthenticated:
+    return Unauthenticated("the login by the provider", why, "Log in again")

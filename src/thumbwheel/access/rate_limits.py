@@ -1,0 +1,71 @@
+"""How often keys, addresses and logins may ask. Counted in memory: one process serves a home."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from thumbwheel.core.errors import Busy
+
+if TYPE_CHECKING:
+    from limits.strategies import SlidingWindowCounterRateLimiter
+
+FAILURES_PER_MINUTE = 60
+"""Keys that are none, from one address."""
+LOGINS_PER_MINUTE = 5
+"""Attempts for one name from one address."""
+LOGINS_OF_ADDRESS = 20
+"""Attempts for any names from one address, in a minute."""
+
+
+class TooOften(Busy):
+    """It was asked too often; `retry_after` says for how long."""
+
+    def __init__(self, who: str, often: int, seconds: int) -> None:
+        super().__init__(
+            who,
+            f"it asks more often than {often} times a minute",
+            f"Try again in {seconds} s, or raise access.requests_per_minute",
+        )
+        self.retry_after = seconds
+
+
+@dataclass(frozen=True)
+class RateLimits:
+    """Counts and refuses."""
+
+    requests_per_minute: int
+    """Of one key or user."""
+
+    @cached_property
+    def _limiter(self) -> SlidingWindowCounterRateLimiter:
+        # Apps on this machine send no keys, and a server without keys counts nothing.
+        from limits.storage import MemoryStorage
+        from limits.strategies import SlidingWindowCounterRateLimiter
+
+        return SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    def count_request(self, principal_id: str) -> None:
+        """Count a request of a key or user; raises TooOften."""
+        self._count(self.requests_per_minute, "request", principal_id, "the key or user")
+
+    def count_failure(self, address: str) -> None:
+        """Count a request that presented what is none of ours; raises TooOften."""
+        self._count(FAILURES_PER_MINUTE, "failure", address, "the address")
+
+    def count_login(self, address: str, name: str) -> None:
+        """Count an attempt to log in, before the password is looked at; raises TooOften."""
+        self._count(LOGINS_OF_ADDRESS, "login", address, "the address of the login")
+        both = f"{address} {name}"
+        self._count(LOGINS_PER_MINUTE, "login of", both, "the login")
+
+    def _count(self, often: int, kind: str, key: str, who: str) -> None:
+        from limits import RateLimitItemPerMinute
+
+        item = RateLimitItemPerMinute(often)
+        if not self._limiter.hit(item, kind, key):
+            reset = self._limiter.get_window_stats(item, kind, key).reset_time
+            raise TooOften(who, often, max(1, math.ceil(reset - time.time())))

@@ -1,0 +1,288 @@
+"""Keys, users and the audit log over HTTP. An owner of an agent manages what is about that agent;
+what is about all of them is for owners of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+
+from thumbwheel.access import audit, keys, users
+from thumbwheel.access.gate import AccessGate
+from thumbwheel.access.needs import needs
+from thumbwheel.access.presented import (
+    show_audit,
+    show_keys,
+    show_new_key,
+    show_revoked,
+    show_role,
+    show_user,
+    show_users,
+    show_verdict,
+    verdict_json,
+)
+from thumbwheel.access.protocol import EXIT, PAGE
+from thumbwheel.access.result import JSON, answer, wants_page
+from thumbwheel.access.types import ANY_AGENT, ApiKey, Principal, User
+from thumbwheel.core import present
+from thumbwheel.core.config import Config
+from thumbwheel.core.errors import DataError, InputError
+
+Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=1024)]
+"""Databases take no NUL in a text."""
+Name = Annotated[str, Path(pattern=r"^[^\x00]+$", max_length=400)]
+"""In a path: of a key or a user."""
+LARGEST = 2**31 - 1
+OWN = needs("own", by_row=True, recorded=False)
+"""An owner of something; the route looks of what, and the verb writes the audit log."""
+OWN_EVERYTHING = needs("own", recorded=False)
+ON_A_PAGE: dict[str, Any] = {"content": {PAGE: {"schema": {"type": "object"}}}}
+SHOWN: dict[str, Any] = {"response_model": dict[str, Any], "responses": {200: ON_A_PAGE}}
+LISTED: dict[str, Any] = {"response_model": list[dict[str, Any]], "responses": {200: ON_A_PAGE}}
+MADE: dict[str, Any] = {
+    "status_code": 201,
+    "response_model": dict[str, Any],
+    "responses": {201: ON_A_PAGE},
+}
+"""How a result is documented."""
+
+
+def _giving(path: str, pointer: str) -> dict[str, Any]:
+    """Says that the operations of a path go on with what is at `pointer` in the result."""
+    return {"openapi_extra": {"x-thumbwheel": {"gives": {path: pointer}}}}
+
+
+class KeyRequest(Config):
+    """A key to be made."""
+
+    name: Text
+    """Its name"""
+    agent: tuple[Text, ...] = ()
+    """Agents that it is for [default: every one]"""
+    verb: tuple[Text, ...] = ()
+    """What it may do to them [default: call, rate]"""
+    days: int | None = Field(default=None)
+    """Days until it expires [default: never]"""
+    user: Text | None = None
+    """Whose it is: it goes with the user, and may at most what they may [default: the home's]"""
+
+
+class UserRequest(Config):
+    """A user to be added."""
+
+    name: Text
+    """Their name"""
+    password: Text | None = None
+    """Their password; needed unless by_provider"""
+    by_provider: bool = False
+    """They log in by the OIDC provider of the settings, and have no password"""
+    role: Text = "viewer"
+    """What they are: viewer, rater, editor or owner"""
+    agent: Text | None = None
+    """For which agent [default: every one]"""
+
+
+class RoleRequest(Config):
+    """What a user is from now on."""
+
+    role: Text
+    """viewer, rater, editor, owner, or none"""
+    agent: Text | None = None
+    """For which agent [default: every one]"""
+
+
+class PasswordRequest(Config):
+    """A new password."""
+
+    password: Text
+    """The password"""
+
+
+def router(gate: AccessGate) -> APIRouter:
+    """The routes of keys, users and the audit log."""
+    routes = APIRouter()
+    _add_keys(routes, gate)
+    _add_users(routes, gate)
+    _add_audit(routes, gate)
+    return routes
+
+
+def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
+    ws = gate.ws
+
+    @routes.get(
+        "/api/keys",
+        operation_id="keys.list",
+        dependencies=[OWN],
+        **LISTED,
+        **_giving("/api/keys/{name}", "/0/name"),
+    )
+    def list_keys(request: Request) -> Response:
+        """The keys, without the keys themselves."""
+        principal: Principal = request.state.principal
+        owned = [key for key in keys.listed(ws) if _owns(principal, key)]
+        return answer(request, partial(show_keys, owned))
+
+    @routes.post(
+        "/api/keys",
+        operation_id="keys.add",
+        dependencies=[OWN],
+        **MADE,
+        **_giving("/api/keys/{name}", "/name"),
+    )
+    def add_key(request: Request, asked: KeyRequest) -> Response:
+        """Make a key; only this answer has the key itself."""
+        principal: Principal = request.state.principal
+        _require_own(principal, asked.agent or [None])
+        new = keys.add(
+            ws,
+            asked.name,
+            agents=asked.agent,
+            verbs=asked.verb,
+            days=asked.days,
+            user=asked.user,
+            actor=principal.id,
+        )
+        gate.directory.refresh()
+        return answer(request, partial(show_new_key, new), status=201)
+
+    @routes.delete("/api/keys/{name}", operation_id="keys.revoke", dependencies=[OWN], **SHOWN)
+    def revoke_key(request: Request, name: Name) -> Response:
+        """Forget a key; it opens nothing any more."""
+        principal: Principal = request.state.principal
+        for key in keys.listed(ws):
+            if key.name == name:
+                _require_own(principal, _agents_of(key.grants))
+        revoked = keys.revoke(ws, name, actor=principal.id)
+        gate.directory.refresh()
+        return answer(request, partial(show_revoked, revoked))
+
+
+def _add_users(routes: APIRouter, gate: AccessGate) -> None:
+    ws = gate.ws
+
+    @routes.get(
+        "/api/users",
+        operation_id="users.list",
+        dependencies=[OWN],
+        **LISTED,
+        **_giving("/api/users/{name}", "/0/name"),
+    )
+    def list_users(request: Request) -> Response:
+        """The users with their roles."""
+        principal: Principal = request.state.principal
+        owned = [user for user in users.listed(ws) if _owns_some(principal, user)]
+        return answer(request, partial(show_users, owned))
+
+    @routes.post(
+        "/api/users",
+        operation_id="users.add",
+        dependencies=[OWN],
+        **MADE,
+        **_giving("/api/users/{name}", "/name"),
+    )
+    def add_user(request: Request, asked: UserRequest) -> Response:
+        """Add a user."""
+        principal: Principal = request.state.principal
+        _require_own(principal, [asked.agent])
+        if (asked.password is None) != asked.by_provider:
+            raise InputError(
+                "a user with a password and by_provider, or without both",
+                "they log in by one of them",
+                "Send password (the command line sends none: run it on the server's machine), or "
+                "by_provider as true",
+            )
+        user = users.add(
+            ws,
+            asked.name,
+            password=asked.password,
+            role=asked.role,
+            agent=asked.agent,
+            actor=principal.id,
+        )
+        gate.directory.refresh()
+        show = partial(show_role, user, asked.role, asked.agent)
+        return answer(request, show, status=201)
+
+    @routes.put("/api/users/{name}/role", operation_id="users.role", dependencies=[OWN], **SHOWN)
+    def set_role(request: Request, name: Name, asked: RoleRequest) -> Response:
+        """Change what a user is for an agent."""
+        principal: Principal = request.state.principal
+        _require_own(principal, [asked.agent])
+        user = users.set_role(ws, name, asked.role, agent=asked.agent, actor=principal.id)
+        gate.directory.refresh()
+        return answer(request, partial(show_role, user, asked.role, asked.agent))
+
+    @routes.put(
+        "/api/users/{name}/password",
+        operation_id="users.password",
+        dependencies=[OWN_EVERYTHING],
+        **SHOWN,
+    )
+    def set_password(request: Request, name: Name, asked: PasswordRequest) -> Response:
+        """Change a password; all sessions of the user end."""
+        principal: Principal = request.state.principal
+        user = users.set_password(ws, name, asked.password, actor=principal.id)
+        gate.directory.refresh()
+        return answer(request, partial(show_user, user, "has a new password"))
+
+    @routes.delete(
+        "/api/users/{name}",
+        operation_id="users.remove",
+        dependencies=[OWN_EVERYTHING],
+        **SHOWN,
+    )
+    def remove_user(request: Request, name: Name) -> Response:
+        """Remove a user with their keys and sessions."""
+        principal: Principal = request.state.principal
+        user = users.remove(ws, name, actor=principal.id)
+        gate.directory.refresh()
+        return answer(request, partial(show_user, user, "is removed"))
+
+
+def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
+    @routes.get("/api/audit", operation_id="audit.list", dependencies=[OWN_EVERYTHING], **LISTED)
+    def list_audit(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+        before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
+    ) -> Response:
+        """Who did what, the newest first."""
+        return answer(request, partial(show_audit, gate.ws, limit, before))
+
+    @routes.get(
+        "/api/audit/verify", operation_id="audit.verify", dependencies=[OWN_EVERYTHING], **SHOWN
+    )
+    def verify_audit(request: Request) -> Response:
+        """Whether the log is as it was written, from its beginning to its end."""
+        verdict = audit.verify(gate.ws)
+        if verdict.problem is None or wants_page(request):
+            return answer(request, partial(show_verdict, verdict))
+        content = present.json_text(verdict_json(verdict), indent=None)
+        headers = {EXIT: str(DataError.exit_code)}
+        return Response(content, 200, headers, JSON)
+
+
+def _require_own(principal: Principal, agents: Iterable[str | None]) -> None:
+    """Raise Forbidden where the principal does not own all of these."""
+    for agent in agents:
+        principal.require("own", agent)
+
+
+def _owns(principal: Principal, key: ApiKey) -> bool:
+    return all(principal.may("own", agent) for agent in _agents_of(key.grants))
+
+
+def _owns_some(principal: Principal, user: User) -> bool:
+    """Whether the user is somebody for an agent of the principal's."""
+    if principal.may("own", None):
+        return True
+    return any(principal.may("own", agent) for agent in _agents_of(user.roles))
+
+
+def _agents_of(entries: Iterable[str]) -> list[str | None]:
+    """The agents of grants or roles; None for every one."""
+    return [None if agent == ANY_AGENT else agent for agent in entries]

@@ -1,0 +1,170 @@
+"""Short-lived tokens (JWT) that a key or a session is changed into: for a page or a job that should
+not hold the key itself.
+
+They are signed by Ed25519 and nothing else; which key signed says `kid`. A token names who it
+stands for, and what it may: what that key or user may no more, it may no more. Keys are changed
+every month, and one that signs no more is kept for as long as its tokens live.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.access.types import Grants, Principal, grants_of
+from thumbwheel.core.errors import StorageError
+from thumbwheel.core.files import replace
+from thumbwheel.core.locks import wait_for
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+ALGORITHM = "EdDSA"
+ISSUER = AUDIENCE = "thumbwheel"
+REQUIRED = ["exp", "iat", "iss", "aud", "sub", "grants"]
+MOST_SECONDS = 3600
+"""A token lives at most so long, and so does a key that signs no more."""
+KEY_DAYS = 30
+"""Days after which another key signs."""
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A key that signs, or did."""
+
+    kid: str
+    private: str
+    """Its 32 bytes, in hex."""
+    since: float
+    until: float | None
+    """When it stopped signing; None for the one that signs."""
+
+    def is_of_use(self, now: float) -> bool:
+        """Whether a token that it signed can be valid."""
+        return self.until is None or self.until + MOST_SECONDS > now
+
+
+class WebTokens:
+    """Makes and reads the tokens of a home, whose keys are in a file of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._keys: dict[str, SigningKey] = {}
+        self._read_from: tuple[int, int] | None = None
+
+    def make(self, principal: Principal, grants: Grants, seconds: int) -> str:
+        """A token that stands for the principal; at most an hour."""
+        import jwt  # with all its kinds of keys; most servers never see a token
+
+        now = int(time.time())
+        key = self._signing_key()
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": principal.id,
+            "iat": now,
+            "exp": now + min(seconds, MOST_SECONDS),
+            "grants": {agent: sorted(verbs) for agent, verbs in grants.items()},
+        }
+        return jwt.encode(claims, _private(key), ALGORITHM, headers={"kid": key.kid})
+
+    def read(self, token: str) -> tuple[str, Grants] | None:
+        """(id of the principal, what the token may); None for a token that is not valid."""
+        import jwt
+
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+            key = self._key(kid) if isinstance(kid, str) else None
+            if key is None or not key.is_of_use(time.time()):
+                return None
+            claims = jwt.decode(
+                token,
+                _private(key).public_key(),
+                algorithms=[ALGORITHM],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                options={"require": REQUIRED},
+            )
+            return str(claims["sub"]), grants_of(claims["grants"])
+        except (jwt.InvalidTokenError, ValueError, TypeError, AttributeError):
+            return None
+
+    def _signing_key(self) -> SigningKey:
+        now = time.time()
+        self._reload()
+        for key in self._keys.values():
+            if key.until is None and key.since + KEY_DAYS * 86_400 > now:
+                return key
+        with self._lock, wait_for(self._path.with_suffix(".lock")):
+            current = _read(self._path)
+            for key in current.values():  # another process may have been first
+                if key.until is None and key.since + KEY_DAYS * 86_400 > now:
+                    return key
+            return self._write(list(current.values()), now)
+
+    def _key(self, kid: str) -> SigningKey | None:
+        self._reload()
+        return self._keys.get(kid)
+
+    def _write(self, earlier: list[SigningKey], now: float) -> SigningKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            NoEncryption,
+            PrivateFormat,
+        )
+
+        private = Ed25519PrivateKey.generate().private_bytes(
+            Encoding.Raw, PrivateFormat.Raw, NoEncryption()
+        )
+        new = SigningKey(secrets.token_hex(8), private.hex(), now, None)
+        content = [vars(new)]
+        for key in earlier:
+            ended = SigningKey(key.kid, key.private, key.since, key.until or now)
+            if ended.is_of_use(now):
+                content.append(vars(ended))
+        replace(self._path, json.dumps(content), mode=0o600)
+        return new
+
+    def _reload(self) -> None:
+        """Read the keys where the file is another one than last time."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            self._keys = {}
+            return
+        version = (status.st_mtime_ns, status.st_ino)
+        if version != self._read_from:
+            self._keys, self._read_from = _read(self._path), version
+
+
+def looks_like_token(value: str) -> bool:
+    """Whether a bearer has the form of a JWT."""
+    return value.count(".") == 2 and value.startswith("ey")
+
+
+def _private(key: SigningKey) -> Ed25519PrivateKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key.private))
+
+
+def _read(path: Path) -> dict[str, SigningKey]:
+    try:
+        content: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        return {str(entry["kid"]): SigningKey(**entry) for entry in content}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageError(
+            f"keys of tokens {str(path)!r}",
+            f"they cannot be read ({error})",
+            "Delete the file: tokens that are out are not valid then, and new ones are",
+        ) from None

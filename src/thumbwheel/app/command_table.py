@@ -1,0 +1,285 @@
+"""Every command of `thumbwheel`, with the place of its code. A stage's `commands.py` is imported
+only when one of its commands is needed.
+
+To add a command: write it in the stage's `commands.py` and list it in COMMANDS, and give it a route
+in the stage's `routes.py`, or a reason in LOCAL why it has none. A command is a function or a Typer
+group; its `ctx.obj` is the opener of the home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from importlib import import_module
+from typing import Any
+
+import typer
+
+COMMANDS = {
+    "plan": (
+        "thumbwheel.training.dataset_commands:plan",
+        "What a file of feedback would teach; nothing is stored.",
+    ),
+    "import": ("thumbwheel.capture.commands:import_", "Bring traces and feedback in from a file."),
+    "traces": (
+        "thumbwheel.capture.trace_commands:traces",
+        "What was asked and answered: list by filters, show one with its steps and feedback.",
+    ),
+    "feedback": ("thumbwheel.capture.commands:feedback", "Add, list and count feedback."),
+    "case": (
+        "thumbwheel.capture.commands:case",
+        "Gold cases: inputs that you reviewed, with what makes an answer right.",
+    ),
+    "reward": (
+        "thumbwheel.rewards.commands:reward",
+        "What recorded answers were worth: judge, list, explain, weigh.",
+    ),
+    "label": (
+        "thumbwheel.rewards.label_commands:label",
+        "Suggest labels, review them, and how far raters and judges agree.",
+    ),
+    "queue": (
+        "thumbwheel.review.commands:queue",
+        "What people rate, and who: make queues, rate, compare blind, review gold.",
+    ),
+    "dataset": (
+        "thumbwheel.training.dataset_commands:dataset",
+        "Plan, build, show and export training data.",
+    ),
+    "hardware": (
+        "thumbwheel.training.commands:hardware",
+        "What this machine has, and the preset that suits it.",
+    ),
+    "train": (
+        "thumbwheel.loop.cycle_commands:train",
+        "Train a LoRA adapter or a reward model, by any method.",
+    ),
+    "run": (
+        "thumbwheel.training.run_commands:run",
+        "Recorded training runs: train one again and compare.",
+    ),
+    "loop": (
+        "thumbwheel.loop.cycle_commands:loop",
+        "Turn the wheel once: from the feedback to a version that answers.",
+    ),
+    "evaluate": (
+        "thumbwheel.evaluation.commands:evaluate",
+        "Compare a version with what runs today on held-out rows, and gate it.",
+    ),
+    "gate": (
+        "thumbwheel.evaluation.gate_commands:gate",
+        "What a candidate must show: declared once for each agent.",
+    ),
+    "reward-model": (
+        "thumbwheel.training.reward_commands:reward_model",
+        "Reward models: list, show, and score answers.",
+    ),
+    "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),
+    "export": (
+        "thumbwheel.export.commands:export",
+        "Write a version as adapter, merged, GGUF or ONNX, compared with the trained model.",
+    ),
+    "deploy": (
+        "thumbwheel.deploy.commands:deploy",
+        "Serve a version on a target, check that it is the one, and switch.",
+    ),
+    "deployments": (
+        "thumbwheel.deploy.commands:deployments",
+        "What is deployed, whether it answers, and which alias points at it.",
+    ),
+    "promote": (
+        "thumbwheel.deploy.commands:promote",
+        "Point an alias at a version that is deployed and passed its canary.",
+    ),
+    "rollback": (
+        "thumbwheel.deploy.commands:rollback",
+        "Point an alias back at the version before, in one step.",
+    ),
+    "experiment": (
+        "thumbwheel.loop.experiment_commands:experiment",
+        "Let the people who are served decide which version is better.",
+    ),
+    "modelfile": (
+        "thumbwheel.deploy.modelfile_commands:modelfile",
+        "Write the Modelfile of a version, for Ollama.",
+    ),
+    "undeploy": ("thumbwheel.deploy.commands:undeploy", "Take a version off its targets."),
+    "secrets": (
+        "thumbwheel.deploy.secret_commands:secrets",
+        "Keys of other people's servers, by name: set, list, remove.",
+    ),
+    "serve": (
+        "thumbwheel.server.commands:serve",
+        "Answer for all agents on one port, and record what is asked and answered.",
+    ),
+    "keys": (
+        "thumbwheel.access.commands:keys",
+        "Keys by which apps and people use the server: make, list, revoke.",
+    ),
+    "users": (
+        "thumbwheel.access.commands:users",
+        "People who log in, and what they may: add, list, change, remove.",
+    ),
+    "audit": (
+        "thumbwheel.access.commands:audit",
+        "Who did what: list it, and check that nothing was changed or left out.",
+    ),
+    "jobs": (
+        "thumbwheel.app.job_commands:jobs",
+        "Long work of a home that is served: list, follow, cancel, resume, try again.",
+    ),
+    "worker": (
+        "thumbwheel.app.job_commands:worker",
+        "Do the jobs of this home, until it is stopped.",
+    ),
+    "schedule": (
+        "thumbwheel.app.job_commands:schedule",
+        "Jobs that the clock asks for: list, add, pause, remove.",
+    ),
+    "report": (
+        "thumbwheel.loop.commands:report",
+        "The model change report of a version: one HTML file and JSON.",
+    ),
+    "erase": (
+        "thumbwheel.loop.erase_commands:erase",
+        "Take a subject out of the home for good, and mark what learned from it.",
+    ),
+    "db": (
+        "thumbwheel.loop.database_commands:db",
+        "Move the rows of a home between SQLite and PostgreSQL.",
+    ),
+    "backup": (
+        "thumbwheel.loop.database_commands:backup",
+        "Write a home as it is now into one folder or file, while it is used.",
+    ),
+    "restore": (
+        "thumbwheel.loop.database_commands:restore",
+        "Make a new home of a backup, after checking every file of it.",
+    ),
+    "tools": (
+        "thumbwheel.llm.commands:tools",
+        "The programs of llama.cpp that GGUF needs: what is here, and getting them.",
+    ),
+    "settings": (
+        "thumbwheel.compat.commands:settings",
+        "Turn the settings of a replaced system into ours.",
+    ),
+    "widgets": (
+        "thumbwheel.compat.commands:widgets",
+        "Every variation of a catalogue of widgets, to be rated as cards.",
+    ),
+    "sandbox": (
+        "thumbwheel.sandbox.commands:sandbox",
+        "Whether code of answers may run on this machine: levels and attacks.",
+    ),
+    "demo": ("thumbwheel.demo.commands:demo", "One turn of the wheel on an embedded model."),
+}
+
+WITHIN = {
+    "dataset": {"why": "thumbwheel.loop.erase_commands:why"},
+    "feedback": {"used-in": "thumbwheel.loop.erase_commands:used_in"},
+    "loop": {
+        name: f"thumbwheel.loop.loop_commands:{name}"
+        for name in (
+            "enable",
+            "disable",
+            "status",
+            "check",
+            "decisions",
+            "approve",
+            "refuse",
+            "quarantines",
+            "release",
+            "discard",
+        )
+    },
+    "reward": {"calibrate": "thumbwheel.datasets.commands:calibrate"},
+}
+"""Commands of a group that are implemented in a higher stage than the group."""
+
+LOCAL = {
+    "serve": "it is the server",
+    "worker": "it is a process of the server's machine",
+    "demo": "it trains in a home of its own, for whoever tries Thumbwheel out",
+    "backup": "it writes into a folder of the server's machine",
+    "restore": "it makes a new home",
+    "db copy": "it moves all rows while nothing else may use them",
+    "db retain": "the server does it by itself, as its settings say",
+    "hardware": "it is about the machine in front of you",
+    "tools list": "it is about the machine in front of you",
+    "tools install": "it installs programs",
+    "sandbox check": "it is about the machine in front of you",
+    "settings convert": "it turns one file of yours into another",
+    "widgets generate": "it turns one file of yours into another",
+    "secrets set": "a secret is typed where it is stored, and goes through no request",
+    "label review": "it asks, at a terminal; requests are those of label questions and decide",
+    "label trust": "it names a server to send texts to, and a variable that holds its key",
+}
+"""Commands that have no route, and why."""
+
+HELP = {"import": "thumbwheel.capture.commands:import_help"}
+"""Commands whose help also names what plugins bring."""
+
+
+def add_commands(app: typer.Typer, names: Collection[str]) -> None:
+    """Add the commands with these names to `app`, and the others as one line of help each."""
+    for name, (location, line) in COMMANDS.items():
+        command = load(location) if name in names else None
+        if command is not None:
+            _extend(command, WITHIN.get(name, {}))
+        _attach(app, name, command, line)
+
+
+def _extend(group: typer.Typer, commands: dict[str, str]) -> None:
+    if not commands:
+        return
+    existing = {command.name for command in group.registered_commands}
+    for name in commands.keys() - existing:
+        group.command(name)(load(commands[name]))
+
+
+def load(location: str) -> Any:
+    """The command at `module:attribute`."""
+    module, _, attribute = location.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def parameter_name(parameter: Any) -> str:
+    """What a parameter of typer's is called in requests: as its option, with underscores.
+
+    >>> from types import SimpleNamespace as Option
+    >>> parameter_name(Option(param_type_name="option", opts=["-a", "--agent-type"], name="agent"))
+    'agent_type'
+    """
+    if parameter.param_type_name == "argument":
+        return str(parameter.name)
+    long = next(text for text in parameter.opts if text.startswith("--"))
+    return str(long.removeprefix("--").replace("-", "_"))
+
+
+def is_json_flag(parameter: Any) -> bool:
+    """Whether it is the option that asks for the result as JSON on standard output."""
+    return "--json" in parameter.opts and bool(getattr(parameter, "is_flag", False))
+
+
+def leaves(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The commands at the ends of a tree of typer's, with their paths: "models list"."""
+    subcommands = getattr(command, "commands", None)
+    if subcommands is None:
+        yield path, command
+        return
+    for name, subcommand in subcommands.items():
+        yield from leaves(subcommand, f"{path} {name}".strip())
+
+
+def _attach(app: typer.Typer, name: str, command: Any, line: str) -> None:
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, help=line, no_args_is_help=True)
+    else:
+        text: str | None = line
+        if command is not None:
+            text = load(HELP[name])() if name in HELP else None  # None: the docstring
+        app.command(name, help=text)(command or _stub)
+
+
+def _stub() -> None:
+    """A placeholder in the list of commands for one that was not typed."""

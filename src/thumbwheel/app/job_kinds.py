@@ -1,0 +1,73 @@
+"""The kinds of jobs: command path -> what a worker has to know. A kind is a spec class and a
+handler in the `jobs.py` of its stage; both are imported when they are first needed. A plugin brings
+a `Kind` by an entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import NamedTuple
+
+from thumbwheel.core.errors import InputError
+from thumbwheel.core.plugins import Table, nearest
+from thumbwheel.jobs.types import HEAVY, Kind
+
+CYCLE = "cycle of {agent}"
+"""The resource of kinds that turn an agent's wheel: one turn at a time."""
+
+
+class Location(NamedTuple):
+    """Where a kind is."""
+
+    module: str
+    spec: str
+    handler: str
+    needs: tuple[str, ...] = ()
+
+
+LOCATIONS: Mapping[str, Location] = {
+    "import": Location("thumbwheel.capture.jobs", "ImportSpec", "run_import"),
+    "reward run": Location("thumbwheel.rewards.jobs", "RewardRunSpec", "run_rewards"),
+    "reward pending": Location("thumbwheel.rewards.jobs", "RewardPendingSpec", "run_pending"),
+    "dataset build": Location("thumbwheel.training.jobs", "DatasetBuildSpec", "run_build"),
+    "train": Location("thumbwheel.loop.jobs", "TrainSpec", "run_train", (HEAVY,)),
+    "train auto": Location(
+        "thumbwheel.loop.jobs", "TrainAutoSpec", "run_train_auto", (HEAVY, CYCLE)
+    ),
+    "evaluate": Location("thumbwheel.evaluation.jobs", "EvaluateSpec", "run_evaluate", (HEAVY,)),
+    "export": Location("thumbwheel.export.jobs", "ExportSpec", "run_export", (HEAVY,)),
+    "deploy": Location("thumbwheel.deploy.jobs", "DeploySpec", "run_deploy"),
+    "loop approve": Location("thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve"),
+    "loop check": Location("thumbwheel.loop.jobs", "LoopCheckSpec", "run_check"),
+    "loop run": Location("thumbwheel.loop.jobs", "LoopRunSpec", "run_loop", (HEAVY, CYCLE)),
+}
+
+PLUGINS: Table[Kind] = Table("job kind", "thumbwheel.job_kinds", {})
+
+
+def _names() -> list[str]:
+    plugins = [name for name in PLUGINS.names() if name not in LOCATIONS]
+    return [*LOCATIONS, *plugins]
+
+
+@cache
+def job_kind(name: str) -> Kind:
+    """The kind of this name; raises InputError."""
+    names = _names()
+    if name not in names:
+        raise InputError(
+            f"job kind {name!r}",
+            "there is none",
+            f"Known: {', '.join(names)}.{nearest(name, names)}",
+        )
+    if name not in LOCATIONS:
+        return PLUGINS.get(name)
+    location = LOCATIONS[name]
+    module = import_module(location.module)
+    return Kind(getattr(module, location.spec), getattr(module, location.handler), location.needs)
+
+
+def job_kinds() -> dict[str, Kind]:
+    """All kinds by name."""
+    return {name: job_kind(name) for name in _names()}

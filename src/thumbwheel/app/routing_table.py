@@ -1,0 +1,212 @@
+"""Who answers a call: the aliases, deployments and experiments of all agents, in memory.
+
+A choice reads no file and no row. The table follows what is written within 50 ms (db/refreshed.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from thumbwheel.app.trial import Lineage, Trial
+from thumbwheel.capture.gateway.routing import Choice, Price, RoutingRequest, Upstream
+from thumbwheel.capture.gateway.settings import GatewayConfig
+from thumbwheel.core import log
+from thumbwheel.core.errors import InputError, ModelError, NotFound, ThumbwheelError
+from thumbwheel.core.plugins import nearest
+from thumbwheel.db.refreshed import EVERY, Refreshed
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import routing
+from thumbwheel.deploy.types import Deployment
+from thumbwheel.experiments import running as experiments
+from thumbwheel.models import versions
+from thumbwheel.models.types import CANARY, LIVE, Agent, family_of
+
+AGAIN = 1.0
+"""Seconds after which the rows are read again after any write, also where nothing shows that calls
+go elsewhere: a server that was started again has another key."""
+REMOTE = "remote"
+
+
+@dataclass(frozen=True)
+class Routes:
+    """One state of the table: agent -> alias -> the choice, or why there is none."""
+
+    choices: Mapping[str, Mapping[str, Choice | ThumbwheelError]] = field(default_factory=dict)
+    trials: Mapping[tuple[str, str], Trial] = field(default_factory=dict)
+    """(agent, alias) -> the experiment that runs there."""
+
+    def names(self, agent: str | None) -> list[str]:
+        """The models that clients may ask for, of one agent or of all."""
+        names = []
+        for slug, aliases in self.choices.items():
+            if agent is None or slug == agent:
+                names += [slug, *(f"{slug}:{alias}" for alias in aliases)]
+        return names
+
+
+class RoutingTable:
+    """Start it by `with`."""
+
+    def __init__(self, ws: Workspace, config: GatewayConfig, every: float = EVERY) -> None:
+        self._ws, self._config = ws, config
+        self._changes = ws.db.changes()
+        self._secrets = str(ws.home.secrets)
+        self._routes = Routes()
+        self._lineage = Lineage()
+        self._seen: tuple[object, int] | None = None
+        self._state = ""
+        self._read_at = float("-inf")
+        self._is_due = True
+        self._refreshed = Refreshed(self._look, "table of routes", every)
+
+    def __enter__(self) -> RoutingTable:
+        self._refreshed.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._refreshed.__exit__()
+        self._changes.close()
+
+    def choose(self, request: RoutingRequest) -> Choice:
+        """Who answers; raises NotFound, Conflict or ModelError."""
+        routes = self._current()
+        aliases = routes.choices.get(request.agent)
+        choice = aliases.get(request.alias) if aliases else None
+        if isinstance(choice, Choice):
+            trial = routes.trials.get((request.agent, request.alias))
+            return choice if trial is None else trial.choose(request)
+        if choice is None:
+            raise self._missing(request)
+        raise type(choice)(choice.what, choice.why, choice.fix)
+
+    def names(self, agent: str | None = None) -> list[str]:
+        """The models that clients may ask for, of one agent or of all."""
+        return self._current().names(agent)
+
+    def problem(self) -> str | None:
+        """Why the table may be old; None where it is not."""
+        return self._refreshed.problem
+
+    def refresh(self) -> None:
+        """Look for changes now."""
+        self._refreshed.refresh()
+
+    def _current(self) -> Routes:
+        self._refreshed.ask()
+        return self._routes
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        seen = (self._changes.marker(), self._secrets_written())
+        if seen != self._seen:
+            state = routing.routing_state(self._ws) + experiments.routing_state(self._ws)
+            if state != self._state or self._seen is None or seen[1] != self._seen[1]:
+                self._read(now)
+            else:
+                self._is_due = True
+            self._state, self._seen = state, seen
+        if self._is_due and now > self._read_at + AGAIN:
+            self._read(now)
+
+    def _read(self, now: float) -> None:
+        choices: dict[str, dict[str, Choice | ThumbwheelError]] = {}
+        for agent, alias in routing.routes(self._ws):
+            choices.setdefault(agent, {})[alias] = _choice(self._ws, self._config, agent, alias)
+        self._routes = Routes(choices, self._trials(choices))
+        self._read_at, self._is_due = now, False
+
+    def _trials(
+        self, choices: Mapping[str, Mapping[str, Choice | ThumbwheelError]]
+    ) -> dict[tuple[str, str], Trial]:
+        trials = {}
+        for experiment in experiments.running(self._ws):
+            control = choices.get(experiment.agent, {}).get(experiment.alias)
+            if not isinstance(control, Choice):
+                continue
+            upstreams = {}
+            for arm in experiment.plan.arms:
+                version = versions.by_id(self._ws, arm.version_id)
+                try:
+                    deployment = routing.answering(self._ws, version, CANARY)
+                    upstreams[arm.name] = upstream_of(self._ws, deployment)
+                except ThumbwheelError as error:
+                    log.logger.warning("arm %s of %s: %s", arm.name, experiment.id, error)
+            key = (experiment.agent, experiment.alias)
+            trials[key] = Trial.of(experiment, control, upstreams, self._lineage)
+        return trials
+
+    def _secrets_written(self) -> int:
+        """When a secret was set or removed."""
+        with suppress(OSError):
+            return os.stat(self._secrets).st_mtime_ns  # noqa: PTH116 - asked all the time
+        return 0
+
+    def _missing(self, request: RoutingRequest) -> ThumbwheelError:
+        agents = list(self._routes.choices)
+        if request.agent in agents:
+            what = f"model {request.agent}:{request.alias}"
+            names = self.names(request.agent)
+            fix = f"Known: {', '.join(names)}.{nearest(what[6:], names)}"
+            return NotFound(what[:200], "no version is behind that alias", fix)
+        return NotFound(
+            f"agent {request.agent[:200]!r}",
+            "no alias of an agent of that name points at a version",
+            f"Known: {', '.join(agents) or 'none yet; see thumbwheel deploy'}. Ask for one as the "
+            f"model, or at /a/AGENT/v1.{nearest(request.agent, agents)}",
+        )
+
+
+def _choice(
+    ws: Workspace, config: GatewayConfig, agent: str, alias: str
+) -> Choice | ThumbwheelError:
+    try:
+        deployment = routing.resolve(ws, agent if alias == LIVE else f"{agent}:{alias}")
+    except ThumbwheelError as error:
+        return error
+    try:
+        upstream = upstream_of(ws, deployment)
+    except (NotFound, InputError) as error:  # a key is missing: no fault of the app that asks
+        return ModelError(error.what, error.why, error.fix)
+    except ThumbwheelError as error:
+        return error
+    choice = Choice(
+        version=upstream.version,
+        deployment=upstream.deployment,
+        upstream=upstream,
+        reason=f"alias {alias}",
+    )
+    fallbacks = []
+    for name in config.policy(agent).fallback:
+        try:
+            fallback = upstream_of(ws, routing.stand_in(ws, Agent.named(agent), name))
+        except ThumbwheelError as error:
+            log.logger.warning("fallback %r of %s is left out: %s", name, agent, error)
+            continue
+        if fallback.deployment != upstream.deployment:
+            fallbacks.append(fallback)
+    return replace(choice, fallbacks=tuple(fallbacks))
+
+
+def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:
+    """Where a deployment answers, with its key and its price; raises ThumbwheelError where it
+    answers nowhere, or its key is not there."""
+    endpoint = routing.require_endpoint(deployment)
+    details: Mapping[str, Any] = endpoint.details
+    prices = versions.by_id(ws, deployment.version_id).endpoint or {}
+    return Upstream(
+        version=deployment.version,
+        deployment=deployment.id,
+        target=deployment.target,
+        url=endpoint.url,
+        model=endpoint.model,
+        secret=routing.secret(deployment),
+        body=endpoint.body,
+        family=family_of(str(details.get("family", "openai"))),
+        price=Price(prices.get("price_in"), prices.get("price_out")),
+        private=deployment.target != REMOTE or bool(details.get("private")),
+    )

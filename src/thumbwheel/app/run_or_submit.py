@@ -1,0 +1,104 @@
+"""A long verb of the command line: done in the command, or by a worker where the home is served.
+
+Either way the same handler does it (job_kinds.py) and gives the same JSON value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from thumbwheel.access.types import LOCAL_TOKEN
+from thumbwheel.app.job_kinds import job_kind
+from thumbwheel.app.job_progress import show_progress
+from thumbwheel.core import errors, log, present
+from thumbwheel.core.config import Config, build
+from thumbwheel.core.errors import Conflict, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.queue import enqueue, follow, job, live_workers
+from thumbwheel.jobs.types import Job, JobState
+
+
+class Opener(Protocol):
+    """Opens the home; `app/open.py` has it."""
+
+    def __call__(self) -> Workspace:
+        """The open home."""
+
+    def settings_fingerprint(self) -> str:
+        """The same for two processes that work with the same settings."""
+
+
+def run_or_submit(opener: Opener, kind: str, spec: Mapping[str, Any], here: bool = False) -> Any:
+    """The result of a job of this kind. Where workers with the same settings are alive on the home,
+    one of them does it, and its progress is shown; else, or with `here`, this process does.
+
+    Raises ConfigError for a spec that is none, and whatever the verb raises.
+    """
+    parsed = checked_spec(kind, spec)
+    with opener() as ws:
+        if not here and _is_served(ws, opener):
+            return submitted(ws, kind, parsed)
+        return done_here(ws, kind, parsed)
+
+
+def done_here(ws: Workspace, kind: str, spec: Config) -> Any:
+    """The JSON result of the verb, which this process computes."""
+    return json.loads(present.json_text(job_kind(kind).handler(ws, spec)))
+
+
+def _enqueued(ws: Workspace, kind: str, spec: Config) -> Job:
+    content = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return enqueue(ws, kind, content, agent=content.get("agent"), asked_by=LOCAL_TOKEN.id)
+
+
+def checked_spec(kind: str, spec: Mapping[str, Any]) -> Config:
+    """The spec of a job; raises ConfigError."""
+    spec_class = job_kind(kind).spec
+    assert issubclass(spec_class, Config)  # noqa: S101 - of our own table
+    return build(spec_class, spec, kind)
+
+
+def _is_served(ws: Workspace, opener: Opener) -> bool:
+    workers = live_workers(ws)
+    if not workers:
+        return False
+    if opener.settings_fingerprint() in (worker.settings for worker in workers):
+        return True
+    log.say("note: the workers of this home have other settings, so this command computes itself")
+    return False
+
+
+def submitted(ws: Workspace, kind: str, spec: Config) -> Any:
+    """The JSON result of the verb, which a worker of this home computes."""
+    requested = _enqueued(ws, kind, spec)
+    log.say(f"job {requested.id}: a worker of this home does it (--here: this command)")
+    try:
+        return followed(ws, requested.id)
+    except KeyboardInterrupt:
+        log.say(
+            f"job {requested.id} goes on; watch it: thumbwheel jobs logs {requested.id} --follow; "
+            f"stop it: thumbwheel jobs cancel {requested.id}"
+        )
+        raise
+
+
+def followed(ws: Workspace, job_id: str) -> Any:
+    """The result of a job, which is shown as it goes on."""
+    show_progress((event.kind, event.content) for event in follow(ws, job_id))
+    return result_of(job(ws, job_id))
+
+
+def result_of(ended: Job) -> Any:
+    """What a job gave; raises the error of one that failed, and Conflict for a cancelled one."""
+    if ended.state is JobState.CANCELLED:
+        raise Conflict(
+            f"job {ended.id!r}",
+            "it was cancelled",
+            f"To go on where it stopped: thumbwheel jobs resume {ended.id}",
+        )
+    if ended.error is not None:
+        kind = getattr(errors, ended.error["kind"], ThumbwheelError)
+        raise kind(ended.error["what"], ended.error["why"], ended.error["fix"])
+    return ended.result

@@ -1,0 +1,175 @@
+"""The object that a command gets on the server, in place of the command line's opener: the home
+that is open already, and long verbs as jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
+
+from thumbwheel.access.types import LOCAL_TOKEN
+from thumbwheel.app.run_or_submit import checked_spec, done_here, result_of
+from thumbwheel.capture.uploads import Upload
+from thumbwheel.core import ids, present
+from thumbwheel.core.config import Sources
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.queue import enqueue, job, job_of_key, live_workers
+from thumbwheel.jobs.types import Job
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at a job that a request waits for."""
+
+
+class Accepted(Exception):
+    """The request is a job now, which has not ended."""
+
+    def __init__(self, accepted: Job) -> None:
+        super().__init__(accepted.id)
+        self.job = accepted
+
+    def response(self) -> Response:
+        """Says where to look for it."""
+        headers = {"location": f"/api/jobs/{self.job.id}"}
+        content = present.json_text(asdict(self.job), indent=None)
+        return Response(content, 202, headers, "application/json")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Who asks for a job, by which key, and the job where it has ended."""
+
+    name: str = LOCAL_TOKEN.id
+    key: str | None = None
+    ended: Job | None = None
+    has_workers: bool = False
+    """Whether the server starts workers: between two jobs none may be alive for a moment."""
+
+
+@dataclass(frozen=True)
+class ServedHome:
+    """`ws` is what the command writes into, `home` the same without the guard of the request."""
+
+    ws: Workspace
+    home: Workspace
+    asking: Asking
+    upload: Upload | None = None
+    """The file that came with the request."""
+
+    @contextmanager
+    def _shared(self) -> Iterator[Workspace]:
+        yield self.ws  # the server closes it
+
+    def __call__(self) -> Any:
+        """The open home."""
+        return self._shared()
+
+    def run(self, kind: str, spec: Mapping[str, Any], *, here: bool = False) -> Any:
+        """The JSON result of a long verb. A worker does it, and until it has done it, Accepted is
+        raised; where no worker is alive, or with `here`, the request itself does it."""
+        if self.asking.ended is not None:
+            return result_of(self.asking.ended)
+        if here or not (self.asking.has_workers or live_workers(self.home)):
+            return done_here(self.ws, kind, checked_spec(kind, spec))
+        earlier = self._job_of_empty_upload(kind)
+        accepted = earlier or self._enqueued(kind, spec)
+        if accepted.has_ended:
+            return result_of(accepted)
+        raise Accepted(accepted)
+
+    def _enqueued(self, kind: str, spec: Mapping[str, Any]) -> Job:
+        if self.upload is not None:
+            spec = self._handed_over(self.upload, spec)
+        content = checked_spec(kind, spec).model_dump(
+            mode="json", by_alias=True, exclude_unset=True
+        )
+        accepted = enqueue(
+            self.home,
+            kind,
+            content,
+            agent=content.get("agent"),
+            key=self.asking.key,
+            asked_by=self.asking.name,
+        )
+        if self.upload is not None:
+            self.upload.is_of_job = self.upload.is_of_job or not accepted.has_ended
+        return accepted
+
+    def _handed_over(self, upload: Upload, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """The spec of the job to which the file is left. The same request with the same idempotency
+        key and the same file is the same job."""
+        named = {**spec, "path": upload.path.name}
+        upload_id = ids.new("upl")
+        if self.asking.key:
+            text = present.json_text(named, indent=None)
+            upload_id = ids.derived("upl", self.asking.key, upload.sha256, text)
+        upload.hand_over(upload_id)
+        return {**named, "upload": upload_id}
+
+    def _job_of_empty_upload(self, kind: str) -> Job | None:
+        """The job that the same request was, where it comes again without the file: only its
+        result is wanted."""
+        if self.upload is None or self.upload.size or self.asking.key is None:
+            return None
+        earlier = job_of_key(self.home, self.asking.key)
+        return earlier if earlier is not None and earlier.kind == kind else None
+
+    @property
+    def folder(self) -> Path:
+        """Where the home is."""
+        return self.home.home.path
+
+    def settings(self) -> Sources:
+        """Settings of file and environment."""
+        return self.home.sources
+
+    @property
+    def actor(self) -> str:
+        """Who asks, as the audit log names it."""
+        return self.asking.name
+
+    @property
+    def attended(self) -> bool:
+        """Whether somebody is there to be asked."""
+        return False
+
+
+async def ended_job(request: Request, accepted: Job, seconds: float) -> Job | None:
+    """The job once it has ended; None where it has not after so many seconds (which may be
+    infinite), and where the client or the server leaves before."""
+    ws: Workspace = request.app.state.workspace
+    leaving: threading.Event | None = getattr(request.app.state, "leaving", None)
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        is_over = leaving is not None and leaving.is_set()
+        if is_over or await request.is_disconnected():
+            return None
+        current = await run_in_threadpool(job, ws, accepted.id)
+        if current.has_ended:
+            return current
+        await asyncio.sleep(min(LOOK_EVERY, left))
+    return None
+
+
+async def awaited_result(
+    request: Request, kind: str, spec: Mapping[str, Any], seconds: float
+) -> Any:
+    """The JSON result of a long verb that a request asks for; raises Accepted where the job has not
+    ended after so many seconds (which may be infinite)."""
+    state = request.app.state
+    ws: Workspace = state.workspace
+    asking = Asking(request.state.principal.id, has_workers=getattr(state, "has_workers", False))
+    try:
+        return await run_in_threadpool(ServedHome(ws, ws, asking).run, kind, spec)
+    except Accepted as accepted:
+        ended = await ended_job(request, accepted.job, seconds)
+        if ended is None:
+            raise
+        return result_of(ended)

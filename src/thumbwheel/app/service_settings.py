@@ -1,0 +1,33 @@
+"""The sections `log`, `mcp` and `server` of the settings."""
+
+from __future__ import annotations
+
+from thumbwheel.access.types import Verb
+from thumbwheel.core.config import Config
+from thumbwheel.core.log import Form
+
+
+class LogConfig(Config):
+    """What goes to standard error, and in which form."""
+
+    form: Form = "text"
+    """`text` for people, `json` for a JSON object a line"""
+    requests: bool = False
+    """Whether the server says a line for each request: route, status, time, and of calls to models
+    agent and version. It never holds what was asked or answered, nor a key"""
+
+
+class ServerConfig(Config):
+    """What the server answers beside its own API."""
+
+    dialects: tuple[str, ...] = ()
+    """Systems whose clients it understands, by the names of their dialects; `thumbwheel serve
+    --help` lists them"""
+
+
+class McpConfig(Config):
+    """What agents may do by the tools of `/mcp`."""
+
+    verbs: tuple[Verb, ...] = ("read",)
+    """What tools there are: those that need one of these verbs. A key still permits no more than
+    its own verbs and agents"""

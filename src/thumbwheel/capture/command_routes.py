@@ -1,0 +1,55 @@
+"""The routes of capture's commands. Ingest, whose rows come from apps, is in `routes.py`."""
+
+from __future__ import annotations
+
+from thumbwheel.access.route import AGENT, Route
+
+ROUTES = (
+    Route(
+        "import",
+        "POST",
+        f"{AGENT}/imports",
+        "run",
+        example={"source": "jsonl", "path": "ratings.jsonl", "dry_run": True},
+        local=("key", "detect"),
+        upload="path",
+    ),
+    Route(
+        "traces list",
+        "GET",
+        f"{AGENT}/traces",
+        "read",
+        {"rated": False, "limit": 20},
+        gives={
+            f"{AGENT}/traces/{{trace}}": "/traces/0/id",
+            f"{AGENT}/rewards/{{trace}}": "/traces/0/id",
+        },
+    ),
+    Route("traces show", "GET", f"{AGENT}/traces/{{trace}}", "read"),
+    Route(
+        "feedback add",
+        "POST",
+        f"{AGENT}/feedback",
+        "rate",
+        {"target": "t1", "thumb": "down", "rater": "customer-17"},
+        gives={f"{AGENT}/uses/{{id}}": "/id"},
+    ),
+    Route(
+        "feedback list",
+        "GET",
+        f"{AGENT}/feedback",
+        "read",
+        {"kind": "thumb"},
+        gives={f"{AGENT}/uses/{{id}}": "/0/id"},
+    ),
+    Route("feedback stats", "GET", f"{AGENT}/feedback/stats", "read", {"period": "month"}),
+    Route(
+        "case add",
+        "POST",
+        f"{AGENT}/cases",
+        "edit",
+        {"input": "2 + 2?", "reference": "4", "checker": "exact_answer"},
+        state="case list",
+    ),
+    Route("case list", "GET", f"{AGENT}/cases", "read", {"basis": "gold"}),
+)

@@ -1,0 +1,480 @@
+"""The gateway as a bare ASGI application: each call is passed on unchanged, its reply comes back as
+it comes, and a copy of both is recorded.
+
+Of a request only the model's name changes, and the fields that a deployment forces; of a reply
+nothing. A call neither waits nor fails for being recorded, unless `require_capture` is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from thumbwheel import __version__
+from thumbwheel.access.credentials import Credentials
+from thumbwheel.access.gate import AccessGate
+from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, Principal
+from thumbwheel.capture.gateway.budget import Account, Budgets
+from thumbwheel.capture.gateway.protocol import CallRequest, Protocol, ReplyReader
+from thumbwheel.capture.gateway.protocols import protocol_of
+from thumbwheel.capture.gateway.record import trace_id_of
+from thumbwheel.capture.gateway.recorder import Entry, Recorder
+from thumbwheel.capture.gateway.refusal import Refusal, error_body
+from thumbwheel.capture.gateway.reply_draft import CLIENT_LEFT
+from thumbwheel.capture.gateway.request import (
+    ClientLeft,
+    Message,
+    Path,
+    Receive,
+    read_body,
+    read_object,
+    split_path,
+)
+from thumbwheel.capture.gateway.routing import Choice, ChooseModel, RoutingRequest, Upstream
+from thumbwheel.capture.gateway.settings import GatewayConfig
+from thumbwheel.capture.gateway.upstream import (
+    OURS,
+    UpstreamError,
+    Upstreams,
+    reply_headers,
+    request_headers,
+)
+from thumbwheel.core import log
+from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.models.types import LIVE, Family
+
+Scope = dict[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+Names = Callable[[str | None], Sequence[str]]
+"""The models that clients may ask for: of one agent, or of all."""
+
+LISTS = frozenset(["/v1/models", "/api/tags", "/api/version"])
+FALLS_BACK = frozenset([408, 429, 500, 502, 503, 504, 529])
+"""Statuses of an upstream after which a fallback is asked."""
+WHOLE = 1 << 16
+"""Denominator of the shares of sessions."""
+UPSTREAM_BROKE = "the upstream ended the connection"
+TOO_LONG = "the call took longer than is allowed"
+STOPPED = "the gateway was stopped"
+NOT_CAPTURED = "the call could not be recorded, and require_capture is set"
+EXCHANGE = "thumbwheel.exchange"
+"""Key of a request's scope under which whoever runs the gateway finds its `Exchange`."""
+
+
+@dataclass
+class Exchange:
+    """A call while it runs."""
+
+    call: CallRequest
+    raw: bytes
+    agent: str
+    key: str | None
+    choice: Choice
+    accounts: list[Account]
+    trace_id: str | None
+    """None for a call that is not recorded."""
+    rate: float
+    """Share of the agent's sessions that are recorded."""
+    started_at: datetime
+    began: float
+    """On the clock `time.perf_counter`, as all of these."""
+    first_token: float | None = None
+    ended: float = 0.0
+    status: int = 0
+    """Of the answer; 0 while there is none."""
+    size: int = 0
+    """Bytes of the answer."""
+    reader: ReplyReader | None = None
+    cause: str | None = None
+    """Why the answer ended before its end."""
+    is_over: bool = False
+    client_left: bool = False
+
+
+@dataclass
+class Gateway:
+    """Answers the paths that `handles` names."""
+
+    config: GatewayConfig
+    choose: ChooseModel
+    names: Names
+    recorder: Recorder
+    gate: AccessGate
+    budgets: Budgets
+    upstreams: Upstreams
+    trace_name: Callable[[str], str]
+    """The name that a trace gets in place of one that its app gave it; the same where it holds no
+    personal data."""
+    line: Callable[[Exchange], bytes | None]
+    """The recorded line of a call that is over."""
+    running: int = field(default=0)
+    """Calls that run now."""
+
+    def handles(self, method: str, path: str) -> bool:
+        """Whether the gateway answers this path."""
+        call = split_path(path).call
+        is_list = call in LISTS or call.startswith("/v1/models/")
+        return is_list or protocol_of("POST", call) is not None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request (ASGI)."""
+        path = split_path(scope["path"])
+        protocol = protocol_of(scope["method"], path.call)
+        family: Family = protocol.family if protocol else _family_of(path.call)
+        self.running += 1
+        try:
+            headers = {
+                name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+            }
+            caller = self._caller(scope, headers)
+            if protocol is None:
+                await _send_json(send, 200, self._listing(scope["method"], path, caller))
+            else:
+                await self._answer(scope, receive, send, path, protocol, headers, caller)
+        except Refusal as refusal:
+            await _refuse(send, family, refusal)
+        except ThumbwheelError as error:
+            await _refuse(send, family, Refusal.of(error))
+        except ClientLeft:
+            pass
+        finally:
+            self.running -= 1
+
+    def _caller(self, scope: Scope, headers: dict[str, str]) -> Principal:
+        """Who calls, by their key; raises Refusal for a caller that needs one and has none."""
+        credentials = Credentials.of_keys(headers)
+        identity = self.gate.identify(credentials)
+        if identity is not None:
+            if not identity.principal.may_somewhere("call"):
+                raise Refusal(403, f"{identity.principal.name} may not call any agent")
+            return identity.principal
+        if self.gate.admits(credentials):
+            return ANONYMOUS
+        if not credentials.keys:
+            raise Refusal(401, "the call presents no key of this gateway")
+        client = scope.get("client")
+        self.gate.limits.count_failure(client[0] if client else "unknown")
+        raise Refusal(401, "the call presents no key of this gateway that holds")
+
+    def _listing(self, method: str, path: Path, caller: Principal) -> Any:
+        """What the APIs answer when they are asked for their models."""
+        name = path.call.removeprefix("/v1/models/")
+        is_list = path.call in LISTS
+        if method not in ("GET", "HEAD") or not (is_list or name != path.call):
+            status = 405 if is_list else 404
+            raise Refusal(status, f"{method} {path.call} is not answered here")
+        if path.call == "/api/version":
+            return {"version": __version__}
+        names = [
+            model for model in self.names(path.agent) if caller.may("call", model.partition(":")[0])
+        ]
+        if path.call == "/api/tags":
+            return {"models": [_ollama_entry(entry) for entry in names]}
+        entries = [_openai_entry(entry) for entry in names]
+        if is_list:
+            return {"object": "list", "data": entries}
+        if name not in names:
+            raise Refusal(404, f"model {name[:200]!r} is not here; here are {', '.join(names)}")
+        return _openai_entry(name)
+
+    async def _answer(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        path: Path,
+        protocol: Protocol,
+        headers: dict[str, str],
+        caller: Principal,
+    ) -> None:
+        """Pass a call on, and its answer back."""
+        started_at, began = datetime.now(UTC), time.perf_counter()
+        key = _key_name(caller)
+        raw = await read_body(receive, headers, self.config.max_body)
+        call = protocol.request(read_object(raw, headers), headers)
+        agent, alias = _agent_of(path, caller, call)
+        name = self.trace_name(trace_id_of(call))
+        choice = self.choose(_routing_request(agent, alias, call, key, headers, name))
+        accounts = self._accounts(agent, key)
+        self.budgets.admit(accounts)
+        rate = self.config.policy(agent).record
+        trace_id = name if _is_recorded(rate, call.context.session or name) else None
+        exchange = Exchange(
+            call, raw, agent, key, choice, accounts, trace_id, rate, started_at, began
+        )
+        scope[EXCHANGE] = exchange
+        if self.config.require_capture and trace_id is not None and self.recorder.problem():
+            raise Refusal(503, f"{NOT_CAPTURED}: {self.recorder.problem()}")
+        await self._watched(exchange, scope, receive, send)
+
+    def _accounts(self, agent: str, key: str | None) -> list[Account]:
+        accounts = []
+        if agent in self.config.agents:
+            accounts.append(Account(f"agent {agent}", self.config.agents[agent]))
+        if key in self.config.keys:
+            accounts.append(Account(f"key {key}", self.config.keys[key]))
+        return accounts
+
+    async def _watched(
+        self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Exchange, and end the upstream's answer when the client leaves. However it ends, it is
+        recorded."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - narrows the type: servers run calls in tasks
+
+        async def watch() -> None:
+            message = await receive()
+            while message["type"] != "http.disconnect":
+                message = await receive()
+            if not exchange.is_over:
+                exchange.client_left = True
+                task.cancel()
+
+        watcher = asyncio.ensure_future(watch())
+        try:
+            async with asyncio.timeout(self.config.longest):
+                await self._exchange(exchange, scope, send)
+        except asyncio.CancelledError:
+            exchange.cause = CLIENT_LEFT if exchange.client_left else STOPPED
+            if not exchange.client_left:
+                raise
+            task.uncancel()
+        except TimeoutError:
+            exchange.cause = TOO_LONG
+            if exchange.status == 0:
+                raise Refusal(504, TOO_LONG) from None
+        finally:
+            exchange.is_over = True
+            watcher.cancel()
+            self._record(exchange)
+
+    async def _exchange(self, exchange: Exchange, scope: Scope, send: Send) -> None:
+        """Ask the chosen upstream, and in its place its fallbacks; send the answer on."""
+        reply = await self._reply(exchange, scope)
+        try:
+            await self._pass_on(exchange, reply, send)
+        except (aiohttp.ClientError, OSError) as error:
+            exchange.cause = exchange.cause or f"{UPSTREAM_BROKE} ({type(error).__name__})"
+            if exchange.status == 0:
+                exchange.status = 502
+                raise Refusal(502, exchange.cause, dict(_marks(exchange))) from None
+            # The answer has begun: what is left is to end the connection before its end.
+        finally:
+            reply.close()
+
+    async def _reply(self, exchange: Exchange, scope: Scope) -> aiohttp.ClientResponse:
+        """The first usable reply; raises Refusal where no upstream gives one."""
+        waiting = [exchange.choice.upstream, *exchange.choice.fallbacks]
+        while True:
+            upstream = waiting.pop(0)
+            try:
+                reply = await self._ask(exchange, upstream, scope)
+            except UpstreamError as error:
+                why, status = str(error), error.status
+                if not waiting:
+                    exchange.status = status
+                    exchange.cause = f"{upstream.version} on {upstream.target}: {why}"
+                    headers = _marks(exchange)
+                    raise Refusal(status, exchange.cause, dict(headers)) from None
+            else:
+                if not waiting or reply.status not in FALLS_BACK:
+                    return reply
+                why = f"HTTP {reply.status}"
+                reply.close()
+            exchange.choice = exchange.choice.fall_back(waiting[0], why)
+
+    async def _ask(
+        self, exchange: Exchange, upstream: Upstream, scope: Scope
+    ) -> aiohttp.ClientResponse:
+        call = exchange.call
+        family = call.protocol.family
+        # the app's own key is for the server that it knows, not for one that stands in for it
+        keeps_key = exchange.key is None and not exchange.choice.is_fallback
+        headers = request_headers(scope["headers"], upstream, family, keeps_key=keeps_key)
+        body = call.with_model(exchange.raw, upstream.model, upstream.body)
+        path = call.protocol.path
+        if query := scope.get("query_string"):
+            path = f"{path}?{query.decode('latin-1')}"
+        return await self.upstreams.post(upstream, path, headers, body)
+
+    async def _pass_on(self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send) -> None:
+        headers = reply_headers(reply.raw_headers)
+        reader = None
+        if exchange.trace_id or any(account.counts for account in exchange.accounts):
+            texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+            reader = exchange.reader = exchange.call.reply_reader(reply.status, texts)
+        is_held = self.config.require_capture and exchange.trace_id is not None
+        start = {
+            "type": "http.response.start",
+            "status": reply.status,
+            "headers": headers + _marks(exchange),
+        }
+        held: list[bytes] = []
+        if not is_held or exchange.call.stream:
+            exchange.status = reply.status
+            await send(start)
+        async for chunk in reply.content.iter_any():
+            if is_held and not exchange.call.stream:
+                held.append(chunk)
+            else:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            exchange.size += len(chunk)
+            if reader is not None:
+                self._feed(exchange, reader, chunk)
+        exchange.is_over = True
+        if is_held:
+            await self._captured(exchange)
+            if exchange.status == 0:
+                exchange.status = reply.status
+                await send(start)
+        body = b"".join(held)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _feed(self, exchange: Exchange, reader: ReplyReader, chunk: bytes) -> None:
+        """Read a piece of the answer; whatever goes wrong there is no matter of the call's."""
+        try:
+            reader.feed(chunk)
+            if exchange.first_token is None and reader.has_token:
+                exchange.first_token = time.perf_counter()
+        except Exception as error:  # noqa: BLE001 - a call must not fail for being recorded
+            log.logger.error("a reply of %s cannot be read: %r", exchange.choice.version, error)
+            exchange.reader = None
+
+    async def _captured(self, exchange: Exchange) -> None:
+        """Wait until the call is on disk; raises Refusal where it does not get there and nothing
+        was sent yet, else ends the answer before its end."""
+        durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._record(exchange, durable)
+        if await durable:
+            return
+        if exchange.status == 0:
+            exchange.status = 503
+            raise Refusal(503, NOT_CAPTURED)
+        raise ConnectionAbortedError(NOT_CAPTURED)
+
+    def _record(self, exchange: Exchange, durable: asyncio.Future[bool] | None = None) -> None:
+        """Have the call written down, and counted; once."""
+        if exchange.ended:
+            return
+        exchange.ended = time.perf_counter()
+        needs_usage = any(account.counts for account in exchange.accounts)
+        if exchange.trace_id is not None or needs_usage:
+            size = len(exchange.raw) + exchange.size
+            entry = Entry(lambda: self.line(exchange), size, needs_usage, durable)
+            self.recorder.add(entry)
+
+
+def _agent_of(path: Path, caller: Principal, call: CallRequest) -> tuple[str, str]:
+    """The agent that a call is for, and its alias: by path, header, key, and else by the model's
+    name."""
+    named, _, alias = call.model.partition(":")
+    agent = path.agent or call.context.agent or _only_agent(caller) or named
+    if not agent:
+        raise Refusal(400, "the call names no model: ask for an agent by its name")
+    if not caller.may("call", agent):
+        raise Refusal(403, f"the key {caller.name} may not call agent {agent[:200]!r}")
+    return agent, (alias or LIVE) if named == agent else LIVE
+
+
+def _key_name(caller: Principal) -> str | None:
+    """The name of the key that was presented. A person's name is no matter of records."""
+    if caller is ANONYMOUS:
+        return None
+    return caller.name if caller.kind == "key" else caller.id
+
+
+def _only_agent(caller: Principal) -> str | None:
+    """The agent of a key that may call no other."""
+    agents = [agent for agent, verbs in caller.grants.items() if "call" in verbs]
+    return agents[0] if len(agents) == 1 and agents[0] != ANY_AGENT else None
+
+
+def _routing_request(
+    agent: str,
+    alias: str,
+    call: CallRequest,
+    key: str | None,
+    headers: dict[str, str],
+    trace: str,
+) -> RoutingRequest:
+    ours = {name: value for name, value in headers.items() if name.startswith(OURS)}
+    return RoutingRequest(
+        agent=agent,
+        alias=alias,
+        model=call.model,
+        session=call.context.session,
+        subject=call.context.subject,
+        key=key,
+        headers=ours,
+        trace=trace,
+        parent=call.context.parent,
+    )
+
+
+def _is_recorded(rate: float, session: str) -> bool:
+    """Whether this session is among the recorded share: always the same for one session.
+
+    >>> _is_recorded(1.0, "s"), _is_recorded(0.0, "s")
+    (True, False)
+    """
+    if rate >= 1.0:
+        return True
+    digest = hashlib.sha256(f"record:{session}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:2], "big") < rate * WHOLE
+
+
+def _marks(exchange: Exchange) -> list[tuple[bytes, bytes]]:
+    """Our headers of an answer: what answered, and the trace to give feedback about."""
+    choice = exchange.choice
+    marks = [
+        (b"x-thumbwheel-version", choice.version.encode()),
+        (b"x-thumbwheel-deployment", choice.deployment.encode()),
+    ]
+    if exchange.trace_id is not None:
+        marks.append((b"x-thumbwheel-trace", _header_text(exchange.trace_id)))
+    return marks
+
+
+def _header_text(text: str) -> bytes:
+    """`text` as a header's value: UTF-8, without what would end the header."""
+    return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")
+
+
+def _family_of(call: str) -> Family:
+    return "ollama" if call.startswith("/api/") else "openai"
+
+
+def _openai_entry(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "thumbwheel"}
+
+
+def _ollama_entry(name: str) -> dict[str, Any]:
+    return {"name": name, "model": name, "size": 0, "digest": "", "details": {}}
+
+
+async def _refuse(send: Send, family: Family, refusal: Refusal) -> None:
+    body = error_body(family, refusal.status, str(refusal))
+    await _send(send, refusal.status, body, list(refusal.headers.items()))
+
+
+async def _send_json(send: Send, status: int, value: Any) -> None:
+    await _send(send, status, json.dumps(value).encode(), [])
+
+
+async def _send(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    start_headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": start_headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

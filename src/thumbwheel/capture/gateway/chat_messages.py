@@ -1,0 +1,176 @@
+"""Messages of OpenAI's form, and of what resembles it, as our chat messages.
+
+What an import would refuse (an unknown role, a content that is neither text nor parts) is brought
+into a form that it takes, so that a call which the server answered is recorded. Images, sounds and
+files are kept as references: their URL, or the hash of what was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.types import ROLES
+
+DATA_KEYS = ("data", "file_data", "bytes")
+"""Keys of a content part whose text is the file itself, in base64."""
+SHORTEST_DATA = 256
+"""Characters of the shortest base64 text that becomes a reference."""
+
+
+def objects(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects of a list; nothing of anything else."""
+    if isinstance(value, list):
+        for item in value:
+            if isinstance(item, Mapping):
+                yield item
+
+
+def openai_messages(value: Any, recorder: Recorder) -> list[dict[str, Any]]:
+    """`messages` of a chat request."""
+    return [openai_message(message, recorder) for message in recorder.objects(value)]
+
+
+def prompt_messages(prompt: Any, recorder: Recorder) -> list[dict[str, Any]]:
+    """A prompt without roles as what the user said; several prompts as so many messages. A prompt
+    of token ids is a part of its own kind, because its text is unknown."""
+    prompts = prompt if isinstance(prompt, list) else [prompt]
+    if prompts and all(type(item) is int for item in prompts):
+        prompts = [prompts]
+    contents: list[Any] = []
+    for item in recorder.items(prompts):
+        if isinstance(item, str):
+            contents.append(recorder.text(item))
+        elif isinstance(item, list):
+            contents.append([{"type": "token_ids", "token_ids": recorder.value(item)}])
+    return [{"role": "user", "content": content} for content in contents]
+
+
+def openai_message(message: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
+    """One message, with the keys that a template may need."""
+    role = message.get("role")
+    copy: dict[str, Any] = {"role": role if role in ROLES else "user"}
+    copy["content"] = content_of(message.get("content"), recorder)
+    for key in ("name", "tool_call_id", "reasoning_content"):
+        if isinstance(message.get(key), str):
+            copy[key] = recorder.text(message[key])
+    calls = [tool_call(call, recorder) for call in recorder.objects(message.get("tool_calls"))]
+    older_call = message.get("function_call")
+    if isinstance(older_call, Mapping) and not calls:
+        calls = [tool_call({"function": older_call}, recorder)]
+    if calls:
+        copy["tool_calls"] = calls
+        copy["content"] = copy["content"] or None
+    return copy
+
+
+def content_of(content: Any, recorder: Recorder) -> str | list[Any]:
+    """Text, or a list of parts where not all of them are text."""
+    if isinstance(content, str):
+        return recorder.text(content)
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        return recorder.text(json_text(content))
+    parts = [part_of(part, recorder) for part in recorder.items(content)]
+    texts = [part["text"] for part in parts if _is_text(part)]
+    return "".join(texts) if len(texts) == len(parts) else parts
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return part.keys() == {"type", "text"} and isinstance(part["text"], str)
+
+
+def part_of(part: Any, recorder: Recorder) -> dict[str, Any]:
+    """One part of a content; files in it become references."""
+    if isinstance(part, str):
+        return {"type": "text", "text": recorder.text(part)}
+    if not isinstance(part, Mapping):
+        return {"type": "text", "text": recorder.text(json_text(part))}
+    if isinstance(part.get("text"), str):
+        return {"type": "text", "text": recorder.text(part["text"])}
+    return recorder.mapping(without_data(part))
+
+
+def without_data(value: Any, key: str = "", depth: int = 0) -> Any:
+    """`value` with references in the place of files."""
+    if isinstance(value, str):
+        if value.startswith("data:") or (key in DATA_KEYS and len(value) >= SHORTEST_DATA):
+            return reference(value)
+        return value
+    if depth > 8:
+        return value
+    if isinstance(value, Mapping):
+        return {name: without_data(part, name, depth + 1) for name, part in value.items()}
+    if isinstance(value, list):
+        return [without_data(part, key, depth + 1) for part in value]
+    return value
+
+
+def reference(data: str) -> str:
+    """What stands for a file that came in base64, as a data URL or alone: the hash of the base64
+    text, its length, and the file's type where it is known.
+
+    >>> reference("data:image/png;base64,aGVsbG8=")[:20]
+    'sha256:333d6b3a3c1f5'
+    >>> reference("data:image/png;base64,aGVsbG8=")[-24:]
+    ';length=8;type=image/png'
+    """
+    head, comma, payload = data.partition(",")
+    if not (comma and head.startswith("data:")):
+        head, payload = "", data
+    digest = hashlib.sha256(payload.encode("utf-8", "replace")).hexdigest()
+    kind = head.removeprefix("data:").split(";")[0][:80]
+    return f"sha256:{digest};length={len(payload)}" + (f";type={kind}" if kind else "")
+
+
+def image_part(data: Any) -> dict[str, Any]:
+    """The reference to an image that came in base64, as OpenAI writes image parts."""
+    url = reference(data) if isinstance(data, str) else ""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def tool_call(call: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:
+    """A tool call as OpenAI writes it, with arguments as JSON text."""
+    function = call.get("function")
+    if not isinstance(function, Mapping):
+        function = call
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = "{}" if arguments is None else json_text(arguments)
+    name = function.get("name")
+    copy: dict[str, Any] = {
+        "type": "function",
+        "function": {
+            "name": recorder.text(name) if isinstance(name, str) else "",
+            "arguments": recorder.text(arguments),
+        },
+    }
+    if isinstance(call.get("id"), str):
+        copy = {"id": recorder.text(call["id"]), **copy}
+    return copy
+
+
+def openai_tools(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+    """The tools of a request; `functions` is their older form."""
+    tools = recorder.objects(body.get("tools"))
+    functions = recorder.objects(body.get("functions"))
+    definitions = [recorder.mapping(tool) for tool in tools]
+    definitions += [{"type": "function", "function": recorder.mapping(each)} for each in functions]
+    return definitions
+
+
+def json_text(value: Any) -> str:
+    """`value` as JSON; Python's text where it is no JSON."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(type(value).__name__)
+
+
+def selected(body: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of the fields `names` that the request sets."""
+    return {name: body[name] for name in names if body.get(name) is not None}

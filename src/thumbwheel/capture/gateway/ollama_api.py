@@ -1,0 +1,28 @@
+"""What Ollama's two ways of asking share: options, images, and how a reply ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.capture.gateway.chat_messages import selected
+from thumbwheel.capture.gateway.reply_draft import ReplyDraft
+
+
+def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, which hold Ollama's sampling parameters, and what else shapes the answer."""
+    options = body.get("options")
+    outside = selected(body, ("format", "think", "logprobs", "top_logprobs"))
+    return {**(options if isinstance(options, Mapping) else {}), **outside}
+
+
+def add_end(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """Model, log-probabilities and, in the last line, reason and counts."""
+    draft.add_head(value)
+    if value.get("logprobs"):
+        draft.add_logprobs({"content": value["logprobs"]})
+    if value.get("done") is not True:
+        return
+    draft.ended = True
+    draft.finish("tool_calls" if draft.has_tool_calls else value.get("done_reason"))
+    draft.count(prompt=value.get("prompt_eval_count"), completion=value.get("eval_count"))

@@ -1,0 +1,65 @@
+"""Ollama's `/api/chat`: JSON lines, which are streamed unless the request says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.capture.gateway.call_context import ollama_context
+from thumbwheel.capture.gateway.chat_messages import (
+    image_part,
+    objects,
+    openai_message,
+    openai_tools,
+)
+from thumbwheel.capture.gateway.event_stream import JsonLines
+from thumbwheel.capture.gateway.ollama_api import add_end, sampling
+from thumbwheel.capture.gateway.protocol import Protocol
+from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.reply_draft import ReplyDraft
+
+
+def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+    """The conversation; images become references, arguments JSON text."""
+    chat = []
+    for message in recorder.objects(body.get("messages")):
+        copy = openai_message(message, recorder)
+        images = message.get("images")
+        if isinstance(images, list) and images:
+            parts = [{"type": "text", "text": copy["content"] or ""}]
+            copy["content"] = [*parts, *map(image_part, images)]
+        for key, name in (("thinking", "reasoning_content"), ("tool_name", "name")):
+            if isinstance(message.get(key), str):
+                copy[name] = recorder.text(message[key])
+        chat.append(copy)
+    return chat
+
+
+def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """A line, or a whole reply, which has the same form."""
+    message = value.get("message")
+    if isinstance(message, Mapping):
+        draft.add_text(message.get("content"))
+        draft.add_reasoning(message.get("thinking"))
+        for call in objects(message.get("tool_calls")):
+            function = call.get("function")
+            if isinstance(function, Mapping):
+                # Ollama sends each call whole
+                tool_call = draft.tool_call(None, call.get("id"), function.get("name"))
+                draft.add_arguments(tool_call, function.get("arguments"))
+    add_end(draft, value)
+
+
+PROTOCOL = Protocol(
+    name="ollama_chat",
+    family="ollama",
+    path="/api/chat",
+    messages=messages,
+    tools=openai_tools,
+    sampling=sampling,
+    context=ollama_context,
+    event=add,
+    whole=add,
+    events=JsonLines,
+    streams_unasked=True,
+)

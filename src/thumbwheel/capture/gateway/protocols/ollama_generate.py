@@ -1,0 +1,56 @@
+"""Ollama's `/api/generate`: a prompt, with or without a system text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.capture.gateway.call_context import ollama_context
+from thumbwheel.capture.gateway.chat_messages import content_of, image_part
+from thumbwheel.capture.gateway.event_stream import JsonLines
+from thumbwheel.capture.gateway.ollama_api import add_end
+from thumbwheel.capture.gateway.ollama_api import sampling as options
+from thumbwheel.capture.gateway.protocol import Protocol, no_tools
+from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.reply_draft import ReplyDraft
+
+
+def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+    """System text and prompt. The `context` of an earlier reply is token ids whose text is
+    unknown, so it is not here."""
+    chat = []
+    if isinstance(body.get("system"), str) and body["system"]:
+        chat.append({"role": "system", "content": recorder.text(body["system"])})
+    content: Any = content_of(body.get("prompt"), recorder)
+    images = body.get("images")
+    if isinstance(images, list) and images:
+        content = [{"type": "text", "text": content}, *map(image_part, images)]
+    return [*chat, {"role": "user", "content": content}]
+
+
+def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, and what takes the place of the model's template."""
+    outside = {key: body[key] for key in ("suffix", "template", "raw") if body.get(key)}
+    return {**options(body), **outside}
+
+
+def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """A line, or a whole reply, which has the same form."""
+    draft.add_text(value.get("response"))
+    draft.add_reasoning(value.get("thinking"))
+    add_end(draft, value)
+
+
+PROTOCOL = Protocol(
+    name="ollama_generate",
+    family="ollama",
+    path="/api/generate",
+    messages=messages,
+    tools=no_tools,
+    sampling=sampling,
+    context=ollama_context,
+    event=add,
+    whole=add,
+    events=JsonLines,
+    streams_unasked=True,
+)

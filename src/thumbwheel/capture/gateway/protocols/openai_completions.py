@@ -1,0 +1,75 @@
+"""OpenAI's older `/v1/completions`: a prompt without roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.capture.gateway.call_context import openai_context
+from thumbwheel.capture.gateway.chat_messages import objects, prompt_messages, selected
+from thumbwheel.capture.gateway.openai_reply import add_llama_server, add_usage
+from thumbwheel.capture.gateway.protocol import Protocol, no_tools
+from thumbwheel.capture.gateway.recordable import Recorder
+from thumbwheel.capture.gateway.reply_draft import ReplyDraft
+
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "max_tokens",
+    "n",
+    "best_of",
+    "seed",
+    "stop",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "repeat_penalty",
+    "logit_bias",
+    "logprobs",
+    "echo",
+    "suffix",
+    "grammar",
+    "json_schema",
+)
+
+
+def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+    """The prompt, or the prompts."""
+    return prompt_messages(body.get("prompt"), recorder)
+
+
+def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling parameters, of servers beside OpenAI's too."""
+    return selected(body, SAMPLING)
+
+
+def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """A chunk or a whole completion, which have the same form."""
+    draft.add_head(value)
+    for choice in objects(value.get("choices")):
+        index = choice.get("index", 0)
+        draft.add_text(choice.get("text"), index)
+        if index != 0:
+            continue
+        if choice.get("logprobs") or choice.get("token_ids"):
+            draft.add_logprobs(choice.get("logprobs"), choice.get("token_ids"))
+        draft.finish(choice.get("finish_reason"))
+    if "timings" in value or "__verbose" in value:
+        add_llama_server(draft, value)
+    if value.get("usage"):
+        add_usage(draft, value["usage"])
+
+
+PROTOCOL = Protocol(
+    name="openai_completions",
+    family="openai",
+    path="/v1/completions",
+    messages=messages,
+    tools=no_tools,
+    sampling=sampling,
+    context=openai_context,
+    event=add,
+    whole=add,
+)

@@ -1,0 +1,58 @@
+"""What becomes of a call that is over: its line for the inbox, and what it used of its budgets."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from thumbwheel.capture.gateway.application import Exchange
+from thumbwheel.capture.gateway.budget import Budgets
+from thumbwheel.capture.gateway.record import METADATA_KEY, Timing, cost_of, trace_line
+from thumbwheel.capture.gateway.reply_draft import CallReply
+from thumbwheel.core import ids
+
+
+def recorded_call(exchange: Exchange, budgets: Budgets) -> bytes | None:
+    """The line, as the inbox takes it; None for a call that is not recorded. Adds what it used to
+    the budgets of its agent and its key."""
+    reader = exchange.reader or exchange.call.reply_reader()
+    reply = reader.finish(exchange.cause)
+    if any(account.counts for account in exchange.accounts):
+        tokens = (reply.usage.prompt or 0) + (reply.usage.completion or 0)
+        cost = cost_of(reply.usage, exchange.choice.upstream.price) or 0.0
+        budgets.spend(exchange.accounts, tokens, cost)
+    if exchange.trace_id is None:
+        return None
+    trace_id = exchange.trace_id
+    leaves_name = exchange.call.context.feedback_id is not None and _is_failure(reply)
+    if leaves_name:  # clients ask again under the same name, which belongs to the answer
+        trace_id = ids.new("call")
+    first_token = exchange.first_token
+    timing = Timing(
+        exchange.started_at,
+        None if first_token is None else first_token - exchange.began,
+        (exchange.ended or time.perf_counter()) - exchange.began,
+    )
+    line = trace_line(
+        exchange.call,
+        reply,
+        exchange.choice,
+        timing,
+        agent=exchange.agent,
+        trace_id=trace_id,
+    )
+    remarks = line["metadata"][METADATA_KEY]
+    if leaves_name:
+        remarks["feedback_id"] = exchange.trace_id
+    if exchange.rate < 1.0:
+        remarks["recorded_share"] = exchange.rate
+    if exchange.key is not None:
+        remarks["key"] = exchange.key
+    if exchange.status:
+        remarks["status"] = exchange.status
+    return json.dumps(line, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _is_failure(reply: CallReply) -> bool:
+    """Whether there is nothing that anybody could judge."""
+    return reply.error is not None and not (reply.text or reply.tool_calls)

@@ -1,0 +1,270 @@
+"""The connections to upstreams: made to checked addresses only, kept open between calls; no
+redirect is followed, and no byte of a body is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from thumbwheel.access.credentials import KEY_HEADERS
+from thumbwheel.capture.gateway.routing import Upstream
+from thumbwheel.capture.gateway.settings import GatewayConfig
+from thumbwheel.core.addresses import is_local_host, refusal
+from thumbwheel.models.types import Family
+
+if TYPE_CHECKING:
+    from yarl import URL
+
+KEEP_ALIVE: Mapping[str, float] = {"http": 4.0, "https": 30.0}
+"""Seconds that an unused connection stays open: less than at the servers (uvicorn and llama-server
+wait 5 seconds, what stands before servers on the internet a minute and more). A call on a
+connection that the server is about to end would be lost, and it cannot be sent again: nobody knows
+whether the model has it."""
+NAMES_LAST = 60
+"""Seconds that an address of a name is remembered."""
+LONGEST_HEADER = 64 << 10
+HeaderList = list[tuple[str, str]]
+OURS = "x-thumbwheel-"
+"""Headers between an app and the gateway."""
+HOP_BY_HOP = frozenset(
+    [
+        "connection",
+        "expect",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ]
+)
+"""Headers of one connection, not of the message."""
+DROPPED = frozenset(["host", "content-length", "content-encoding", "cookie"])
+"""Headers that are made anew, or are none of the upstream's business."""
+CREDENTIALS = frozenset(["authorization", *KEY_HEADERS])
+READABLE = frozenset(["gzip", "x-gzip", "deflate", "identity"])
+"""Encodings that a recorded reply may have."""
+SKIPPED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that aiohttp would add."""
+
+
+class UpstreamError(Exception):
+    """No reply came: `status` is that of the answer to the client, the text why."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class RefusedAddress(OSError):
+    """A host name that leads to an address which nothing may be sent to."""
+
+
+class CheckedResolver(AbstractResolver):
+    """Resolves names to those of their addresses that are not refused. The connection is made to
+    what this returns, so that a name which resolves to something else a moment later gains
+    nothing."""
+
+    def __init__(self, names: AbstractResolver, private: bool) -> None:
+        self._names, self._private = names, private
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """The addresses of `host`; raises RefusedAddress where all of them are refused."""
+        results = await self._names.resolve(host, port, family)
+        allowed, reasons = [], []
+        for result in results:
+            reason = refusal(result["host"], self._private)
+            if reason is None:
+                allowed.append(result)
+            else:
+                reasons.append(reason)
+        if not allowed:
+            raise RefusedAddress(f"{host} leads to {'; '.join(reasons) or 'no address'}")
+        return allowed
+
+    async def close(self) -> None:
+        """Let go of the resolver of names."""
+        await self._names.close()
+
+
+class Upstreams:
+    """Sends calls to upstreams. Opened and used on one event loop; close it there."""
+
+    def __init__(self, config: GatewayConfig, names: AbstractResolver | None = None) -> None:
+        self._config, self._names = config, names
+        self._sessions: dict[tuple[str, bool], aiohttp.ClientSession] = {}
+        self._checked: dict[str, URL] = {}
+
+    async def post(
+        self, upstream: Upstream, path: str, headers: HeaderList, body: bytes
+    ) -> aiohttp.ClientResponse:
+        """The reply to `body`, as soon as its headers are there; raises UpstreamError. `path` is
+        the client's, with its query. It is sent once, whatever happens."""
+        url = self._url(upstream, path)
+        is_private = upstream.private or is_local_host(url.host or "")
+        session = self._session(url.scheme, is_private)
+        try:
+            reply = await session.post(
+                url, data=body, headers=headers, allow_redirects=False, skip_auto_headers=SKIPPED
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _upstream_error(error) from None
+        if 300 <= reply.status < 400:
+            reply.close()
+            raise UpstreamError(
+                502, f"it redirects (HTTP {reply.status}), which is not followed: correct its URL"
+            )
+        return reply
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+
+    def _url(self, upstream: Upstream, path: str) -> URL:
+        """Where a call to the client's `path` goes; raises UpstreamError for an address in the URL
+        that is refused."""
+        base = upstream.url
+        is_below_base = path.startswith("/v1/")
+        target = base + path[3:] if is_below_base else base.removesuffix("/v1") + path
+        url = self._checked.get(target)
+        if url is None:
+            from yarl import URL  # aiohttp's own type, in which a text would be quoted anew
+
+            _check_literal(urlsplit(base).hostname or "")
+            url = URL(target, encoded=True)
+            if len(self._checked) < 1000 and "?" not in path:
+                self._checked[target] = url
+        return url
+
+    def _session(self, scheme: str, private: bool) -> aiohttp.ClientSession:
+        session = self._sessions.get((scheme, private))
+        if session is None:
+            names = self._names or aiohttp.ThreadedResolver()
+            connector = aiohttp.TCPConnector(
+                resolver=CheckedResolver(names, private),
+                limit=0,
+                keepalive_timeout=KEEP_ALIVE[scheme],
+                ttl_dns_cache=NAMES_LAST,
+            )
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=self._config.connect, sock_read=self._config.silence
+            )
+            session = self._sessions[scheme, private] = aiohttp.ClientSession(
+                connector=connector,
+                timeout=timeout,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                max_line_size=LONGEST_HEADER,
+                max_field_size=LONGEST_HEADER,
+            )
+        return session
+
+
+def _check_literal(host: str) -> None:
+    """Addresses in a URL are not resolved, so they are checked here. Whoever wrote a private one
+    means it."""
+    try:
+        reason = refusal(host, private=True)
+    except ValueError:
+        return  # a name
+    if reason is not None:
+        raise UpstreamError(502, f"its address is refused: {reason}")
+
+
+def _upstream_error(error: BaseException) -> UpstreamError:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, RefusedAddress):
+            return UpstreamError(502, f"its address is refused: {cause}")
+        cause = cause.__cause__
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return UpstreamError(504, "it did not answer in time")
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return UpstreamError(502, "its host name does not resolve")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        why = error.os_error.strerror or type(error.os_error).__name__
+        return UpstreamError(502, f"nothing answers there ({why})")
+    return UpstreamError(502, f"its reply is no HTTP, or it hung up ({type(error).__name__})")
+
+
+def request_headers(
+    client: Iterable[tuple[bytes, bytes]],
+    upstream: Upstream,
+    family: Family,
+    keeps_key: bool,
+) -> HeaderList:
+    """The client's headers as the upstream gets them: without those of the connection and ours, and
+    with the upstream's own credentials where it has any. `family` is the called API's. Without
+    `keeps_key` the client's credentials are not passed on; its cookies never are."""
+    replaces = upstream.secret is not None or not keeps_key
+    pairs = [(name.decode("latin-1"), value) for name, value in client]
+    of_connection: set[str] = set()
+    for name, value_bytes in pairs:
+        if name == "connection":
+            of_connection |= {part.strip().lower() for part in _decoded(value_bytes).split(",")}
+    headers: HeaderList = []
+    for name, value_bytes in pairs:
+        if name in HOP_BY_HOP or name in DROPPED or name in of_connection:
+            continue
+        if name.startswith(OURS) or (replaces and name in CREDENTIALS):
+            continue
+        value = _decoded(value_bytes)
+        if name in CREDENTIALS:  # of several the last is the one that was looked at
+            headers = [header for header in headers if header[0] != name]
+        if name == "accept-encoding":
+            value = readable_encodings(value)
+        headers.append((name, value))
+    if upstream.secret is not None:
+        if family == "anthropic" and upstream.family == "anthropic":
+            headers.append(("x-api-key", upstream.secret))
+        else:
+            headers.append(("authorization", f"Bearer {upstream.secret}"))
+    return headers
+
+
+def readable_encodings(accepted: str) -> str:
+    """Those of the accepted encodings that a recorded reply can be read in.
+
+    >>> readable_encodings("gzip, deflate, br;q=0.9, zstd")
+    'gzip, deflate'
+    >>> readable_encodings("br")
+    'identity'
+    """
+    readable = []
+    for part in accepted.split(","):
+        encoding = part.partition(";")[0].strip().lower()
+        if encoding in READABLE:
+            readable.append(part.strip())
+    return ", ".join(readable) or "identity"
+
+
+def reply_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The upstream's headers as the client gets them."""
+    headers = []
+    for name, value in raw:
+        lower = name.lower()
+        text = lower.decode("latin-1")
+        if text not in HOP_BY_HOP and not text.startswith(OURS):
+            headers.append((lower, value))
+    return headers
+
+
+def _decoded(value: bytes) -> str:
+    """A header's text such that aiohttp, which encodes it as UTF-8, sends the same bytes where they
+    are UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -1,0 +1,104 @@
+"""The job `import`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.capture.detect import Options
+from thumbwheel.capture.ingest import ingest, rehearse
+from thumbwheel.capture.location import path_or_address
+from thumbwheel.capture.rating_filter import RatingFilter
+from thumbwheel.capture.server_api import require_key
+from thumbwheel.capture.uploads import read_upload
+from thumbwheel.core import log
+from thumbwheel.core.config import Config
+from thumbwheel.db.workspace import Workspace
+
+
+class ImportSpec(Config):
+    """What to bring in."""
+
+    source: str
+    """The format."""
+    path: str
+    """The file, folder or address."""
+    upload: str | None = None
+    """Which upload has the file `path`, where it was sent to the server."""
+    agent: str
+    """The agent that the data belongs to."""
+    column: tuple[str, ...] = ()
+    """NAME=ROLE of the columns of a table."""
+    scale: tuple[str, ...] = ()
+    """The ends of a scale."""
+    timezone: str | None = None
+    """The zone of times that are written without one."""
+    key: str | None = None
+    """The stored secret that the server wants."""
+    agent_type: str | None = None
+    """Only the rows of this agent, as the data calls it."""
+    tag: tuple[str, ...] = ()
+    """Only ratings with one of these tags."""
+    without_tag: tuple[str, ...] = ()
+    """No ratings with these tags."""
+    min_confidence: float | None = None
+    """No ratings of what the app was less sure of."""
+    gold: bool = False
+    """Whether somebody reviewed the cases in it."""
+    reviewer: str = "owner"
+    """Who did."""
+    rejects: Path | None = None
+    """File for every refused line."""
+    dry_run: bool = False
+    """Read and check; store nothing."""
+
+
+def run_import(ws: Workspace, spec: ImportSpec) -> Mapping[str, Any]:
+    """Import, and report what became of the lines. What is there already is recognised."""
+    read = partial(_import, ws, spec)
+    if spec.upload is not None:
+        return read_upload(ws, spec.upload, spec.path, read)
+    return read(path_or_address(spec.path))
+
+
+def _import(ws: Workspace, spec: ImportSpec, path: Path) -> dict[str, Any]:
+    ratings = RatingFilter(frozenset(spec.tag), frozenset(spec.without_tag), spec.min_confidence)
+    options = Options.parsed(
+        list(spec.column), list(spec.scale), spec.agent_type, spec.gold, ratings, spec.timezone
+    )
+    if spec.key is not None:
+        options = replace(options, key=require_key(ws.home.secrets, spec.key, path))
+    size = path.stat().st_size if path.is_file() else None
+    with log.progress(f"import {path.name}", size, "bytes") as advance:
+        last_position = 0
+
+        def on_position(position: int) -> None:
+            nonlocal last_position
+            advance(position - last_position)
+            last_position = position
+
+        if spec.dry_run:
+            report = rehearse(
+                spec.agent,
+                spec.source,
+                path,
+                case_rule=ws.case_rule,
+                rejects=spec.rejects,
+                on_position=on_position,
+                options=options,
+            )
+        else:
+            report = ingest(
+                ws,
+                spec.agent,
+                spec.source,
+                path,
+                rejects=spec.rejects,
+                reviewer=spec.reviewer if spec.gold else None,
+                on_position=on_position,
+                options=options,
+            )
+    return report.as_dict() | {"dry_run": spec.dry_run}

@@ -1,0 +1,244 @@
+"""From the spans of one OpenTelemetry trace to ours: the run of the agent with its steps, runs of
+nested agents as traces with a parent, and evaluation results as feedback.
+
+A span that only wraps others (an agent, a chain, a workflow) is no step; what it was given and what
+it answered is the trace's. Where no such span says that, the first call of a model says what was
+asked and the last one what was answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from thumbwheel.capture.fields import unpacked
+from thumbwheel.capture.otlp import conventions
+from thumbwheel.capture.otlp.evaluations import evaluation_record, is_evaluation
+from thumbwheel.capture.otlp.messages import text_in
+from thumbwheel.capture.otlp.span import Span
+from thumbwheel.capture.types import (
+    AnyRecord,
+    StepRecord,
+    TargetRef,
+    Tokens,
+    TraceRecord,
+    Unreadable,
+)
+
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class SpanNode:
+    """A span with the spans inside it."""
+
+    span: Span
+    children: list[SpanNode] = field(default_factory=list)
+
+
+def is_complete(spans: Iterable[Span]) -> bool:
+    """Whether a trace has its root, and no span whose parent is missing."""
+    spans = list(spans)
+    ids = {span.span_id for span in spans}
+    has_root = any(span.parent_id is None for span in spans)
+    return has_root and all(span.parent_id is None or span.parent_id in ids for span in spans)
+
+
+class NoRun(Unreadable):
+    """The spans are of something else than a model that was asked: embeddings, a web server."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an agent: its trace, the spans that are the trace's steps, and all spans in it."""
+
+    trace: TraceRecord
+    steps: Sequence[Span]
+    inside: Sequence[Span]
+
+
+def records_of(spans: Sequence[Span]) -> list[AnyRecord]:
+    """The records of the spans of one trace: the run itself, runs of nested agents, feedback.
+    Raises NoRun where they hold no run of a model, Unreadable."""
+    runs = runs_of(spans)
+    records: list[AnyRecord] = [run.trace for run in runs]
+    for span in sorted(spans, key=_start):
+        events = filter(is_evaluation, span.events)
+        records += [evaluation_record(event, span.trace_id) for event in events]
+    return records
+
+
+def runs_of(spans: Sequence[Span]) -> list[Run]:
+    """The runs that the spans of one trace are of, the outermost first; raises NoRun,
+    Unreadable."""
+    distinct = {span.span_id: span for span in spans}
+    ordered = sorted(distinct.values(), key=_start)
+    nodes = {span.span_id: SpanNode(span) for span in ordered}
+    roots = []
+    for node in nodes.values():
+        parent = nodes.get(node.span.parent_id or "")
+        if parent is None or parent is node:
+            roots.append(node)
+        else:
+            parent.children.append(node)
+    if not roots:
+        raise Unreadable("its spans are each other's parents")
+    runs = _runs(ordered[0].trace_id, None, roots)
+    if not runs:
+        raise NoRun("none of its spans says what a model was asked")
+    return runs
+
+
+def target_of(runs: Iterable[Run], span_id: str) -> TargetRef | None:
+    """What an opinion about this span is about: the trace where the span wraps it or gave its
+    answer, else a step of it. None where no run has the span."""
+    for run in runs:
+        if span_id not in {span.span_id for span in run.inside}:
+            continue
+        for position, span in enumerate(run.steps):
+            if span.span_id != span_id or len(run.steps) == 1:
+                continue
+            if conventions.answer(span) != run.trace.output:
+                return TargetRef(kind="step", id=run.trace.external_id, step=position)
+        return run.trace.as_target()
+    return None
+
+
+def _start(span: Span) -> datetime:
+    return span.started_at or _START
+
+
+def _runs(name: str, parent: str | None, roots: Sequence[SpanNode]) -> list[Run]:
+    """One run of an agent, and those of agents that it called."""
+    inside: list[Span] = []
+    nested: list[SpanNode] = []
+    waiting = list(reversed(roots))
+    while waiting:
+        node = waiting.pop()
+        is_agent = conventions.operation(node.span) in conventions.AGENT_OPERATIONS
+        if is_agent and node not in roots:
+            nested.append(node)
+            continue
+        inside.append(node.span)
+        waiting += reversed(node.children)
+    inside.sort(key=_start)
+
+    runs = []
+    run = _run(name, parent, [node.span for node in roots], inside)
+    if run is not None:
+        runs.append(run)
+    for node in nested:
+        nested_name = f"{node.span.trace_id}/{node.span.span_id}"
+        runs += _runs(nested_name, name if run else parent, [node])
+    return runs
+
+
+def _run(
+    name: str, parent: str | None, roots: Sequence[Span], inside: Sequence[Span]
+) -> Run | None:
+    """The run; None where no span says what was asked."""
+    steps = [span for span in inside if conventions.step_kind(span) != "task"]
+    calls = [span for span in steps if conventions.step_kind(span) == "llm"]
+    calls = [span for span in calls if conventions.operation(span) not in conventions.EMBEDDINGS]
+    if not calls:
+        # a wrapper whose inner call was not sent, or sent as a trace of its own
+        calls = [span for span in roots if conventions.prompt(span) and conventions.answer(span)]
+        calls = [span for span in calls if span not in steps]
+        steps = sorted([*steps, *calls], key=_start)
+
+    # what the run's own span does not say, its first and last call of a model do
+    wrappers = [span for span in roots if span not in steps]
+    prompts = map(conventions.prompt, [*wrappers, *calls])
+    prompt = next((prompt for prompt in prompts if prompt), None)
+    if prompt is None:
+        return None
+    answers = map(conventions.answer, [*wrappers, *reversed(calls)])
+    answer = next((answer for answer in answers if answer is not None), None)
+    if answer is None and steps and conventions.step_kind(steps[-1]) == "tool":
+        # an agent that answers by a tool, such as final_answer
+        answer = text_in(conventions.first(steps[-1].attributes, conventions.TOOL_OUTPUT))
+
+    fields: dict[str, Any] = {
+        "id": name,
+        "session": _first_name(inside, conventions.SESSION),
+        "subject": _first_name(inside, conventions.SUBJECT),
+        "parent": parent,
+        "input": prompt,
+        "output": answer,
+        "steps": list(map(_step, steps)) or [StepRecord()],
+        "status": "error" if any(span.is_error for span in roots) else "ok",
+        "occurred_at": min(map(_start, inside)) if any(s.started_at for s in inside) else None,
+        "metadata": _metadata(roots, calls),
+    }
+    return Run(TraceRecord.model_validate(fields), steps, inside)
+
+
+def _first_name(spans: Iterable[Span], names: Sequence[str]) -> str | None:
+    values = (conventions.name_in(span, names) for span in spans)
+    return next((value for value in values if value), None)
+
+
+def _metadata(roots: Sequence[Span], calls: Sequence[Span]) -> dict[str, Any] | None:
+    metadata: dict[str, Any] = {"name": roots[0].name} if roots[0].name else {}
+    offered = (conventions.tools(span) for span in calls)
+    tools = next((tools for tools in offered if tools), None)
+    if tools:
+        metadata["tools"] = tools
+    response_ids = [conventions.first(span.attributes, conventions.RESPONSE_ID) for span in calls]
+    known_ids = [str(response_id) for response_id in response_ids if response_id]
+    if known_ids:
+        metadata["response_ids"] = known_ids
+    return metadata or None
+
+
+def _step(span: Span) -> StepRecord:
+    kind = conventions.step_kind(span)
+    ended_at = span.ended_at
+    if ended_at and span.started_at and ended_at < span.started_at:
+        ended_at = None  # clocks of two machines
+    fields: dict[str, Any] = {
+        "kind": kind if kind != "task" else "llm",
+        "name": span.name[:512] or None,
+        "status": "error" if span.is_error else "ok",
+        "started_at": span.started_at,
+        "ended_at": ended_at,
+    }
+    if kind == "tool":
+        name = conventions.first(span.attributes, conventions.TOOL_NAME)
+        if name:
+            fields["name"] = str(name)[:512]
+        arguments = conventions.first(span.attributes, conventions.TOOL_INPUT)
+        result = conventions.first(span.attributes, conventions.TOOL_OUTPUT)
+        return StepRecord.model_validate(
+            fields | {"input": unpacked(arguments), "output": unpacked(result)}
+        )
+    counts = conventions.tokens(span)
+    return StepRecord.model_validate(
+        fields
+        | {
+            "input": conventions.prompt(span),
+            "output": _output(span),
+            "model": _model_name(conventions.requested_model(span)),
+            "served_model": _model_name(
+                conventions.first(span.attributes, conventions.SERVED_MODEL)
+            ),
+            "finish_reason": conventions.finish_reason(span),
+            "sampling": conventions.sampling(span),
+            "tokens": Tokens.model_validate(counts) if counts else None,
+        }
+    )
+
+
+def _output(span: Span) -> Any:
+    """What the model answered; its tool calls where it called tools."""
+    text = conventions.answer(span)
+    if text is not None:
+        return text
+    value = conventions.first(span.attributes, (*conventions.ANSWER, "ai.response.toolCalls"))
+    return unpacked(value)
+
+
+def _model_name(value: Any) -> str | None:
+    return str(value)[:512] if value else None

@@ -1,0 +1,45 @@
+"""Evaluation results (`gen_ai.evaluation.result`, an event or a log record) as feedback.
+
+A result whose name says that it is a person's opinion (`user-feedback`, `rating`, ...) is one; any
+other is a label, because nobody says whether more of it is better.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thumbwheel.capture.fields import name_of
+from thumbwheel.capture.opinions import OPINIONS, judgement, plain
+from thumbwheel.capture.otlp.span import SpanEvent
+from thumbwheel.capture.types import FeedbackRecord, TargetRef, Unreadable
+
+EVENT = "gen_ai.evaluation.result"
+
+
+def is_evaluation(event: SpanEvent) -> bool:
+    """Whether the event says how good an answer was."""
+    return event.name == EVENT or "gen_ai.evaluation.name" in event.attributes
+
+
+def evaluation_record(event: SpanEvent, trace: str | None) -> FeedbackRecord:
+    """The feedback of an evaluation result about `trace`. Raises Unreadable for one that names no
+    trace or says nothing."""
+    if trace is None:
+        raise Unreadable(f"the {EVENT} belongs to no trace; send it inside the span that it judges")
+    attributes = event.attributes
+    name = str(attributes.get("gen_ai.evaluation.name") or "evaluation")
+    opinion = OPINIONS.get(plain(name))
+    rater = attributes.get("user.id") or attributes.get("gen_ai.evaluation.evaluator.name")
+    fields: dict[str, Any] = {
+        "id": name_of(attributes.get("gen_ai.evaluation.id")),
+        "targets": [TargetRef(kind="trace", id=trace)],
+        "occurred_at": event.time,
+        "comment": attributes.get("gen_ai.evaluation.explanation") or None,
+    }
+    if rater:
+        fields["rater"] = {"id": str(rater), "kind": "person" if opinion else "model"}
+    elif not opinion:
+        fields["rater"] = {"id": name, "kind": "model"}
+    score = attributes.get("gen_ai.evaluation.score.value")
+    label = attributes.get("gen_ai.evaluation.score.label")
+    return FeedbackRecord.model_validate(fields | judgement(name, score, label))

@@ -1,0 +1,168 @@
+"""Chats as the conventions of OpenTelemetry write them: messages with parts, indexed attributes,
+events, and JSON in a text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from thumbwheel.capture.fields import Messages, chat, content_text, is_chat, unpacked
+
+_INDEXED = re.compile(r"(\d+)\.(.+)")
+
+
+def chat_in(value: Any) -> Messages | None:
+    """The chat that `value` holds: a list of messages, an object with one, a text, or either as
+    JSON in a text; None where it holds none. Raises Unreadable for a role that nobody has."""
+    value = unpacked(value)
+    if value in (None, "", [], {}):
+        return None
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if is_chat(value):
+        return messages_with_parts(value)
+    if isinstance(value, Mapping):
+        return _chat_in_object(value)
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return [{"role": "user", "content": text} for text in value]
+    return [{"role": "user", "content": json.dumps(value, ensure_ascii=False, default=str)}]
+
+
+def _chat_in_object(value: Mapping[str, Any]) -> Messages:
+    system = content_text(unpacked(value.get("system") or value.get("instructions")))
+    before: Messages = [{"role": "system", "content": system}] if system else []
+    for key in ("messages", "prompt", "input", "question", "query", "inputs"):
+        inner = unpacked(value.get(key))
+        if inner not in (None, "", [], {}):
+            return before + (chat_in(inner) or [])
+    return [{"role": "user", "content": json.dumps(value, ensure_ascii=False, default=str)}]
+
+
+def text_in(value: Any) -> str | None:
+    """The answer that `value` holds: a text, a message, the last message of a chat, or either as
+    JSON in a text; the JSON itself where it is something else; None where it is empty."""
+    opened = unpacked(value)
+    if opened in (None, "", [], {}):
+        return None
+    if isinstance(opened, str):
+        return opened
+    if is_chat(opened):
+        messages = messages_with_parts(opened)
+        texts = [content_text(message.get("content")) for message in messages]
+        return next((text for text in reversed(texts) if text), None)
+    if isinstance(opened, Mapping):
+        text = _wrapped_answer(opened)
+        if text:
+            return text
+    if isinstance(value, str):
+        return value
+    return json.dumps(opened, ensure_ascii=False, default=str)
+
+
+def _wrapped_answer(value: Mapping[str, Any]) -> str | None:
+    """The text in an object that a model's API or a framework returned: a message, the first of its
+    choices, the last of its messages."""
+    text = content_text(value) or content_text(value.get("output"))
+    if text:
+        return text
+    for key in ("choices", "generations", "messages"):
+        inner = value.get(key)
+        if isinstance(inner, list) and inner:
+            return text_in(inner) if is_chat(inner) else content_text(inner[0])
+    return None
+
+
+def messages_with_parts(values: Iterable[Mapping[str, Any]]) -> Messages:
+    """Messages of any dialect as ours. Parts of a tool call and of its response, as the conventions
+    of 2025 write them, become `tool_calls` and messages of the role tool."""
+    messages: Messages = []
+    for value in values:
+        parts = value.get("parts", value.get("content"))
+        parts = parts if isinstance(parts, list) else []
+        objects = [part for part in parts if isinstance(part, Mapping)]
+        responses = [part for part in objects if _kind(part) == "tool-call-response"]
+        calls = [part for part in objects if _kind(part) == "tool-call"]
+        if responses:
+            messages += [_tool_message(part) for part in responses]
+            continue
+        if not calls:
+            messages += chat([value])
+            continue
+        texts = [part for part in objects if _kind(part) not in ("tool-call", "reasoning")]
+        content = content_text(texts)
+        message: dict[str, Any] = {"role": value.get("role"), "content": content}
+        message["tool_calls"] = [_call(part) for part in calls]
+        messages += chat([message])
+    return messages
+
+
+def _kind(part: Mapping[str, Any]) -> str:
+    kind = str(part.get("type")).replace("_", "-")
+    return "tool-call-response" if kind in ("tool-result", "tool-response") else kind
+
+
+def _call(part: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = part.get("arguments", part.get("args", part.get("input")))
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {}, ensure_ascii=False, default=str)
+    function = {"name": part.get("name", part.get("toolName")), "arguments": arguments}
+    call: dict[str, Any] = {"type": "function", "function": function}
+    call_id = part.get("id", part.get("toolCallId"))
+    return {"id": call_id, **call} if call_id else call
+
+
+def _tool_message(part: Mapping[str, Any]) -> dict[str, Any]:
+    response = part.get("response", part.get("result", part.get("output")))
+    text = content_text(response) if isinstance(response, str | list) else None
+    if text is None:
+        text = json.dumps(response, ensure_ascii=False, default=str)
+    message: dict[str, Any] = {"role": "tool", "content": text}
+    call_id = part.get("id", part.get("toolCallId"))
+    return {**message, "tool_call_id": str(call_id)} if call_id else message
+
+
+def indexed_messages(attributes: Mapping[str, Any], prefix: str) -> Messages:
+    """The messages of attributes such as `llm.input_messages.0.message.role` (OpenInference) or
+    `gen_ai.prompt.0.role` (OpenLLMetry); none where there are no such attributes."""
+    by_index: dict[int, dict[str, Any]] = {}
+    for name, value in attributes.items():
+        match = _INDEXED.fullmatch(name.removeprefix(prefix)) if name.startswith(prefix) else None
+        if match:
+            key = match[2].removeprefix("message.")
+            by_index.setdefault(int(match[1]), {})[key] = value
+    messages: Messages = []
+    for _, fields in sorted(by_index.items()):
+        message: dict[str, Any] = {"role": fields.get("role", "assistant")}
+        message["content"] = _indexed_content(fields)
+        calls = _indexed_calls(fields)
+        if calls:
+            message["tool_calls"] = calls
+        if fields.get("tool_call_id"):
+            message["tool_call_id"] = str(fields["tool_call_id"])
+        messages += chat([message])
+    return messages
+
+
+def _indexed_content(fields: Mapping[str, Any]) -> str | None:
+    if "content" in fields:
+        content = fields["content"]
+        parts = unpacked(content)
+        return content_text(parts if isinstance(parts, list) else content)
+    texts = [
+        str(value)
+        for name, value in sorted(fields.items())
+        if name.startswith("contents.") and name.endswith("message_content.text")
+    ]
+    return "".join(texts) if texts else None
+
+
+def _indexed_calls(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    by_index: dict[int, dict[str, Any]] = {}
+    for name, value in fields.items():
+        match = _INDEXED.fullmatch(name.removeprefix("tool_calls."))
+        if name.startswith("tool_calls.") and match:
+            key = match[2].removeprefix("tool_call.").removeprefix("function.")
+            by_index.setdefault(int(match[1]), {})[key] = value
+    return [_call(part) for _, part in sorted(by_index.items())]

@@ -1,0 +1,40 @@
+"""Bodies that came packed with gzip or zlib, unpacked up to a bound."""
+
+from __future__ import annotations
+
+import zlib
+
+STEP = 1 << 20
+"""Bytes that are unpacked at a time."""
+
+
+class TooLarge(Exception):
+    """The body has more bytes than the bound."""
+
+
+class BadPacking(Exception):
+    """The body is not packed as it says, or breaks off; the text is what zlib says, empty for one
+    that breaks off."""
+
+
+def unpacked(body: bytes, limit: int) -> bytes:
+    """The bytes of a packed body. Raises TooLarge beyond `limit` of them, without holding more, and
+    BadPacking."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: the header says which of them it is
+    pieces: list[bytes] = []
+    room = limit + 1
+    try:
+        while room > 0 and not unpacker.eof:
+            piece = unpacker.decompress(body, min(STEP, room))
+            body = unpacker.unconsumed_tail
+            if not piece:
+                break
+            pieces.append(piece)
+            room -= len(piece)
+    except zlib.error as error:
+        raise BadPacking(str(error)) from None
+    if room <= 0:
+        raise TooLarge
+    if not unpacker.eof:
+        raise BadPacking
+    return b"".join(pieces)

@@ -1,0 +1,424 @@
+"""Personal data and secrets are taken out of a line before it is written anywhere.
+
+What is found becomes a mark such as `[email removed]`: in texts, in the arguments of tools, in
+metadata, in errors. A reply is whole by then, so it does not matter in how many pieces it came.
+Not here: how personal data looks (sdk/detectors.py), which names tell of a secret (sdk/redact.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from pydantic import field_validator
+
+from thumbwheel.core.config import Config
+from thumbwheel.core.seal import Seal, make_seal
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.sdk.detectors import (
+    CARD,
+    CREDENTIAL,
+    DETECTORS,
+    EMAIL,
+    IP_ADDRESS,
+    KEY,
+    PHONE,
+    Detector,
+    around_at_sign,
+    card_number,
+    matches,
+    phone_number,
+    without,
+)
+from thumbwheel.sdk.redact import GONE, is_secret_key, secrets_in
+from thumbwheel.sdk.segment import Segment
+
+SECRET = "secret"
+ENCODED = "encoded"
+"""The kind of a text that holds one of the others in another spelling."""
+NAMES = frozenset(
+    {
+        "id",
+        "session",
+        "subject",
+        "parent",
+        "case",
+        "rater",
+        "target",
+        "targets",
+        "supersedes",
+        "retracts",
+    }
+)
+"""Keys of a line whose values are names by which rows are linked and erased."""
+LENGTHS = {"name": 512, "model": 512, "served_model": 512, "finish_reason": 32, "error": 2000}
+"""Characters that an import takes of these values of a step; a mark may be longer than what it
+stands for."""
+OURS = frozenset(
+    {
+        "agent",
+        "type",
+        "kind",
+        "occurred_at",
+        "received_at",
+        "status",
+        "started_at",
+        "ended_at",
+        "first_token_at",
+        "complete",
+        "model_version",
+        "deployment",
+        "routing",
+        "tokens",
+        "cost",
+        "token_ids",
+        "token_logprobs",
+    }
+)
+"""Keys of a line or step whose values are no words of a client or a model."""
+TOKENS = ("token_ids", "token_logprobs")
+
+LOOSE = (
+    Detector(
+        CARD,
+        matches(
+            re.compile(r"(?<!\d)\d(?:[^0-9A-Za-z]{0,3}\d){12,30}(?!\d)"),
+            lambda text: True,
+            card_number,
+        ),
+    ),
+    Detector(
+        EMAIL,
+        around_at_sign(
+            re.compile(r"[^\s@<>\"'(),:;]{1,64}\s?\Z"),
+            re.compile(r"\s?(?:[^\s@<>\"'(),:;.]{1,63}\.){1,8}[^\W\d_]{2,24}"),
+        ),
+    ),
+    Detector(
+        PHONE,
+        matches(
+            re.compile(r"(?<![\w.-])(?:0\d{1,4}|\(\d{2,5}\))[ /.-]?\d[\d /.-]{4,}\d(?!\w)"),
+            lambda text: "0" in text or "(" in text,
+            phone_number,
+        ),
+    ),
+)
+"""Spellings that are as likely as not something else; only `strict` looks for them."""
+
+_MEMO = 50_000
+"""Texts that are remembered to hold nothing: a conversation repeats all it had in every call."""
+_MEMO_FROM = 200
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_JSON_ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
+_HASHED = re.compile(r"hash-[0-9a-f]{32}")
+_BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}={0,2}")
+_HEX = re.compile(r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}){10,}(?![0-9A-Fa-f])")
+_LARGEST_PLAIN = 10**12
+"""Numbers below have too few digits to be those of a card."""
+
+Mode = Literal["off", "on", "strict"]
+
+
+class CaptureConfig(Config):
+    """What is taken out of recorded calls before they are written."""
+
+    redaction: Mode = "off"
+    """`on` takes out mail addresses, phone, card and bank account numbers, API keys and passwords,
+    each in its usual spelling. `strict` also looks for unusual spellings, takes out texts that
+    hold such data in another encoding, and replaces ids that hold it by a keyed hash."""
+    ip_addresses: bool = False
+    """Whether addresses of the public internet count as personal data too; `strict` always takes
+    them out."""
+
+    @field_validator("redaction", mode="before")
+    @classmethod
+    def _yaml_word(cls, value: Any) -> Any:
+        # YAML reads the words off and on as truth values
+        return {False: "off", True: "on"}[value] if isinstance(value, bool) else value
+
+
+def hashed_name(seal: Seal, name: str) -> str:
+    """What stands for an id, session or subject with personal data in it."""
+    return f"hash-{seal.of('redacted name', name)[:32]}"
+
+
+class Redactor:
+    """Takes personal data and secrets out of lines. Safe for threads."""
+
+    @classmethod
+    def of_home(cls, ws: Workspace) -> Redactor:
+        """As the settings of the home say; what `strict` hashes can be recognised in this home
+        only."""
+        config = ws.settings(CaptureConfig, "capture")
+        return cls(config, make_seal(ws.home.secret) if config.redaction == "strict" else Seal(b""))
+
+    def __init__(self, config: CaptureConfig, seal: Seal) -> None:
+        self.mode = config.redaction
+        self.is_strict = config.redaction == "strict"
+        self._seal = seal
+        looks_for_addresses = config.ip_addresses or self.is_strict
+        detectors = [
+            detector for detector in DETECTORS if looks_for_addresses or detector.kind != IP_ADDRESS
+        ]
+        self.detectors = (*detectors, *LOOSE) if self.is_strict else tuple(detectors)
+        self._harmless: dict[bytes, None] = {}
+
+    def line(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`line` without what is looked for. Its metadata then counts what was taken out, by kind,
+        under `redacted`."""
+        return line if self.mode == "off" else _LineSearch(self, line).clean()
+
+    def name(self, name: str) -> str:
+        """An id, session or subject. `on` keeps it, because rows are linked and erased by it;
+        `strict` replaces one that holds something by its keyed hash, which is the same each
+        time."""
+        if not self.is_strict or _HASHED.fullmatch(name):
+            return name
+        readings = [name, *_readings(name), *(reading for _, reading in _decoded_runs(name))]
+        if not any(map(self.holds, readings)):
+            return name
+        return hashed_name(self._seal, name)
+
+    def holds(self, text: str) -> bool:
+        """Whether something that is looked for is in `text` as it is written."""
+        return any(next(detector.spans(text), None) for detector in self.detectors)
+
+    def is_harmless(self, text: str, search: Callable[[str], str]) -> bool:
+        """Whether `search` changes nothing of a long text, remembered from the last time."""
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._harmless:
+            return True
+        if search(text) != text:
+            return False
+        if len(self._harmless) >= _MEMO:
+            self._harmless.clear()
+        self._harmless[digest] = None
+        return True
+
+
+class RedactedSegment(Segment):
+    """A segment of the inbox into which no line gets unredacted."""
+
+    def __init__(self, inbox: Path, redactor: Redactor) -> None:
+        super().__init__(inbox)
+        self._redactor = redactor
+
+    def append_all(self, lines: Sequence[bytes]) -> Future[None]:
+        """As of any segment, of the lines without what is looked for."""
+        if self._redactor.mode != "off":
+            lines = [self._redacted(line) for line in lines]
+        return super().append_all(lines)
+
+    def _redacted(self, line: bytes) -> bytes:
+        clean = self._redactor.line(json.loads(line))
+        return json.dumps(clean, ensure_ascii=False).encode("utf-8")
+
+
+class _LineSearch:
+    """The search through one line: what was counted, and what is secret in it."""
+
+    def __init__(self, redactor: Redactor, line: Mapping[str, Any]) -> None:
+        self._redactor = redactor
+        self._line = line
+        self._counts: Counter[str] = Counter()
+        self._secrets = _any_of(_secrets_of(line))
+
+    def clean(self) -> dict[str, Any]:
+        line = self._line
+        clean = {key: self._field(key, value) for key, value in line.items() if key != "steps"}
+        if isinstance(line.get("steps"), list):
+            clean["steps"] = self._steps(line["steps"], clean.get("output") != line.get("output"))
+        if self._counts:
+            metadata = clean.get("metadata") or {}
+            clean["metadata"] = {**metadata, "redacted": dict(sorted(self._counts.items()))}
+        return clean
+
+    def _text(self, text: str) -> str:
+        """`text` without what is looked for."""
+        if self._secrets is not None:
+            text, count = self._secrets.subn(GONE, text)
+            self._count(SECRET, count)
+        if len(text) < _MEMO_FROM:
+            return self._searched(text)
+        counts = self._counts.copy()
+        if self._redactor.is_harmless(text, self._searched):
+            return text
+        self._counts = counts
+        return self._searched(text)
+
+    def _field(self, key: str, value: Any) -> Any:
+        if key in NAMES:
+            return self._names(value)
+        return value if key in OURS else self._value(value)
+
+    def _names(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._names(part) for part in value]
+        if isinstance(value, Mapping):
+            return {key: self._names(part) for key, part in value.items()}
+        return self._redactor.name(value) if isinstance(value, str) else value
+
+    def _steps(self, steps: list[Any], is_answer_changed: bool) -> list[Any]:
+        """Token ids spell the answer out, so they go where the answer was changed."""
+        steps = [step for step in steps if isinstance(step, Mapping)]
+        clean_steps = [
+            {key: self._step_field(key, value) for key, value in step.items()} for step in steps
+        ]
+        for step, clean in zip(steps, clean_steps, strict=True):
+            is_answer_changed |= step.get("output") != clean.get("output")
+        if is_answer_changed:
+            for clean in clean_steps:
+                for key in TOKENS:
+                    clean.pop(key, None)
+        return clean_steps
+
+    def _step_field(self, key: str, value: Any) -> Any:
+        if key in OURS:
+            return value
+        if key in LENGTHS and isinstance(value, str):
+            return self._text(value)[: LENGTHS[key]]
+        if key == "input" and isinstance(value, Mapping) and "tools" in value:
+            # a definition names its parameters, of which one may be a password
+            rest = {name: part for name, part in value.items() if name != "tools"}
+            return {**self._value(rest), "tools": self._value(value["tools"], names_tell=False)}
+        return self._value(value)
+
+    def _value(self, value: Any, *, names_tell: bool = True) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, list):
+            return [self._value(part, names_tell=names_tell) for part in value]
+        if isinstance(value, Mapping):
+            return self._mapping(value, names_tell)
+        if isinstance(value, int) and abs(value) >= _LARGEST_PLAIN:
+            text = self._searched(str(value))
+            return value if text == str(value) else text
+        return value
+
+    def _mapping(self, values: Mapping[str, Any], names_tell: bool) -> dict[str, Any]:
+        clean = {}
+        for key, value in values.items():
+            if key == "role":
+                clean[key] = value
+            elif names_tell and value and is_secret_key(key, values):
+                self._count(SECRET)
+                clean[self._text(key)] = GONE
+            elif key == "arguments" and isinstance(value, str):
+                clean[key] = self._arguments(value)
+            elif key == "token_ids" and self._redactor.is_strict:
+                # a prompt that came as tokens cannot be read
+                self._count(ENCODED)
+            else:
+                clean[self._text(key)] = self._value(value, names_tell=names_tell)
+        return clean
+
+    def _arguments(self, text: str) -> str:
+        """The arguments of a tool call, whose JSON may write a character in several ways."""
+        values = _json_of(text)
+        if not isinstance(values, dict | list):
+            return self._text(text)
+        clean = self._value(values)
+        return text if clean == values else json.dumps(clean, ensure_ascii=False)
+
+    def _searched(self, text: str) -> str:
+        for detector in self._redactor.detectors:
+            text, count = without(detector, text, _mark(detector.kind))
+            self._count(detector.kind, count)
+        return self._decoded(text) if self._redactor.is_strict else text
+
+    def _decoded(self, text: str) -> str:
+        """`text`, or parts of it, replaced where another reading of it holds something."""
+        for run, reading in _decoded_runs(text):
+            if self._redactor.holds(reading):
+                text = text.replace(run, _mark(ENCODED))
+                self._count(ENCODED)
+        for reading in _readings(text):
+            if self._redactor.holds(reading):
+                self._count(ENCODED)
+                return _mark(ENCODED)
+        return text
+
+    def _count(self, kind: str, count: int = 1) -> None:
+        if count:
+            self._counts[kind] += count
+
+
+def _mark(kind: str) -> str:
+    """What stands in the place of something of this kind."""
+    return GONE if kind in (KEY, CREDENTIAL) else f"[{kind} removed]"
+
+
+def _secrets_of(line: Mapping[str, Any]) -> set[str]:
+    """Texts under a telling name anywhere in the line, which are secret wherever else they are."""
+    secrets: set[str] = set()
+    for value in _described(line):
+        secrets |= secrets_in(value)
+    return secrets
+
+
+def _described(value: Any) -> Iterator[Any]:
+    """The parts of a line in which names tell: all but definitions of tools; arguments as the value
+    that their text stands for."""
+    if isinstance(value, Mapping):
+        yield {key: part for key, part in value.items() if isinstance(part, str)}
+        for key, part in value.items():
+            if key == "arguments" and isinstance(part, str):
+                yield _json_of(part)
+            elif key != "tools":
+                if is_secret_key(key, value):
+                    yield {key: part}
+                yield from _described(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _described(part)
+
+
+def _any_of(texts: set[str]) -> re.Pattern[str] | None:
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if texts else None
+
+
+def _json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _readings(text: str) -> Iterator[str]:
+    """What `text` says where it is read as a URL, as HTML, as JSON, or by eye."""
+    if "%" in text:
+        yield unquote(text)
+    if "&" in text:
+        yield html.unescape(text)
+    if "\\u" in text:
+        yield _JSON_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+    if not text.isascii():
+        yield _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
+
+
+def _decoded_runs(text: str) -> Iterator[tuple[str, str]]:
+    """(run of letters and digits, what it says as base64 or in hexadecimal), where it is text."""
+    for pattern, decode in ((_BASE64, _from_base64), (_HEX, bytes.fromhex)):
+        for run in dict.fromkeys(pattern.findall(text)):
+            with suppress(ValueError):
+                reading = decode(run).decode()
+                if reading.isprintable():
+                    yield run, reading
+
+
+def _from_base64(run: str) -> bytes:
+    """Of either alphabet, with or without its padding."""
+    plain = run.rstrip("=").replace("-", "+").replace("_", "/")
+    return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)

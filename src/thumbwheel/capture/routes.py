@@ -1,0 +1,475 @@
+"""The HTTP side of capture: traces, feedback and spans of OpenTelemetry come in.
+
+A request is answered once its rows are on disk (202). They become rows of the database within a
+second; what contradicts a stored row then is set aside in the inbox's rejected.jsonl. Where too
+much waits, the answer is 429 with Retry-After, and nothing of the request is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+from thumbwheel import sdk
+from thumbwheel.access.credentials import bearer_of
+from thumbwheel.access.needs import needs, public, require_agents
+from thumbwheel.access.problem import answered_with, problem
+from thumbwheel.access.types import Principal, Verb
+from thumbwheel.capture import openapi
+from thumbwheel.capture import received as meaning
+from thumbwheel.capture.feedback_token import FeedbackTokens, is_feedback_token
+from thumbwheel.capture.fields import name_of
+from thumbwheel.capture.otlp.request import (
+    JSON,
+    PROTOBUF,
+    SpanLines,
+    log_lines,
+    response_body,
+    span_lines,
+)
+from thumbwheel.capture.packed_body import BadPacking, TooLarge, unpacked
+from thumbwheel.capture.quota import QuotaExceeded
+from thumbwheel.capture.received import Received, Spell
+from thumbwheel.capture.types import Unreadable
+from thumbwheel.core.errors import Busy, Forbidden, InputError, StorageError, ThumbwheelError
+from thumbwheel.sdk.segment import Full, Segment
+
+MOST_BYTES, MOST_UNPACKED = 16 * 2**20, 64 * 2**20
+"""Of a request's body, as sent and unpacked."""
+SMALL = 32 * 1024
+"""Bytes of a body that is read in the event loop; it takes tens of microseconds."""
+LINE_TYPES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
+AGENT_HEADER = "x-thumbwheel-agent"
+KEY_HEADER = "idempotency-key"
+FOREIGN_PAGES = {
+    "access-control-allow-origin": "*",
+    "access-control-allow-methods": "POST",
+    "access-control-allow-headers": "authorization, content-type, idempotency-key",
+    "access-control-max-age": "86400",
+}
+"""Lets pages of any site post feedback, which takes a token; no cookie is ever looked at."""
+
+
+Handler = Callable[..., Awaitable[Response]]
+AGENT_PARAMETER = {
+    "name": "agent",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1},
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A path that takes rows, without the agent before it."""
+
+    path: str
+    verb: Verb
+    answer: Handler
+    documentation: dict[str, Any]
+    """Of OpenAPI."""
+    elsewhere: Callable[[str], bool] | None = None
+    """Which bearers it checks itself."""
+
+
+Admit = Callable[[str | None, Sequence[bytes]], None]
+"""Raises QuotaExceeded where these lines, sent with the key of this name, are too much."""
+
+
+def unbounded(key: str | None, lines: Sequence[bytes]) -> None:
+    """Admit everything."""
+
+
+def router(segment: Segment, tokens: FeedbackTokens, admit: Admit = unbounded) -> APIRouter:
+    """The routes; `segment` makes lines durable, `tokens` are those of the home, `admit` knows its
+    quotas."""
+    routes = APIRouter()
+    routes.add_api_route(
+        "/feedback.js",
+        _script,
+        methods=["GET"],
+        dependencies=[public("pages of any site load it, and it holds no data")],
+    )
+    durable = partial(_durable, segment, admit)
+    operations = (
+        Operation(
+            "/api/traces",
+            "call",
+            partial(_rows, durable, meaning.trace_row),
+            openapi.operation("Send traces", openapi.rows(openapi.TRACE), 202, openapi.IDS),
+        ),
+        Operation(
+            "/api/feedback",
+            "rate",
+            partial(_feedback, durable, tokens),
+            openapi.operation("Send feedback", openapi.rows(openapi.FEEDBACK), 202, openapi.IDS),
+            elsewhere=is_feedback_token,
+        ),
+        Operation(
+            "/api/feedback-tokens",
+            "rate",
+            partial(_token, tokens),
+            openapi.operation(
+                "Make a token with which a page may judge one trace",
+                openapi.row(openapi.TOKEN_REQUEST),
+                201,
+                openapi.TOKEN,
+            ),
+        ),
+        Operation(
+            "/feedback",
+            "rate",
+            partial(_tensorzero, durable),
+            openapi.operation(
+                "Send feedback as TensorZero spells it",
+                openapi.row(openapi.TENSORZERO),
+                200,
+                openapi.FEEDBACK_ID,
+            ),
+        ),
+        Operation(
+            "/api/public/scores",
+            "rate",
+            partial(_langfuse, durable),
+            openapi.operation(
+                "Send a score as Langfuse spells it", openapi.row(openapi.LANGFUSE), 200, openapi.ID
+            ),
+        ),
+        Operation(
+            "/api/public/ingestion",
+            "rate",
+            partial(_langfuse_batch, durable),
+            openapi.operation(
+                "Send scores as Langfuse's SDKs do, many at once",
+                openapi.row(openapi.LANGFUSE_BATCH),
+                207,
+                openapi.OF_EVENTS,
+            ),
+        ),
+        Operation(
+            "/api/public/otel/v1/traces",
+            "call",
+            partial(_spans, durable, span_lines),
+            openapi.operation(
+                "Send spans where Langfuse's SDKs send them",
+                openapi.otlp("ExportTraceServiceRequest"),
+                200,
+                openapi.OTLP_ANSWER,
+            ),
+        ),
+        Operation(
+            "/v1/traces",
+            "call",
+            partial(_spans, durable, span_lines),
+            openapi.operation(
+                "Send spans of OpenTelemetry",
+                openapi.otlp("ExportTraceServiceRequest"),
+                200,
+                openapi.OTLP_ANSWER,
+            ),
+        ),
+        Operation(
+            "/v1/logs",
+            "rate",
+            partial(_spans, durable, log_lines),
+            openapi.operation(
+                "Send evaluation results as log records of OpenTelemetry",
+                openapi.otlp("ExportLogsServiceRequest"),
+                200,
+                openapi.OTLP_ANSWER,
+            ),
+        ),
+    )
+    for operation in operations:
+        _add(routes, operation, "", [])
+        _add(routes, operation, "/a/{agent}", [AGENT_PARAMETER])
+    for prefix in ("", "/a/{agent}"):
+        path = f"{prefix}/api/feedback"
+        routes.add_api_route(
+            path,
+            _preflight,
+            methods=["OPTIONS"],
+            include_in_schema=False,
+            dependencies=[public("browsers ask it before they send anything")],
+        )
+    return routes
+
+
+def _add(
+    routes: APIRouter, operation: Operation, prefix: str, parameters: list[dict[str, Any]]
+) -> None:
+    async def handle(request: Request) -> Response:
+        return await operation.answer(request)
+
+    path = f"{prefix}{operation.path}"
+    routes.add_api_route(
+        path,
+        handle,
+        methods=["POST"],
+        dependencies=[needs(operation.verb, ingest=True, elsewhere=operation.elsewhere)],
+        name=path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
+        openapi_extra={**operation.documentation, "parameters": parameters},
+        response_class=Response,
+        responses={},
+    )
+
+
+Durable = Callable[[Request, Sequence[bytes]], Awaitable[None]]
+
+
+async def _durable(
+    segment: Segment, admit: Admit, request: Request, lines: Sequence[bytes]
+) -> None:
+    """Return when all lines are on disk; raises Busy or StorageError where they are not taken."""
+    if not lines:
+        return
+    principal: Principal = request.state.principal
+    try:
+        if admit is not unbounded:
+            key = principal.name if principal.kind == "key" else None
+            await run_in_threadpool(admit, key, lines)
+    except QuotaExceeded as error:
+        kind = Busy if error.status == Busy.http_status else StorageError
+        refusal = kind("a quota", str(error).rstrip("."), "Nothing of the request is stored")
+        raise answered_with(error.status, refusal) from None
+    try:
+        # one piece of data for the disk, so that it is all there or not at all
+        await asyncio.wrap_future(segment.append_all(lines))
+    except Full:
+        raise Busy("the request", "too much waits for the disk", "Send it again") from None
+    except OSError as error:
+        why = f"the disk refuses it: {error.strerror or error}"
+        refusal = StorageError("the request", why, "Make room, and send it again")
+        raise answered_with(507, refusal) from None
+
+
+async def _received(request: Request, spell: Spell) -> Received:
+    """The rows of a request as lines; raises InputError where not one can be stored."""
+    content_type = _content_type(request)
+    content = await _body(request)
+    if content_type not in ("application/json", *LINE_TYPES):
+        type_text = f"content type {content_type!r}" if content_type else "a body without its type"
+        fix = f"Send application/json, or {LINE_TYPES[0]} for a row a line"
+        raise answered_with(415, InputError(type_text, "rows come as JSON", fix))
+    try:
+        rows = await _parsed(content, content_type in LINE_TYPES)
+    except Unreadable as error:
+        refusal = InputError("the body", f"it cannot be read: {error}", "Send rows of JSON")
+        raise answered_with(400, refusal) from None
+    key = request.headers.get(KEY_HEADER)
+    if key is not None and not 1 <= len(key) <= 400:
+        why = f"it has {len(key)} characters"
+        raise answered_with(400, InputError(f"header {KEY_HEADER}", why, "Give 1 to 400"))
+    read = partial(meaning.received, rows, spell, _agent(request), key)
+    result = await run_in_threadpool(read) if len(rows) > 1 else read()
+    if not result.lines:
+        reasons = "; ".join(refusal["reason"] for refusal in result.refused[:3])
+        raise InputError("the rows", f"none can be stored: {reasons}", "Correct them")
+    _check_agents(request, result.lines)
+    return result
+
+
+async def _parsed(content: bytes, are_lines: bool) -> list[Any]:
+    """The rows of a body. A small one takes less time than to hand it to another thread."""
+    if len(content) <= SMALL:
+        return meaning.rows_of(content, are_lines)
+    return await run_in_threadpool(meaning.rows_of, content, are_lines)
+
+
+def _check_agents(request: Request, lines: Sequence[bytes]) -> None:
+    """Raise Forbidden for rows of an agent that the key of the request is not for."""
+    principal: Principal = request.state.principal
+    if not principal.may(request.state.verb, None):
+        require_agents(request, {json.loads(line)["agent"] for line in lines})
+
+
+def _agent(request: Request) -> str | None:
+    """The agent that the path or a header names."""
+    agent = request.path_params.get("agent") or request.headers.get(AGENT_HEADER)
+    return str(agent) if agent else None
+
+
+async def _rows(durable: Durable, spell: Spell, request: Request) -> Response:
+    result = await _received(request, spell)
+    await durable(request, result.lines)
+    content: dict[str, Any] = {"ids": result.ids}
+    if result.refused:
+        content["refused"] = result.refused
+    return JSONResponse(content, 202)
+
+
+async def _feedback(durable: Durable, tokens: FeedbackTokens, request: Request) -> Response:
+    """Feedback of an app, or of a web page by the token of one trace."""
+    bearer = bearer_of(request.headers)
+    if not is_feedback_token(bearer):
+        return await _rows(durable, meaning.feedback_row, request)
+    try:
+        result = await _received(request, meaning.feedback_row)
+        for line in result.lines:
+            _check_token(tokens, bearer, json.loads(line))
+        await durable(request, result.lines)
+        response: Response = JSONResponse({"ids": result.ids}, 202)
+    except ThumbwheelError as error:
+        response = problem(error)
+    response.headers.update(FOREIGN_PAGES)
+    return response
+
+
+def _check_token(tokens: FeedbackTokens, bearer: str, line: dict[str, Any]) -> None:
+    """Raise Forbidden where the line is about anything but the trace of the token."""
+    target = line.get("target")
+    trace = name_of(target.get("trace")) if isinstance(target, dict) else None
+    if trace is None:
+        raise Forbidden("feedback token", "it judges one trace", "Give its id as trace")
+    if line.get("retracts") or line.get("supersedes"):
+        # what it names may be about another trace
+        raise Forbidden("feedback token", "it takes nothing back", "Send a new judgement")
+    objection = tokens.objection(bearer, line["agent"], trace)
+    if objection is not None:
+        raise Forbidden("feedback token", objection, "Take the token that was made for the trace")
+
+
+async def _token(tokens: FeedbackTokens, request: Request) -> Response:
+    """A token with which a web page may judge the trace that the request names."""
+    result = await _received(request, _trace_of_token)
+    line = json.loads(result.lines[0])
+    trace = str(line["target"]["trace"])  # a number is an id, too
+    return JSONResponse({"token": tokens.make(line["agent"], trace), "trace": trace}, 201)
+
+
+def _trace_of_token(row: dict[str, Any]) -> dict[str, Any]:
+    """A judgement that stands for the trace, so that the names are checked like those of one."""
+    judgement: dict[str, Any] = {"thumb": True}
+    judgement.update((key, row[key]) for key in ("agent", "trace") if key in row)
+    return meaning.feedback_row(judgement)
+
+
+async def _script() -> Response:
+    """What a web page needs to judge an answer."""
+    script = Path(sdk.__file__).with_name("feedback.js").read_bytes()
+    return Response(script, 200, {"cache-control": "max-age=3600"}, "text/javascript")
+
+
+async def _preflight() -> Response:
+    return Response(status_code=204, headers=FOREIGN_PAGES)
+
+
+async def _tensorzero(durable: Durable, request: Request) -> Response:
+    """Answer as TensorZero's gateway does; a dry run is checked and not stored."""
+    dry_run = False
+
+    def spell(row: dict[str, Any]) -> dict[str, Any]:
+        nonlocal dry_run
+        dry_run = row.get("dryrun") is True
+        return meaning.tensorzero_row(row)
+
+    result = await _received(request, spell)
+    await durable(request, [] if dry_run else result.lines)
+    return JSONResponse({"feedback_id": result.ids[0]}, 200)
+
+
+async def _langfuse(durable: Durable, request: Request) -> Response:
+    result = await _received(request, meaning.langfuse_row)
+    await durable(request, result.lines)
+    return JSONResponse({"id": result.ids[0]}, 200)
+
+
+async def _langfuse_batch(durable: Durable, request: Request) -> Response:
+    """Answer each event by itself, as Langfuse does: one that cannot be stored fails alone."""
+    content = await _body(request)
+    try:
+        events = await run_in_threadpool(meaning.langfuse_events, content)
+    except Unreadable as error:
+        refusal = InputError("the body", f"it cannot be read: {error}", "Send events of Langfuse")
+        raise answered_with(400, refusal) from None
+    read = partial(meaning.received, events, meaning.langfuse_event_row, _agent(request), None)
+    result = await run_in_threadpool(read)
+    _check_agents(request, result.lines)
+    await durable(request, result.lines)
+    refusals = {refusal["index"]: refusal["reason"] for refusal in result.refused}
+    successes, errors = [], []
+    for index, event in enumerate(events):
+        name = _event_name(event)
+        if index in refusals:
+            errors.append({"id": name, "status": 400, "message": refusals[index]})
+        else:
+            successes.append({"id": name, "status": 201})
+    return JSONResponse({"successes": successes, "errors": errors}, 207)
+
+
+def _event_name(event: Mapping[str, Any]) -> str | None:
+    """The id of an event for the answer; None where it is none."""
+    try:
+        return name_of(event.get("id"))
+    except Unreadable:
+        return None
+
+
+async def _spans(
+    durable: Durable, read: Callable[[bytes, str, str | None], SpanLines], request: Request
+) -> Response:
+    """Answer an export request of OpenTelemetry in its own encoding."""
+    content_type = _content_type(request)
+    if content_type not in (JSON, PROTOBUF):
+        type_text = f"content type {content_type!r}" if content_type else "a body without its type"
+        refusal = InputError(type_text, "spans come as OTLP", f"Send {PROTOBUF} or {JSON}")
+        raise answered_with(415, refusal)
+    content = await _body(request)
+    try:
+        result = await run_in_threadpool(read, content, content_type, _agent(request))
+    except Unreadable as error:
+        why = f"it cannot be read: {error}"
+        raise answered_with(400, InputError("the body", why, "Send OTLP")) from None
+    _check_agents(request, result.lines)
+    await durable(request, result.lines)
+    return Response(response_body(result, content_type), 200, media_type=content_type)
+
+
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def _body(request: Request) -> bytes:
+    """The unpacked body; raises InputError where it is too large or packed in an unknown way."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MOST_BYTES:
+            raise _too_large(f"a body has at most {MOST_BYTES:,} bytes")
+        chunks.append(chunk)
+    content = b"".join(chunks)
+    if encoding in ("", "identity"):
+        return content
+    if encoding not in ("gzip", "deflate"):
+        refusal = InputError(
+            f"Content-Encoding {encoding!r}", "it is not known here", "Pack by gzip or deflate"
+        )
+        raise answered_with(415, refusal)
+    return await run_in_threadpool(_unpacked, content)
+
+
+def _unpacked(content: bytes) -> bytes:
+    """A gzip or zlib body, unpacked up to the bound."""
+    try:
+        return unpacked(content, MOST_UNPACKED)
+    except TooLarge:
+        raise _too_large(f"unpacked, a body has at most {MOST_UNPACKED:,} bytes") from None
+    except BadPacking as error:
+        why = f"it cannot be unpacked: {error}" if str(error) else "it breaks off"
+        refusal = InputError("the packed body", why, "Send all of it")
+        raise answered_with(400, refusal) from None
+
+
+def _too_large(why: str) -> ThumbwheelError:
+    return answered_with(413, InputError("the body", why, "Send less at once"))

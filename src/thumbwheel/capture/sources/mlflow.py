@@ -1,0 +1,263 @@
+"""MLflow: traces and assessments of a running server, by its REST API (3.0 and later).
+
+A feedback becomes an opinion where its name says so (`capture/opinions.py`), else a label. An
+expectation of the response, which a person wrote, is a correction; any other is a label.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from thumbwheel.capture.fields import name_of, object_at, objects_at, unpacked
+from thumbwheel.capture.lines import OnPosition
+from thumbwheel.capture.mapping import Scales
+from thumbwheel.capture.opinions import OPINIONS, judgement, plain
+from thumbwheel.capture.otlp.server_traces import (
+    Judgement,
+    ListedTrace,
+    Loaded,
+    first_start,
+    items_of_pages,
+)
+from thumbwheel.capture.otlp.span import Span, otlp_json_spans
+from thumbwheel.capture.server_api import (
+    Connection,
+    NotAnswered,
+    ServerApi,
+    checked,
+    connected,
+    is_server,
+)
+from thumbwheel.capture.source import Item, Row, numbered
+from thumbwheel.capture.types import FeedbackRecord, TargetRef, Unreadable, parse_time
+
+EXPERIMENT = "experiment"
+PAGE = 200
+"""Traces of one page of the list; a server takes up to 500."""
+RATERS = {"HUMAN": "person", "LLM_JUDGE": "model", "CODE": "checker"}
+RESPONSES = ("expected-response", "expected-answer", "expected-output")
+"""Names of an expectation that is the whole right answer, as `plain` spells them."""
+
+
+@dataclass(frozen=True)
+class Mlflow:
+    """The source. `?experiment=NAME` of the address names the experiment, where there are several
+    with traces."""
+
+    connection: Connection = field(default_factory=Connection)
+    opinions: Mapping[str, str] = field(default_factory=lambda: OPINIONS)
+    scales: Scales = field(default_factory=dict)
+    example: str = "http://127.0.0.1:5000/?experiment=support"
+    about: str = (
+        "traces and assessments of a running MLflow: thumbwheel import mlflow "
+        "http://127.0.0.1:5000 --agent AGENT --key NAME"
+    )
+
+    def claims(self, row: Row) -> bool:
+        """Nothing: it reads servers."""
+        return False
+
+    def claims_location(self, path: Path) -> bool:
+        """A server."""
+        return is_server(path)
+
+    def connected(self, connection: Connection) -> Mlflow:
+        return replace(self, connection=connection)
+
+    def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Mlflow:
+        """The same, where `columns` says which name of a feedback is a thumb, a rating or a
+        score."""
+        named = {plain(name): kind for kind, name in columns.items()}
+        return replace(self, opinions={**self.opinions, **named}, scales=scales)
+
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
+        with connected(path, "MLflow", [EXPERIMENT], self.connection.key) as api:
+            experiment = _experiment(api)
+            start = first_start(self.connection, api.url.since)
+            pages = self._pages(api, experiment, start)
+            yield from numbered(items_of_pages(pages, partial(_load, api), self.connection))
+
+    def _pages(
+        self, api: ServerApi, experiment: str, start: datetime | None
+    ) -> Iterator[list[ListedTrace]]:
+        """The experiment's traces, the oldest first."""
+        request = _search(experiment, PAGE)
+        request["order_by"] = ["timestamp_ms ASC"]
+        if start:
+            request["filter"] = f"timestamp_ms >= {int(start.timestamp() * 1000)}"
+        token: str | None = ""
+        while token is not None:
+            reply = api.post("/api/3.0/mlflow/traces/search", request | {"page_token": token})
+            rows = api.objects(reply, "traces")
+            yield [self._listed(row) for row in rows]
+            token = reply.get("next_page_token") or None
+
+    def _listed(self, row: Row) -> ListedTrace:
+        judgements = []
+        for assessment in objects_at(row, "assessments"):
+            is_overridden = assessment.get("valid") is False
+            if not is_overridden and "issue" not in assessment:
+                judgements.append(self._judgement(assessment))
+        return ListedTrace(
+            id=str(row.get("trace_id")),
+            started_at=parse_time(row.get("request_time")),
+            is_finished=row.get("state") != "IN_PROGRESS",
+            text=json.dumps(row, ensure_ascii=False),
+            judgements=judgements,
+        )
+
+    def _judgement(self, assessment: dict[str, Any]) -> Judgement:
+        time = parse_time(assessment.get("last_update_time") or assessment.get("create_time"))
+        name = f"{assessment.get('assessment_id')}/{time:%Y%m%dT%H%M%S.%f}"
+        span_id = name_of(assessment.get("span_id"))
+        return Judgement(name, span_id, partial(self._feedback, assessment, name, time))
+
+    def _feedback(
+        self, assessment: dict[str, Any], name: str, time: datetime, target: TargetRef
+    ) -> FeedbackRecord:
+        about = str(assessment.get("assessment_name") or "feedback")
+        source = object_at(checked(assessment), "source")
+        source_type, rater = str(source.get("source_type")), name_of(source.get("source_id"))
+        if rater is None and source_type != "HUMAN":
+            rater = f"{source_type}: {about}"
+        shared = {
+            "id": name,
+            "targets": [target],
+            "occurred_at": time,
+            "rater": {"id": rater, "kind": RATERS.get(source_type)} if rater else None,
+            "comment": name_of(assessment.get("rationale")),
+        }
+        return FeedbackRecord.model_validate(shared | self._signal(assessment, about, source_type))
+
+    def _signal(self, assessment: Row, about: str, source_type: str) -> dict[str, Any]:
+        expectation = object_at(assessment, "expectation")
+        if expectation:
+            value = expectation.get(
+                "value", object_at(expectation, "serialized_value").get("value")
+            )
+            is_answer = plain(about) in RESPONSES and source_type == "HUMAN"
+            if is_answer and isinstance(value, str):
+                return {"kind": "correction", "value": value}
+            return judgement(about, value, value, opinions={})
+        feedback = object_at(assessment, "feedback")
+        if feedback.get("error"):
+            raise Unreadable(f"assessment {about!r} failed and says nothing")
+        value = feedback.get("value")
+        return judgement(about, value, value, self.opinions, self.scales)
+
+
+def _search(experiment: str, limit: int) -> dict[str, Any]:
+    location = {
+        "type": "MLFLOW_EXPERIMENT",
+        "mlflow_experiment": {"experiment_id": experiment},
+    }
+    return {"locations": [location], "max_results": limit}
+
+
+def _experiment(api: ServerApi) -> str:
+    """The id of the experiment that the address names, else of the only one with traces."""
+    wanted = api.url.parameters.get(EXPERIMENT)
+    experiments = list(_experiments(api))
+    if wanted is not None:
+        for experiment in experiments:
+            if wanted in (experiment.get("name"), experiment.get("experiment_id")):
+                return str(experiment["experiment_id"])
+    else:
+        experiments = [row for row in experiments if _has_traces(api, str(row["experiment_id"]))]
+        if len(experiments) == 1:
+            return str(experiments[0]["experiment_id"])
+    raise api.ambiguous(EXPERIMENT, wanted, [str(row.get("name")) for row in experiments])
+
+
+def _experiments(api: ServerApi) -> Iterator[dict[str, Any]]:
+    token: str | None = ""
+    while token is not None:
+        request = {"max_results": 500, "page_token": token}
+        reply = api.post("/api/2.0/mlflow/experiments/search", request)
+        yield from api.objects(reply, "experiments")
+        token = reply.get("next_page_token") or None
+
+
+def _has_traces(api: ServerApi, experiment: str) -> bool:
+    reply = api.post("/api/3.0/mlflow/traces/search", _search(experiment, 1))
+    return bool(api.objects(reply, "traces"))
+
+
+def _load(api: ServerApi, trace_ids: Collection[str]) -> dict[str, Loaded]:
+    """The spans of these traces, named as MLflow names the traces."""
+    try:
+        parameters = {"trace_ids": list(trace_ids)}
+        reply = api.get("/api/3.0/mlflow/traces/batchGet", parameters)
+    except NotAnswered:
+        # an older client put the spans of some of them into files, which this question cannot read
+        return {trace_id: _load_file(api, trace_id) for trace_id in trace_ids}
+    spans_by_trace = {}
+    for row in api.objects(reply, "traces"):
+        info = object_at(row, "trace_info")
+        trace_id = str(info.get("trace_id"))
+        metadata = object_at(info, "trace_metadata")
+        spans_by_trace[trace_id] = _spans(objects_at(row, "spans"), trace_id, metadata)
+    return spans_by_trace
+
+
+def _load_file(api: ServerApi, trace_id: str) -> Loaded:
+    try:
+        info = api.get(f"/api/3.0/mlflow/traces/{quote(trace_id, safe='')}")
+        file = api.get("/ajax-api/2.0/mlflow/get-trace-artifact", {"request_id": trace_id})
+    except NotAnswered as error:
+        return Unreadable(error.why)
+    trace_info = object_at(object_at(info, "trace"), "trace_info")
+    return _spans(api.objects(file, "spans"), trace_id, object_at(trace_info, "trace_metadata"))
+
+
+def _spans(rows: Sequence[dict[str, Any]], trace_id: str, metadata: Mapping[str, Any]) -> Loaded:
+    try:
+        return [replace(_span(checked(row)), trace_id=trace_id, resource=metadata) for row in rows]
+    except Unreadable as error:
+        return error
+
+
+def _span(row: dict[str, Any]) -> Span:
+    """A span of OTLP in protobuf's own JSON: names in snake case, ids in base64. In a file its
+    attributes are an object of JSON texts."""
+    attributes = row.get("attributes")
+    in_file = isinstance(attributes, Mapping)
+    span = _camel_case({**row, "attributes": [], "events": []} if in_file else row)
+    for key in ("traceId", "spanId", "parentSpanId"):
+        if span.get(key):
+            span[key] = _hex(span[key])
+    (otlp_span,) = otlp_json_spans({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    if not isinstance(attributes, Mapping):
+        return otlp_span
+    values = {str(name): unpacked(value) for name, value in attributes.items()}
+    return replace(otlp_span, attributes=values)
+
+
+def _camel_case(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_camel(key): _camel_case(part) for key, part in value.items()}
+    return list(map(_camel_case, value)) if isinstance(value, list) else value
+
+
+def _camel(key: str) -> str:
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), key)
+
+
+def _hex(text: Any) -> str:
+    try:
+        return base64.b64decode(text, validate=True).hex()
+    except (binascii.Error, ValueError, TypeError):
+        raise Unreadable(f"{text!r} is no id in base64") from None
+
+
+SOURCE = Mlflow()

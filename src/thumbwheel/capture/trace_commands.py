@@ -1,0 +1,159 @@
+"""The commands `traces list|show`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from thumbwheel.capture.commands import Agent, AsJson, Limit
+from thumbwheel.core import present
+
+traces = typer.Typer()
+MOST_DIGITS = 9
+"""Of the number of a version; databases hold no larger one."""
+
+
+@traces.command("list")
+def traces_list(
+    ctx: typer.Context,
+    agent: Agent,
+    session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Only of this person.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Only where this model was asked for or answered.")
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Only what this version answered: v3.")
+    ] = None,
+    status: Annotated[str | None, typer.Option(help="ok, error or cancelled.")] = None,
+    since: Annotated[str | None, typer.Option(help="Recorded at or after: 2026-07-05.")] = None,
+    until: Annotated[str | None, typer.Option(help="Recorded before.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="In the answer or the last message; A is a.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0, max=60, help="With --text: search on for so long.")
+    ] = 0.0,
+    rated: Annotated[
+        bool | None, typer.Option("--rated/--unrated", help="Only with, or without, feedback.")
+    ] = None,
+    limit: Limit = 20,
+    after: Annotated[str | None, typer.Option(help="Go on after this page's cursor.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The newest traces, with what was said about them.
+
+    Example: thumbwheel traces list --agent support --unrated --since 2026-07-01
+    """
+    from thumbwheel.capture.trace_queries import TraceFilter
+    from thumbwheel.capture.traces import TraceSummary, list_traces
+
+    wanted = TraceFilter(
+        session=session,
+        subject=subject,
+        model=model,
+        version=None if version is None else _version_number(version),
+        status=status,
+        since=None if since is None else _time("--since", since),
+        until=None if until is None else _time("--until", until),
+        text=text,
+        rated=rated,
+    )
+    with ctx.obj() as ws:
+        page = list_traces(ws, agent, wanted, limit=limit, after=after, seconds=seconds)
+    columns: dict[str, Callable[[TraceSummary], object]] = {
+        "id": lambda trace: trace.id,
+        "when": lambda trace: f"{trace.occurred_at or trace.recorded_at:%Y-%m-%d %H:%M}",
+        "input": lambda trace: _clip(trace.input),
+        "answer": lambda trace: _clip(trace.output),
+        "by": lambda trace: " ".join(filter(None, (trace.version, trace.model))),
+        "status": lambda trace: trace.status,
+        "feedback": lambda trace: ", ".join(trace.feedback),
+    }
+    present.records(page.traces, f"traces of {agent}", columns, json=as_json, data=page)
+    if page.after and not as_json:
+        more = f"more: --after {page.after}"
+        if page.searched_to is not None:
+            reached = f"{page.searched_to:%Y-%m-%d %H:%M}"
+            more = f"searched back to {reached}; older ones: --after {page.after}, or --seconds 60"
+        present.message(None, more, json=False)
+
+
+@traces.command("show")
+def traces_show(
+    ctx: typer.Context,
+    trace: Annotated[str, typer.Argument(help="Our id, its beginning, or the id of its source.")],
+    agent: Agent,
+    as_json: AsJson = False,
+) -> None:
+    """A trace: what was asked, every step, the answer, and the feedback about it.
+
+    Example: thumbwheel traces show trc_8f2k --agent support
+    """
+    from thumbwheel.capture.traces import show_trace
+
+    with ctx.obj() as ws:
+        shown = show_trace(ws, agent, trace)
+    rows: list[tuple[str, object]] = [
+        (key, shown[key])
+        for key in ("id", "external_id", "source", "session", "subject", "parent_id", "status")
+        if shown[key] is not None
+    ]
+    rows.append(("when", f"{shown['occurred_at'] or shown['recorded_at']:%Y-%m-%d %H:%M:%S}"))
+    rows += [
+        (message["role"], message.get("content") or message.get("tool_calls"))
+        for message in shown["input"]
+    ]
+    for position, step in enumerate(shown["steps"]):
+        rows.append((f"step {position}", _step_line(step)))
+    rows.append(("answer", shown["output"]))
+    rows += [(_feedback_title(judgement), judgement["value"]) for judgement in shown["feedback"]]
+    rows += [("called", child) for child in shown["children"]]
+    present.record(shown, f"trace of {agent}", rows, json=as_json)
+
+
+def _step_line(step: dict[str, Any]) -> str:
+    """A step in one line: what it was, who answered, how long, how many tokens."""
+    parts = [step["kind"], step.get("name")]
+    parts += [step.get("version"), step.get("served_model") or step.get("requested_model")]
+    if step.get("started_at") and step.get("ended_at"):
+        seconds = (step["ended_at"] - step["started_at"]).total_seconds()
+        parts.append(f"{seconds:.2f} s")
+    if step.get("prompt_tokens") is not None:
+        parts.append(f"{step['prompt_tokens']} + {step.get('completion_tokens')} tokens")
+    if step["status"] != "ok":
+        parts.append(step["status"])
+    if step["kind"] == "tool":
+        parts.append(f"{_clip(step.get('input'))} -> {_clip(step.get('output'))}")
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _feedback_title(judgement: dict[str, Any]) -> str:
+    name = f" {judgement['name']}" if judgement.get("name") else ""
+    rater = f" by {judgement['rater']}" if judgement.get("rater") else ""
+    return f"{judgement['kind']}{name}{rater}"
+
+
+def _clip(value: Any) -> str:
+    return "" if value is None else present.shortened(" ".join(str(value).split()), 40)
+
+
+def _version_number(version: str) -> int:
+    from thumbwheel.core.errors import InputError
+
+    number = version.removeprefix("v")
+    if not number.isdecimal() or len(number) > MOST_DIGITS:
+        raise InputError(f"--version {version[:40]!r}", "it is no version", "Give for example v3")
+    return int(number)
+
+
+def _time(option: str, text: str) -> Any:
+    from thumbwheel.capture.types import Unreadable, parse_time
+    from thumbwheel.core.errors import InputError
+
+    try:
+        return parse_time(text)
+    except Unreadable as error:
+        raise InputError(f"{option} {text!r}", str(error), "Give for example 2026-07-05") from None

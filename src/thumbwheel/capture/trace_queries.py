@@ -1,0 +1,482 @@
+"""SQL for looking at traces: pages of them, newest first, and one with everything about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.db import feedback_in_force
+from thumbwheel.db.batches import batches
+from thumbwheel.db.columns import has_id
+from thumbwheel.db.engine import streamed
+from thumbwheel.db.schema import (
+    feedback,
+    feedback_targets,
+    messages,
+    model_versions,
+    raters,
+    sessions,
+    steps,
+    subjects,
+    traces,
+)
+
+MOST = 5_000
+"""Values in one IN list."""
+FEW = 5_000
+"""Traces that are looked up one by one and sorted."""
+WINDOWS = (500, 1_500, 6_000)
+"""Traces whose texts are looked at, one group after the other, while a page is not full. A frequent
+word fills it from the first; a rare one costs no request more than these."""
+
+
+@dataclass(frozen=True)
+class TraceFilter:
+    """Which traces are wanted; None wants all."""
+
+    session: str | None = None
+    subject: str | None = None
+    model: str | None = None
+    """Requested or served."""
+    version: int | None = None
+    status: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str | None = None
+    """In the answer or the last message; the case of the letters a to z makes no difference."""
+    rated: bool | None = None
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """The last row of a page; the next page begins after it."""
+
+    recorded_at: datetime
+    id: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows for a page; `searched_to` is the last trace that was looked at where there are more
+    which were not."""
+
+    rows: list[sa.RowMapping]
+    searched_to: Cursor | None = None
+
+
+def count(connection: sa.Connection, agent_id: str) -> int:
+    """The traces of an agent."""
+    query = sa.select(sa.func.count()).where(traces.c.agent_id == agent_id)
+    return int(connection.execute(query).scalar_one())
+
+
+def trace_page(
+    connection: sa.Connection, agent_id: str, wanted: TraceFilter, limit: int, after: Cursor | None
+) -> Found:
+    """The newest traces after the cursor, with their session, subject and last message."""
+    if wanted.text is None:
+        page = _page(connection, agent_id, wanted, limit, after)
+        return Found(_shown(connection, sa.select(page.subquery().c.id)))
+    trace_ids: list[str] = []
+    searched_to = after
+    for window in WINDOWS:
+        candidates = _page(connection, agent_id, wanted, window, searched_to).subquery()
+        matches = (
+            sa.select(candidates.c.id)
+            .join(traces, traces.c.id == candidates.c.id)
+            .join(messages, messages.c.id == traces.c.input_id)
+            .where(_has_text(wanted.text))
+            .order_by(candidates.c.recorded_at.desc(), candidates.c.id.desc())
+            .limit(limit - len(trace_ids))
+        )
+        trace_ids += connection.execute(matches).scalars()
+        if len(trace_ids) == limit:
+            searched_to = None
+            break
+        last = _page(connection, agent_id, wanted, 1, searched_to).offset(window - 1)
+        row = connection.execute(last).first()
+        searched_to = None if row is None else Cursor(row.recorded_at, row.id)
+        if searched_to is None:
+            break
+    return Found(_shown(connection, trace_ids), searched_to)
+
+
+def _shown(
+    connection: sa.Connection, trace_ids: sa.Select[Any] | Sequence[str]
+) -> list[sa.RowMapping]:
+    """What a list shows of traces, newest first."""
+    query = (
+        sa.select(
+            traces,
+            sessions.c.external_id.label("session"),
+            subjects.c.external_id.label("subject"),
+            messages.c.content.label("message"),
+        )
+        .join(messages, messages.c.id == traces.c.input_id)
+        .outerjoin(sessions, sessions.c.id == traces.c.session_id)
+        .outerjoin(subjects, subjects.c.id == traces.c.subject_id)
+        .where(traces.c.id.in_(trace_ids))
+        .order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
+    )
+    return list(connection.execute(query).mappings())
+
+
+def answered_traces(
+    connection: sa.Connection, agent_id: str, wanted: TraceFilter, most: int
+) -> Iterator[sa.Row[Any]]:
+    """(id, input_id, output) of the newest traces that have an answer, as a stream."""
+    query = _page(connection, agent_id, wanted, most, None)
+    has_answer = query.where(traces.c.output.is_not(None))
+    columns = has_answer.with_only_columns(traces.c.id, traces.c.input_id, traces.c.output)
+    yield from streamed(connection, columns)
+
+
+def _page(
+    connection: sa.Connection, agent_id: str, wanted: TraceFilter, limit: int, after: Cursor | None
+) -> sa.Select[Any]:
+    """A query for time and id of the traces of a page, whatever their text. What else is shown is
+    looked up for these alone."""
+    narrow = _narrow_conditions(connection, agent_id, wanted)
+    wide = _wide_conditions(wanted)
+    calls = _call_conditions(connection, agent_id, wanted)
+    if calls and not narrow:
+        by_call, *other_calls = calls
+        wide += [_has_call(call) for call in other_calls]
+        return _page_by_calls(by_call, agent_id, wide, limit, after)
+    conditions = [
+        _is_agent(agent_id, has_better_index=bool(narrow)),
+        *narrow,
+        *wide,
+        *(_has_call(call) for call in calls),
+        *_after(after, traces.c.recorded_at, traces.c.id),
+    ]
+    return (
+        sa.select(traces.c.recorded_at, traces.c.id)
+        .where(*conditions)
+        .order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
+        .limit(limit)
+    )
+
+
+def _page_by_calls(
+    by_call: Sequence[sa.ColumnElement[bool]],
+    agent_id: str,
+    conditions: Sequence[sa.ColumnElement[bool]],
+    limit: int,
+    after: Cursor | None,
+) -> sa.Select[Any]:
+    """A page of the traces with a call that meets one of `by_call`. Each of these has an index in
+    the order of the list, so the page of all is among their pages."""
+    parts = []
+    for condition in by_call:
+        part = (
+            sa.select(steps.c.recorded_at, steps.c.trace_id.label("id"))
+            .distinct()
+            .join(traces, traces.c.id == steps.c.trace_id)
+            .where(
+                condition,
+                _is_agent(agent_id, has_better_index=True),
+                *conditions,
+                *_after(after, steps.c.recorded_at, steps.c.trace_id),
+            )
+            .order_by(steps.c.recorded_at.desc(), steps.c.trace_id.desc())
+            .limit(limit)
+        )
+        parts.append(sa.select(part.subquery()))
+    page = sa.union(*parts).subquery()
+    return (
+        sa.select(page.c.recorded_at, page.c.id)
+        .order_by(page.c.recorded_at.desc(), page.c.id.desc())
+        .limit(limit)
+    )
+
+
+def _after(
+    after: Cursor | None, recorded_at: sa.ColumnElement[Any], trace_id: sa.ColumnElement[Any]
+) -> list[sa.ColumnElement[bool]]:
+    """The conditions for what comes after the cursor. The first says to the database where in its
+    index the page begins."""
+    if after is None:
+        return []
+    is_later = sa.or_(recorded_at < after.recorded_at, trace_id < after.id)
+    return [recorded_at <= after.recorded_at, is_later]
+
+
+def _narrow_conditions(
+    connection: sa.Connection, agent_id: str, wanted: TraceFilter
+) -> list[sa.ColumnElement[bool]]:
+    """Those that few traces of the home meet, which an index finds."""
+    narrow = []
+    if wanted.session is not None:
+        narrow.append(_belongs(connection, agent_id, traces.c.session_id, sessions, wanted.session))
+    if wanted.subject is not None:
+        narrow.append(_belongs(connection, agent_id, traces.c.subject_id, subjects, wanted.subject))
+    has_calls = wanted.model is not None or wanted.version is not None
+    if wanted.status is not None and has_calls:
+        of_status = sa.select(traces.c.id).where(
+            traces.c.agent_id == agent_id, traces.c.status == wanted.status
+        )
+        if _are_few(connection, of_status):
+            narrow.append(traces.c.id.in_(of_status))
+    return narrow
+
+
+def _call_conditions(
+    connection: sa.Connection, agent_id: str, wanted: TraceFilter
+) -> list[list[sa.ColumnElement[bool]]]:
+    """What the calls of a trace have to meet: of each list, a call meets one."""
+    calls = []
+    if wanted.model is not None:
+        names = (steps.c.requested_model, steps.c.served_model)
+        is_agent = steps.c.agent_id == agent_id
+        calls.append([sa.and_(is_agent, name == wanted.model) for name in names])
+    if wanted.version is not None:
+        query = sa.select(model_versions.c.id).where(
+            model_versions.c.agent_id == agent_id, model_versions.c.number == wanted.version
+        )
+        version_id = connection.execute(query).scalar()
+        is_version = steps.c.model_version_id == version_id
+        calls.append([sa.false() if version_id is None else is_version])
+    return calls
+
+
+def _has_call(alternatives: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
+    """Whether a trace has a call that meets one of these."""
+    return sa.exists().where(steps.c.trace_id == traces.c.id, sa.or_(*alternatives))
+
+
+def _has_text(text: str) -> sa.ColumnElement[bool]:
+    """Whether answer or last message of a trace has the text."""
+    message = messages.c.content["content"].as_string()
+    return sa.or_(
+        traces.c.output.icontains(text, autoescape=True),
+        message.icontains(text, autoescape=True),
+    )
+
+
+def _wide_conditions(wanted: TraceFilter) -> list[sa.ColumnElement[bool]]:
+    """The conditions that are looked at while going through the traces in their order."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    if wanted.status is not None:
+        conditions.append(traces.c.status == wanted.status)
+    if wanted.since is not None:
+        conditions.append(traces.c.recorded_at >= wanted.since)
+    if wanted.until is not None:
+        conditions.append(traces.c.recorded_at < wanted.until)
+    if wanted.rated is not None:
+        about = sa.and_(
+            feedback_targets.c.target_id == traces.c.id,
+            feedback_targets.c.kind.in_(("trace", "step")),
+        )
+        is_rated = sa.exists().where(about)
+        conditions.append(is_rated if wanted.rated else sa.not_(is_rated))
+    return conditions
+
+
+def _is_agent(agent_id: str, has_better_index: bool) -> sa.ColumnElement[bool]:
+    """Whether a trace is the agent's. SQLite takes an agent for one of many with few traces each,
+    and would go through all of them; an expression instead of the column keeps it from that."""
+    if has_better_index:
+        return traces.c.agent_id.concat("") == agent_id
+    return traces.c.agent_id == agent_id
+
+
+def _belongs(
+    connection: sa.Connection,
+    agent_id: str,
+    column: sa.ColumnElement[Any],
+    table: sa.Table,
+    name: str,
+) -> sa.ColumnElement[bool]:
+    """Whether a trace is of the session or subject of this name, which several sources may have."""
+    query = sa.select(table.c.id).where(table.c.agent_id == agent_id, table.c.external_id == name)
+    row_ids = list(connection.execute(query).scalars())
+    return column == row_ids[0] if len(row_ids) == 1 else column.in_(row_ids)
+
+
+def _are_few(connection: sa.Connection, trace_ids: sa.Select[Any]) -> bool:
+    """Whether a query finds few traces, which are then looked up one by one and sorted."""
+    limited = trace_ids.limit(FEW + 1).subquery()
+    count = connection.execute(sa.select(sa.func.count()).select_from(limited)).scalar_one()
+    return int(count) <= FEW
+
+
+def last_calls(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, sa.RowMapping]:
+    """Trace -> its last call of a model, with the number of the version."""
+    calls: dict[str, sa.RowMapping] = {}
+    for part in batches(trace_ids, MOST):
+        query = (
+            sa.select(steps, model_versions.c.number.label("version_number"))
+            .outerjoin(model_versions, model_versions.c.id == steps.c.model_version_id)
+            .where(steps.c.trace_id.in_(part), steps.c.kind == "llm")
+            .order_by(steps.c.trace_id, steps.c.position)
+        )
+        for row in connection.execute(query).mappings():
+            calls[row["trace_id"]] = row
+    return calls
+
+
+def judgements(
+    connection: sa.Connection, agent_id: str, trace_ids: Sequence[str]
+) -> dict[str, list[sa.RowMapping]]:
+    """Trace -> the feedback in force about it or a step of it, oldest first."""
+    by_trace: dict[str, list[sa.RowMapping]] = {}
+    for part in batches(trace_ids, MOST):
+        among = sa.select(feedback_targets.c.feedback_id).where(
+            feedback_targets.c.target_id.in_(part),
+            feedback_targets.c.kind.in_(("trace", "step")),
+        )
+        query = (
+            sa.select(
+                feedback,
+                raters.c.external_id.label("rater"),
+                feedback_targets.c.target_id,
+                feedback_targets.c.position,
+                feedback_targets.c.step,
+            )
+            .join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
+            .outerjoin(raters, raters.c.id == feedback.c.rater_id)
+            .where(
+                feedback_targets.c.target_id.in_(part),
+                feedback_targets.c.kind.in_(("trace", "step")),
+                feedback.c.id.in_(feedback_in_force.newest_words(agent_id, among=among)),
+            )
+            .order_by(feedback.c.recorded_at, feedback.c.id)
+        )
+        for row in connection.execute(query).mappings():
+            by_trace.setdefault(row["target_id"], []).append(row)
+    return by_trace
+
+
+def named_traces(connection: sa.Connection, agent_id: str, name: str) -> list[sa.RowMapping]:
+    """The traces that have this id, ours (or its beginning) or their source's."""
+    names = [has_id(traces.c.id, name)]
+    if sources := _sources(connection, agent_id):
+        by_source = sa.and_(traces.c.source.in_(sources), traces.c.external_id == name)
+        names.append(sa.and_(traces.c.agent_id == agent_id, by_source))
+    query = (
+        sa.select(
+            traces,
+            sessions.c.external_id.label("session"),
+            subjects.c.external_id.label("subject"),
+        )
+        .outerjoin(sessions, sessions.c.id == traces.c.session_id)
+        .outerjoin(subjects, subjects.c.id == traces.c.subject_id)
+        .where(_is_agent(agent_id, has_better_index=True), sa.or_(*names))
+        .order_by(traces.c.id)
+        .limit(6)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def by_metadata(
+    connection: sa.Connection, agent_id: str, source: str, key: str, values: Sequence[str]
+) -> list[sa.RowMapping]:
+    """The traces of a source whose metadata has one of these values under the key, the newest
+    first."""
+    rows: list[sa.RowMapping] = []
+    for part in batches(values, MOST):
+        query = sa.select(traces).where(
+            traces.c.agent_id == agent_id,
+            traces.c.source == source,
+            traces.c.metadata[key].as_string().in_(part),
+        )
+        rows += connection.execute(query).mappings()
+    rows.sort(key=lambda row: (row["recorded_at"], row["id"]), reverse=True)
+    return rows
+
+
+def with_metadata(
+    connection: sa.Connection, agent_id: str, key: str, name: str | None = None
+) -> dict[str, sa.RowMapping]:
+    """The traces whose metadata has this key, or the one of them that its source calls by this
+    name: id -> external_id, source, recorded_at and subject."""
+    query = (
+        sa.select(
+            traces.c.id,
+            traces.c.external_id,
+            traces.c.source,
+            traces.c.recorded_at,
+            subjects.c.external_id.label("subject"),
+        )
+        .outerjoin(subjects, subjects.c.id == traces.c.subject_id)
+        .where(
+            traces.c.agent_id == agent_id,
+            traces.c.metadata[key].as_string().is_not(None),
+            *([] if name is None else [traces.c.external_id == name]),
+        )
+    )
+    return {row["id"]: row for row in connection.execute(query).mappings()}
+
+
+def judged_traces(
+    connection: sa.Connection,
+    agent_id: str,
+    source: str,
+    kind: str,
+    names: Sequence[str] | None = None,
+) -> list[sa.RowMapping]:
+    """The feedback of a kind in force about the traces of a source, or those of these names, with
+    the `trace_metadata`; the oldest first."""
+    about = [
+        traces.c.agent_id == agent_id,
+        traces.c.source == source,
+        feedback_targets.c.kind == "trace",
+    ]
+    if names is not None:
+        about.append(traces.c.external_id.in_(names))
+    joined = feedback_targets.join(traces, traces.c.id == feedback_targets.c.target_id)
+    among = sa.select(feedback_targets.c.feedback_id).select_from(joined).where(*about)
+    in_force = feedback_in_force.newest_words(agent_id, among=among)
+    query = (
+        sa.select(
+            feedback,
+            raters.c.external_id.label("rater"),
+            traces.c.metadata.label("trace_metadata"),
+        )
+        .join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
+        .join(traces, traces.c.id == feedback_targets.c.target_id)
+        .outerjoin(raters, raters.c.id == feedback.c.rater_id)
+        .where(*about, feedback.c.kind == kind, feedback.c.id.in_(in_force))
+        .order_by(feedback.c.recorded_at, feedback.c.id)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def _sources(connection: sa.Connection, agent_id: str) -> list[str]:
+    """The sources of the agent's traces, each by one step in the index: all rows are not looked
+    at."""
+    sources: list[str] = []
+    while True:
+        query = sa.select(sa.func.min(traces.c.source)).where(traces.c.agent_id == agent_id)
+        if sources:
+            query = query.where(traces.c.source > sources[-1])
+        source = connection.execute(query).scalar()
+        if source is None:
+            return sources
+        sources.append(source)
+
+
+def children(connection: sa.Connection, agent_id: str, trace_id: str) -> list[str]:
+    """The traces of agents that this run called, in their order."""
+    query = (
+        sa.select(traces.c.id)
+        .where(_is_agent(agent_id, has_better_index=True), traces.c.parent_id == trace_id)
+        .order_by(traces.c.occurred_at.nulls_first(), traces.c.id)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def steps_of(connection: sa.Connection, trace_id: str) -> list[sa.RowMapping]:
+    """The steps of a trace, in their order, with the number of the version."""
+    query = (
+        sa.select(steps, model_versions.c.number.label("version_number"))
+        .outerjoin(model_versions, model_versions.c.id == steps.c.model_version_id)
+        .where(steps.c.trace_id == trace_id)
+        .order_by(steps.c.position)
+    )
+    return list(connection.execute(query).mappings())

@@ -1,0 +1,214 @@
+"""Verbs for looking at traces: list them by filters, show one with its steps and feedback."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from thumbwheel.capture import trace_queries
+from thumbwheel.capture.fields import content_text
+from thumbwheel.capture.trace_queries import Cursor, TraceFilter
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError, NotFound
+from thumbwheel.db.message_chains import conversation
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
+from thumbwheel.models.versions import require_agent
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """A trace in a list."""
+
+    id: str
+    external_id: str
+    source: str
+    session: str | None
+    subject: str | None
+    status: str
+    input: str | None
+    """The text of the last message."""
+    output: str | None
+    model: str | None
+    """The served model of the last call; the requested one where nobody said which answered."""
+    version: str | None
+    feedback: Sequence[str]
+    """What was said about it, in a word each: "thumb up", "rating 4"."""
+    occurred_at: datetime | None
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
+class TracePage:
+    """Traces, newest first. `after` is the cursor of the next page; None on the last one."""
+
+    traces: Sequence[TraceSummary]
+    after: str | None
+    searched_to: datetime | None = None
+    """Until when the texts were searched, where older traces were not looked at yet."""
+
+
+def list_traces(
+    ws: Workspace,
+    agent: str,
+    wanted: TraceFilter | None = None,
+    *,
+    limit: int = 20,
+    after: str | None = None,
+    seconds: float = 0.0,
+) -> TracePage:
+    """A page of the agent's traces. A search for a text looks at so many traces as take tens of
+    milliseconds, and at more while the page is not full and the `seconds` are not over.
+
+    Raises NotFound for an unknown agent, InputError for a cursor that is none.
+    """
+    agent_id = require_agent(ws, agent).id
+    cursor = _cursor(after) if after else None
+    wanted = wanted or TraceFilter()
+    end = time.monotonic() + seconds
+    with ws.db.read() as connection:
+        search = trace_queries.trace_page(connection, agent_id, wanted, limit + 1, cursor)
+        rows = search.rows
+        while search.searched_to is not None and time.monotonic() < end:
+            missing = limit + 1 - len(rows)
+            search = trace_queries.trace_page(
+                connection, agent_id, wanted, missing, search.searched_to
+            )
+            rows += search.rows
+        page = rows[:limit]
+        trace_ids = [row["id"] for row in page]
+        calls = trace_queries.last_calls(connection, trace_ids)
+        judgements = trace_queries.judgements(connection, agent_id, trace_ids)
+    summaries = []
+    for row in page:
+        call = calls.get(row["id"])
+        signals = [signal(dict(judgement)) for judgement in judgements.get(row["id"], [])]
+        summaries.append(_summary(dict(row), dict(call) if call else None, signals))
+    if search.searched_to is not None:
+        searched_to = search.searched_to
+        return TracePage(summaries, _cursor_text(searched_to), searched_to.recorded_at)
+    if len(rows) <= limit:
+        return TracePage(summaries, None)
+    return TracePage(summaries, _cursor_text(Cursor(page[-1]["recorded_at"], page[-1]["id"])))
+
+
+def count_traces(ws: Workspace, agent: str) -> int:
+    """The stored traces of an agent; none where it does not exist."""
+    with ws.db.read() as connection:
+        return trace_queries.count(connection, Agent.named(agent).id)
+
+
+def show_trace(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
+    """Everything about a trace: its chat, steps, feedback and the runs inside it. `name` is our id,
+    its beginning, or the id of its source. Raises NotFound, and InputError where it names
+    several."""
+    agent_id = require_agent(ws, agent).id
+    with ws.db.read() as connection:
+        rows = trace_queries.named_traces(connection, agent_id, name)
+        if not rows:
+            raise NotFound(
+                f"trace {name!r}",
+                f"agent {agent!r} has none of that id",
+                f"See: thumbwheel traces list --agent {agent}",
+            )
+        ids.require_single(name, [row["id"] for row in rows])
+        (row,) = rows
+        chat = conversation(connection, row["input_id"])
+        steps = trace_queries.steps_of(connection, row["id"])
+        judgements = trace_queries.judgements(connection, agent_id, [row["id"]])
+        children = trace_queries.children(connection, agent_id, row["id"])
+    hidden = ("agent_id", "session_id", "subject_id", "input_id", "fingerprint")
+    return {
+        **{key: row[key] for key in row if key not in hidden},
+        "input": chat,
+        "steps": [_step(dict(step)) for step in steps],
+        "feedback": [_judgement(dict(judgement)) for judgement in judgements.get(row["id"], [])],
+        "children": children,
+    }
+
+
+def signal(judgement: Mapping[str, Any]) -> str:
+    """A judgement in a word or two.
+
+    >>> signal({"kind": "thumb", "value": False, "name": None, "position": 0})
+    'thumb down'
+    """
+    kind, value, name = judgement["kind"], judgement["value"], judgement["name"]
+    if kind == "thumb":
+        return "thumb up" if value else "thumb down"
+    if kind in ("rating", "score"):
+        return f"{kind} {value:g}"
+    if kind in ("label", "outcome"):
+        return f"{name} {value}" if isinstance(value, bool) else f"{name}: {value}"
+    if kind == "preference":
+        best = value["ranking"][0]
+        if judgement["position"] not in best:
+            return "not preferred"
+        return "preferred" if len(best) == 1 else "tie"
+    return str(kind)
+
+
+def _summary(
+    row: Mapping[str, Any], call: Mapping[str, Any] | None, signals: Sequence[str]
+) -> TraceSummary:
+    number = call["version_number"] if call else None
+    return TraceSummary(
+        id=row["id"],
+        external_id=row["external_id"],
+        source=row["source"],
+        session=row["session"],
+        subject=row["subject"],
+        status=row["status"],
+        input=content_text(row["message"].get("content")),
+        output=row["output"],
+        model=(call["served_model"] or call["requested_model"]) if call else None,
+        version=None if number is None else f"v{number}",
+        feedback=signals,
+        occurred_at=row["occurred_at"],
+        recorded_at=row["recorded_at"],
+    )
+
+
+def _step(row: Mapping[str, Any]) -> dict[str, Any]:
+    hidden = (
+        "trace_id",
+        "agent_id",
+        "recorded_at",
+        "model_version_id",
+        "version_number",
+        "token_ids",
+        "token_logprobs",
+    )
+    step = {key: row[key] for key in row if key not in hidden and row[key] is not None}
+    if row["version_number"] is not None:
+        step["version"] = f"v{row['version_number']}"
+    if row["token_ids"] is not None:
+        step["recorded_tokens"] = len(row["token_ids"])
+    return step
+
+
+def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("id", "kind", "name", "value", "comment", "rater", "step", "source")
+    fields = {key: row[key] for key in keys if row[key] is not None}
+    return {**fields, "at": row["occurred_at"] or row["recorded_at"]}
+
+
+def _cursor_text(cursor: Cursor) -> str:
+    text = json.dumps([cursor.recorded_at.isoformat(), cursor.id])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _cursor(text: str) -> Cursor:
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        recorded_at, row_id = json.loads(base64.urlsafe_b64decode(padded))
+        return Cursor(datetime.fromisoformat(recorded_at), str(row_id))
+    except (ValueError, TypeError):
+        raise InputError(
+            f"--after {text!r}", "it is no cursor of a page", "Give `after` of the page before"
+        ) from None

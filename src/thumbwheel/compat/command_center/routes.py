@@ -1,0 +1,316 @@
+"""The ratings of the Command Center's page as a dialect: one, many, and the list of them.
+
+An entry is known by its id alone there, and ids begin anew with every run. So a rating is about the
+entry of the newest imported run that has it, or of the run that `run_id` names. Of each device the
+newest rating of an entry counts. Below /a/AGENT the agent is that one; without it, the only one
+that has such an entry.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field, ValidationError
+
+from thumbwheel.access.needs import needs
+from thumbwheel.access.types import Principal, Verb
+from thumbwheel.capture import trace_queries
+from thumbwheel.capture.types import Time
+from thumbwheel.compat.received_rows import AgentName, Row, Text, require_stored, store_rows
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
+from thumbwheel.models.versions import agents, require_agent
+
+SOURCE = "widgets"
+MOST_RATINGS = 10_000
+"""Of one request."""
+
+
+class Judgement(BaseModel):
+    """What somebody says about an entry."""
+
+    rating: Literal["up", "down"]
+    tags: list[Text] = Field(default=[], max_length=100)
+    notes: Text = ""
+    rated_at: Time | None = None
+    """Unset, now."""
+    run_id: Text | None = Field(default=None, max_length=512)
+    """Unset, the newest run that has the entry."""
+
+
+class WidgetRating(Judgement):
+    """A judgement with the entry and the device that it is of."""
+
+    entry_id: Text = Field(min_length=1, max_length=512)
+    device_id: Text = Field(default="", max_length=512)
+
+
+class Ratings(BaseModel):
+    """Judgements of a device by entry."""
+
+    ratings: dict[Text, dict[str, Any]] = Field(max_length=MOST_RATINGS)
+    device_id: Text = Field(default="", max_length=512)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a run, with the traces that it is here."""
+
+    agent: str
+    run_id: str | None
+    name: str
+    trace_names: tuple[str, ...]
+
+
+RatingKey = tuple[str | None, str, str]
+"""Run, entry and device: there is one rating of each."""
+
+
+def add_routes(routes: APIRouter) -> None:
+    """Add the routes."""
+    for prefix, form in (("", "any"), ("/a/{agent}", "agent")):
+        routes.add_api_route(
+            f"{prefix}/api/ratings/",
+            list_ratings_of if prefix else list_ratings,
+            methods=["GET"],
+            dependencies=[needs("read", by_row=True)],
+            operation_id=f"ratings.{form}.list",
+            summary="The ratings of widgets, the oldest first",
+            response_model=None,
+            tags=["ratings"],
+        )
+        routes.add_api_route(
+            f"{prefix}/api/ratings/",
+            rate_of if prefix else rate,
+            methods=["POST"],
+            dependencies=[needs("rate", ingest=True)],
+            operation_id=f"ratings.{form}.rate",
+            summary="Rate a widget, or change the rating",
+            response_model=None,
+            responses={201: {"description": "It is the first rating of this device."}},
+            tags=["ratings"],
+        )
+        routes.add_api_route(
+            f"{prefix}/api/ratings/bulk/",
+            rate_many_of if prefix else rate_many,
+            methods=["POST"],
+            dependencies=[needs("rate", ingest=True)],
+            operation_id=f"ratings.{form}.bulk",
+            summary="Rate many widgets",
+            response_model=None,
+            tags=["ratings"],
+        )
+
+
+def list_ratings(request: Request) -> Any:
+    """Of all agents that whoever asks may read."""
+    return _listed(request, None)
+
+
+def list_ratings_of(request: Request, agent: AgentName) -> Any:
+    """Of one agent."""
+    return _listed(request, agent)
+
+
+def rate(request: Request, rating: WidgetRating) -> Any:
+    """About the only agent that has the entry."""
+    return _rated(request, None, rating)
+
+
+def rate_of(request: Request, agent: AgentName, rating: WidgetRating) -> Any:
+    """About this agent's entry."""
+    return _rated(request, agent, rating)
+
+
+def rate_many(request: Request, body: Ratings) -> Any:
+    """About the only agents that have the entries."""
+    return _many_rated(request, None, body)
+
+
+def rate_many_of(request: Request, agent: AgentName, body: Ratings) -> Any:
+    """About this agent's entries."""
+    return _many_rated(request, agent, body)
+
+
+def _listed(request: Request, agent: str | None) -> list[Row]:
+    ws: Workspace = request.app.state.workspace
+    rows: list[Row] = []
+    for slug in _agents(request, agent, "read"):
+        rows += _stored_ratings(ws, slug).values()
+    rows.sort(key=lambda row: row["rated_at"])
+    return rows
+
+
+def _rated(request: Request, agent: str | None, rating: WidgetRating) -> JSONResponse:
+    ws: Workspace = request.app.state.workspace
+    entry = _Entries(request, agent, [rating.entry_id]).find(rating.entry_id, rating.run_id)
+    key = (entry.run_id, entry.name, rating.device_id)
+    is_new = key not in _stored_ratings(ws, entry.agent, entry.trace_names)
+    rows = _rows(entry, rating.device_id, rating)
+    require_stored(store_rows(request, entry.agent, SOURCE, [rows]))
+    row = _stored_ratings(ws, entry.agent, entry.trace_names)[key]
+    return JSONResponse(row, 201 if is_new else 200)
+
+
+def _many_rated(request: Request, agent: str | None, body: Ratings) -> Row:
+    """The counts; a rating that cannot be stored is refused alone, with its reason."""
+    ws: Workspace = request.app.state.workspace
+    entries = _Entries(request, agent, list(body.ratings))
+    first_error: ThumbwheelError | None = None
+    refused: list[Row] = []
+    by_agent: defaultdict[str, list[tuple[Entry, list[Row]]]] = defaultdict(list)
+    for entry_id, content in body.ratings.items():
+        try:
+            judgement = _judgement(entry_id, content)
+            entry = entries.find(entry_id, judgement.run_id)
+        except (InputError, NotFound, Conflict) as error:
+            first_error = first_error or error
+            refused.append({"entry_id": entry_id, "reason": str(error)})
+            continue
+        by_agent[entry.agent].append((entry, _rows(entry, body.device_id, judgement)))
+
+    created = 0
+    updated = 0
+    for slug, accepted in by_agent.items():
+        stored = _stored_ratings(ws, slug)
+        reasons = store_rows(request, slug, SOURCE, [rows for _, rows in accepted])
+        for (entry, _), reason in zip(accepted, reasons, strict=True):
+            if reason is not None:
+                refusal = InputError(f"entry {entry.name!r}", reason, "Correct it")
+                first_error = first_error or refusal
+                refused.append({"entry_id": entry.name, "reason": reason})
+            elif (entry.run_id, entry.name, body.device_id) in stored:
+                updated += 1
+            else:
+                created += 1
+    if first_error is not None and not created + updated:
+        raise first_error
+    counts: Row = {"created": created, "updated": updated, "total": len(body.ratings)}
+    return counts | {"refused": refused} if refused else counts
+
+
+def _judgement(entry_id: str, content: Mapping[str, Any]) -> Judgement:
+    try:
+        return Judgement.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"entry {entry_id!r}, {name}", first["msg"], "Correct it") from None
+
+
+def _rows(entry: Entry, device_id: str, judgement: Judgement) -> list[Row]:
+    """The thumbs: about the fixture, and of a natural entry also about the widget."""
+    rated_at = judgement.rated_at or datetime.now(UTC)
+    rows = []
+    for name in entry.trace_names:
+        row: Row = {
+            "type": "feedback",
+            "id": ids.new("rating"),
+            "target": {"trace": name},
+            "kind": "thumb",
+            "value": judgement.rating == "up",
+            "occurred_at": rated_at.isoformat(),
+        }
+        if judgement.tags:
+            row["metadata"] = {"tags": judgement.tags}
+        if judgement.notes:
+            row["comment"] = judgement.notes
+        if device_id:
+            row["rater"] = device_id
+        rows.append(row)
+    return rows
+
+
+class _Entries:
+    """The entries of these ids, of the agents that a request is about."""
+
+    def __init__(self, request: Request, agent: str | None, entry_ids: Sequence[str]) -> None:
+        ws: Workspace = request.app.state.workspace
+        self._traces: defaultdict[str, list[tuple[str, Any]]] = defaultdict(list)
+        for slug in _agents(request, agent, "rate"):
+            agent_id = Agent.named(slug).id
+            with ws.db.read() as connection:
+                rows = trace_queries.by_metadata(
+                    connection, agent_id, SOURCE, "entry_id", entry_ids
+                )
+            for row in rows:
+                self._traces[str(row["metadata"]["entry_id"])].append((slug, row))
+
+    def find(self, entry_id: str, run_id: str | None) -> Entry:
+        """The entry of this run, or of the newest one. Raises NotFound for one that nobody
+        imported, and Conflict where several agents have it."""
+        traces = self._traces.get(entry_id, [])
+        if run_id is not None:
+            traces = [(slug, row) for slug, row in traces if _run_of(row) == run_id]
+        if not traces:
+            raise NotFound(
+                f"entry {entry_id!r}",
+                "no imported run has it",
+                "Import the run first: thumbwheel import widgets FOLDER --agent AGENT",
+            )
+        slugs = sorted({slug for slug, _ in traces})
+        if len(slugs) > 1:
+            raise Conflict(
+                f"entry {entry_id!r}",
+                f"several agents have it: {', '.join(slugs)}",
+                "Name the agent in the path: /a/AGENT/api/ratings/",
+            )
+        _, newest = traces[0]
+        run = _run_of(newest)
+        names = [row["external_id"] for _, row in traces if _run_of(row) == run]
+        return Entry(slugs[0], run, entry_id, tuple(names))
+
+
+def _run_of(trace: Any) -> str | None:
+    name = trace["metadata"].get("run_id")
+    return None if name is None else str(name)
+
+
+def _agents(request: Request, name: str | None, verb: Verb) -> list[str]:
+    """The agents that a request is about."""
+    ws: Workspace = request.app.state.workspace
+    principal: Principal = request.state.principal
+    if name is not None:
+        slug = ids.slug_of(name)
+        principal.require(verb, slug)
+        return [require_agent(ws, slug).slug]
+    return [agent.slug for agent in agents(ws) if principal.may(verb, agent.slug)]
+
+
+def _stored_ratings(
+    ws: Workspace, slug: str, trace_names: Sequence[str] | None = None
+) -> dict[RatingKey, Row]:
+    """The ratings in force of an agent, or about these traces, as rows of their table."""
+    agent_id = Agent.named(slug).id
+    with ws.db.read() as connection:
+        rows = trace_queries.judged_traces(connection, agent_id, SOURCE, "thumb", trace_names)
+    ratings: dict[RatingKey, Row] = {}
+    for row in rows:
+        trace = row["trace_metadata"] or {}
+        entry_id = str(trace.get("entry_id"))
+        run_id = _run_of({"metadata": trace})
+        device_id = row["rater"] or ""
+        recorded_at = row["recorded_at"].isoformat()
+        rating = {
+            "id": row["id"],
+            "entry_id": entry_id,
+            "run_id": run_id,
+            "rating": "up" if row["value"] is True else "down",
+            "tags": (row["metadata"] or {}).get("tags", []),
+            "notes": row["comment"] or "",
+            "rated_at": (row["occurred_at"] or row["recorded_at"]).isoformat(),
+            "device_id": device_id,
+            "created_at": recorded_at,
+            "updated_at": recorded_at,
+        }
+        # a natural entry was rated as a fixture and as a widget at once
+        ratings.setdefault((run_id, entry_id, device_id), rating)
+    return ratings

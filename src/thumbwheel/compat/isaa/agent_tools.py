@@ -1,0 +1,353 @@
+"""Tools with which an agent trains and switches its own models, by their names: each starts or asks
+for a job of the home, and answers with a text.
+
+    for function, name, description in get_rl_training_tools():
+        agent.add_tool(function, name=name, description=description)
+
+A model's name is that of its job: the same name again goes on with a training that was stopped. A
+model answers people only after it was evaluated and the gate approved it, which `switch_rl_model`
+asks for. Where no worker of the home is alive, one is started, which ends with the last job. Any
+other agent has all commands as tools of the Model Context Protocol, from `thumbwheel serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.app.open import Opener, opener
+from thumbwheel.compat.isaa.training import METHODS
+from thumbwheel.core.errors import ConfigError, Conflict, NotFound, ThumbwheelError
+from thumbwheel.core.plugins import nearest
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import queue
+from thumbwheel.jobs.types import HELD, Job, JobState
+
+KEY = "isaa rl training "
+"""What the idempotency key of a job begins with; the name of the model follows."""
+MOST = 10_000
+STOP_SECONDS = 30.0
+LOOK_EVERY = 0.1
+STATES = {
+    JobState.QUEUED: "starting",
+    JobState.RUNNING: "running",
+    JobState.CANCELLING: "stopping",
+    JobState.CANCELLED: "stopped",
+    JobState.SUCCEEDED: "completed",
+    JobState.FAILED: "failed",
+}
+"""As they called the states of a training."""
+
+
+class RLTrainingManager:
+    """The trainings that were started by these tools in a home. `target` is where models are
+    served."""
+
+    def __init__(self, home: str | Path | None = None, target: str = "ollama") -> None:
+        self.opener: Opener = opener(Path(home) if home else None, None, "info")
+        self.target = target
+
+    def start_training(
+        self,
+        model_name: str,
+        base_model: str = "Qwen/Qwen2.5-0.5B-Instruct",
+        method: str = "grpo",
+        agent_name: str = "default",
+        num_epochs: float = 3,
+        learning_rate: float = 5e-5,
+    ) -> dict[str, Any]:
+        """Start a training, or go on with that of the name, and return at once.
+
+        Raises ConfigError for a method that is none, Conflict while another one runs or where the
+        name is in use.
+        """
+        if method not in METHODS:
+            names = ", ".join(METHODS)
+            raise ConfigError(f"method {method!r}", "there is no such method", f"Known: {names}")
+        options = {"num_train_epochs": num_epochs, "learning_rate": learning_rate}
+        spec = {
+            "method": METHODS[method],
+            "agent": agent_name,
+            "base": base_model,
+            "options": options,
+        }
+        with self.opener() as ws:
+            for other in _trainings(ws):
+                if not other.has_ended and _name(other) != model_name:
+                    raise Conflict(
+                        f"job {other.id}", f"{_name(other)} trains already", "Wait, or stop it"
+                    )
+            job = queue.enqueue(
+                ws,
+                "train",
+                spec,
+                agent=agent_name,
+                key=KEY + model_name,
+                asked_by=self.opener.actor,
+            )
+            if job.state is JobState.CANCELLED:
+                job = queue.resume(ws, job.id)
+            elif job.state is JobState.FAILED:
+                job = queue.retry(ws, job.id)
+            elif job.state is JobState.SUCCEEDED:
+                raise Conflict(f"model {model_name!r}", "it is trained", "Choose another name")
+            self._ensure_worker(ws)
+        return self._session(job)
+
+    def stop_training(self) -> dict[str, Any]:
+        """Stop the training that runs, at a checkpoint; raises NotFound where none does."""
+        with self.opener() as ws:
+            running = [job for job in _trainings(ws) if not job.has_ended]
+            if not running:
+                raise NotFound("a training", "none runs", "Start one: start_rl_training")
+            job = queue.cancel(ws, running[0].id)
+            deadline = time.monotonic() + STOP_SECONDS
+            while not job.has_ended and time.monotonic() < deadline:
+                time.sleep(LOOK_EVERY)
+                job = queue.job(ws, job.id)
+        return self._session(job)
+
+    def check_training_status(self) -> dict[str, Any] | None:
+        """The training that runs, else the last one; None where there was none."""
+        with self.opener() as ws:
+            trainings = _trainings(ws)
+        return self._session(trainings[0]) if trainings else None
+
+    def list_models(self) -> list[dict[str, Any]]:
+        """All trainings, the newest first, with the version that each gave."""
+        with self.opener() as ws:
+            trainings = _trainings(ws)
+        return [self._session(job) for job in trainings]
+
+    def switch_model(self, model_name: str) -> dict[str, Any]:
+        """Let a trained model answer: evaluated, approved by the gate, and served. Raises what
+        stands in the way."""
+        from thumbwheel.deploy import routing, switch
+        from thumbwheel.models import versions
+
+        with self.opener() as ws:
+            session = self._trained(ws, model_name)
+            version = versions.version(ws, session["agent_name"], session["version"])
+            deployed = [row.version_id for row in routing.deployments(ws, _agent(version.agent))]
+            state = version.state
+            if version.id in deployed:
+                switch.promote(ws, version)
+        named = {"agent": version.agent, "version": version.name}
+        if version.id not in deployed:
+            if state == "candidate":
+                decision = self.opener.run("evaluate", named)["decision"]
+                if decision is not None and decision["verdict"] == "rejected":
+                    why = f"the gate rejected it: {'; '.join(decision['reasons'])}"
+                    raise Conflict(f"model {model_name!r}", why, "Train on more feedback")
+            settings = {"name": f"toolbox-{model_name}"} if self.target == "ollama" else {}
+            self.opener.run("deploy", {**named, "target": self.target, "set": settings})
+        return session
+
+    def _trained(self, ws: Workspace, model_name: str) -> dict[str, Any]:
+        """The training of a model that gave a version; raises NotFound."""
+        sessions = [self._session(job) for job in _trainings(ws)]
+        by_name = {row["model_name"]: row for row in sessions if row["version"]}
+        if model_name in by_name:
+            return by_name[model_name]
+        names = ", ".join(by_name) or "none yet"
+        fix = f"Available models: {names}.{nearest(model_name, by_name)}"
+        raise NotFound(f"model {model_name!r}", "none of that name is trained", fix)
+
+    def _session(self, job: Job) -> dict[str, Any]:
+        result = job.result if isinstance(job.result, dict) else {}
+        progress = job.progress or {}
+        elapsed = None
+        if job.started_at is not None:
+            elapsed = ((job.ended_at or datetime.now(UTC)) - job.started_at).total_seconds()
+        return {
+            "session_id": job.id,
+            "model_name": _name(job),
+            "agent_name": job.agent,
+            "base_model": job.spec["base"],
+            "method": next(name for name, ours in METHODS.items() if ours == job.spec["method"]),
+            "state": STATES[job.state],
+            "is_running": job.state in HELD,
+            "current_step": progress.get("done"),
+            "total_steps": progress.get("total"),
+            "elapsed_seconds": elapsed,
+            "version": result.get("version"),
+            "message": result.get("reason"),
+            "error_message": job.error and f"{job.error['why']}. {job.error['fix']}",
+        }
+
+    def _ensure_worker(self, ws: Workspace) -> None:
+        """Start a worker where none is alive; it goes on after this process."""
+        if not queue.live_workers(ws):
+            subprocess.Popen(
+                self.opener.command("worker", "--until-idle"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+
+def _trainings(ws: Workspace) -> list[Job]:
+    """The jobs that these tools started, the newest first."""
+    jobs, _ = queue.jobs(ws, kind="train", limit=MOST)
+    return [job for job in jobs if job.key is not None and job.key.startswith(KEY)]
+
+
+def _name(job: Job) -> str:
+    return str(job.key).removeprefix(KEY)
+
+
+def _agent(slug: str) -> Any:
+    from thumbwheel.models.types import Agent
+
+    return Agent.named(slug)
+
+
+async def _answered(call: Callable[[], Any], text_of: Callable[[Any], str], failure: str) -> str:
+    """The text of a result; that of the error where there is none."""
+    try:
+        return text_of(await asyncio.to_thread(call))
+    except ThumbwheelError as error:
+        return f"✗ {failure}: {error}"
+
+
+async def start_rl_training(
+    model_name: str,
+    base_model: str = "Qwen/Qwen2.5-0.5B-Instruct",
+    method: str = "grpo",
+    agent_name: str = "default",
+    num_epochs: float = 3,
+) -> str:
+    """Start the training of a model from the feedback of an agent, and return at once;
+    check_training_status tells how far it is.
+
+    model_name: a new name, such as my-assistant-v1; that of a stopped training goes on with it.
+    method: grpo (groups of answers to one question) or kto (answers with a thumb)."""
+
+    def start() -> dict[str, Any]:
+        return RLTrainingManager().start_training(
+            model_name, base_model, method, agent_name, num_epochs
+        )
+
+    def text(session: dict[str, Any]) -> str:
+        lines = [
+            "✓ Training started!",
+            f"Session ID: {session['session_id']}",
+            f"Model: {model_name}",
+            f"Base: {base_model}",
+            f"Method: {method}",
+        ]
+        return "\n".join(lines)
+
+    return await _answered(start, text, "Failed to start training")
+
+
+async def stop_rl_training(deploy: bool = True) -> str:
+    """Stop the training that runs, at a checkpoint. start_rl_training with the same model name goes
+    on where it stopped.
+
+    deploy: where the training had just ended, let the model answer, as switch_rl_model does."""
+
+    def stop() -> dict[str, Any]:
+        manager = RLTrainingManager()
+        session = manager.stop_training()
+        if deploy and session["version"]:
+            manager.switch_model(session["model_name"])
+        return session
+
+    def text(session: dict[str, Any]) -> str:
+        name = session["model_name"]
+        if session["version"]:
+            answers = "It answers now." if deploy else "Let it answer: switch_rl_model"
+            return f"✓ {name} was trained already. {answers}"
+        return (
+            f"✓ Training {session['state']}, with a checkpoint.\nSession: {session['session_id']}\n"
+            f"Not deployed, because nobody evaluated it. Go on: start_rl_training {name!r}"
+        )
+
+    return await _answered(stop, text, "Failed to stop training")
+
+
+async def check_training_status() -> str:
+    """How far the training is that runs, or what became of the last one."""
+
+    def text(session: dict[str, Any] | None) -> str:
+        if session is None:
+            return "No training sessions found."
+        lines = ["RL Training Status", *_lines(session)]
+        if session["is_running"] and session["total_steps"]:
+            share = session["current_step"] / session["total_steps"]
+            lines.append(f"Progress: {share:.1%}")
+            lines.append(f"Step: {session['current_step']:.0f}/{session['total_steps']:.0f}")
+        if session["elapsed_seconds"]:
+            lines.append(f"Elapsed: {session['elapsed_seconds'] / 60:.1f} minutes")
+        return "\n".join(lines)
+
+    return await _answered(RLTrainingManager().check_training_status, text, "No status")
+
+
+async def switch_rl_model(model_name: str) -> str:
+    """Let a trained model answer: it is evaluated, and served where the gate approves it."""
+
+    def switch() -> dict[str, Any]:
+        return RLTrainingManager().switch_model(model_name)
+
+    def text(session: dict[str, Any]) -> str:
+        return f"✓ Switched {session['agent_name']} to {model_name} ({session['version']})"
+
+    return await _answered(switch, text, "Not switched")
+
+
+async def list_rl_models() -> str:
+    """All models that were trained by these tools, with what became of each."""
+
+    def text(sessions: list[dict[str, Any]]) -> str:
+        if not sessions:
+            return "No trained models found. Use start_rl_training to train a model."
+        lines = ["Available RL Models"]
+        for session in sessions:
+            lines += ["", *_lines(session)]
+        return "\n".join([*lines, "", f"Total: {len(sessions)} models"])
+
+    return await _answered(RLTrainingManager().list_models, text, "No list")
+
+
+def _lines(session: dict[str, Any]) -> list[str]:
+    lines = [
+        f"Session: {session['session_id']}",
+        f"Model: {session['model_name']}",
+        f"Agent: {session['agent_name']}",
+        f"Base: {session['base_model']}",
+        f"Method: {session['method'].upper()}",
+        f"State: {session['state']}",
+    ]
+    for name, field in (("Version", "version"), ("Note", "message"), ("Error", "error_message")):
+        if session[field]:
+            lines.append(f"{name}: {session[field]}")
+    return lines
+
+
+def get_rl_training_tools() -> list[tuple[Callable[..., Any], str, str]]:
+    """(function, name, description) of each tool."""
+    functions = (
+        start_rl_training,
+        stop_rl_training,
+        check_training_status,
+        switch_rl_model,
+        list_rl_models,
+    )
+    return [
+        (function, function.__name__, " ".join((function.__doc__ or "").split()))
+        for function in functions
+    ]
+
+
+async def register_rl_tools(agent: Any) -> None:
+    """Give an agent the tools, by its `add_tool`."""
+    for function, name, description in get_rl_training_tools():
+        await agent.add_tool(function, name=name, description=description)

@@ -1,0 +1,300 @@
+"""The API of the n3 server as a dialect: feedback, training of a policy, and the trained policies,
+in both forms of its paths.
+
+Agents are ours, and feedback of an unknown one begins it. A training answers as theirs does, once
+it has ended; with `?wait=SECONDS` it answers earlier with 202 and where to look for the job, which
+goes on either way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from http import HTTPStatus
+from statistics import fmean, pstdev
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from thumbwheel.access.needs import needs
+from thumbwheel.app.served_home import Accepted, awaited_result
+from thumbwheel.capture.feedback import scores_in_force
+from thumbwheel.compat.n3.jobs import TrainPolicySpec
+from thumbwheel.compat.n3.policies import PolicyVersion, policy_versions
+from thumbwheel.compat.received_rows import AgentName, Row, Text, require_stored, store_rows
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.cycle_checks import default_base
+from thumbwheel.loop.cycle_types import CycleConfig
+from thumbwheel.models.versions import require_agent
+
+SOURCE = "n3"
+FEWEST_SCORES = 10
+MOST_ROWS = 10_000
+"""Of one request."""
+KEY_HEADER = "idempotency-key"
+
+
+class FeedbackSubmission(BaseModel):
+    """A scored answer."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    prompt: Text = Field(min_length=1)
+    response: Text
+    score: float = Field(ge=0, le=1)
+    run_id: Text = Field(alias="runId", min_length=1, max_length=512)
+    notes: Text | None = None
+
+
+class TrainingOrder(BaseModel):
+    """What to train."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    dry_run: bool = Field(False, alias="dryRun")
+    max_steps: int = Field(1000, alias="maxSteps", ge=1, le=10**6)
+    learning_rate: float | None = Field(None, alias="learningRate", gt=0, le=1)
+    """Unset, the one that suits the base."""
+
+
+def add_routes(routes: APIRouter) -> None:
+    """Add the routes."""
+    rate, read, run = needs("rate", ingest=True), needs("read"), needs("run")
+    tags: list[Any] = ["n3"]
+    for prefix, form in (("/api/policies", "policies"), ("/api", "short")):
+        routes.add_api_route(
+            f"{prefix}/feedback/{{agent}}",
+            submit_feedback,
+            methods=["POST"],
+            dependencies=[rate],
+            operation_id=f"n3.{form}.feedback",
+            summary="Send one scored answer, or a list of them",
+            response_model=None,
+            tags=tags,
+        )
+        routes.add_api_route(
+            f"{prefix}/train_policy/{{agent}}",
+            train_policy,
+            methods=["POST"],
+            dependencies=[run],
+            operation_id=f"n3.{form}.train_policy",
+            summary="Train a reward model from the scores, and a policy against it",
+            response_model=None,
+            responses={
+                202: {"description": "It is a job that goes on; Location says where to look."},
+                500: {"description": "The training failed; `detail` says why."},
+            },
+            tags=tags,
+        )
+    routes.add_api_route(
+        "/api/policies/{agent}",
+        list_policies,
+        methods=["GET"],
+        dependencies=[read],
+        operation_id="n3.policies",
+        summary="The trained policies of an agent, the newest first",
+        response_model=None,
+        tags=tags,
+    )
+
+
+def submit_feedback(
+    request: Request,
+    agent: AgentName,
+    feedback: Annotated[
+        FeedbackSubmission
+        | Annotated[list[FeedbackSubmission], Field(min_length=1, max_length=MOST_ROWS)],
+        Body(),
+    ],
+) -> Any:
+    """Store feedback; each is a trace and its score."""
+    submissions = feedback if isinstance(feedback, list) else [feedback]
+    slug = ids.slug_of(agent)
+    now = datetime.now(UTC)
+    key = request.headers.get(KEY_HEADER)
+    if key is not None and not 1 <= len(key) <= 400:
+        raise InputError(f"header {KEY_HEADER}", f"it has {len(key)} characters", "Give 1 to 400")
+    names = [_name(request, slug, key, index) for index in range(len(submissions))]
+    groups = []
+    for name, submission in zip(names, submissions, strict=True):
+        groups.append(_rows(name, submission, now))
+    require_stored(store_rows(request, slug, SOURCE, groups))
+    answers = []
+    for name, submission in zip(names, submissions, strict=True):
+        answers.append(
+            {
+                "status": "submitted",
+                "id": name,
+                "agentId": agent,
+                "score": submission.score,
+                "createdAt": now.isoformat(),
+            }
+        )
+    return answers if isinstance(feedback, list) else answers[0]
+
+
+def _name(request: Request, agent: str, key: str | None, index: int) -> str:
+    """An id, which is the same each time for a request that is sent again with its key."""
+    if key is None:
+        return ids.new("fb")
+    return ids.derived("fb", request.state.principal.id, agent, key, str(index))
+
+
+def _rows(name: str, submission: FeedbackSubmission, now: datetime) -> list[Row]:
+    received = now.isoformat()
+    trace = {
+        "type": "trace",
+        "id": name,
+        "session": submission.run_id,
+        "input": submission.prompt,
+        "output": submission.response,
+        "received_at": received,
+    }
+    score = {
+        "type": "feedback",
+        "id": name,
+        "target": {"trace": name},
+        "kind": "score",
+        "value": submission.score,
+        "scale": {"min": 0.0, "max": 1.0},
+        "received_at": received,
+    }
+    if submission.notes:
+        score["comment"] = submission.notes
+    return [trace, score]
+
+
+async def train_policy(
+    request: Request,
+    agent: AgentName,
+    order: Annotated[TrainingOrder, Body(default_factory=TrainingOrder)],
+    wait: Annotated[
+        float | None,
+        Query(ge=0, le=10**6, description="Seconds to wait for the end; unset, until it comes."),
+    ] = None,
+) -> Any:
+    """Train, or say what a training would be."""
+    ws: Workspace = request.app.state.workspace
+    slug = ids.slug_of(agent)
+    scores = await run_in_threadpool(_scores, ws, slug)
+    if len(scores) < FEWEST_SCORES:
+        return _refusal(
+            HTTPStatus.BAD_REQUEST,
+            f"Insufficient feedback: {len(scores)} samples (minimum {FEWEST_SCORES} required)",
+        )
+    spec: dict[str, Any] = {
+        "agent": slug,
+        "base": await run_in_threadpool(_base, ws, slug),
+        "max_steps": order.max_steps,
+        "learning_rate": order.learning_rate,
+        "dry_run": order.dry_run,
+    }
+    try:
+        result = await awaited_result(
+            request, "train policy", spec, math.inf if wait is None else wait
+        )
+    except Accepted as accepted:
+        return accepted.response()
+    except Conflict:
+        raise  # it was cancelled
+    except ThumbwheelError as error:
+        return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"Training failed: {error}")
+    if order.dry_run:
+        return _estimate(TrainPolicySpec(**spec), scores, result["minutes"])
+    policy = result["policy"]
+    return {
+        "status": "trained",
+        "policyId": policy["id"],
+        "version": policy["version"],
+        "modelPath": result["model_path"],
+        "rewardModelPath": result["reward_model_path"],
+        "feedbackCount": policy["feedback_count"],
+        "trainingSteps": result["training_steps"],
+        "rewardMean": policy["reward_mean"],
+        "rewardStd": policy["reward_std"],
+    }
+
+
+def _estimate(spec: TrainPolicySpec, scores: Sequence[float], minutes: float) -> dict[str, Any]:
+    config = spec.config()
+    return {
+        "status": "dry_run",
+        "feedbackCount": len(scores),
+        "estimatedSteps": spec.max_steps,
+        "estimatedTimeMinutes": minutes,
+        "scoreMean": fmean(scores),
+        "scoreStd": pstdev(scores),
+        "modelConfig": {
+            "base_model": config.base_model,
+            "use_lora": config.use_lora,
+            "lora_r": config.lora_r,
+            "learning_rate": config.learning_rate,
+        },
+    }
+
+
+def _scores(ws: Workspace, agent: str) -> list[float]:
+    try:
+        return scores_in_force(ws, agent)
+    except NotFound:
+        return []
+
+
+def _base(ws: Workspace, agent: str) -> str:
+    """The base that the settings name, else that of the agent's versions; raises Conflict where
+    there is neither."""
+    base = ws.settings(CycleConfig, "loop").base
+    if base is not None:
+        return base
+    try:
+        return default_base(ws, require_agent(ws, agent))
+    except InputError:
+        raise Conflict(
+            f"the policy of agent {agent!r}",
+            "none of its versions has weights on this machine, and the settings name no model",
+            "Name the model to train in the server's thumbwheel.yaml (section loop, setting base), "
+            f"or train once by hand: thumbwheel train reward --agent {agent} --base MODEL",
+        ) from None
+
+
+def _refusal(status: HTTPStatus, detail: str) -> Response:
+    """An error as their clients read it."""
+    content = {
+        "type": "about:blank",
+        "title": status.phrase,
+        "status": int(status),
+        "detail": detail.encode("utf-8", "backslashreplace").decode(),
+    }
+    return JSONResponse(content, int(status), media_type="application/problem+json")
+
+
+def list_policies(request: Request, agent: AgentName) -> Any:
+    """The trained versions; none of an agent that does not exist."""
+    ws: Workspace = request.app.state.workspace
+    try:
+        policies = policy_versions(ws, ids.slug_of(agent))
+    except NotFound:
+        return []
+    return [_item(agent, policy) for policy in policies]
+
+
+def _item(agent: str, policy: PolicyVersion) -> dict[str, Any]:
+    metrics = {
+        "feedbackCount": policy.feedback_count,
+        "rewardMean": policy.reward_mean,
+        "rewardStd": policy.reward_std,
+    }
+    return {
+        "id": policy.id,
+        "agentId": agent,
+        "version": policy.version,
+        "createdAt": policy.created_at.isoformat(),
+        "metrics": metrics,
+        "trainedOn": metrics if policy.feedback_count else None,
+    }

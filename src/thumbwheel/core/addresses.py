@@ -1,0 +1,121 @@
+"""Which IP addresses a server of somebody else may be at.
+
+A name can resolve to anything, and to something else a moment later. So what is checked is the
+address that is then connected to.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+METADATA = frozenset(
+    ipaddress.ip_address(address)
+    for address in ("169.254.169.254", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
+)
+"""Where clouds give out the credentials of a machine."""
+CARRIER = ipaddress.ip_network("100.64.0.0/10")
+"""Shared by providers and overlay networks; neither private nor global."""
+NAT64 = ipaddress.ip_network("64:ff9b::/96")
+LOCAL_NAMES = ("localhost", "localhost.localdomain")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""How this machine is written; no other name of it counts, because it could lead elsewhere."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is written as this machine, which nobody else reaches.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    return host.strip("[]").lower() in LOOPBACK
+
+
+def leads_to_loopback(url: str) -> bool:
+    """Whether `url` is on this machine, to which no proxy of the environment leads.
+
+    >>> leads_to_loopback("http://127.0.0.1:8000/v1"), leads_to_loopback("http://localhost")
+    (True, True)
+    >>> leads_to_loopback("http://127.0.0.1.example"), leads_to_loopback("http://u@localhost")
+    (False, False)
+    """
+    parts = urlsplit(url)
+    return "@" not in parts.netloc and is_loopback(parts.hostname or "")
+
+
+def refusal(address: str, private: bool) -> str | None:
+    """Why nothing may be sent to `address`; None where it may be. `private` allows loopback and
+    private networks.
+
+    >>> refusal("8.8.8.8", private=False)
+    >>> refusal("10.0.0.7", private=False)
+    '10.0.0.7 is a private address'
+    >>> refusal("10.0.0.7", private=True)
+    >>> refusal("169.254.169.254", private=True)
+    '169.254.169.254 gives out the credentials of a cloud machine'
+    >>> refusal("::ffff:127.0.0.1", private=False)
+    '::ffff:127.0.0.1 is a loopback address'
+    """
+    ip = _embedded(ipaddress.ip_address(address.partition("%")[0]))
+    if ip in METADATA:
+        return f"{address} gives out the credentials of a cloud machine"
+    if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+        return f"{address} is a link-local, multicast or unspecified address"
+    if ip.is_loopback:
+        return None if private else f"{address} is a loopback address"
+    if ip.is_private or ip in CARRIER:
+        return None if private else f"{address} is a private address"
+    return None if ip.is_global else f"{address} is a reserved address"
+
+
+def _embedded(ip: IpAddress) -> IpAddress:
+    """The IPv4 address inside an IPv6 one that only carries it."""
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip
+    if ip in NAT64:
+        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return ip.ipv4_mapped or ip.sixtofour or ip
+
+
+@lru_cache(maxsize=1024)
+def is_local_host(host: str) -> bool:
+    """Whether a host of a URL is written as one of this machine or of a private network, so that
+    whoever wrote it means that.
+
+    >>> is_local_host("127.0.0.1"), is_local_host("192.168.1.5"), is_local_host("api.example.com")
+    (True, True, False)
+    """
+    if host.lower().rstrip(".") in LOCAL_NAMES:
+        return True
+    try:
+        ip = _embedded(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return False
+    return ip.is_loopback or ip.is_private or ip in CARRIER
+
+
+class RefusedAddress(OSError):
+    """A host that leads only to addresses which nothing may be sent to."""
+
+
+def allowed_addresses(url: str, private: bool) -> list[str]:
+    """The IP addresses of the host of `url` that something may be sent to: connect to these, as the
+    name may lead elsewhere a moment later. Raises RefusedAddress where all of them are refused,
+    OSError where the host does not resolve."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    private = private or is_local_host(host)
+    allowed: list[str] = []
+    reasons: list[str] = []
+    for *_, address in socket.getaddrinfo(host, parts.port or 443, type=socket.SOCK_STREAM):
+        reason = refusal(str(address[0]), private)
+        if reason is None:
+            allowed.append(str(address[0]))
+        else:
+            reasons.append(reason)
+    if not allowed:
+        raise RefusedAddress(f"{host} leads to an address that is refused: {'; '.join(reasons)}")
+    return allowed

@@ -1,0 +1,64 @@
+"""Messages as they were said. Each is stored once and names the one before it, so a conversation is
+read from its end, one level of all the wanted ones at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.db.batches import batches
+from thumbwheel.db.schema import messages
+
+Message = dict[str, Any]
+Links = dict[str, tuple[str | None, Message]]
+"""Message id -> id of the message before it, and its content."""
+
+
+def conversations(connection: sa.Connection, last_ids: Collection[str]) -> dict[str, list[Message]]:
+    """Id of a last message -> the messages up to it, oldest first; a conversation of which one is
+    missing is left out."""
+    links = read_links(connection, sorted(set(last_ids)))
+    add_ancestors(connection, links)
+    chains = {last_id: chain(links, last_id) for last_id in last_ids}
+    return {last_id: messages for last_id, messages in chains.items() if messages}
+
+
+def conversation(connection: sa.Connection, last_id: str) -> list[Message]:
+    """The messages up to the one with this id, oldest first; [] if one is missing."""
+    return conversations(connection, [last_id]).get(last_id, [])
+
+
+def read_links(connection: sa.Connection, message_ids: Iterable[str]) -> Links:
+    """The links of these messages."""
+    links: Links = {}
+    for batch in batches(message_ids):
+        query = sa.select(messages).where(messages.c.id.in_(batch))
+        for message_id, parent_id, role, content in connection.execute(query):
+            links[message_id] = (parent_id, {"role": role, **content})
+    return links
+
+
+def add_ancestors(connection: sa.Connection, links: Links) -> None:
+    """Add the messages before those in `links`."""
+    level = links
+    while True:
+        parents = {parent_id for parent_id, _ in level.values() if parent_id is not None}
+        wanted = parents - links.keys()
+        if not wanted:
+            return
+        level = read_links(connection, sorted(wanted))
+        links |= level
+
+
+def chain(links: Links, last_id: str) -> list[Message]:
+    """The messages up to `last_id`, oldest first; [] if one is missing."""
+    newest_first: list[Message] = []
+    message_id: str | None = last_id
+    while message_id is not None:
+        if message_id not in links:
+            return []
+        message_id, message = links[message_id]
+        newest_first.append(message)
+    return newest_first[::-1]

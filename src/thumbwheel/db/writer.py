@@ -1,0 +1,248 @@
+"""The one writer of a database: it commits in groups and answers each caller once the work is on
+disk."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from thumbwheel.core.errors import Busy, StorageError
+
+T = TypeVar("T")
+Work = Callable[[sa.Connection], T]
+
+Check = Callable[[sa.Connection], None]
+
+GROUP = 256
+"""Most pieces of work in one commit."""
+
+HOLDING = 0.05
+"""Seconds for the work of one commit."""
+
+CONTENDED = 0.02
+"""Seconds after which the way to the lock counts as a wait for another process."""
+
+WAITING = 4 * GROUP
+"""Most pieces of work that wait."""
+
+ATTEMPTS = 3
+"""How often a transaction is tried that a deadlock or a lost connection ends."""
+
+
+class TransactionLost(StorageError):
+    """The transaction ended through no fault of its work: a deadlock, a server that restarted."""
+
+    def __init__(self, what: str, why: str, fix: str, rolled_back: bool = False) -> None:
+        """`rolled_back`: it is certain that nothing of it was kept, also where it happened during
+        the commit."""
+        super().__init__(what, why, fix)
+        self.rolled_back = rolled_back
+
+
+class WritingSide(Protocol):
+    """What the writer needs of a database."""
+
+    def engine(self) -> sa.Engine:
+        """An engine that may write."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keeps every other process from writing; StorageError where that takes too long."""
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turns the errors of this database into StorageError, and TransactionLost where the same
+        work can succeed at once."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A piece of work, whom to answer, and when it was submitted (monotonic seconds)."""
+
+    work: Work[Any]
+    answer: Future[Any]
+    submitted: float
+
+
+_Result = tuple[_Piece, Any, Exception | None]
+"""A piece, what its work returned, and what it raised."""
+
+
+class Writer:
+    """The thread that owns the writing connection. It takes the waiting pieces of work, runs each
+    in a savepoint, commits once and answers every caller. Work of a transaction that was lost is
+    run again.
+
+    A commit takes work for `HOLDING` seconds, and the rest waits for the next one, so that the
+    writers of other processes get their turn.
+    """
+
+    def __init__(self, database: WritingSide, check: Check) -> None:
+        """`check` is asked in each transaction, before any work; what it raises is the answer to
+        all."""
+        self._database, self._check = database, check
+        self._waiting: deque[_Piece] = deque()
+        self._running: list[_Piece] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="thumbwheel-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work[T], *, wait: bool = True) -> Future[T]:
+        """The answer to come. Where `WAITING` pieces wait already, it waits for room, or without
+        `wait` raises Busy at once."""
+        piece = _Piece(work, Future(), time.monotonic())
+        with self._changed:
+            while len(self._waiting) >= WAITING and not self._closed:
+                if not wait:
+                    raise Busy(
+                        "a write",
+                        f"{WAITING} others wait for the database already",
+                        "Send it again in a second",
+                    )
+                self._changed.wait()
+            if self._closed:
+                raise RuntimeError("the writer is closed")
+            self._waiting.append(piece)
+            self._changed.notify_all()
+        return piece.answer
+
+    def oldest_waiting(self) -> float:
+        """Seconds since the oldest piece of work without an answer was submitted; 0: there is
+        none."""
+        with self._changed:
+            oldest = [*self._running[:1], *itertools.islice(self._waiting, 1)]
+        now = time.monotonic()
+        return max((now - piece.submitted for piece in oldest), default=0.0)
+
+    def waiting(self) -> int:
+        """Pieces of work that were submitted and have no turn yet."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Finish what was submitted."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        engine = self._database.engine()
+        while self._wait_for_work():
+            self._commit(engine)
+        with suppress(StorageError), self._database.exclusive():
+            engine.dispose()  # closing may checkpoint, so it counts as writing
+
+    def _wait_for_work(self) -> bool:
+        """Whether there is work, as soon as there is; False once the writer is closed."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            return bool(self._waiting)
+
+    def _commit(self, engine: sa.Engine) -> None:
+        began = time.monotonic()
+        results: list[_Result] | None = None
+        try:
+            for attempt in range(1, ATTEMPTS + 1):
+                results = self._transaction(engine, began, is_last=attempt == ATTEMPTS)
+                if results is not None:
+                    break
+        except Exception as error:  # noqa: BLE001 - the commit failed for every caller of the group
+            if not self._running:  # nobody had a turn: it failed for all who waited for this one
+                while self._next(submitted_before=began):
+                    pass
+            results = [(piece, None, error) for piece in self._running]
+        with self._changed:
+            self._running = []
+        for piece, result, failure in results or []:
+            if failure is None:
+                piece.answer.set_result(result)
+            else:
+                piece.answer.set_exception(failure)
+
+    def _transaction(self, engine: sa.Engine, began: float, is_last: bool) -> list[_Result] | None:
+        """The results of one committed transaction; None where it was lost and can be run again."""
+        is_committing = False
+        try:
+            with (
+                self._database.exclusive(),
+                self._database.errors(),
+                engine.begin() as connection,
+            ):
+                self._check(connection)
+                # after a lost transaction the same pieces
+                pieces = list(self._running) or self._group(began)
+                results = [
+                    (piece, *_attempt(connection, self._database, piece.work)) for piece in pieces
+                ]
+                is_committing = True
+        except TransactionLost as error:
+            if is_committing and not error.rolled_back:
+                raise StorageError(
+                    error.what,
+                    f"{error.why} during the commit, so it is unknown whether this step was kept",
+                    "Run the same command again: what was kept is recognised",
+                ) from None
+            if is_last:
+                raise
+            return None
+        return results
+
+    def _group(self, began: float) -> Iterator[_Piece]:
+        """The pieces of one commit: at most `GROUP`, and after the first none that would run beyond
+        `HOLDING` seconds if it took as long as the last one.
+
+        Who comes while another process writes comes along. Otherwise the first ones go at once, and
+        the next gather while those are on their way to the disk.
+        """
+        now = time.monotonic()
+        end = now + HOLDING
+        submitted_before = now if now - began > CONTENDED else began
+        for _ in range(GROUP):
+            piece = self._next(submitted_before)
+            if piece is None:
+                return
+            yield piece
+            previous, now = now, time.monotonic()
+            if now + (now - previous) > end:
+                return
+
+    def _next(self, submitted_before: float) -> _Piece | None:
+        """The piece that waits longest, which counts as running from now on."""
+        with self._changed:
+            while self._waiting and self._waiting[0].submitted <= submitted_before:
+                piece = self._waiting.popleft()
+                self._changed.notify_all()
+                if piece.answer.set_running_or_notify_cancel():
+                    self._running.append(piece)
+                    return piece
+        return None
+
+
+def _attempt(
+    connection: sa.Connection, database: WritingSide, work: Work[Any]
+) -> tuple[Any, Exception | None]:
+    """(result, None) or (None, what the work raised).
+
+    Raises StorageError if the whole transaction is lost. It leaves the savepoint alone then: a full
+    disk makes SQLite roll everything back, and touching the savepoint would hide the reason.
+    """
+    savepoint = connection.begin_nested()
+    try:
+        with database.errors():
+            result = work(connection)
+            savepoint.commit()
+    except StorageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one caller's failure is that caller's answer
+        savepoint.rollback()
+        return None, error
+    return result, None

@@ -1,0 +1,124 @@
+"""Which deployment answers for a name, and which deployments an agent has.
+
+Nothing is started or changed here; every call reads the database anew, so that a switch of an alias
+holds from the next request on.
+"""
+
+from __future__ import annotations
+
+from thumbwheel.core.errors import Conflict, NotFound
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import store
+from thumbwheel.deploy.targets import TARGETS
+from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState, Endpoint
+from thumbwheel.evaluation.approval import approval_state, require_approval
+from thumbwheel.models import versions
+from thumbwheel.models.types import LIVE, Agent, ModelVersion, require_untainted
+
+
+def deployments(ws: Workspace, agent: Agent, ended: bool = False) -> list[Deployment]:
+    """The agent's deployments, newest first; ended ones only with `ended`."""
+    with ws.db.read() as connection:
+        rows = store.find(connection, ws.home.path, store.of_agent(agent.id))
+    return [row for row in rows if ended or row.state is not DeploymentState.ENDED]
+
+
+def by_id(ws: Workspace, deployment_id: str) -> Deployment:
+    """The deployment with this id."""
+    with ws.db.read() as connection:
+        return store.find(connection, ws.home.path, store.by_id(deployment_id))[0]
+
+
+def warm_deployments(ws: Workspace, model_version: ModelVersion) -> list[Deployment]:
+    """The warm deployments of a version, newest first."""
+    with ws.db.read() as connection:
+        open_deployments = store.find(connection, ws.home.path, store.of_version(model_version.id))
+    return [
+        deployment for deployment in open_deployments if deployment.state is DeploymentState.WARM
+    ]
+
+
+def resolve(ws: Workspace, name: str) -> Deployment:
+    """The deployment that answers for `support`, or `support:canary`; raises NotFound for a name
+    without a version, and Conflict where its version may not or cannot answer."""
+    slug, _, alias = name.partition(":")
+    what = f"model {name!r}"
+    alias_route = route(ws, Agent.named(slug), alias or LIVE)
+    deployment = alias_route.deployment
+    if not alias_route.exists:
+        raise NotFound(
+            what,
+            "no version is behind that name",
+            f"Deploy one: thumbwheel deploy VERSION --agent {slug} --target TARGET",
+        )
+    if deployment is None:
+        raise Conflict(
+            what,
+            "its version is deployed nowhere",
+            "Deploy it, or roll back: thumbwheel rollback --agent AGENT",
+        )
+    fix = "Roll back, or deploy another version"
+    require_untainted(deployment.tainted, f"{what} ({deployment.version})", fix)
+    require_approval(ws, versions.by_id(ws, deployment.version_id), alias or LIVE)
+    return deployment
+
+
+def route(ws: Workspace, agent: Agent, alias: str) -> AliasRoute:
+    """Where requests for an alias go."""
+    with ws.db.read() as connection:
+        return store.route(connection, ws.home.path, agent.id, alias)
+
+
+def routes(ws: Workspace) -> list[tuple[str, str]]:
+    """(agent, alias) of every alias of every agent."""
+    with ws.db.read() as connection:
+        return store.alias_names(connection)
+
+
+def routing_state(ws: Workspace) -> str:
+    """Another text whenever a call may have to go elsewhere: an alias moved, a deployment came or
+    went, a version was approved, withdrawn or tainted."""
+    with ws.db.read() as connection:
+        rows = store.routing_rows(connection)
+    return f"{rows} {approval_state(ws)}"
+
+
+def stand_in(ws: Workspace, agent: Agent, name: str) -> Deployment:
+    """The deployment that answers for an alias or a version (`v0`) where another one does not;
+    raises as `resolve` does."""
+    if name in versions.aliases_of(ws, agent):
+        return resolve(ws, f"{agent.slug}:{name}")
+    return answering(ws, versions.version(ws, agent.slug, name), LIVE)
+
+
+def answering(ws: Workspace, model_version: ModelVersion, alias: str) -> Deployment:
+    """The deployment that answers with a version, as under `alias`; raises Conflict where it may
+    not or cannot."""
+    require_approval(ws, model_version, alias)
+    accepted = [row for row in warm_deployments(ws, model_version) if row.is_accepted]
+    if not accepted:
+        raise Conflict(
+            model_version.label,
+            "it is deployed nowhere",
+            f"Run: thumbwheel deploy {model_version.name} --agent {model_version.agent} --target "
+            "TARGET --alias none",
+        )
+    return accepted[0]
+
+
+def require_endpoint(deployment: Deployment) -> Endpoint:
+    """Where it answers; raises Conflict for one that never did."""
+    if deployment.endpoint is None:
+        raise Conflict(
+            f"{deployment.name} on {deployment.target}",
+            f"it is {deployment.state} and answers nowhere",
+            "Deploy it again",
+        )
+    return deployment.endpoint
+
+
+def secret(deployment: Deployment) -> str | None:
+    """The bearer token of a deployment's endpoint; None where it needs none."""
+    if deployment.endpoint is None:
+        return None
+    return TARGETS.get(deployment.target).secret(deployment.endpoint)

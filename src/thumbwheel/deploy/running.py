@@ -1,0 +1,95 @@
+"""Whether deployments answer; start them again, and stop them.
+
+Records and aliases stay as they are. What a target does for that is in targets/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from thumbwheel.core.errors import ModelError, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import prepare, store
+from thumbwheel.deploy.routing import by_id, deployments, require_endpoint, route
+from thumbwheel.deploy.targets import TARGETS
+from thumbwheel.deploy.types import Deployment, DeploymentState, Health, public_name
+from thumbwheel.evaluation.approval import require_approval
+from thumbwheel.models import versions
+from thumbwheel.models.types import Agent
+
+
+def health(deployment: Deployment) -> Health:
+    """Whether a deployment answers now."""
+    if deployment.state is not DeploymentState.WARM or deployment.endpoint is None:
+        return Health(False, f"it is {deployment.state}")
+    return TARGETS.get(deployment.target).health(deployment.endpoint)
+
+
+def ensure_running(ws: Workspace, deployment: Deployment) -> Deployment:
+    """Start a deployment that does not answer. The canary is not repeated: the files are verified
+    to be the same."""
+    if not health(deployment).alive:
+        deployment = _apply_again(ws, deployment)
+    agent = Agent.named(deployment.agent)
+    for alias in versions.aliases_of(ws, agent):
+        serving = route(ws, agent, alias).deployment
+        if serving is None or serving.id != deployment.id:
+            continue
+        # A target that was started again may have lost its own aliases.
+        require_approval(ws, versions.by_id(ws, deployment.version_id), alias)
+        driver = TARGETS.get(deployment.target)
+        driver.point(public_name(deployment.agent, alias), require_endpoint(deployment))
+    return deployment
+
+
+def _apply_again(ws: Workspace, deployment: Deployment) -> Deployment:
+    model_version = versions.by_id(ws, deployment.version_id)
+    driver = TARGETS.get(deployment.target)
+    prepare.require_servable(ws, model_version, None)
+    settings = dict(deployment.settings)
+    quant = settings.pop("quant", None)
+    target_config = ws.settings(driver.Config, f"deploy.{deployment.target}", settings)
+    deploy_plan = prepare.plan(ws, model_version, deployment.target, driver.kinds, quant)
+    package = prepare.package(ws, model_version, deploy_plan)
+    endpoint = driver.apply(replace(package, name=deployment.name), target_config)
+    ws.db.write(
+        lambda connection: store.move_endpoint(connection, ws.home.path, deployment, endpoint)
+    )
+    return by_id(ws, deployment.id)
+
+
+def stop(ws: Workspace, agent: Agent) -> list[Deployment]:
+    """Stop what serves the agent. Aliases and records stay, so that `restart` brings it back."""
+    warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
+
+    def remove(deployment: Deployment) -> None:
+        TARGETS.get(deployment.target).remove(require_endpoint(deployment))
+
+    for_each(warm, remove)
+    return warm
+
+
+def restart(ws: Workspace, agent: Agent) -> None:
+    """Start every warm deployment that does not answer, except those of tainted versions."""
+    warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
+    startable = [row for row in warm if not row.tainted]
+    for_each(startable, lambda deployment: ensure_running(ws, deployment))
+
+
+def for_each(rows: Sequence[Deployment], work: Callable[[Deployment], Any]) -> None:
+    """Do `work` on all of them, also after one failed; raises ModelError that names those on which
+    it failed."""
+    failures: list[tuple[Deployment, ThumbwheelError]] = []
+    for deployment in rows:
+        try:
+            work(deployment)
+        except ThumbwheelError as error:
+            failures.append((deployment, error))
+    if failures:
+        what = ", ".join(f"{row.name} on {row.target}" for row, _ in failures)
+        why = "; ".join(dict.fromkeys(f"{error.what}: {error.why}" for _, error in failures))
+        _, first_error = failures[0]
+        succeeded = len(rows) - len(failures)
+        raise ModelError(what, why, f"{succeeded} of {len(rows)} are done. {first_error.fix}")

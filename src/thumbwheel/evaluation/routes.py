@@ -1,0 +1,33 @@
+"""The routes of the commands of evaluation and gate."""
+
+from __future__ import annotations
+
+from thumbwheel.access.route import AGENT, Route
+
+ROUTES = (
+    Route(
+        "evaluate",
+        "POST",
+        f"{AGENT}/evaluations",
+        "run",
+        {"version": "latest", "suite": ["success"]},
+        local=(
+            "as",
+            "against_as",
+            "anchors",
+            "benchmark",
+            "judge_url",
+            "judge_agreement",
+            "key_variable",
+        ),
+    ),
+    Route(
+        "gate declare",
+        "PUT",
+        f"{AGENT}/gate",
+        "edit",
+        {"min_cases": 100, "reason": "More cases have come"},
+        state="gate show",
+    ),
+    Route("gate show", "GET", f"{AGENT}/gate", "read"),
+)

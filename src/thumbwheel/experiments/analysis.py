@@ -1,0 +1,476 @@
+"""From the figures of units to intervals, and from intervals to a decision. Both are pure, so that
+a verdict can be computed again from what is stored with it.
+
+An arm wins when the lower end of its gain over the control lies above zero at this test's part of
+alpha, and every guard is shown to hold. From `min_units` an arm on the asymptotic sequence decides
+with nine tenths of the error; before that the exact one does, with a tenth. An arm loses when the
+upper end at the looser `stop_alpha` lies below zero, when a guard is shown to be broken, or when it
+does not answer at all. Units that do not arrive in their shares stop everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+from thumbwheel.experiments.types import Experiment, Figures, GuardPlan, Plan, UnitFigures
+from thumbwheel.stats import best_arm
+from thumbwheel.stats.covariate import adjusted
+from thumbwheel.stats.sample_ratio import Stratum as Shares
+from thumbwheel.stats.sample_ratio import sequential_p
+from thumbwheel.stats.sequential import Difference, Sample, bounded_difference, combined
+from thumbwheel.stats.types import Interval
+
+Array = NDArray[np.float64]
+Method = Literal["asymptotic", "exact"]
+Verdict = Literal["won", "lost", "stopped", "undecided"]
+EXACT_PART = 0.1
+"""Of the error, what the exact sequence may spend while there are few units."""
+STOP_TUNED_FOR = 200.0
+"""Units at which the interval that stops an arm is tightest."""
+GUARD_TUNED_FOR = 1000.0
+MISMATCH = 0.001
+"""The p value of the shares of units below which nothing is decided any more."""
+DEAD = 5
+"""Calls in a row that an arm failed to answer, after which it counts as dead."""
+
+
+class ArmFigures(Config):
+    """An arm in figures."""
+
+    name: str
+    exposed: int
+    answered: int
+    """Units with an outcome."""
+    mean: float | None
+    variance: float
+    dead: bool = False
+    """Whether its newest calls all failed."""
+
+
+class GuardFigures(Config):
+    """How much worse an arm is than the control: in the guard's units, with an interval."""
+
+    name: str
+    margin: float
+    control: float | None
+    treatment: float | None
+    low: float | None
+    high: float | None
+    """Upper end of the harm; None where nothing is known."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the harm is shown to be smaller than the margin."""
+        return self.high is not None and self.high < self.margin
+
+    @property
+    def broken(self) -> bool:
+        """Whether the harm is shown to be larger than the margin."""
+        return self.low is not None and self.low > self.margin
+
+
+class ArmComparison(Config):
+    """An arm against the control. Ends are None where nothing is known."""
+
+    arm: str
+    gain: float | None
+    low: float | None
+    """Lower end at this test's error."""
+    high: float | None
+    method: Method
+    stop_high: float | None
+    """Upper end at the looser error of the stop-loss."""
+    guards: tuple[GuardFigures, ...] = ()
+
+
+class Inputs(Config):
+    """All that a decision depends on besides the plan."""
+
+    as_of: datetime
+    hours: float
+    """Since the start."""
+    arms: tuple[ArmFigures, ...]
+    comparisons: tuple[ArmComparison, ...]
+    sample_ratio_p: float
+    answered_in_stratum: int = 0
+    """Units with an outcome since the shares were changed last."""
+    late: int = 0
+    flooded: int = 0
+    missing_names: dict[str, int] = Field(default_factory=dict)
+    units: str = ""
+    """Fingerprint of the units behind it."""
+
+
+class Decision(Config):
+    """The verdict with its reasons in words."""
+
+    verdict: Verdict
+    arm: str | None = None
+    """Of `won`: the winner."""
+    dropped: tuple[str, ...] = ()
+    """Arms that are to get no more units, of which the experiment goes on without."""
+    reasons: tuple[str, ...]
+
+
+def analyse(
+    experiment: Experiment, figures: Figures, as_of: datetime, dead: frozenset[str] = frozenset()
+) -> Inputs:
+    """The intervals of every arm by these figures. `dead`: arms that answer no more."""
+    plan = experiment.plan
+    outcomes = _outcomes(plan, figures.units)
+    arms = tuple(_arm(arm.name, figures.units, outcomes, dead) for arm in plan.arms)
+    comparisons = [
+        _compared(experiment, figures.units, outcomes, arm.name) for arm in plan.treatments
+    ]
+    return Inputs(
+        as_of=as_of,
+        hours=max(0.0, (as_of - experiment.recorded_at).total_seconds() / 3600),
+        arms=arms,
+        comparisons=tuple(comparisons),
+        sample_ratio_p=sequential_p(_shares(experiment, figures.units)),
+        answered_in_stratum=sum(
+            unit.stratum == experiment.stratum.number and unit.unit in outcomes
+            for unit in figures.units
+        ),
+        late=figures.late,
+        flooded=figures.flooded,
+        missing_names=dict(figures.missing_names),
+    )
+
+
+def _outcomes(plan: Plan, units: Sequence[UnitFigures]) -> dict[str, float]:
+    """unit -> its outcome as it is compared: linearised for a ratio, and without what its earlier
+    data predict."""
+    answered = [unit for unit in units if unit.outcome is not None]
+    if not answered:
+        return {}
+    values = np.array([unit.outcome for unit in answered], float)
+    if plan.config.ratio:
+        weights = np.array([unit.weight for unit in answered])
+        ratio = float((values * weights).sum() / weights.sum())
+        values = ratio + weights * (values - ratio) / weights.mean()
+    has_earlier = np.array([unit.earlier is not None for unit in answered])
+    earlier = np.array([unit.earlier or 0.0 for unit in answered])
+    values = adjusted(values, earlier, has_earlier)
+    return {unit.unit: float(value) for unit, value in zip(answered, values, strict=True)}
+
+
+def _arm(
+    name: str, units: Sequence[UnitFigures], outcomes: Mapping[str, float], dead: frozenset[str]
+) -> ArmFigures:
+    exposed = [unit for unit in units if unit.arm == name]
+    values = np.array([outcomes[unit.unit] for unit in exposed if unit.unit in outcomes])
+    sample = Sample.of(values)
+    return ArmFigures(
+        name=name,
+        exposed=len(exposed),
+        answered=sample.n,
+        mean=sample.mean if sample.n else None,
+        variance=sample.variance,
+        dead=name in dead,
+    )
+
+
+def _shares(experiment: Experiment, units: Sequence[UnitFigures]) -> list[Shares]:
+    """Units of each arm by stratum. Units may move between arms with the shares, so a stratum
+    counts those that it saw first."""
+    names = [arm.name for arm in experiment.plan.arms]
+    strata = []
+    for stratum in experiment.strata:
+        counts = Counter(unit.arm for unit in units if unit.stratum == stratum.number)
+        shares = [stratum.shares.get(name, 0.0) for name in names]
+        strata.append(Shares([counts[name] for name in names], shares))
+    return strata
+
+
+def _compared(
+    experiment: Experiment,
+    units: Sequence[UnitFigures],
+    outcomes: Mapping[str, float],
+    arm: str,
+) -> ArmComparison:
+    plan = experiment.plan
+    control = plan.control.name
+    both = [unit for unit in units if unit.arm in (control, arm)]
+    answered = [unit for unit in both if unit.unit in outcomes]
+    error = plan.error / len(plan.treatments)
+    difference = _difference(answered, outcomes, control, arm)
+    counts = Counter(unit.arm for unit in answered)
+    fewest = min(counts[control], counts[arm])
+
+    method: Method = "asymptotic" if fewest >= plan.config.min_units else "exact"
+    if method == "asymptotic":
+        interval = difference.interval(2 * error * (1 - EXACT_PART), plan.tuned_for)
+    else:
+        interval = _exact(experiment, answered, arm, 2 * error * EXACT_PART)
+    stop_high = None
+    if fewest >= plan.config.min_stop:
+        stop = difference.interval(2 * plan.config.stop_alpha, STOP_TUNED_FOR)
+        stop_high = _finite(stop.high)
+    guards = tuple(_guarded(experiment, both, guard, arm) for guard in plan.guards)
+    return ArmComparison(
+        arm=arm,
+        gain=difference.value if math.isfinite(difference.variance) else None,
+        low=_finite(interval.low),
+        high=_finite(interval.high),
+        method=method,
+        stop_high=stop_high,
+        guards=guards,
+    )
+
+
+def _difference(
+    units: Sequence[UnitFigures], values: Mapping[str, float], control: str, arm: str
+) -> Difference:
+    """The difference over all strata."""
+    by_stratum: dict[tuple[int, str], list[float]] = {}
+    for unit in units:
+        by_stratum.setdefault((unit.stratum, unit.arm), []).append(values[unit.unit])
+    differences = []
+    for stratum in sorted({number for number, _ in by_stratum}):
+        samples = [
+            Sample.of(np.array(by_stratum.get((stratum, name), []))) for name in (control, arm)
+        ]
+        differences.append(Difference.between(*samples))
+    return combined(differences)
+
+
+def _exact(
+    experiment: Experiment, units: Sequence[UnitFigures], arm: str, alpha: float
+) -> Interval:
+    """The exact interval, of the units in the order in which their outcomes came in."""
+    ordered = sorted(units, key=lambda unit: (unit.answered_at or unit.exposed_at, unit.unit))
+    values = np.array([unit.outcome for unit in ordered], float)
+    return _exact_of(experiment, ordered, values, arm, alpha)
+
+
+def _exact_of(
+    experiment: Experiment, units: Sequence[UnitFigures], values: Array, arm: str, alpha: float
+) -> Interval:
+    """The exact interval of values within [0, 1]. Among the units of two arms, each got the second
+    one with the probability that its stratum says."""
+    control = experiment.plan.control.name
+    by_stratum = {}
+    for stratum in experiment.strata:
+        both = stratum.shares.get(control, 0.0) + stratum.shares.get(arm, 0.0)
+        by_stratum[stratum.number] = stratum.shares.get(arm, 0.0) / both if both else 0.0
+    # A stratum that is not there is one that somebody wrote into a row.
+    propensities = np.array([by_stratum.get(unit.stratum, 0.0) for unit in units])
+    drawn = (propensities > 0.0) & (propensities < 1.0)
+    treated = np.array([unit.arm == arm for unit in units], bool)
+    return bounded_difference(treated[drawn], values[drawn], propensities[drawn], alpha)
+
+
+def _guarded(
+    experiment: Experiment, units: Sequence[UnitFigures], guard: GuardPlan, arm: str
+) -> GuardFigures:
+    """The harm of an arm by one guard."""
+    control = experiment.plan.control.name
+    values = {}
+    for unit in units:
+        harm = _harm(guard, unit)
+        if harm is not None:
+            values[unit.unit] = harm
+    measured = [unit for unit in units if unit.unit in values]
+    samples = {}
+    for name in (control, arm):
+        harms = [values[unit.unit] for unit in measured if unit.arm == name]
+        samples[name] = Sample.of(np.array(harms))
+    means = [samples[name].mean if samples[name].n else None for name in (control, arm)]
+    low, high = _harm_ends(experiment, guard, measured, values, samples, arm)
+    return GuardFigures(
+        name=guard.name,
+        margin=guard.margin,
+        control=means[0],
+        treatment=means[1],
+        low=low,
+        high=high,
+    )
+
+
+def _harm(guard: GuardPlan, unit: UnitFigures) -> float | None:
+    """How bad a unit fared by a guard; None where that is not known."""
+    if guard.name == "error_rate":
+        return unit.failed / unit.calls if unit.calls else None
+    if guard.name == "latency_p95":
+        return unit.slow / unit.timed if unit.timed else None
+    return unit.cost
+
+
+def _harm_ends(
+    experiment: Experiment,
+    guard: GuardPlan,
+    units: Sequence[UnitFigures],
+    values: Mapping[str, float],
+    samples: Mapping[str, Sample],
+    arm: str,
+) -> tuple[float | None, float | None]:
+    config, control = experiment.plan.config, experiment.plan.control.name
+    fewest = min(samples[control].n, samples[arm].n)
+    if guard.name == "cost":
+        # Costs have no bound, so nothing is known of a few of them.
+        if fewest < config.min_units or samples[control].mean <= 0:
+            return None, None
+        interval = _difference(units, values, control, arm).interval(config.alpha, GUARD_TUNED_FOR)
+        scale = samples[control].mean
+        return _finite(interval.low / scale), _finite(interval.high / scale)
+    ordered = sorted(units, key=lambda unit: (unit.exposed_at, unit.unit))
+    ordered_harms = np.array([values[unit.unit] for unit in ordered], float)
+    exact = _exact_of(experiment, ordered, ordered_harms, arm, config.alpha / 2)
+    low, high = exact.low, exact.high
+    spread = samples[control].variance + samples[arm].variance
+    if fewest >= config.min_units and spread > 0:
+        interval = _difference(units, values, control, arm).interval(
+            config.alpha / 2, GUARD_TUNED_FOR
+        )
+        low, high = max(low, interval.low), min(high, interval.high)
+    return low, high
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def decide(plan: Plan, inputs: Inputs) -> Decision:
+    """The verdict on `inputs` under `plan`, and nothing else."""
+    config = plan.config
+    if inputs.sample_ratio_p < MISMATCH:
+        counts = ", ".join(f"{arm.name} {arm.exposed}" for arm in inputs.arms)
+        reason = (
+            f"units do not arrive in their shares ({counts}; p = {inputs.sample_ratio_p:.2g}), so "
+            "something chooses them and no difference means anything"
+        )
+        return Decision(verdict="stopped", reasons=(reason,))
+
+    lost, losses = [], []
+    for comparison in inputs.comparisons:
+        if why := _loss(plan, inputs, comparison):
+            lost.append(comparison.arm)
+            losses.append(why)
+    if len(lost) == len(plan.treatments):
+        return Decision(verdict="lost", reasons=tuple(losses))
+
+    decision = _best(plan, inputs) if config.mode == "best-arm" else _winner(plan, inputs, lost)
+    if decision is not None:
+        return decision
+    if config.max_hours and inputs.hours >= config.max_hours:
+        reason = f"nothing is decided after {inputs.hours:.1f} hours, and max_hours is reached"
+        return Decision(verdict="stopped", reasons=(*losses, reason))
+    return Decision(
+        verdict="undecided", dropped=tuple(lost), reasons=(*losses, *_standing(plan, inputs, lost))
+    )
+
+
+def _loss(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> str:
+    """Why an arm is stopped; empty where it is not."""
+    figures = {arm.name: arm for arm in inputs.arms}
+    if figures[comparison.arm].dead:
+        return f"{comparison.arm} failed to answer {DEAD} calls in a row"
+    for guard in comparison.guards:
+        if guard.broken:
+            return (
+                f"{comparison.arm} breaks guard {guard.name}: worse by at least {guard.low:.4f}, "
+                f"and {guard.margin:g} is allowed"
+            )
+    if comparison.stop_high is not None and comparison.stop_high < 0:
+        return (
+            f"{comparison.arm} is worse: {plan.config.metric} differs by {comparison.gain:+.4f}, "
+            f"at most {comparison.stop_high:+.4f} (error {plan.config.stop_alpha:g})"
+        )
+    return ""
+
+
+def _winner(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> Decision | None:
+    """The decision for the best of the arms that won; None where none did."""
+    winners = []
+    for comparison in inputs.comparisons:
+        ahead = comparison.low is not None and comparison.low > 0
+        if ahead and comparison.arm not in lost and not _obstacles(plan, inputs, comparison):
+            winners.append(comparison)
+    if not winners:
+        return None
+    best = max(winners, key=lambda comparison: comparison.gain or 0.0)
+    reason = (
+        f"{best.arm} is better: {plan.config.metric} gains {best.gain:+.4f}, at least "
+        f"{best.low:+.4f} (error {plan.error:.4g}, {best.method})"
+    )
+    return Decision(verdict="won", arm=best.arm, reasons=(reason, *_guards_in_words(best)))
+
+
+def _best(plan: Plan, inputs: Inputs) -> Decision | None:
+    """The decision once the best arm is known."""
+    counts = np.array([arm.answered for arm in inputs.arms], float)
+    means = np.array([arm.mean or 0.0 for arm in inputs.arms])
+    variances = np.array([arm.variance for arm in inputs.arms])
+    if counts.min() < 10 or not best_arm.is_decided(counts, means, variances, plan.error):
+        return None
+    best = inputs.arms[int(np.argmax(means))]
+    reason = f"{best.name} is the best of {len(inputs.arms)} arms (error {plan.error:.4g})"
+    if best.name == plan.control.name:
+        return Decision(verdict="lost", reasons=(reason,))
+    (comparison,) = (row for row in inputs.comparisons if row.arm == best.name)
+    if _obstacles(plan, inputs, comparison):
+        return None
+    return Decision(verdict="won", arm=best.name, reasons=(reason, *_guards_in_words(comparison)))
+
+
+def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[str]:
+    """What keeps an arm that is ahead from winning."""
+    obstacles = []
+    if inputs.hours < plan.config.min_hours:
+        obstacles.append(f"{plan.config.min_hours - inputs.hours:.1f} of min_hours are to come")
+    for guard in comparison.guards:
+        if not guard.holds:
+            extent = "nothing is known yet" if guard.high is None else f"up to {guard.high:.4f}"
+            obstacles.append(f"guard {guard.name} is open: {extent}, {guard.margin:g} is allowed")
+    return obstacles
+
+
+def _guards_in_words(comparison: ArmComparison) -> list[str]:
+    return [
+        f"guard {guard.name} holds: worse by at most {guard.high:.4f}, {guard.margin:g} is allowed"
+        for guard in comparison.guards
+    ]
+
+
+def _standing(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> list[str]:
+    """Where an undecided experiment stands."""
+    reasons = []
+    for comparison in inputs.comparisons:
+        if comparison.arm in lost:
+            continue
+        if comparison.gain is None:
+            reasons.append(f"{comparison.arm}: too few outcomes")
+            continue
+        text = f"{comparison.arm}: {plan.config.metric} differs by {comparison.gain:+.4f}"
+        if comparison.low is not None and comparison.high is not None:
+            text += f", between {comparison.low:+.4f} and {comparison.high:+.4f}"
+        obstacles = _obstacles(plan, inputs, comparison)
+        is_ahead = comparison.low is not None and comparison.low > 0
+        reasons.append("; ".join([text, *obstacles]) if is_ahead else text)
+    if inputs.missing_names:
+        names = ", ".join(f"{name!r} ({count})" for name, count in inputs.missing_names.items())
+        reasons.append(
+            f"no outcome is called {plan.config.name!r}; there are {names}: was it renamed?"
+        )
+    return reasons
+
+
+def next_shares(plan: Plan, current: Mapping[str, float], inputs: Inputs) -> dict[str, float]:
+    """The shares that best-arm mode gives to the next units."""
+    counts = np.array([arm.answered for arm in inputs.arms], float)
+    means = np.array([arm.mean or 0.0 for arm in inputs.arms])
+    variances = np.array([max(arm.variance, 1e-3) for arm in inputs.arms])
+    if counts.min() < 10:
+        return dict(current)
+    shares = best_arm.tracked_shares(counts, means, variances)
+    return {arm.name: float(share) for arm, share in zip(inputs.arms, shares, strict=True)}

@@ -1,0 +1,280 @@
+"""Nouns of experiments: the plan that is declared at the start, arms, strata, states with their
+legal moves, and what is known of each unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from thumbwheel.core.config import Config
+from thumbwheel.core.errors import Conflict
+from thumbwheel.stats.types import TUNED_FOR
+
+Unit = Literal["user", "session"]
+Mode = Literal["compare", "best-arm"]
+MARGINS = {"error_rate": 0.05, "latency_p95": 0.05, "cost": 0.2}
+"""Guard -> how much worse it may be: in points of failed calls; in points of calls that are slower
+than 95 of 100 were before; in parts of the control's cost."""
+
+
+class State(StrEnum):
+    """`won`, `lost` and `stopped` are ends; `paused` sends everybody to the control."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    WON = "won"
+    LOST = "lost"
+    STOPPED = "stopped"
+
+
+ENDS = frozenset({State.WON, State.LOST, State.STOPPED})
+MOVES: dict[State, frozenset[State]] = {
+    State.RUNNING: ENDS | {State.PAUSED},
+    State.PAUSED: frozenset({State.RUNNING, State.STOPPED}),
+    State.WON: frozenset(),
+    State.LOST: frozenset(),
+    State.STOPPED: frozenset(),
+}
+
+
+class ExperimentConfig(Config):
+    """How an experiment is run. It is declared at the start and never edited."""
+
+    metric: str = "thumb"
+    """What decides: thumb, rating, score, or an outcome as outcome:NAME."""
+    ratio: bool = False
+    """Whether every statement counts once (a user who says more counts more); otherwise every unit
+    does."""
+    unit: Unit = "user"
+    """Who keeps one arm: the user (the call's subject) or the session."""
+    window_hours: float = Field(default=168.0, gt=0)
+    """The attribution window: what is said later than this after its call is not counted."""
+    mode: Mode = "compare"
+    """compare: each arm with the control, at fixed shares; best-arm: shares follow what is seen,
+    until the best arm is known."""
+    share: float = Field(default=0.5, gt=0, lt=1)
+    """The share of the units that all arms but the control get together."""
+    ramp: str = ""
+    """Smaller shares first, as SHARE:HOURS,SHARE:HOURS; after the last one `share` holds."""
+    hold_out: float = Field(default=0.0, ge=0, lt=1)
+    """The share of units that stays with the control and is never counted, for later comparisons.
+    """
+    group: str = ""
+    """Experiments of one group (over all agents) never share a unit."""
+    group_share: float = Field(default=0.5, gt=0, le=1)
+    """The part of the group's units that this experiment may take."""
+    alpha: float = Field(default=0.05, gt=0, lt=0.5)
+    """How likely all promotions of the agent without a gain may be together: those of experiments
+    and those of the gate."""
+    stop_alpha: float = Field(default=0.1, gt=0, lt=0.5)
+    """How likely an arm that is no worse than the control may be stopped."""
+    min_units: int = Field(default=100, ge=2)
+    """Units with an outcome in each arm before an arm may win."""
+    min_stop: int = Field(default=30, ge=2)
+    """Units with an outcome in each arm before an arm may be stopped."""
+    min_hours: float = Field(default=0.0, ge=0)
+    """Hours before an arm may win, so that all times of day or week are seen."""
+    max_hours: float = Field(default=0.0, ge=0)
+    """Hours after which the experiment is stopped undecided; 0 for no end."""
+    effect: float = Field(default=0.05, gt=0)
+    """The smallest gain that would be worth a switch: power and duration are said for it."""
+    promote: bool = True
+    """Whether the alias moves to an arm that won; otherwise the verdict only allows it."""
+    rater_units: int = Field(default=10, ge=1)
+    """Units that one rater's words count for; what the same rater says of more is a flood."""
+    automatic: bool = False
+    """Whether the words of checkers and models count too."""
+    latency: float | None = Field(default=None, gt=0)
+    """Seconds that guard latency_p95 holds calls to; unset, the 95th percentile of the control's
+    calls before the start."""
+
+    @model_validator(mode="after")
+    def _readable(self) -> ExperimentConfig:
+        kind, _, name = self.metric.partition(":")
+        if kind not in ("thumb", "rating", "score", "outcome") or bool(name) != (kind == "outcome"):
+            raise ValueError(
+                f"metric {self.metric!r} is none of thumb, rating, score, outcome:NAME"
+            )
+        ramp_steps(self.ramp)
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The kind of feedback that the metric reads."""
+        return self.metric.partition(":")[0]
+
+    @property
+    def name(self) -> str | None:
+        """The outcome's name."""
+        return self.metric.partition(":")[2] or None
+
+
+def ramp_steps(ramp: str) -> list[tuple[float, float]]:
+    """(share, hours) of each step; raises ValueError.
+
+    >>> ramp_steps("0.05:2,0.2:24")
+    [(0.05, 2.0), (0.2, 24.0)]
+    """
+    steps = []
+    for part in ramp.split(",") if ramp else ():
+        share, _, hours = part.partition(":")
+        step = float(share), float(hours or "nan")
+        if not (0 < step[0] < 1 and step[1] > 0):
+            raise ValueError(f"ramp {ramp!r} is not of the form SHARE:HOURS,SHARE:HOURS")
+        steps.append(step)
+    return steps
+
+
+class Arm(Config):
+    """A version that may answer. The first arm of a plan is the control."""
+
+    name: str
+    """`v3`."""
+    version_id: str
+    weights: str
+    """Fingerprint of what the version is made of, at the start."""
+
+
+class GuardPlan(Config):
+    """A figure that must not get worse by more than `margin`."""
+
+    name: Literal["error_rate", "latency_p95", "cost"]
+    margin: float = Field(gt=0)
+    threshold: float | None = None
+    """Of latency_p95: seconds."""
+
+
+class Plan(Config):
+    """What was declared at the start."""
+
+    arms: tuple[Arm, ...]
+    guards: tuple[GuardPlan, ...] = ()
+    config: ExperimentConfig = ExperimentConfig()
+    spend: int = 1
+    """Which test this is on the agent's account of alpha (evaluation/spending.py)."""
+    tuned_for: float = TUNED_FOR
+    """Units at which the interval that decides is tightest."""
+    group_range: tuple[float, float] | None = None
+    """The part of the group's units that may take part."""
+
+    @property
+    def control(self) -> Arm:
+        return self.arms[0]
+
+    @property
+    def treatments(self) -> tuple[Arm, ...]:
+        return self.arms[1:]
+
+    @property
+    def error(self) -> float:
+        """How likely any arm without a gain may win: this test's part of alpha."""
+        return self.config.alpha / (self.spend * (self.spend + 1))
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """The shares of the arms from a moment on, until the next stratum."""
+
+    number: int
+    shares: Mapping[str, float]
+    reason: str
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was read of the recorded calls so far."""
+
+    until: datetime | None = None
+    """No call that was recorded an hour before it is read again."""
+    calls: int = 0
+    overridden: int = 0
+    """Calls whose client asked for an arm."""
+    fallbacks: int = 0
+    """Calls that another version answered than the one that was drawn."""
+    without_unit: int = 0
+    """Calls that name no unit."""
+    held_out: int = 0
+    moved: int = 0
+    """Calls of units that a change of the shares moved to another arm."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment as it is kept."""
+
+    id: str
+    agent: str
+    alias: str
+    plan: Plan
+    salt: str
+    state: State
+    reason: str
+    collected: Collected
+    recorded_at: datetime
+    ended_at: datetime | None
+    strata: tuple[Stratum, ...]
+
+    @property
+    def stratum(self) -> Stratum:
+        """The one in force."""
+        return self.strata[-1]
+
+    def check_move(self, state: State) -> None:
+        """Raise Conflict where there is no move from the present state to `state`."""
+        if state not in MOVES[self.state]:
+            raise Conflict(
+                f"experiment {self.id}",
+                f"it is {self.state}, which cannot become {state}",
+                f"See: thumbwheel experiment show {self.id}",
+            )
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to an experiment."""
+
+    number: int
+    kind: str
+    content: Mapping[str, Any]
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
+class UnitFigures:
+    """What is known of one exposed unit."""
+
+    unit: str
+    arm: str
+    stratum: int
+    exposed_at: datetime
+    outcome: float | None
+    """Mean of what counts, within [0, 1]; None where nothing was said: that is not zero."""
+    weight: float = 0.0
+    """Weight of the statements behind `outcome`, for a ratio."""
+    answered_at: datetime | None = None
+    """When the first of them came in; the order of the sequence."""
+    earlier: float | None = None
+    """The same metric before the first exposure."""
+    calls: int = 0
+    failed: int = 0
+    slow: int = 0
+    timed: int = 0
+    """Calls whose seconds are known."""
+    cost: float | None = None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All that an analysis reads: the exposed units, and how many statements did not count."""
+
+    units: tuple[UnitFigures, ...]
+    late: int = 0
+    flooded: int = 0
+    missing_names: Mapping[str, int] = field(default_factory=dict)
+    """Outcomes of other names about counted calls, when none has the metric's name."""

@@ -1,0 +1,1 @@
+"""Long work that survives anything: jobs in a table, workers that do them, schedules."""

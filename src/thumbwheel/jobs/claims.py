@@ -1,0 +1,285 @@
+"""What a worker writes about a job: claim, progress, the end, and the takeover of jobs whose worker
+died.
+
+A claim raises the job's fence. Every write of the worker, of whatever stage, first looks whether
+the job still has that fence (`guard`), so nothing of a worker that was declared dead, and wakes up
+later, reaches the database.
+
+Whether a worker is dead is measured by the clock of the one who looks: its beat has stood still for
+a lease. Wall clocks, which jump and differ between hosts, are only shown.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.core.child import stat_fields
+from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.core.locks import try_lock
+from thumbwheel.jobs import store
+from thumbwheel.jobs.types import (
+    HEAVY,
+    Job,
+    JobsConfig,
+    JobState,
+    WorkerRow,
+)
+
+CLAIMABLE = 200
+"""Jobs at the head of the queue among which one is looked for that can run now."""
+GONE_SECONDS = 1.0
+"""Seconds after which a process of this host that is no more counts as dead: its children get the
+time to end."""
+KILL_SECONDS = 5.0
+"""Seconds for a process to end that was killed."""
+
+
+def claim(
+    connection: sa.Connection,
+    worker_id: str,
+    needs: Mapping[str, tuple[str, ...]],
+    config: JobsConfig,
+    now: datetime,
+) -> Job | None:
+    """Take the first job that waits, whose kind is in `needs`, and whose resources are free.
+    None: there is none."""
+    in_use = [
+        resource
+        for job in store.held(connection)
+        for resource in resources(job, needs.get(job.kind, ()))
+    ]
+    for job in store.queued(connection, CLAIMABLE):
+        if job.kind not in needs:
+            continue
+        wanted = resources(job, needs[job.kind])
+        if any(in_use.count(name) >= (config.heavy if name == HEAVY else 1) for name in wanted):
+            continue
+        store.move(
+            connection,
+            job,
+            JobState.RUNNING,
+            now,
+            worker_id=worker_id,
+            fence=job.fence + 1,
+            attempts=job.attempts + 1,
+            started_at=job.started_at or now,
+            progressed_at=now,
+        )
+        return store.by_id(connection, job.id)[0]
+    return None
+
+
+def resources(job: Job, needs: Iterable[str]) -> list[str]:
+    """The resources that `job` holds while it runs."""
+    return [need.format(agent=job.agent or "") for need in needs]
+
+
+def guard(job: Job) -> Callable[[sa.Connection], None]:
+    """What refuses every write once another worker has the job."""
+
+    def require(connection: sa.Connection) -> None:
+        store.require_fence(connection, job.id, job.fence)
+
+    return require
+
+
+def finish(
+    connection: sa.Connection,
+    job: Job,
+    state: JobState,
+    now: datetime,
+    result: Any = None,
+    error: Mapping[str, str] | None = None,
+) -> None:
+    """Write down how the job of this worker ended; raises Fenced where it is not its any more."""
+    store.require_fence(connection, job.id, job.fence)
+    current = store.by_id(connection, job.id)[0]
+    store.move(
+        connection, current, state, now, result=result, error=error, worker_id=None, ended_at=now
+    )
+
+
+def give_back(connection: sa.Connection, job: Job, now: datetime) -> JobState:
+    """Its worker stops: the job goes back to the queue, or is cancelled if that was asked for."""
+    store.require_fence(connection, job.id, job.fence)
+    return _release(connection, store.by_id(connection, job.id)[0], now)
+
+
+def _release(connection: sa.Connection, current: Job, now: datetime, **values: Any) -> JobState:
+    # The fence also goes up here: whoever still has the job writes nothing after this.
+    values |= {"worker_id": None, "fence": current.fence + 1}
+    if current.state is JobState.CANCELLING:
+        store.move(connection, current, JobState.CANCELLED, now, ended_at=now, **values)
+        return JobState.CANCELLED
+    store.move(connection, current, JobState.QUEUED, now, **values)
+    return JobState.QUEUED
+
+
+def take_over(
+    connection: sa.Connection, worker: WorkerRow, config: JobsConfig, now: datetime
+) -> list[Job]:
+    """The worker is dead: forget it, and bring its jobs back to the queue, except one under which
+    too many workers died. Returns the jobs as they were; nothing happens where the worker has given
+    a sign of life since it was looked at."""
+    current = {row.id: row for row in store.all_workers(connection)}.get(worker.id)
+    if current is None or current.beat != worker.beat:
+        return []
+    store.remove_worker(connection, worker.id)
+    lost = [job for job in store.held(connection) if job.worker_id == worker.id]
+    for job in lost:
+        crashes = job.crashes + 1
+        if crashes < config.crashes or job.state is JobState.CANCELLING:
+            _release(connection, job, now, crashes=crashes)
+            continue
+        error = {
+            "kind": "Crashed",
+            "what": f"job {job.id!r}",
+            "why": f"{crashes} workers died while they did it (out of memory?)",
+            "fix": f"Look into the log of the server, then: thumbwheel jobs retry {job.id}",
+        }
+        store.move(
+            connection,
+            job,
+            JobState.FAILED,
+            now,
+            error=error,
+            worker_id=None,
+            fence=job.fence + 1,
+            crashes=crashes,
+            ended_at=now,
+        )
+    return lost
+
+
+def orphaned(connection: sa.Connection) -> list[Job]:
+    """Jobs that are held by a worker that is not there any more."""
+    living = {worker.id for worker in store.all_workers(connection)}
+    return [job for job in store.held(connection) if job.worker_id not in living]
+
+
+def release_orphan(connection: sa.Connection, job: Job, now: datetime) -> None:
+    """Bring a job back to the queue whose worker was forgotten, unless something happened to it."""
+    current = store.by_id(connection, job.id)[0]
+    if current.fence == job.fence and current.state is job.state:
+        _release(connection, current, now)
+
+
+def error_of(job: Job, error: BaseException) -> dict[str, str]:
+    """An error as a job keeps it."""
+    if isinstance(error, ThumbwheelError):
+        return {
+            "kind": type(error).__name__,
+            "what": error.what,
+            "why": error.why,
+            "fix": error.fix,
+        }
+    return {
+        "kind": "Crash",
+        "what": f"job {job.id!r}",
+        "why": f"{type(error).__name__}: {error}",
+        "fix": "This is a fault of the program: report it, with the log of the server",
+    }
+
+
+# who is alive
+
+
+def host_name() -> str:
+    """This machine since it was started: after a restart it is another one, whose processes have
+    other numbers."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
+def process_started(pid: int) -> int:
+    """When the kernel started the process, in its ticks; 0 where there is no such process, or
+    nobody tells."""
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields is not None else 0
+
+
+def is_gone(worker: WorkerRow, locks: Path) -> bool:
+    """Whether a worker of this host certainly runs no more: its lock in the folder is free. (In a
+    copy of a home the folder is empty: there its workers never ran.)"""
+    if worker.host != host_name():
+        return False
+    try:
+        handle = try_lock(locks / worker.id, create=False)
+    except OSError:
+        return True
+    if handle is None:
+        return False
+    os.close(handle)
+    return True
+
+
+def kill(worker: WorkerRow, locks: Path) -> None:
+    """Kill what is left of a dead worker of this host and wait until it is gone: it may stand still
+    and hold locks. Its children go with it."""
+    if worker.host == host_name() and not is_gone(worker, locks):
+        if process_started(worker.pid) == worker.process_started:
+            with suppress(ProcessLookupError, PermissionError):
+                # Its group has its children too, unless it shares one with who started it.
+                if os.getpgid(worker.pid) == worker.pid:
+                    os.killpg(worker.pid, signal.SIGKILL)
+                else:
+                    os.kill(worker.pid, signal.SIGKILL)
+        deadline = time.monotonic() + KILL_SECONDS
+        while not is_gone(worker, locks) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    if worker.host == host_name():
+        (locks / worker.id).unlink(missing_ok=True)
+
+
+@dataclass
+class Observation:
+    """What is known of another worker by looking."""
+
+    worker: WorkerRow
+    seen_at: float
+    """Monotonic time of the first look at this beat."""
+    gone_at: float | None = None
+    """Since when its process is missing."""
+
+
+@dataclass
+class Watch:
+    """Watches the other workers, by their beats and processes."""
+
+    lease: float
+    locks: Path
+    clock: Callable[[], float] = time.monotonic
+    observations: dict[str, Observation] = field(default_factory=dict)
+
+    def update(self, workers: Iterable[WorkerRow]) -> None:
+        """Take in what the database says now."""
+        now, current = self.clock(), {}
+        for worker in workers:
+            observation = self.observations.get(worker.id)
+            if observation is None or observation.worker.beat != worker.beat:
+                observation = Observation(worker, now)
+            current[worker.id] = observation
+        self.observations = current
+
+    def dead(self) -> list[WorkerRow]:
+        """Workers that have been silent for a lease, or whose process is gone."""
+        now, dead = self.clock(), []
+        for observation in self.observations.values():
+            if observation.gone_at is None and is_gone(observation.worker, self.locks):
+                observation.gone_at = now
+            gone = observation.gone_at is not None and now - observation.gone_at >= GONE_SECONDS
+            if gone or now - observation.seen_at >= self.lease:
+                dead.append(observation.worker)
+        return dead

@@ -1,0 +1,54 @@
+"""The job that this process does at the moment, for handlers that leave notes for a next attempt.
+
+Outside of a worker there is none: what is noted then is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import store
+from thumbwheel.jobs.types import Job
+
+_job: Job | None = None
+_notes: dict[str, Any] = {}
+
+
+@contextmanager
+def doing(job: Job) -> Iterator[None]:
+    """Inside, `job` is the one that this process does."""
+    global _job, _notes
+    _job, _notes = job, dict(job.notes)
+    try:
+        yield
+    finally:
+        _job, _notes = None, {}
+
+
+def is_job() -> bool:
+    """Whether this is the attempt of a worker at a job."""
+    return _job is not None
+
+
+def notes() -> Mapping[str, Any]:
+    """What this attempt and those before it noted."""
+    return _notes
+
+
+def note(ws: Workspace, **values: Any) -> None:
+    """Note values; they are on disk when this returns."""
+    if _job is None:
+        return
+    job_id = _job.id
+    _notes.update(values)
+    every_note = dict(_notes)
+
+    def work(connection: sa.Connection) -> None:
+        store.set_values(connection, job_id, notes=every_note)
+
+    ws.db.write(work)

@@ -1,0 +1,287 @@
+"""The verbs over jobs: enqueue, cancel, resume, retry, list, show, follow. Read types.py first.
+
+A job is a row. Whoever has the home open may enqueue and cancel; workers claim (claims.py). An
+enqueue is one write, and `enqueued` is its part of a larger one, so that a row and the job that
+works on it come together or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import store
+from thumbwheel.jobs.types import EventKind, Job, JobEvent, JobState, WorkerRow
+
+PAGE = 50
+"""Jobs of one page."""
+LIVE_SECONDS = 60.0
+"""A worker that gave no sign of life for so long is not counted on."""
+LOOK_EVERY = 0.1
+"""Seconds between two looks at a job that is followed."""
+ERASED = "(erased)"
+"""What is left of texts that mentioned an erased subject."""
+
+
+def enqueue(
+    ws: Workspace,
+    kind: str,
+    spec: Mapping[str, Any],
+    *,
+    agent: str | None = None,
+    key: str | None = None,
+    priority: int = 0,
+    parent: str | None = None,
+    asked_by: str | None = None,
+) -> Job:
+    """Ask for a job. `key` makes the request repeatable: the job of the same key is returned.
+
+    Raises Conflict where that one is of another kind or spec.
+    """
+    return ws.db.write(
+        lambda connection: enqueued(
+            connection,
+            kind,
+            spec,
+            agent=agent,
+            key=key,
+            priority=priority,
+            parent=parent,
+            asked_by=asked_by,
+        )
+    )
+
+
+def enqueued(
+    connection: sa.Connection,
+    kind: str,
+    spec: Mapping[str, Any],
+    *,
+    agent: str | None = None,
+    key: str | None = None,
+    priority: int = 0,
+    parent: str | None = None,
+    schedule: str | None = None,
+    asked_by: str | None = None,
+    now: datetime | None = None,
+) -> Job:
+    """As `enqueue`, as a part of a write."""
+    if key is not None:
+        existing = store.by_key(connection, key)
+        if existing is not None:
+            if (existing.kind, existing.spec) != (kind, dict(spec)):
+                raise Conflict(
+                    f"idempotency key {key!r}",
+                    f"job {existing.id} has it, and asks for something else",
+                    "Use a new key for a new request",
+                )
+            return existing
+    job = Job(
+        id=ids.new("job"),
+        kind=kind,
+        spec=dict(spec),
+        agent=agent,
+        state=JobState.QUEUED,
+        key=key,
+        priority=priority,
+        parent_id=parent,
+        schedule_id=schedule,
+        asked_by=asked_by,
+        attempts=0,
+        crashes=0,
+        fence=0,
+        worker_id=None,
+        notes={},
+        progress=None,
+        result=None,
+        error=None,
+        last_event=0,
+        recorded_at=now or datetime.now(UTC),
+        started_at=None,
+        progressed_at=None,
+        ended_at=None,
+    )
+    store.add(connection, job)
+    return replace(job, last_event=1)
+
+
+def job(ws: Workspace, job_id: str) -> Job:
+    """The job with this id, or the beginning of it; raises NotFound."""
+    with ws.db.read() as connection:
+        return _job(connection, job_id)
+
+
+def _job(connection: sa.Connection, job_id: str) -> Job:
+    matches = store.by_id(connection, job_id)
+    ids.require_single(job_id, [match.id for match in matches])
+    if not matches:
+        raise NotFound(
+            f"job {job_id!r}", "there is no such job", "See which there are: thumbwheel jobs list"
+        )
+    return matches[0]
+
+
+def job_of_key(ws: Workspace, key: str) -> Job | None:
+    """The job that was asked for with this idempotency key."""
+    with ws.db.read() as connection:
+        return store.by_key(connection, key)
+
+
+def jobs(
+    ws: Workspace,
+    *,
+    states: Collection[JobState] = (),
+    kind: str | None = None,
+    agents: Collection[str] | None = None,
+    cursor: str | None = None,
+    limit: int = PAGE,
+) -> tuple[list[Job], str | None]:
+    """(the newest jobs first, the cursor of the next page); None as cursor: that was the last one.
+
+    Raises InputError for a cursor that is none.
+    """
+    before = _read_cursor(cursor) if cursor is not None else None
+    with ws.db.read() as connection:
+        rows = store.listed(
+            connection, states=states, kind=kind, agents=agents, before=before, limit=limit + 1
+        )
+    page = rows[:limit]
+    return page, _cursor(page[-1]) if len(rows) > limit else None
+
+
+def _cursor(last: Job) -> str:
+    text = json.dumps([last.recorded_at.isoformat(), last.id])
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, str]:
+    try:
+        recorded_at, job_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        before = datetime.fromisoformat(recorded_at)
+    except (ValueError, TypeError):
+        before, job_id = None, None
+    if before is None or before.tzinfo is None or not isinstance(job_id, str):
+        raise InputError(
+            f"cursor {cursor!r}", "it is none of ours", "Take it from the page before, or leave it"
+        ) from None
+    return before, job_id
+
+
+def events(
+    ws: Workspace,
+    job_id: str,
+    after: int = 0,
+    limit: int = 1000,
+    kinds: Collection[EventKind] = (),
+) -> list[JobEvent]:
+    """What happened to a job after the event of this number, in order."""
+    with ws.db.read() as connection:
+        return store.events(connection, _job(connection, job_id).id, after, limit, kinds)
+
+
+def cancel(ws: Workspace, job_id: str) -> Job:
+    """Ask a job to stop. One that waits is cancelled at once; one that runs stops at a checkpoint.
+    Asking twice changes nothing. Raises Conflict for one that has ended."""
+
+    def work(connection: sa.Connection) -> Job:
+        current, now = _job(connection, job_id), datetime.now(UTC)
+        if current.state is JobState.QUEUED:
+            store.move(connection, current, JobState.CANCELLED, now, ended_at=now)
+        elif current.state is JobState.RUNNING:
+            store.move(connection, current, JobState.CANCELLING, now)
+        elif current.state is JobState.SUCCEEDED or current.state is JobState.FAILED:
+            raise Conflict(
+                f"job {current.id!r}", f"it has {current.state} already", "Nothing is to be stopped"
+            )
+        return _job(connection, current.id)
+
+    return ws.db.write(work)
+
+
+def resume(ws: Workspace, job_id: str) -> Job:
+    """Let a cancelled job go on where it stopped. Raises Conflict for any other."""
+    return _again(ws, job_id, JobState.CANCELLED, "Only a cancelled job is resumed")
+
+
+def retry(ws: Workspace, job_id: str) -> Job:
+    """Try a failed job again; what it did before it failed is used. Raises Conflict for any
+    other."""
+    return _again(ws, job_id, JobState.FAILED, "Only a failed job is tried again")
+
+
+def _again(ws: Workspace, job_id: str, required: JobState, rule: str) -> Job:
+    def work(connection: sa.Connection) -> Job:
+        current, now = _job(connection, job_id), datetime.now(UTC)
+        if current.state is not required:
+            fixes = {
+                JobState.CANCELLED: f"Give: thumbwheel jobs resume {current.id}",
+                JobState.FAILED: f"Give: thumbwheel jobs retry {current.id}",
+                JobState.SUCCEEDED: "Ask for a new job",
+            }
+            fix = fixes.get(current.state, "Wait for it, or cancel it first")
+            raise Conflict(f"job {current.id!r}", f"it is {current.state}. {rule}", fix)
+        store.move(connection, current, JobState.QUEUED, now, error=None, ended_at=None, crashes=0)
+        return _job(connection, current.id)
+
+    return ws.db.write(work)
+
+
+def counts(ws: Workspace) -> dict[str, int]:
+    """State -> jobs."""
+    with ws.db.read() as connection:
+        return store.count(connection)
+
+
+def live_workers(ws: Workspace) -> list[WorkerRow]:
+    """The workers that gave a sign of life within the last minute."""
+    now = datetime.now(UTC)
+    with ws.db.read() as connection:
+        rows = store.all_workers(connection)
+    return [row for row in rows if abs((now - row.beaten_at).total_seconds()) < LIVE_SECONDS]
+
+
+def standstill(ws: Workspace, seconds: float = LIVE_SECONDS) -> str | None:
+    """What is wrong where jobs wait and nobody is there to do them; None where nothing is."""
+    now = datetime.now(UTC)
+    with ws.db.read() as connection:
+        waiting = store.queued(connection, 1)
+    if not waiting or live_workers(ws):
+        return None
+    waited = (now - waiting[0].recorded_at).total_seconds()
+    return f"a job waits for {waited:.0f} s, and no worker is alive" if waited > seconds else None
+
+
+def follow(
+    ws: Workspace, job_id: str, after: int = 0, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[JobEvent]:
+    """The events of a job as they come, until it has ended."""
+    changes = ws.db.changes()
+    try:
+        while True:
+            marker = changes.marker()
+            current = job(ws, job_id)
+            for event in events(ws, job_id, after):
+                after = event.number
+                yield event
+            if current.has_ended and after >= current.last_event:
+                return
+            while changes.marker() == marker:
+                sleep(LOOK_EVERY)
+    finally:
+        changes.close()
+
+
+def forget(connection: sa.Connection, mentions: Callable[[str], bool]) -> int:
+    """In an erasure: take every text that `mentions` a subject out of jobs, events and schedules;
+    returns in how many rows there was one."""
+    return store.forget(connection, mentions, ERASED)

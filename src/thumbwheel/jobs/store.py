@@ -1,0 +1,272 @@
+"""SQL of jobs, their events, workers and schedules. Every change of a job also writes its event.
+
+One process writes a database at a time (db/writer.py), so what is read in a write stays true until
+its end, and claims need no locks of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.core.errors import Conflict, Fenced
+from thumbwheel.db.columns import has_id
+from thumbwheel.db.schema import job_events, jobs, schedules, workers
+from thumbwheel.jobs.types import (
+    HELD,
+    MOVES,
+    EventKind,
+    Job,
+    JobEvent,
+    JobState,
+    Missed,
+    Schedule,
+    WorkerRow,
+)
+
+MOST_LOG_LINES = 5_000
+"""Lines of a job's log that are stored; the worker's own log has all."""
+
+
+# jobs
+
+
+def add(connection: sa.Connection, job: Job) -> None:
+    """Store a new job."""
+    connection.execute(jobs.insert().values(**asdict(job)))
+    add_event(connection, job.id, EventKind.STATE, {"state": job.state}, job.recorded_at)
+
+
+def by_id(connection: sa.Connection, job_id: str) -> list[Job]:
+    """The jobs whose id is this or begins with it."""
+    return _jobs(connection, sa.select(jobs).where(has_id(jobs.c.id, job_id)))
+
+
+def by_key(connection: sa.Connection, key: str) -> Job | None:
+    """The job with this idempotency key."""
+    for job in _jobs(connection, sa.select(jobs).where(jobs.c.key == key)):
+        return job
+    return None
+
+
+def listed(
+    connection: sa.Connection,
+    *,
+    states: Collection[JobState] = (),
+    kind: str | None = None,
+    agents: Collection[str] | None = None,
+    schedule_id: str | None = None,
+    before: tuple[datetime, str] | None = None,
+    limit: int,
+) -> list[Job]:
+    """The newest jobs first, `before` the (time, id) of the last one of the page before."""
+    query = sa.select(jobs).order_by(jobs.c.recorded_at.desc(), jobs.c.id.desc()).limit(limit)
+    if states:
+        query = query.where(jobs.c.state.in_(states))
+    if kind is not None:
+        query = query.where(jobs.c.kind == kind)
+    if agents is not None:
+        query = query.where(jobs.c.agent.in_(agents))
+    if schedule_id is not None:
+        query = query.where(jobs.c.schedule_id == schedule_id)
+    if before is not None:
+        query = query.where(sa.tuple_(jobs.c.recorded_at, jobs.c.id) < sa.tuple_(*before))
+    return _jobs(connection, query)
+
+
+def queued(connection: sa.Connection, limit: int) -> list[Job]:
+    """The jobs that wait, in the order in which they are claimed."""
+    query = sa.select(jobs).where(jobs.c.state == JobState.QUEUED)
+    order = (jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
+    return _jobs(connection, query.order_by(*order).limit(limit))
+
+
+def held(connection: sa.Connection) -> list[Job]:
+    """The jobs that workers have."""
+    return _jobs(connection, sa.select(jobs).where(jobs.c.state.in_(HELD)))
+
+
+def count(connection: sa.Connection) -> dict[str, int]:
+    """State -> jobs."""
+    rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state))
+    return {row[0]: row[1] for row in rows}
+
+
+def move(
+    connection: sa.Connection, job: Job, state: JobState, now: datetime, **values: Any
+) -> None:
+    """Bring `job`, as it was read in this write, into another state; raises Conflict for a move
+    that is none."""
+    if state not in MOVES[job.state]:
+        raise Conflict(
+            f"job {job.id!r}", f"it is {job.state}, and cannot become {state}", "Look: jobs show"
+        )
+    connection.execute(jobs.update().where(jobs.c.id == job.id).values(state=state, **values))
+    content = {"state": state}
+    for name in ("worker_id", "error"):
+        if values.get(name) is not None:
+            content[name] = values[name]
+    add_event(connection, job.id, EventKind.STATE, content, now)
+
+
+def require_fence(connection: sa.Connection, job_id: str, fence: int) -> JobState:
+    """The state of a job that this worker still has; raises Fenced."""
+    query = sa.select(jobs.c.state, jobs.c.fence).where(jobs.c.id == job_id)
+    row = connection.execute(query).first()
+    if row is None or row.fence != fence or row.state not in HELD:
+        raise Fenced(
+            f"job {job_id!r}", "another worker has it now", "Nothing is to be done: it goes on"
+        )
+    return JobState(row.state)
+
+
+def set_values(connection: sa.Connection, job_id: str, **values: Any) -> None:
+    """Change columns that are no state."""
+    connection.execute(jobs.update().where(jobs.c.id == job_id).values(**values))
+
+
+def add_event(
+    connection: sa.Connection,
+    job_id: str,
+    kind: EventKind,
+    content: Mapping[str, Any],
+    now: datetime,
+) -> None:
+    """Store what happened, under the next number of the job."""
+    update = jobs.update().where(jobs.c.id == job_id).values(last_event=jobs.c.last_event + 1)
+    number = connection.execute(update.returning(jobs.c.last_event)).scalar_one()
+    connection.execute(
+        job_events.insert().values(
+            job_id=job_id, number=number, kind=kind, content=dict(content), recorded_at=now
+        )
+    )
+
+
+def events(
+    connection: sa.Connection,
+    job_id: str,
+    after: int,
+    limit: int,
+    kinds: Collection[EventKind] = (),
+) -> list[JobEvent]:
+    """The events with a higher number than `after`, in order."""
+    query = sa.select(job_events).where(job_events.c.job_id == job_id, job_events.c.number > after)
+    if kinds:
+        query = query.where(job_events.c.kind.in_(kinds))
+    rows = connection.execute(query.order_by(job_events.c.number).limit(limit)).mappings()
+    return [
+        JobEvent(row["number"], EventKind(row["kind"]), row["content"], row["recorded_at"])
+        for row in rows
+    ]
+
+
+def _jobs(connection: sa.Connection, query: sa.Select[Any]) -> list[Job]:
+    names = [field.name for field in fields(Job)]
+    rows = connection.execute(query).mappings()
+    return [
+        Job(**{name: row[name] for name in names} | {"state": JobState(row["state"])})
+        for row in rows
+    ]
+
+
+# erasure
+
+
+def forget(connection: sa.Connection, mentions: Callable[[str], bool], erased: str) -> int:
+    """In all that jobs, their events and schedules hold, each text that `mentions` somebody becomes
+    `erased`. Returns how many rows that were."""
+    changed = 0
+    for table, columns in (
+        (jobs, ("spec", "notes", "progress", "result", "error")),
+        (job_events, ("content",)),
+        (schedules, ("spec",)),
+    ):
+        keys = list(table.primary_key.columns)
+        selected = sa.select(*keys, *(table.c[name] for name in columns))
+        for row in connection.execute(selected).mappings().all():
+            values = {}
+            for name in columns:
+                cleaned = _without(row[name], mentions, erased)
+                if cleaned != row[name]:
+                    values[name] = cleaned
+            if values:
+                where = sa.and_(*(key == row[key.name] for key in keys))
+                connection.execute(table.update().where(where).values(**values))
+                changed += 1
+    return changed
+
+
+def _without(value: Any, mentions: Callable[[str], bool], erased: str) -> Any:
+    """A JSON value in which no text and no key mentions anybody."""
+    if isinstance(value, str):
+        return erased if mentions(value) else value
+    if isinstance(value, list):
+        return [_without(item, mentions, erased) for item in value]
+    if isinstance(value, dict):
+        cleaned = {}
+        for key, item in value.items():
+            cleaned[_without(key, mentions, erased)] = _without(item, mentions, erased)
+        return cleaned
+    return value
+
+
+# workers
+
+
+def add_worker(connection: sa.Connection, worker: WorkerRow) -> None:
+    """Store a worker that begins."""
+    connection.execute(workers.insert().values(**asdict(worker)))
+
+
+def beat(connection: sa.Connection, worker_id: str, now: datetime) -> None:
+    """The worker gives a sign of life; raises Fenced where it was declared dead."""
+    update = workers.update().where(workers.c.id == worker_id)
+    result = connection.execute(update.values(beat=workers.c.beat + 1, beaten_at=now))
+    if result.rowcount == 0:
+        raise Fenced(
+            f"worker {worker_id!r}",
+            "it gave no sign of life for so long that others took its work over",
+            "Start another: thumbwheel worker",
+        )
+
+
+def remove_worker(connection: sa.Connection, worker_id: str) -> None:
+    """The worker has ended, or counts as dead."""
+    connection.execute(workers.delete().where(workers.c.id == worker_id))
+
+
+def all_workers(connection: sa.Connection) -> list[WorkerRow]:
+    """The workers, oldest first."""
+    query = sa.select(workers).order_by(workers.c.recorded_at, workers.c.id)
+    return [WorkerRow(**row) for row in connection.execute(query).mappings()]
+
+
+# schedules
+
+
+def add_schedule(connection: sa.Connection, schedule: Schedule) -> None:
+    """Store a new schedule."""
+    connection.execute(schedules.insert().values(**asdict(schedule)))
+
+
+def all_schedules(connection: sa.Connection) -> list[Schedule]:
+    """The schedules, by name."""
+    query = sa.select(schedules).order_by(schedules.c.name)
+    return [
+        Schedule(**{**row, "missed": Missed(row["missed"])})
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def set_schedule(connection: sa.Connection, schedule_id: str, **values: Any) -> None:
+    """Change columns of a schedule."""
+    connection.execute(schedules.update().where(schedules.c.id == schedule_id).values(**values))
+
+
+def remove_schedule(connection: sa.Connection, schedule_id: str) -> None:
+    """Delete a schedule; the jobs that it asked for stay."""
+    connection.execute(schedules.delete().where(schedules.c.id == schedule_id))

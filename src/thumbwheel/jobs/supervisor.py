@@ -1,0 +1,107 @@
+"""Starts worker processes and starts them again when they end, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from thumbwheel.core import log
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks at the workers."""
+SHORT_LIFE = 10.0
+"""A worker that ended sooner is started again after a pause that doubles, up to LONGEST_PAUSE."""
+LONGEST_PAUSE = 30.0
+
+
+@dataclass
+class _Slot:
+    """One of the workers."""
+
+    process: subprocess.Popen[bytes]
+    started_at: float
+    pause: float = 0.0
+    start_at: float | None = None
+    """When to start it again."""
+
+
+@dataclass
+class Supervisor:
+    """Use as a context manager. Enter it in the main thread: workers end with the thread that
+    started them, so restarts come from a thread that lives as long."""
+
+    command: Sequence[str]
+    n_workers: int
+    grace: float
+    """Seconds that workers have to stop at a checkpoint."""
+    _slots: list[_Slot] = field(default_factory=list)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Supervisor:
+        if self.n_workers:
+            self._thread = threading.Thread(target=self._run, name="workers", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def retire(self) -> None:
+        """Have the workers stop at their next checkpoint, without waiting for that."""
+        self._stopped.set()
+
+    def problem(self) -> str | None:
+        """What is wrong with the workers; None where all run."""
+        ended = [slot for slot in self._slots if slot.process.poll() is not None]
+        if not ended:
+            return None
+        return f"{len(ended)} of {self.n_workers} workers do not run, and are started again"
+
+    def _run(self) -> None:
+        self._slots = [self._started() for _ in range(self.n_workers)]
+        while not self._stopped.wait(LOOK_EVERY):
+            for index, slot in enumerate(self._slots):
+                self._slots[index] = self._looked_after(slot)
+        self._stop()
+
+    def _started(self) -> _Slot:
+        command = [*self.command, "--parent", str(os.getpid())]
+        # A group of its own: Ctrl-C reaches the server, which stops the workers.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+        return _Slot(process, time.monotonic())
+
+    def _looked_after(self, slot: _Slot) -> _Slot:
+        code, now = slot.process.poll(), time.monotonic()
+        if code is None:
+            return slot
+        if slot.start_at is None:
+            lived = now - slot.started_at
+            pause = min(LONGEST_PAUSE, 2 * slot.pause or 1.0) if lived < SHORT_LIFE else 0.0
+            log.say(f"a worker ended (exit code {code}); it is started again in {pause:.0f} s")
+            slot.pause, slot.start_at = pause, now + pause
+        if now < slot.start_at:
+            return slot
+        started = self._started()
+        started.pause = slot.pause
+        return started
+
+    def _stop(self) -> None:
+        deadline = time.monotonic() + self.grace
+        for slot in self._slots:
+            with suppress(ProcessLookupError):
+                slot.process.send_signal(signal.SIGTERM)
+        for slot in self._slots:
+            try:
+                slot.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                slot.process.kill()
+                slot.process.wait()

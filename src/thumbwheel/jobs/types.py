@@ -1,0 +1,183 @@
+"""Nouns of this stage: a job and its states with the legal moves, what happened to it, a worker, a
+schedule, and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field
+
+from thumbwheel.core.config import Config
+
+if TYPE_CHECKING:
+    from thumbwheel.db.workspace import Workspace
+
+
+class JobState(StrEnum):
+    """Where a job is."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    """It was asked to stop, and its worker has not stopped it yet."""
+    CANCELLED = "cancelled"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+MOVES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset({JobState.RUNNING, JobState.CANCELLED}),
+    # back to the queue: its worker stops or has died
+    JobState.RUNNING: frozenset(
+        {JobState.QUEUED, JobState.CANCELLING, JobState.SUCCEEDED, JobState.FAILED}
+    ),
+    # work that was done before it heard of the cancellation is not undone
+    JobState.CANCELLING: frozenset({JobState.CANCELLED, JobState.SUCCEEDED, JobState.FAILED}),
+    JobState.CANCELLED: frozenset({JobState.QUEUED}),
+    JobState.FAILED: frozenset({JobState.QUEUED}),
+    JobState.SUCCEEDED: frozenset(),
+}
+"""State -> the states that may follow it."""
+
+HELD = (JobState.RUNNING, JobState.CANCELLING)
+"""States in which a worker has the job."""
+ENDED = (JobState.CANCELLED, JobState.SUCCEEDED, JobState.FAILED)
+"""States that only a person leaves."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as it is now."""
+
+    id: str
+    kind: str
+    spec: dict[str, Any]
+    agent: str | None
+    state: JobState
+    key: str | None
+    priority: int
+    parent_id: str | None
+    schedule_id: str | None
+    asked_by: str | None
+    attempts: int
+    """Claims so far."""
+    crashes: int
+    """Workers that died under it since it was last asked for."""
+    fence: int
+    worker_id: str | None
+    notes: dict[str, Any]
+    progress: dict[str, Any] | None
+    """what, done, total, unit, note."""
+    result: Any
+    error: dict[str, str] | None
+    """kind, what, why, fix."""
+    last_event: int
+    recorded_at: datetime
+    started_at: datetime | None
+    progressed_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing happens to it any more, unless somebody asks."""
+        return self.state in ENDED
+
+
+class EventKind(StrEnum):
+    """What an event tells."""
+
+    STATE = "state"
+    PROGRESS = "progress"
+    LOG = "log"
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """Something that happened to a job."""
+
+    number: int
+    """From 1, without gaps."""
+    kind: EventKind
+    content: dict[str, Any]
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    """A process that claims jobs, as the database has it."""
+
+    id: str
+    host: str
+    pid: int
+    process_started: int
+    """As the kernel counts it; 0 where it does not tell."""
+    settings: str
+    beat: int
+    beaten_at: datetime
+    recorded_at: datetime
+
+
+class Missed(StrEnum):
+    """What becomes of runs that no worker was there to start."""
+
+    ONCE = "once"
+    """All of them together are made up for by one run."""
+    SKIP = "skip"
+    """They are left out."""
+    ALL = "all"
+    """Each is made up for."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A job that the clock asks for."""
+
+    id: str
+    name: str
+    kind: str
+    spec: dict[str, Any]
+    agent: str | None
+    cron: str
+    timezone: str
+    missed: Missed
+    paused: bool
+    asked_by: str | None
+    next_at: datetime | None
+    """None where the expression names no later time."""
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a worker has to know about one kind of job."""
+
+    spec: type[BaseModel]
+    handler: Callable[[Workspace, Any], Any]
+    """(open home, spec) -> a JSON value. It may be begun again after a kill at any point."""
+    needs: tuple[str, ...] = ()
+    """Resources that it holds while it runs; `{agent}` stands for the job's agent."""
+
+
+HEAVY = "heavy"
+"""The resource of kinds that compute with models."""
+
+
+class JobsConfig(Config):
+    """Settings of jobs and workers."""
+
+    heavy: int = Field(1, ge=1)
+    """Most jobs at a time that compute with models: train, evaluate, export, loop run. Others run
+    beside them, as far as there are workers."""
+    lease_seconds: float = Field(15.0, gt=0)
+    """Seconds without a sign of life after which a worker counts as dead, and another takes its job
+    over."""
+    crashes: int = Field(10, ge=1)
+    """Workers that may die under a job before it fails."""
+    stall_minutes: float = Field(120.0, gt=0)
+    """Minutes without progress or a log line after which a job is stopped as standing still."""
+    stop_seconds: float = Field(60.0, gt=0)
+    """Seconds that a cancelled job has to stop at a checkpoint before it is killed."""

@@ -1,0 +1,407 @@
+"""A worker: a process that claims jobs and does them, one at a time. Read this first.
+
+Two threads. The main one claims a job, opens the home and runs the handler, because children that
+die with their parent follow the thread that started them. `Pulse` beats, looks after other workers,
+fires schedules, writes down what the job says, and interrupts the main thread where the job is
+cancelled or stands still. An interrupt is a KeyboardInterrupt, as Ctrl-C: every verb stops at a
+state from which it can go on.
+
+A worker that cannot show a sign of life for a lease ends itself at once, and its children with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+
+from thumbwheel.core import ids, log, present
+from thumbwheel.core.clock import Clock, utc_now
+from thumbwheel.core.errors import Fenced, InputError, StorageError
+from thumbwheel.core.locks import try_lock
+from thumbwheel.db.dialects import SQLITE
+from thumbwheel.db.engine import Database
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import claims, current, schedules, store
+from thumbwheel.jobs.sink import JobSink
+from thumbwheel.jobs.types import Job, JobsConfig, JobState, Kind, Schedule, WorkerRow
+
+T = TypeVar("T")
+
+TICK = 0.25
+"""Seconds between two looks at the database; a look costs microseconds."""
+BEATS = 4
+"""Signs of life in a lease."""
+AGAIN = 1.0
+"""Seconds before something is tried again that the database refused."""
+LOST = 75
+"""Exit code of a worker that ended itself."""
+WEIGHTY = "torch"
+"""A process that has loaded it keeps hundreds of megabytes, so it is replaced by a fresh one."""
+
+
+@dataclass
+class Attempt:
+    """A job that this worker has."""
+
+    job: Job
+    sink: JobSink
+    stop_reason: str | None = None
+    """Why it is interrupted: cancelled or stalled."""
+    interrupted_at: float | None = None
+    ending: bool = False
+    """Its end is being written down."""
+    n_interrupts: int = 0
+
+
+@dataclass
+class Worker:
+    """`run` does jobs until it is told to stop (SIGTERM, SIGINT); use it in the main thread."""
+
+    open_home: Callable[[], Workspace]
+    kinds: Mapping[str, Kind]
+    config: JobsConfig
+    settings: str
+    """Fingerprint of the settings that it works with."""
+    host: str = field(default_factory=claims.host_name)
+    now: Clock = utc_now
+    stop_when_idle: bool = False
+    """Return once nothing waits."""
+    id: str = field(default_factory=lambda: ids.new("wrk"))
+    attempt: Attempt | None = None
+    draining: bool = False
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _interruptible: bool = False
+
+    def run(self) -> bool:
+        """Work; whether the process should be replaced by a fresh one."""
+        signal.signal(signal.SIGTERM, self._signalled)
+        signal.signal(signal.SIGINT, self._signalled)
+        with self.open_home() as ws:
+            locks = ws.home.workers
+            locks.mkdir(mode=0o700, exist_ok=True)
+            handle = try_lock(locks / self.id)
+            pulse = Pulse(self, ws.db, claims.Watch(self.config.lease_seconds, locks))
+            pulse.register()
+            thread = threading.Thread(target=pulse.run, name="pulse", daemon=True)
+            thread.start()
+            try:
+                self._work(pulse)
+            finally:
+                pulse.stopped.set()
+                thread.join()
+                with suppress(StorageError):
+                    ws.db.write(lambda connection: store.remove_worker(connection, self.id))
+                (locks / self.id).unlink(missing_ok=True)
+                if handle is not None:
+                    os.close(handle)
+        return not self.draining and not self.stop_when_idle
+
+    def _work(self, pulse: Pulse) -> None:
+        while True:
+            # cleared before the check: a signal between the two must not be forgotten
+            self._wake.clear()
+            if self.draining:
+                return
+            job = pulse.claim()
+            if job is not None:
+                self._do(job, pulse)
+                if WEIGHTY in sys.modules and not self.stop_when_idle:
+                    return
+            elif self.stop_when_idle:
+                return
+            else:
+                self._wake.wait()
+
+    def wake(self) -> None:
+        """Let the main thread look for work."""
+        self._wake.set()
+
+    def _signalled(self, *_: Any) -> None:
+        attempt = self.attempt
+        if attempt is None or attempt.stop_reason is None:
+            self.draining = True
+        self._wake.set()
+        if self._interruptible:
+            raise KeyboardInterrupt
+
+    def _do(self, job: Job, pulse: Pulse) -> None:
+        """One attempt at a job, from its claim to the record of its end."""
+        log.say(f"job {job.id}: {job.kind}" + (f" for {job.agent}" if job.agent else ""))
+        sink = JobSink(job)
+        attempt = self.attempt = Attempt(job, sink)
+        state, result, error = JobState.SUCCEEDED, None, None
+        try:
+            result = self._run_handler(job, attempt)
+        except KeyboardInterrupt:
+            state, error = self._interrupted(attempt)
+        except Fenced:
+            log.say(f"job {job.id}: another worker has it now")
+            self.attempt = None
+            return
+        except Exception as failure:  # noqa: BLE001 - whatever it was, the job's owner must read it
+            state, error = JobState.FAILED, claims.error_of(job, failure)
+            log.logger.debug("job %s failed", job.id, exc_info=True)
+        try:
+            state = pulse.finish(attempt, state, result, error)
+            log.say(f"job {job.id}: {state}")
+        except Fenced:
+            log.say(f"job {job.id}: another worker has it now")
+        self.attempt = None
+
+    def _run_handler(self, job: Job, attempt: Attempt) -> Any:
+        kind = self.kinds[job.kind]
+        try:
+            spec = kind.spec.model_validate(job.spec)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise InputError(
+                f"{job.kind}: {name}", str(first["msg"]), "Ask for a new job with a correct spec"
+            ) from None
+        with log.sent_to(attempt.sink), self.open_home() as ws, current.doing(job):
+            ws.db.guard = claims.guard(job)
+            try:
+                self._interruptible = True
+                if self.draining or attempt.stop_reason is not None:
+                    raise KeyboardInterrupt
+                result = kind.handler(ws, spec)
+            finally:
+                self._interruptible = False
+        return json.loads(present.json_text(result))
+
+    def _interrupted(self, attempt: Attempt) -> tuple[JobState, dict[str, str] | None]:
+        """(the state to bring the job to, why it failed)."""
+        job = attempt.job
+        if attempt.stop_reason == STALLED:
+            return JobState.FAILED, {
+                "kind": "Stalled",
+                "what": f"job {job.id!r}",
+                "why": f"it stood still for {self.config.stall_minutes:g} minutes",
+                "fix": f"Look into its log, then: thumbwheel jobs retry {job.id}",
+            }
+        if self.draining or attempt.stop_reason is not None:
+            return JobState.QUEUED, None
+        return JobState.FAILED, {
+            "kind": "Interrupted",
+            "what": f"job {job.id!r}",
+            "why": "what it runs was interrupted from outside",
+            "fix": f"To go on: thumbwheel jobs retry {job.id}",
+        }
+
+
+CANCELLED = "cancelled"
+STALLED = "stalled"
+
+
+class Pulse:
+    """The second thread of a worker, and all that it writes."""
+
+    def __init__(self, worker: Worker, database: Database, watch: claims.Watch) -> None:
+        self._worker, self._db, self._watch = worker, database, watch
+        self._config = worker.config
+        self._needs = {name: kind.needs for name, kind in worker.kinds.items()}
+        self._changes = database.changes()
+        self._marker: object = None
+        self._schedules: list[Schedule] = []
+        self._alive_at = self._beat_at = time.monotonic()
+        self._complained = False
+        self._looked_at_clock = worker.now()
+        self.stopped = threading.Event()
+
+    def register(self) -> None:
+        """Enter the worker into the database."""
+        worker, now = self._worker, self._worker.now()
+        row = WorkerRow(
+            id=worker.id,
+            host=worker.host,
+            pid=os.getpid(),
+            process_started=claims.process_started(os.getpid()),
+            settings=worker.settings,
+            beat=0,
+            beaten_at=now,
+            recorded_at=now,
+        )
+        self._db.write(lambda connection: store.add_worker(connection, row))
+        self._alive_at = self._beat_at = time.monotonic()
+
+    def run(self) -> None:
+        """Tick until stopped."""
+        while not self.stopped.wait(TICK):
+            try:
+                self._tick()
+                self._complained = False
+            except Fenced as error:
+                self._end(str(error))
+            except Exception as error:  # noqa: BLE001 - whatever the driver raises: next time again
+                if not self._complained:
+                    log.say(f"worker: {error}")
+                self._complained = True
+                self._check_lease()
+        self._changes.close()
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._beat_at >= self._config.lease_seconds / BEATS:
+            self._beat()
+        marker = self._changes.marker()
+        if marker != self._marker:
+            self._look()
+            self._marker = marker
+        for row in self._watch.dead():
+            self._take_over(row)
+        self._mind_schedules()
+        self._mind_attempt()
+
+    def _beat(self) -> None:
+        began = time.monotonic()
+        self._write(lambda connection: store.beat(connection, self._worker.id, self._worker.now()))
+        # The lease is counted from before the write: others count it from after.
+        self._alive_at = self._beat_at = began
+
+    def _look(self) -> None:
+        """Read the rows, because somebody has written."""
+        with self._db.read() as connection:
+            waiting = store.queued(connection, claims.CLAIMABLE)
+            rows = store.all_workers(connection)
+            self._schedules = store.all_schedules(connection)
+            orphans = claims.orphaned(connection)
+            attempt = self._worker.attempt
+            held = store.by_id(connection, attempt.job.id) if attempt else []
+        self._watch.update(row for row in rows if row.id != self._worker.id)
+        for orphan in orphans:
+            self._release(orphan)
+        if any(job.kind in self._needs for job in waiting):
+            self._worker.wake()
+        if attempt is not None and held:
+            is_cancelled = held[0].state is JobState.CANCELLING
+            if is_cancelled and held[0].fence == attempt.job.fence and not attempt.stop_reason:
+                self._stop(attempt, CANCELLED)
+
+    def _release(self, orphan: Job) -> None:
+        self._write(
+            lambda connection: claims.release_orphan(connection, orphan, self._worker.now())
+        )
+
+    def _take_over(self, row: WorkerRow) -> None:
+        log.say(f"worker {row.id} is dead")
+        claims.kill(row, self._watch.locks)
+        lost = self._write(
+            lambda connection: claims.take_over(connection, row, self._config, self._worker.now())
+        )
+        for job in lost:
+            log.say(f"job {job.id} goes back to the queue")
+
+    def _mind_schedules(self) -> None:
+        now = self._worker.now()
+        is_due = any(schedules.is_due(schedule, now) for schedule in self._schedules)
+        # The other check takes longer and is for clocks that are set back.
+        if not is_due and now < self._looked_at_clock:
+            is_due = any(schedules.is_ahead(schedule, now) for schedule in self._schedules)
+        self._looked_at_clock = now
+        if is_due:
+            self._write(lambda connection: schedules.fire(connection, self._worker.now()))
+
+    def _mind_attempt(self) -> None:
+        """Write down what the job says, and interrupt it where it has to stop."""
+        attempt = self._worker.attempt
+        if attempt is None:
+            return
+        if attempt.sink.due():
+            try:
+                attempt.sink.flush(self._write, self._worker.now(), end=False)
+            except Fenced:
+                if not attempt.ending:
+                    raise
+        now = time.monotonic()
+        if attempt.stop_reason is None:
+            if now - attempt.sink.moved_at > 60 * self._config.stall_minutes:
+                self._stop(attempt, STALLED)
+        elif now - (attempt.interrupted_at or now) > self._config.stop_seconds:
+            if attempt.n_interrupts > 1:
+                self._end(f"job {attempt.job.id} does not stop")
+            self._stop(attempt, attempt.stop_reason)  # as a second Ctrl-C, which kills
+
+    def _stop(self, attempt: Attempt, reason: str) -> None:
+        attempt.stop_reason = reason
+        attempt.interrupted_at = time.monotonic()
+        attempt.n_interrupts += 1
+        main = threading.main_thread().ident
+        assert main is not None  # noqa: S101 - a started thread has one
+        signal.pthread_kill(main, signal.SIGINT)
+
+    def _write(self, work: Callable[[sa.Connection], T]) -> T:
+        """A write that may not take longer than the lease.
+
+        With SQLite it may: who waits there waits for another process that writes, and nobody can
+        take this worker's job over before its turn has come.
+        """
+        if self._db.backend.address == SQLITE:
+            return self._db.write(work)
+        answer: Future[T] = self._db.submit(work)
+        try:
+            return answer.result(timeout=max(0.1, self._lease_end() - time.monotonic()))
+        except TimeoutError:
+            self._end("the database did not answer for a lease")
+            raise
+
+    def _lease_end(self) -> float:
+        return self._alive_at + self._config.lease_seconds
+
+    def _check_lease(self) -> None:
+        if time.monotonic() > self._lease_end() and self._db.backend.address != SQLITE:
+            self._end("it could not show a sign of life for a lease")
+
+    def _end(self, why: str) -> None:
+        """End this process at once; its children die with it."""
+        log.complain(f"worker {self._worker.id} ends itself: {why}")
+        os._exit(LOST)
+
+    # called by the main thread
+
+    def claim(self) -> Job | None:
+        """A job for this worker; None where there is none, or the database does not answer."""
+        try:
+            return self._db.write(
+                lambda connection: claims.claim(
+                    connection, self._worker.id, self._needs, self._config, self._worker.now()
+                )
+            )
+        except StorageError as error:
+            log.say(f"worker: {error}")
+            time.sleep(AGAIN)
+            self._worker.wake()
+            return None
+
+    def finish(
+        self, attempt: Attempt, state: JobState, result: Any, error: dict[str, str] | None
+    ) -> JobState:
+        """Write down how the attempt ended, as soon as the database takes it; the state of the job
+        afterwards. QUEUED gives it back, which cancels a job that was to be cancelled."""
+        job = attempt.job
+        attempt.ending = True
+
+        def work(connection: sa.Connection) -> JobState:
+            now = self._worker.now()
+            if state is JobState.QUEUED:
+                return claims.give_back(connection, job, now)
+            claims.finish(connection, job, state, now, result, error)
+            return state
+
+        while True:
+            try:
+                attempt.sink.flush(self._db.write, self._worker.now(), end=True)
+                return self._db.write(work)
+            except StorageError as refusal:
+                log.say(f"worker: {refusal}")
+                time.sleep(AGAIN)

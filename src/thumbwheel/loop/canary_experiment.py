@@ -1,0 +1,87 @@
+"""The step from a canary to live: an experiment on live traffic, begun by a turn of the wheel.
+
+The control is what answers today. The server looks at the experiment at every moment: an arm that
+wins goes live, one that gets worse loses its traffic and is rolled back (`loop/experiment.py`).
+Where the owner wants to be asked, a win only permits it, and the next check puts the question.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import Conflict, DataError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.experiments import controller
+from thumbwheel.experiments.types import ENDS, Experiment, State
+from thumbwheel.loop import experiment as verbs
+from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
+from thumbwheel.loop.inbox import ask
+from thumbwheel.loop.trigger_types import Wish
+from thumbwheel.models import versions
+from thumbwheel.models.types import LIVE, Agent, ModelVersion
+
+GUARDS = ("error_rate",)
+"""What must not get worse while the traffic decides."""
+
+
+def begin_experiment(
+    ws: Workspace, version: ModelVersion, config: CycleConfig, cycle: CycleReport
+) -> Experiment | None:
+    """Let the traffic decide between what is live and `version`, which is deployed as canary; the
+    experiment that this turn began before it was killed, if any.
+
+    None, with a reason in the report, where none can begin: nothing is live, another experiment has
+    the alias, or earlier ones speak against it. The version stays a canary then.
+    """
+    agent = Agent.named(version.agent)
+    for earlier in controller.experiments_of(ws, agent):
+        about = {arm.version_id for arm in earlier.plan.treatments}
+        if version.id in about and earlier.state not in ENDS:
+            return earlier
+    live_id = versions.aliases_of(ws, agent).get(LIVE)
+    if live_id is None:
+        _say_none(cycle, "nothing is live to compare with")
+        return None
+    live = versions.by_id(ws, live_id)
+    options: dict[str, Any] = {
+        "metric": config.experiment,
+        "promote": config.auto_promote == "on",
+    }
+    if config.experiment_days is not None:
+        options["max_hours"] = 24 * config.experiment_days
+    try:
+        plan, forecast = verbs.draft(ws, agent, LIVE, [live.name, version.name], GUARDS, options)
+        experiment = verbs.start(ws, agent, LIVE, plan, forecast)
+    except (Conflict, DataError) as error:
+        _say_none(cycle, error.why)
+        return None
+    log.say(f"  {experiment.id}: {live.name} against {version.name} by {config.experiment}")
+    return experiment
+
+
+def _say_none(cycle: CycleReport, why: str) -> None:
+    reason = f"no experiment began: {why}"
+    log.say(f"  {reason}")
+    cycle.reasons.append(reason)
+
+
+def ask_about_winners(ws: Workspace, agent: Agent) -> list[str]:
+    """Put the question whether a version that won its experiment becomes live, where it was not to
+    be promoted by itself and is not live. Questions that were put before are not put again."""
+    live_id = versions.aliases_of(ws, agent).get(LIVE)
+    questions = []
+    for experiment in controller.experiments_of(ws, agent):
+        if experiment.state is not State.WON or experiment.plan.config.promote:
+            continue
+        winners = [
+            verdict.version_id
+            for verdict in controller.verdicts_of(ws, experiment)
+            if verdict.verdict == "won"
+        ]
+        if not winners or winners[-1] == live_id:
+            continue
+        winner = versions.by_id(ws, winners[-1])
+        cycle = CycleReport(agent.slug, version=winner.name, reasons=[experiment.reason or ""])
+        questions.append(ask(ws, winner, Wish.PROMOTE, CycleConfig(), cycle))
+    return questions

@@ -1,0 +1,109 @@
+"""Experiments together with deployments, which do not know each other: what may be an arm, and what
+a decision does to an alias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from thumbwheel.core import log
+from thumbwheel.core.errors import Conflict, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import routing, switch
+from thumbwheel.experiments import controller
+from thumbwheel.experiments.analysis import Decision
+from thumbwheel.experiments.controller import Forecast
+from thumbwheel.experiments.running import running
+from thumbwheel.experiments.types import Experiment, ExperimentConfig, Plan
+from thumbwheel.models import versions
+from thumbwheel.models.types import CANARY, Agent, ModelVersion
+
+
+@dataclass(frozen=True)
+class AliasEffects:
+    """Moves aliases by switches of deployments."""
+
+    ws: Workspace
+
+    def promote(self, version: ModelVersion, alias: str, reason: str) -> None:
+        """Point the alias at the version, in one step; nothing where it points there already."""
+        current = versions.aliases_of(self.ws, Agent.named(version.agent)).get(alias)
+        if current != version.id:
+            switch.promote(self.ws, versions.by_id(self.ws, version.id), alias, reason=reason)
+
+    def roll_back(
+        self, loser: ModelVersion, control: ModelVersion, alias: str, reason: str
+    ) -> None:
+        """Let the control answer in place of the loser, under the alias and as the canary."""
+        for name in (alias, CANARY):
+            current = versions.aliases_of(self.ws, Agent.named(loser.agent)).get(name)
+            if current == loser.id:
+                self.promote(control, name, reason)
+
+
+def draft(
+    ws: Workspace,
+    agent: Agent,
+    alias: str,
+    names: Sequence[str],
+    guards: Sequence[str],
+    options: dict[str, Any],
+) -> tuple[Plan, Forecast]:
+    """The plan of an experiment with these versions as arms, the control first, and what is to be
+    expected of it; changes nothing.
+
+    Raises Conflict where an arm is deployed nowhere or may not answer, or where the control is not
+    what the alias points at.
+    """
+    arms = [versions.version(ws, agent.slug, name) for name in names]
+    config = ws.settings(ExperimentConfig, "experiment", options)
+    plan, forecast = controller.plan(ws, agent, arms, guards, config)
+    for arm in arms:
+        routing.answering(ws, arm, CANARY)
+    current = versions.aliases_of(ws, agent).get(alias)
+    if current not in {arm.id for arm in arms}:
+        shown = versions.by_id(ws, current).name if current else "nothing"
+        raise Conflict(
+            f"arms {', '.join(arm.name for arm in arms)}",
+            f"alias {alias!r} points at {shown}, which is none of them; units that take no part "
+            "would be answered by it",
+            f"Name it as the first arm: --arm {shown}" if current else "Deploy a version first",
+        )
+    return plan, forecast
+
+
+def start(
+    ws: Workspace,
+    agent: Agent,
+    alias: str,
+    plan: Plan,
+    forecast: Forecast,
+    despite: str = "",
+    salt: str | None = None,
+) -> Experiment:
+    """Start the planned experiment; `salt` as `controller.start` takes it.
+
+    Raises Conflict where earlier experiments speak against an arm, unless `despite` says why it is
+    started all the same.
+    """
+    if forecast.veto and not despite:
+        raise Conflict(
+            "the experiment", forecast.veto, "Leave that arm out, or say why: --despite TEXT"
+        )
+    return controller.start(ws, agent, alias, plan, salt)
+
+
+def turn_all(ws: Workspace, now: datetime | None = None) -> dict[str, Decision]:
+    """One look at every running experiment; experiment -> what it came to. What goes wrong with one
+    holds up no other and is tried again by the next look."""
+    decisions = {}
+    for experiment in running(ws):
+        try:
+            decisions[experiment.id] = controller.turn(
+                ws, experiment, AliasEffects(ws), now or datetime.now(UTC)
+            )
+        except ThumbwheelError as error:
+            log.logger.error("experiment %s: %s", experiment.id, error)
+    return decisions

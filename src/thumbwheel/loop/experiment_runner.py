@@ -1,0 +1,71 @@
+"""Looks at the running experiments while a server runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from thumbwheel.core import log
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.experiments.running import running
+
+EVERY = 1.0
+"""Seconds between two looks."""
+PART = 0.1
+"""Of the time of one processor, what looking may take at most: many units are looked at less
+often."""
+
+
+class ExperimentRunner:
+    """Looks at the running experiments again and again, in a thread. Start it by `with`."""
+
+    def __init__(self, ws: Workspace, every: float = EVERY) -> None:
+        self._ws, self._every = ws, every
+        self._changes = ws.db.changes()
+        self._seen: object = None
+        self._is_running = True
+        """Whether an experiment ran at the last look."""
+        self._ended = threading.Event()
+        self._problem: str | None = None
+        self._thread = threading.Thread(target=self._run, name="experiments", daemon=True)
+
+    def __enter__(self) -> ExperimentRunner:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._changes.close()
+
+    def problem(self) -> str | None:
+        """Why experiments are not looked at now; None where they are."""
+        return self._problem
+
+    def _run(self) -> None:
+        pause = self._every
+        while not self._ended.wait(pause):
+            began = time.monotonic()
+            try:
+                self._look()
+                self._problem = None
+            except Exception as error:  # noqa: BLE001 - the next look may find the database again
+                if self._problem is None:
+                    log.logger.error("experiments cannot be looked at: %s", error)
+                self._problem = str(error).split("\n")[0]
+            pause = max(self._every, (time.monotonic() - began) / PART)
+
+    def _look(self) -> None:
+        marker = self._changes.marker()
+        if marker == self._seen and not self._is_running:
+            return
+        self._is_running = bool(running(self._ws))
+        self._seen = marker
+        if not self._is_running:
+            return
+        # The statistics bring numpy along, which a server without an experiment does not need.
+        from thumbwheel.loop.experiment import turn_all
+
+        for experiment_id, decision in turn_all(self._ws).items():
+            if decision.verdict != "undecided":
+                log.say(f"{experiment_id}: {decision.verdict}: {decision.reasons[0]}")

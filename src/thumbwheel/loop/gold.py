@@ -1,0 +1,37 @@
+"""What a loop says where the reviewed cases (gold) cannot show a gain any more.
+
+Every look at the same cases, and every experiment, makes the next one stricter. So a loop that goes
+on for months needs cases from time to time, and asks for them.
+"""
+
+from __future__ import annotations
+
+from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.rotation import gold_power
+from thumbwheel.loop.trigger_types import TriggerConfig
+from thumbwheel.models.types import Agent
+
+
+def gold_request(ws: Workspace, agent: Agent, config: TriggerConfig) -> str | None:
+    """What a person is asked for; None where the cases suffice, or the loop is not to ask."""
+    if config.gold_gain is None:
+        return None
+    discordance = ws.settings(DatasetConfig, "dataset").plan.discordance
+    power = gold_power(ws, agent, config.gold_gain, discordance)
+    wanted = f"{100 * config.gold_gain:.0f} points"
+    add = f"thumbwheel case add --agent {agent.slug}"
+    if not power.cases:
+        return (
+            "no case is reviewed, so the gate allows a canary at most; "
+            f"{power.missing} would show a gain of {wanted}: {add}"
+        )
+    if not power.missing:
+        return None
+    shows = "are too few to show any gain"
+    if power.detectable is not None:
+        shows = f"show a gain from {100 * power.detectable:.0f} points"
+    return (
+        f"{power.cases} reviewed cases, at look {power.look}, {shows}; "
+        f"{power.missing} more would show {wanted}: {add}"
+    )

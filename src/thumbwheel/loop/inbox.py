@@ -1,0 +1,159 @@
+"""The inbox of a loop: steps of a turn that wait for a person.
+
+A turn asks once for each version and step. What an approval does is in `approval.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core import ids
+from thumbwheel.core.clock import Clock, utc_now
+from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.plugins import nearest
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop import turn_store
+from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
+from thumbwheel.loop.trigger_types import Pending, TurnState, Wish, WishState
+from thumbwheel.models.types import Agent, ModelVersion
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+KEPT_SETTINGS = (
+    "export",
+    "export_to",
+    "quant",
+    "deploy",
+    "auto_promote",
+    "experiment",
+    "experiment_days",
+)
+"""Settings of the turn that a later answer needs."""
+
+
+def ask(
+    ws: Workspace,
+    version: ModelVersion,
+    wish: Wish,
+    config: CycleConfig,
+    cycle: CycleReport,
+    clock: Clock = utc_now,
+) -> str:
+    """Put a question into the inbox, unless it was put before; returns it."""
+    agent = Agent.named(version.agent)
+    settings = config.model_dump(mode="json", include=set(KEPT_SETTINGS))
+    evidence: dict[str, Any] = {
+        "settings": settings,
+        "verdict": cycle.verdict,
+        "reasons": [*cycle.reasons[:1], *cycle.changed_answers],
+    }
+    if cycle.evaluation is not None:
+        evidence["evaluation"] = cycle.evaluation.id
+        evidence["gain"] = cycle.evaluation.primary.model_dump(mode="json")
+    pending_id = ids.derived("dec", version.id, wish)
+    now = clock()
+
+    def record(connection: sa.Connection) -> str:
+        for earlier in turn_store.pendings(connection, agent.id, name=pending_id):
+            return earlier.question
+        cycle_id = None
+        for turn in turn_store.turns(connection, agent.id, 1):
+            if turn.state is TurnState.RUNNING:
+                cycle_id = turn.id
+        pending = Pending(
+            pending_id,
+            cycle_id,
+            wish,
+            version.id,
+            version.name,
+            question_of(version, wish, config, len(cycle.changed_answers)),
+            evidence,
+            WishState.WAITING,
+            None,
+            None,
+            now,
+            None,
+        )
+        turn_store.add_pending(connection, agent.id, pending)
+        return pending.question
+
+    return ws.db.write(record)
+
+
+def question_of(
+    version: ModelVersion, wish: Wish, config: CycleConfig, changed_answers: int = 0
+) -> str:
+    """What a person is asked. `changed_answers`: canary prompts that it answers otherwise."""
+    if wish is Wish.EXPORT:
+        return f"export {version.name} as {', '.join(config.export)}?"
+    if wish is Wish.DEPLOY and changed_answers:
+        return (
+            f"deploy {version.name} on {config.deploy}, though it answers {changed_answers} of "
+            f"{len(config.canary_prompts)} canary prompts otherwise?"
+        )
+    if wish is Wish.DEPLOY:
+        return f"deploy {version.name} on {config.deploy}?"
+    return f"make {version.name} live?"
+
+
+def decisions(ws: Workspace, agent: Agent, every: bool = False) -> list[Pending]:
+    """What waits for a person, oldest first; with `every` also what was answered."""
+    with ws.db.read() as connection:
+        state = None if every else WishState.WAITING
+        return turn_store.pendings(connection, agent.id, state=state)
+
+
+def refuse(
+    ws: Workspace,
+    agent: Agent,
+    name: str,
+    by: str,
+    reason: str | None = None,
+    clock: Clock = utc_now,
+) -> Pending:
+    """Answer no. Raises NotFound, and Conflict for what was answered already."""
+    pending = waiting_decision(ws, agent, name)
+    answer(ws, pending, WishState.REFUSED, by, reason, clock)
+    return replace(pending, state=WishState.REFUSED, answered_by=by, reason=reason)
+
+
+def waiting_decision(ws: Workspace, agent: Agent, name: str) -> Pending:
+    """The decision that waits under this id, or its beginning. Raises NotFound, and Conflict for
+    one that was answered."""
+    with ws.db.read() as connection:
+        matches = turn_store.pendings(connection, agent.id, name=name)
+        waiting = turn_store.pendings(connection, agent.id, state=WishState.WAITING)
+    if not matches:
+        names = [pending.id for pending in waiting]
+        fix = f"Waiting: {', '.join(names) or 'none'}.{nearest(name, names)}"
+        raise NotFound(f"decision {name!r} of agent {agent.slug!r}", "there is none", fix)
+    if len(matches) > 1:
+        raise InputError(f"decision {name!r}", "it names several", "Give more of the id")
+    (pending,) = matches
+    if pending.state is not WishState.WAITING:
+        raise Conflict(
+            f"decision {pending.id!r}",
+            f"it is {pending.state}"
+            + (f" by {pending.answered_by}" if pending.answered_by else ""),
+            f"See: thumbwheel loop decisions --agent {agent.slug} --all",
+        )
+    return pending
+
+
+def answer(
+    ws: Workspace,
+    pending: Pending,
+    state: WishState,
+    by: str | None,
+    reason: str | None,
+    clock: Clock,
+) -> None:
+    """Record an answer."""
+    now = clock()
+    ws.db.write(
+        lambda connection: turn_store.answer_pending(
+            connection, [pending.id], state, by, reason, now
+        )
+    )

@@ -1,0 +1,194 @@
+"""Verbs of the loop that turns by itself: enable, disable, and how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from thumbwheel.core import ids
+from thumbwheel.core.clock import Clock, utc_now
+from thumbwheel.core.config import build
+from thumbwheel.core.errors import Conflict, NotFound
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.experiments import controller
+from thumbwheel.jobs import schedules
+from thumbwheel.loop import turn_store
+from thumbwheel.loop.cycle_checks import check_ready
+from thumbwheel.loop.cycle_types import CycleConfig
+from thumbwheel.loop.gold import gold_request
+from thumbwheel.loop.informative import NewEvents
+from thumbwheel.loop.trigger_types import Check, Pending, TriggerConfig, Turn, WishState
+from thumbwheel.loop.triggers import (
+    Verdict,
+    judge_situation,
+    situation,
+    trigger_config,
+)
+from thumbwheel.models.types import Agent
+
+CAREFUL = {"auto_deploy": "ask", "auto_promote": "ask"}
+"""What an enabled loop asks a person for, unless its owner sets something else."""
+SHOWN_TURNS, SHOWN_CHECKS = 5, 10
+
+
+@dataclass(frozen=True)
+class TrafficDecision:
+    """What live traffic said of versions, or says by now."""
+
+    experiment: str
+    arms: tuple[str, ...]
+    """The control first."""
+    state: str
+    reason: str
+    """Of one that has ended."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a loop stands: `verdict` is what a check would say now."""
+
+    agent: str
+    enabled: bool
+    settings: Mapping[str, Any]
+    new: NewEvents
+    verdict: Verdict
+    turns: list[Turn]
+    checks: list[Check]
+    waiting: list[Pending]
+    experiments: list[TrafficDecision]
+    """The newest ones, newest first."""
+    gold: str | None
+    """What the loop asks for where reviewed cases are short."""
+
+    @property
+    def shown_settings(self) -> dict[str, str]:
+        """The settings that say something, as text."""
+        shown = {}
+        for name, value in self.settings.items():
+            if value not in (None, [], ()):
+                is_list = isinstance(value, list | tuple)
+                shown[name] = ", ".join(map(str, value)) if is_list else str(value)
+        return shown
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return asdict(self)
+
+
+def enable(
+    ws: Workspace, agent: Agent, options: Mapping[str, Any], clock: Clock = utc_now
+) -> Status:
+    """Enable the loop of `agent` with these settings of `TriggerConfig` and `CycleConfig`; what is
+    not among them stays as it was. Raises ConfigError, and what would stop every turn."""
+    with ws.db.read() as connection:
+        loop = turn_store.loop_of(connection, agent.id)
+    settings = {**CAREFUL, **(loop.settings if loop else {}), **_plain(options)}
+    build(TriggerConfig, _part(settings, TriggerConfig), "loop")
+    check_ready(ws, _cycle_config(ws, settings))
+    now = clock()
+    ws.db.write(lambda c: turn_store.set_loop(c, agent.id, True, settings, now))
+    _schedule(ws, agent)
+    return status(ws, agent, clock)
+
+
+def disable(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
+    """Disable the loop of `agent`; its settings stay for the next time."""
+    now = clock()
+    ws.db.write(lambda c: turn_store.set_loop(c, agent.id, False, None, now))
+    _unschedule(ws, agent)
+    return status(ws, agent, clock)
+
+
+def schedule_name(agent: Agent) -> str:
+    """The schedule of the agent's checks, which the server's workers keep."""
+    return ids.slug_of(f"loop-{agent.slug}")
+
+
+def _schedule(ws: Workspace, agent: Agent) -> None:
+    """Let the agent's checks come by the stored settings. Where another server enables the same
+    loop at this moment, one schedule is left."""
+    spec = {"agent": agent.slug}
+    while True:
+        _unschedule(ws, agent)
+        cron = trigger_config(ws, agent).cron
+        try:
+            schedules.add(ws, schedule_name(agent), "loop check", spec, cron, agent=agent.slug)
+        except Conflict:
+            continue
+        return
+
+
+def _unschedule(ws: Workspace, agent: Agent) -> None:
+    with suppress(NotFound):
+        schedules.remove(ws, schedule_name(agent))
+
+
+def status(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
+    """How the loop of `agent` stands now. Nothing is stored."""
+    now = clock()
+    config = trigger_config(ws, agent)
+    facts = situation(ws, agent, now)
+    with ws.db.read() as connection:
+        checks = turn_store.checks(connection, agent.id, SHOWN_CHECKS)
+        waiting = turn_store.pendings(connection, agent.id, state=WishState.WAITING)
+    cycle = {
+        name: value
+        for name, value in (facts.loop.settings if facts.loop else {}).items()
+        if name in CycleConfig.model_fields
+    }
+    return Status(
+        agent.slug,
+        facts.loop is not None and facts.loop.enabled,
+        config.model_dump(mode="json") | cycle,
+        facts.count(),
+        judge_situation(facts, config, now),
+        facts.turns[:SHOWN_TURNS],
+        checks,
+        waiting,
+        _traffic_decisions(ws, agent),
+        gold_request(ws, agent, config),
+    )
+
+
+def _traffic_decisions(ws: Workspace, agent: Agent) -> list[TrafficDecision]:
+    newest = controller.experiments_of(ws, agent)[: -SHOWN_TURNS - 1 : -1]
+    return [
+        TrafficDecision(
+            experiment.id,
+            tuple(arm.name for arm in experiment.plan.arms),
+            str(experiment.state),
+            experiment.reason,
+        )
+        for experiment in newest
+    ]
+
+
+def cycle_config(ws: Workspace, agent: Agent) -> CycleConfig:
+    """The settings of a turn that begins by itself: those of the enabled loop over the section
+    `loop`."""
+    with ws.db.read() as connection:
+        loop = turn_store.loop_of(connection, agent.id)
+    return _cycle_config(ws, loop.settings if loop else {})
+
+
+def _cycle_config(ws: Workspace, settings: Mapping[str, Any]) -> CycleConfig:
+    return ws.settings(CycleConfig, "loop", _part(settings, CycleConfig))
+
+
+def _part(
+    settings: Mapping[str, Any], kind: type[TriggerConfig] | type[CycleConfig]
+) -> dict[str, Any]:
+    return {name: settings[name] for name in kind.model_fields if name in settings}
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """As they are stored: paths as text, tuples as lists."""
+    plain = {}
+    for name, value in options.items():
+        is_list = isinstance(value, list | tuple)
+        plain[name] = list(value) if is_list else value
+        if name.endswith("_to"):
+            plain[name] = str(value)
+    return plain

@@ -1,0 +1,254 @@
+"""Types of the loop that turns by itself: when a turn is due, a look at that, a turn, and what
+waits for a person."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, time, timedelta
+from enum import StrEnum
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, field_validator
+
+from thumbwheel.core.config import Config
+
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+
+
+@dataclass(frozen=True)
+class Hours:
+    """A part of the day, the end not included; one that ends before it begins goes over midnight.
+
+    >>> night = Hours.of("22:00-06:00")
+    >>> night.holds(time(23, 30)), night.holds(time(6, 0))
+    (True, False)
+    """
+
+    begin: time
+    end: time
+
+    @classmethod
+    def of(cls, text: str) -> Hours:
+        """From `HH:MM-HH:MM`; raises ValueError for anything else."""
+        match = _HOURS.fullmatch(text)
+        if match is None or match[1] + match[2] == match[3] + match[4]:
+            raise ValueError(f"{text!r} is no part of a day; write it as 22:00-06:00")
+        return cls(time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4])))
+
+    def holds(self, clock: time) -> bool:
+        """Whether this time of day lies in it."""
+        clock = clock.replace(tzinfo=None)
+        if self.begin < self.end:
+            return self.begin <= clock < self.end
+        return clock >= self.begin or clock < self.end
+
+    def __str__(self) -> str:
+        return f"{self.begin:%H:%M}-{self.end:%H:%M}"
+
+
+def next_time(now: datetime, clock: time) -> datetime:
+    """The next moment after `now` at which clocks in its zone show `clock`."""
+    moment = datetime.combine(now.date(), clock, now.tzinfo)
+    if moment <= now:
+        moment = datetime.combine(now.date() + timedelta(days=1), clock, now.tzinfo)
+    return moment
+
+
+class TriggerConfig(Config):
+    """When a turn is due by itself."""
+
+    least: int = Field(50, ge=1)
+    """New informative events from which a turn is due. Repetitions, and bad answers without good
+    ones to compare them with, are none."""
+    every_hours: float | None = Field(None, gt=0)
+    """A turn is also due so many hours after the last one, where at least one informative event is
+    new; unset, only the number decides."""
+    window: str | None = None
+    """The hours in which a turn may begin, as 22:00-06:00; unset, at any time."""
+    quiet: tuple[str, ...] = ()
+    """Hours in which no turn begins, as 09:00-17:00."""
+    timezone: str = "UTC"
+    """The zone of those hours, as Europe/Berlin."""
+    check_minutes: int = 15
+    """Minutes between two looks at whether a turn is due: a part of an hour, as 5 or 30."""
+    per_rater: int | None = Field(None, ge=1)
+    """Most informative events of one rater that count; unnamed raters of one source are one. Unset,
+    all count."""
+
+    burst: int | None = Field(60, ge=2)
+    """Thumbs of one rater within `burst_minutes`, nearly all the same, from which they are held
+    back until a person has looked; unset (null), nothing is."""
+    burst_minutes: float = Field(10.0, gt=0)
+    """The time within which a burst comes."""
+
+    gold_gain: float | None = Field(0.2, gt=0, le=1)
+    """The gain that the reviewed cases (gold) are to be able to show, as a share of answers; where
+    they cannot, the loop asks for more. Unset (null), it asks for none."""
+
+    @field_validator("window")
+    @classmethod
+    def _is_window(cls, value: str | None) -> str | None:
+        return None if value is None else str(Hours.of(value))
+
+    @field_validator("quiet")
+    @classmethod
+    def _are_hours(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(Hours.of(text)) for text in value)
+
+    @field_validator("check_minutes")
+    @classmethod
+    def _is_part_of_an_hour(cls, value: int) -> int:
+        if value < 1 or 60 % value:
+            raise ValueError("checks come at the same minutes of every hour: give 1, 5, 15, 30, 60")
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"there is no time zone {value!r}; write it as Europe/Berlin"
+            ) from None
+        return value
+
+    @property
+    def between_checks(self) -> timedelta:
+        """The time between two checks."""
+        return timedelta(minutes=self.check_minutes)
+
+    @property
+    def cron(self) -> str:
+        """The cron expression of the checks."""
+        return "0 * * * *" if self.check_minutes == 60 else f"*/{self.check_minutes} * * * *"
+
+
+class Rule(StrEnum):
+    """What decided a check."""
+
+    DISABLED = "disabled"
+    RUNNING = "running"
+    """Another turn is on its way: single flight."""
+    QUIET = "quiet hours"
+    WINDOW = "window"
+    BACK_OFF = "back-off"
+    """The last turn failed."""
+    NOT_YET = "do not train"
+    """The last turn found too little to train on, and nothing informative came since."""
+    NUMBER = "number"
+    INTERVAL = "interval"
+    HAND = "hand"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One look at whether a turn is due: the rule that decided, its numbers, and when the next look
+    is."""
+
+    id: str
+    rule: Rule
+    fired: bool
+    value: Mapping[str, Any]
+    reason: str
+    next_at: datetime | None
+    recorded_at: datetime
+    cycle_id: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return asdict(self)
+
+
+class TurnState(StrEnum):
+    """Where a turn of the wheel is."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    """It can go on."""
+    FAILED = "failed"
+    NOTHING = "nothing"
+    """Do not train yet: too little feedback."""
+    FINISHED = "finished"
+    """It went through: the gate judged a candidate, or no candidate was better than the base."""
+
+
+TURN_MOVES: Mapping[TurnState, frozenset[TurnState]] = {
+    TurnState.RUNNING: frozenset(
+        {TurnState.STOPPED, TurnState.FAILED, TurnState.NOTHING, TurnState.FINISHED}
+    ),
+    TurnState.STOPPED: frozenset({TurnState.RUNNING}),
+    TurnState.FAILED: frozenset({TurnState.RUNNING}),
+    TurnState.NOTHING: frozenset(),
+    TurnState.FINISHED: frozenset(),
+}
+"""State -> the states that may follow it."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One recorded turn of the wheel."""
+
+    id: str
+    trigger: str
+    state: TurnState
+    reason: str | None
+    heard_until: datetime
+    """Feedback recorded by then is what it learned from."""
+    informative: int | None
+    """New informative events when it began; None where nobody counted."""
+    version_id: str | None
+    report: Mapping[str, Any] | None
+    recorded_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Whether an agent's loop turns by itself, and by which settings."""
+
+    enabled: bool
+    settings: Mapping[str, Any]
+    recorded_at: datetime
+
+
+class Wish(StrEnum):
+    """What a turn asks a person for."""
+
+    EXPORT = "export"
+    DEPLOY = "deploy"
+    PROMOTE = "promote"
+
+
+class WishState(StrEnum):
+    """How a person answered. `moot`: another version went live, or the version may not any more."""
+
+    WAITING = "waiting"
+    APPROVED = "approved"
+    REFUSED = "refused"
+    MOOT = "moot"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A step of a turn that a person decides on."""
+
+    id: str
+    cycle_id: str | None
+    kind: Wish
+    version_id: str
+    version: str
+    question: str
+    evidence: Mapping[str, Any]
+    state: WishState
+    answered_by: str | None
+    reason: str | None
+    recorded_at: datetime
+    answered_at: datetime | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return asdict(self)

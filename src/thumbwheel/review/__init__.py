@@ -1,0 +1,1 @@
+"""People rate: queues of what is to be rated, who rates what, and what they said."""

@@ -1,0 +1,249 @@
+"""Verbs for queues: create one from what is recorded, add to it, list, close.
+
+Not here: who gets which item (`hand_out.py`), what raters say (`rate.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from thumbwheel.capture.trace_queries import TraceFilter, answered_traces, named_traces
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
+from thumbwheel.core.plugins import nearest
+from thumbwheel.db.batches import batches
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
+from thumbwheel.review import store
+from thumbwheel.review.order import by_telling_traces, conflicting, shuffled
+from thumbwheel.review.raters import report
+from thumbwheel.review.types import (
+    LETTERS,
+    ItemTargets,
+    Kind,
+    Origin,
+    Queue,
+    QueueConfig,
+    QueueState,
+)
+from thumbwheel.rewards.label_config import LearnConfig
+
+MOST = 100_000
+"""Items of a queue, where nobody says how many."""
+PAGE = 5_000
+"""Items of one transaction: other writers get their turn between two."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which of the agent's rows become items."""
+
+    origin: Origin = Origin.TRACES
+    traces: TraceFilter = field(default_factory=TraceFilter)
+    most: int = MOST
+    answers: int = 2
+    """Of a comparison, at most."""
+    differing: Queue | None = None
+    """The queue whose items on which raters differ become the items of this one."""
+
+    @property
+    def kind(self) -> Kind:
+        """Of the items."""
+        return self.origin.kind if self.differing is None else self.differing.kind
+
+
+def create(
+    ws: Workspace, agent: Agent, name: str, config: QueueConfig, selection: Selection
+) -> Queue:
+    """A new queue with its items. Raises Conflict where the name is in use, DataError where nothing
+    is selected."""
+    ids.slug(name, "queue")
+    _check(config, selection)
+    with ws.db.read() as connection:
+        if store.queues(connection, agent.id, name):
+            raise Conflict(
+                f"queue {name!r}",
+                f"agent {agent.slug!r} has one of that name",
+                f"Choose another name, or add to it: thumbwheel queue add {name} TRACE",
+            )
+        targets = _selected(connection, ws, agent, config, selection)
+    if not targets:
+        raise DataError(
+            f"queue {name!r}",
+            f"none of what is recorded for {agent.slug!r} is selected",
+            "Import something, or select less strictly (thumbwheel queue create --help)",
+        )
+    queue = Queue(
+        id=ids.new("rqu"),
+        agent_id=agent.id,
+        name=name,
+        kind=selection.kind,
+        config=config,
+        state=QueueState.FILLING,
+        items=0,
+        done=0,
+        recorded_at=datetime.now(UTC),
+    )
+    ws.db.write(lambda connection: store.add_queue(connection, queue))
+    _fill(ws, queue, targets)
+    ws.db.write(lambda connection: store.set_state(connection, queue.id, QueueState.OPEN))
+    return require_queue(ws, agent, queue.id)
+
+
+def _check(config: QueueConfig, selection: Selection) -> None:
+    if config.raters and len(set(config.raters)) < config.overlap:
+        raise InputError(
+            f"--overlap {config.overlap}",
+            f"the queue has only {len(set(config.raters))} raters",
+            "Name more raters, or want fewer",
+        )
+    if not 2 <= selection.answers <= len(LETTERS):
+        raise InputError(
+            f"--answers {selection.answers}",
+            f"2 to {len(LETTERS)} answers can be compared",
+            "Give a number between them",
+        )
+
+
+def _fill(ws: Workspace, queue: Queue, targets: Sequence[ItemTargets]) -> int:
+    added = 0
+    for part in batches(targets, PAGE):
+        added += ws.db.write(lambda connection: _add(connection, queue, part))  # noqa: B023 - done
+    return added
+
+
+def _add(connection: sa.Connection, queue: Queue, targets: Sequence[ItemTargets]) -> int:
+    return store.add_items(connection, queue, targets, datetime.now(UTC))
+
+
+def _selected(
+    connection: sa.Connection,
+    ws: Workspace,
+    agent: Agent,
+    config: QueueConfig,
+    selection: Selection,
+) -> list[ItemTargets]:
+    """What becomes items, in the order in which they come."""
+    if selection.origin is Origin.CASES:
+        case_ids = store.unreviewed_cases(connection, agent.id)
+        if config.order == "random":
+            case_ids = shuffled(case_ids, agent.id)
+        return [ItemTargets(case=case_id) for case_id in case_ids[: selection.most]]
+    if selection.differing is not None:
+        targets = _of_conflicts(connection, report(ws, selection.differing).conflicts)
+    elif selection.origin is Origin.COMPARISONS:
+        targets = _comparisons(connection, agent, selection)
+    elif selection.origin is Origin.CONFLICTS:
+        targets = [ItemTargets((trace_id,)) for trace_id in conflicting(connection, agent)]
+    else:
+        rows = answered_traces(connection, agent.id, selection.traces, selection.most)
+        targets = [ItemTargets((row.id,)) for row in rows]
+    by_key = {item.key: item for item in targets}
+    keys = list(by_key)
+    if config.order == "random":
+        keys = shuffled(keys, agent.id)
+    elif config.order == "active":
+        settings = ws.settings(LearnConfig, "label")
+        traces = {key: item.traces for key, item in by_key.items()}
+        keys, _ = by_telling_traces(connection, agent, traces, settings)
+    return [by_key[key] for key in keys[: selection.most]]
+
+
+def _of_conflicts(connection: sa.Connection, item_ids: Sequence[str]) -> list[ItemTargets]:
+    """Items about the same as these items of another queue."""
+    rows = store.targets_of(connection, item_ids)
+    return [ItemTargets(tuple(target["trace_id"] for target in rows[item])) for item in item_ids]
+
+
+def _comparisons(
+    connection: sa.Connection, agent: Agent, selection: Selection
+) -> list[ItemTargets]:
+    """Different answers to one prompt, of the newest prompts first."""
+    answers: dict[str, dict[str, str]] = {}
+    rows = answered_traces(connection, agent.id, selection.traces, selection.most * 10)
+    for row in rows:
+        by_text = answers.setdefault(row.input_id, {})
+        by_text.setdefault(ids.fingerprint(row.output), row.id)
+    targets = []
+    for by_text in answers.values():
+        if len(by_text) >= 2:
+            # which of many are compared, and in which order they stand, follows from their ids
+            chosen = shuffled(by_text.values(), "compared")[: selection.answers]
+            targets.append(ItemTargets(tuple(chosen)))
+    return targets
+
+
+def add(ws: Workspace, agent: Agent, queue: Queue, names: Iterable[str]) -> int:
+    """Append traces, by their ids, to a queue of answers; returns how many it did not have. Raises
+    NotFound, Conflict, InputError."""
+    if queue.kind is not Kind.ANSWER:
+        raise InputError(
+            f"queue {queue.name!r}",
+            f"its items are {queue.kind}s",
+            "Add single traces to a queue of answers",
+        )
+    require_open(queue)
+    trace_ids = []
+    with ws.db.read() as connection:
+        for name in names:
+            rows = named_traces(connection, agent.id, name)
+            if not rows:
+                raise NotFound(
+                    f"trace {name!r}",
+                    f"agent {agent.slug!r} has none of that id",
+                    f"See: thumbwheel traces list --agent {agent.slug}",
+                )
+            ids.require_single(name, [row["id"] for row in rows])
+            if rows[0]["output"] is None:
+                raise DataError(f"trace {name!r}", "it has no answer", "Choose another one")
+            trace_ids.append(rows[0]["id"])
+    return _fill(ws, queue, [ItemTargets((trace_id,)) for trace_id in trace_ids])
+
+
+def all_queues(ws: Workspace, agent: Agent, every: bool = False) -> list[Queue]:
+    """The agent's queues, newest first; with `every` also the closed ones."""
+    with ws.db.read() as connection:
+        return store.queues(connection, agent.id, every=every)
+
+
+def require_queue(ws: Workspace, agent: Agent, name: str) -> Queue:
+    """The agent's queue of this name or id; raises NotFound."""
+    with ws.db.read() as connection:
+        matches = store.queues(connection, agent.id, name)
+        if not matches:
+            names = [queue.name for queue in store.queues(connection, agent.id)]
+    if not matches:
+        raise NotFound(
+            f"queue {name!r}",
+            f"agent {agent.slug!r} has none of that name",
+            f"Known: {', '.join(names) or 'none yet'}.{nearest(name, names)}",
+        )
+    ids.require_single(name, [queue.id for queue in matches])
+    return matches[0]
+
+
+def require_open(queue: Queue) -> None:
+    """Raise Conflict for a queue that gives nothing out."""
+    if queue.state is not QueueState.OPEN:
+        why = "it is closed"
+        if queue.state is QueueState.FILLING:
+            why = "it is being filled, or was stopped while it was"
+        raise Conflict(
+            f"queue {queue.name!r}", why, "Make another one: thumbwheel queue create NAME"
+        )
+
+
+def close(ws: Workspace, agent: Agent, queue: Queue) -> Queue:
+    """Give nothing out any more. What was rated stays, and what is on its way is still taken."""
+    if queue.state is not QueueState.CLOSED:
+        now = datetime.now(UTC)
+
+        def work(connection: sa.Connection) -> None:
+            store.set_state(connection, queue.id, QueueState.CLOSED, now)
+
+        ws.db.write(work)
+    return require_queue(ws, agent, queue.id)

@@ -1,0 +1,1 @@
+"""The server: the gateway for all agents, and the API of the stages, on one port."""

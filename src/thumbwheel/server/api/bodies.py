@@ -1,0 +1,89 @@
+"""Bodies of requests: a bound on those that are read into memory, and files that are uploaded to
+disk."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fastapi import HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.routing import APIRoute
+from starlette.types import Message
+
+from thumbwheel.capture.uploads import Upload
+from thumbwheel.core import ids
+from thumbwheel.core.errors import InputError
+from thumbwheel.db.workspace import Workspace
+
+MOST_BYTES = 16 * 2**20
+"""Of a body of parameters."""
+MOST_UPLOADED = 8 * 2**30
+"""Bytes of an uploaded file."""
+FILE_NAME = re.compile(r"[^\W_][\w .()+-]{0,199}")
+
+
+class BoundedRoute(APIRoute):
+    """A route that stops reading a body at MOST_BYTES."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """The handler of FastAPI's, behind the bound."""
+        handle = super().get_route_handler()
+
+        async def bounded(request: Request) -> Any:
+            return await handle(Request(request.scope, _Bounded(request.receive)))
+
+        return bounded
+
+
+class _Bounded:
+    """Receives a body piece by piece, and no more than MOST_BYTES of it."""
+
+    def __init__(self, receive: Callable[[], Any]) -> None:
+        self._receive, self._left = receive, MOST_BYTES
+
+    async def __call__(self) -> Message:
+        message: Message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            raise HTTPException(413, f"a body of parameters has at most {MOST_BYTES:,} bytes")
+        return message
+
+
+def uploaded(name_parameter: str) -> Callable[[Request], AsyncIterator[Upload]]:
+    """A dependency of FastAPI that gives the uploaded file, called as this parameter of the query
+    says."""
+
+    async def receive(request: Request) -> AsyncIterator[Upload]:
+        ws: Workspace = request.app.state.workspace
+        name = request.query_params.get(name_parameter, "")
+        if not FILE_NAME.fullmatch(name):
+            raise InputError(
+                f"parameter {name_parameter!r} = {name[:100]!r}",
+                "it is no plain name of a file; over the API a file is the body of the request",
+                f"Give ?{name_parameter}=ratings.jsonl, and send the content",
+            )
+        folder = ws.home.uploads / ids.new("upl")
+        folder.mkdir(mode=0o700, parents=True)
+        upload = Upload(folder / name, 0, "")
+        try:
+            content_hash = hashlib.sha256()
+            with upload.path.open("wb") as stream:
+                async for piece in request.stream():
+                    upload.size += len(piece)
+                    if upload.size > MOST_UPLOADED:
+                        most = f"an uploaded file has at most {MOST_UPLOADED:,} bytes"
+                        raise HTTPException(413, most)
+                    content_hash.update(piece)
+                    # The disk may be slow, and the loop has others to answer.
+                    await run_in_threadpool(stream.write, piece)
+            upload.sha256 = content_hash.hexdigest()
+            yield upload
+        finally:
+            if not upload.is_of_job:
+                shutil.rmtree(upload.folder, ignore_errors=True)
+
+    return receive

@@ -1,0 +1,409 @@
+"""Makes an endpoint of a route: its parameters are those of the command, and so is its result."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import Path as PathParameter
+from fastapi.concurrency import run_in_threadpool
+from pydantic import ConfigDict, Field, create_model
+
+from thumbwheel.access.needs import needs
+from thumbwheel.access.protocol import EXIT, PAGE, path_names
+from thumbwheel.access.result import JSON, LINES, Result, wants_page
+from thumbwheel.access.route import Route
+from thumbwheel.access.types import Principal
+from thumbwheel.app.job_kinds import LOCATIONS
+from thumbwheel.app.served_home import Accepted, Asking, ServedHome, ended_job
+from thumbwheel.capture.uploads import Upload, renamed
+from thumbwheel.core import ids
+from thumbwheel.core.errors import Changed, Forbidden, InputError, ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.types import Job
+from thumbwheel.server.api.bodies import uploaded
+from thumbwheel.server.api.invocation import Download, run
+from thumbwheel.server.api.job_access import require_rows
+from thumbwheel.server.api.model_names import model_name
+from thumbwheel.server.api.parameters import NO_NUL, Parameter, Signature
+from thumbwheel.server.api.request_keys import RequestKey
+
+HERE = "here"
+"""The option of long commands that is about the command line's own process."""
+BODY, FILE, WAIT = "body", "file_of_request", "wait"
+"""Arguments of endpoints that are no parameters of the command."""
+Wait = Annotated[
+    float,
+    Query(ge=0, le=600, description="Seconds to wait for the result, instead of 202 at once."),
+]
+LONGEST_ID = 400
+"""Characters of a part of a path."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A route with what its command takes."""
+
+    route: Route
+    signature: Signature
+    state: Operation | None = None
+    """What the ETag in If-Match is of."""
+    _changes: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    """Held from the comparison with If-Match to the end of the change."""
+
+    @property
+    def path_parameters(self) -> list[Parameter]:
+        """Those that are parts of the path, in its order."""
+        by_name = {parameter.name: parameter for parameter in self.signature.parameters}
+        return [by_name[name] for name in path_names(self.route.path)]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Those of the query or the body."""
+        in_path = {parameter.name for parameter in self.path_parameters}
+        return [
+            parameter
+            for parameter in self.signature.parameters
+            if parameter.name not in in_path and self.is_offered(parameter)
+        ]
+
+    def is_offered(self, parameter: Parameter) -> bool:
+        """Whether a request may set it: nothing that names what is on the server's machine."""
+        if parameter.name in (*self.route.local, self.route.flag, HERE):
+            return False
+        return not parameter.is_path or parameter.name == self.route.upload
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a long verb, which a worker does."""
+        kind = "train" if self.route.command.startswith("train ") else self.route.command
+        return kind in LOCATIONS or self.route.command in LOCATIONS
+
+    def answer(
+        self, request: Request, values: Mapping[str, Any], ended: Job | None = None
+    ) -> Response:
+        """The response to a request; `values` are by the names of the function's arguments. Raises
+        Accepted where it is a job by now; where that has `ended`, its result is shown."""
+        ws: Workspace = request.app.state.workspace
+        principal: Principal = request.state.principal
+        if self.route.by_row:
+            require_rows(principal, self.route.need, ws, values)
+        self._require_own_name(principal, values)
+        key = RequestKey.of(request, values)
+        has_workers = getattr(request.app.state, "has_workers", False)
+        asking = Asking(principal.id, key.key if key else None, ended, has_workers)
+        values = self._safe(ws, values, key)
+        as_page = wants_page(request)
+        if self.route.download:
+            return self._files(ServedHome(ws, ws, asking), values)
+        if self.route.upload:
+            home = ServedHome(ws, ws, asking, request.state.upload)
+            return self._of_upload(home, values, as_page=as_page)
+
+        def answer(guarded: Workspace) -> Response:
+            home = ServedHome(guarded, ws, asking)
+            return self._result(home, request, values, as_page=as_page).response(as_page=as_page)
+
+        if key:
+            return key.answered(ws, answer)
+        response = answer(ws)
+        if self.route.method == "GET" and not as_page:
+            return _conditional(request, response)
+        return response
+
+    def _require_own_name(self, principal: Principal, values: Mapping[str, Any]) -> None:
+        """Raise Forbidden where a user acts in the name of somebody else."""
+        if self.route.in_name_of is None or principal.kind != "user":
+            return
+        name = values.get(self.route.in_name_of)
+        if name != principal.name:
+            raise Forbidden(
+                f"parameter {self.route.in_name_of!r} = {name!r}",
+                f"it is {principal.name!r} who asks",
+                "Act in your own name",
+            )
+
+    def _result(
+        self, home: ServedHome, request: Request, values: Mapping[str, Any], *, as_page: bool
+    ) -> Result:
+        if self.route.state is None:
+            return run(home, self.signature, values, as_page=as_page)
+        with self._changes:
+            self._check_state(home, request, values)
+            return run(home, self.signature, values, as_page=as_page)
+
+    def _safe(
+        self, ws: Workspace, values: Mapping[str, Any], key: RequestKey | None
+    ) -> dict[str, Any]:
+        """The values without a name that would be read as a path of the server's machine, and with
+        the folder that the server chooses; raises InputError."""
+        new = ids.derived("out", key.key) if key else ids.new("out")
+        by_argument = {parameter.argument: parameter for parameter in self.signature.parameters}
+        safe = {}
+        for argument, value in values.items():
+            safe[argument] = model_name(ws, by_argument[argument].name, value)
+        for parameter in self.signature.parameters:
+            if folder := self.route.folders.get(parameter.name):
+                safe[parameter.argument] = ws.home.path / folder.format(new=new)
+            if parameter.name == self.route.flag:
+                safe[parameter.argument] = True
+        return safe
+
+    def _of_upload(self, home: ServedHome, values: Mapping[str, Any], *, as_page: bool) -> Response:
+        """The response, where the file is called as the request called it: where the server put
+        it tells nobody anything."""
+        by_name = {parameter.name: parameter.argument for parameter in self.signature.parameters}
+        folder = f"{values[by_name[str(self.route.upload)]].parent}/"
+        try:
+            result = run(home, self.signature, values, as_page=as_page)
+        except ThumbwheelError as error:
+            raise renamed(error, folder) from None
+        response = result.response(as_page=as_page)
+        content = bytes(response.body).replace(folder.encode(), b"")
+        headers = {EXIT: response.headers[EXIT]} if EXIT in response.headers else {}
+        return Response(content, response.status_code, headers, response.media_type)
+
+    def _files(self, home: ServedHome, values: Mapping[str, Any]) -> Response:
+        download = Download.below(home.ws.home.cache)
+        by_name = {parameter.name: parameter.argument for parameter in self.signature.parameters}
+        target = {by_name[str(self.route.download)]: download.target}
+        try:
+            run(home, self.signature, {**values, **target}, as_page=False)
+            parts = [str(values[parameter.argument]) for parameter in self.path_parameters]
+            return download.response(re.sub(r"[^\w.-]+", "-", "-".join(parts))[:100])
+        except BaseException:
+            download.remove()
+            raise
+
+    def _check_state(self, home: ServedHome, request: Request, values: Mapping[str, Any]) -> None:
+        """Raise Changed where If-Match names another state than that which is."""
+        wanted = request.headers.get("if-match")
+        if wanted is None or wanted.strip() == "*" or self.state is None:
+            return
+        agent = {"agent": values["agent"]}
+        current = etag(run(home, self.state.signature, agent, as_page=False))
+        if current not in [tag.strip() for tag in wanted.split(",")]:
+            raise Changed(
+                f"If-Match {wanted}",
+                f"it is {current} now: somebody has changed it",
+                f"Read it again (GET {self.state.route.path}), and decide anew",
+            )
+
+
+def etag(result: Result) -> str:
+    """The ETag of a result."""
+    return _etag(result.json())
+
+
+def _etag(content: bytes) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def _conditional(request: Request, response: Response) -> Response:
+    """The response with its ETag; 304 where the client has just that."""
+    tag = _etag(bytes(response.body))
+    known_tags = [text.strip() for text in request.headers.get("if-none-match", "").split(",")]
+    if tag in known_tags:
+        return Response(status_code=304, headers={"etag": tag})
+    response.headers["etag"] = tag
+    return response
+
+
+def add(routes: APIRouter, operation: Operation) -> None:
+    """Add the endpoint of an operation."""
+    route = operation.route
+    routes.add_api_route(
+        route.path,
+        Endpoint(operation).function(),
+        methods=[route.method],
+        name=route.operation,
+        operation_id=route.operation,
+        dependencies=[needs(route.need, by_row=route.by_row, recorded=route.recorded)],
+        response_model=None,
+        response_class=Response,
+        summary=_summary(operation),
+        description=_description(operation),
+        tags=[route.command.partition(" ")[0]],
+        responses=_responses(operation),
+        openapi_extra=_extra(operation),
+    )
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The function of FastAPI's that answers for an operation; `arguments` are what it passes."""
+
+    operation: Operation
+
+    @property
+    def takes_body(self) -> bool:
+        """Whether parameters come as JSON in the body."""
+        route = self.operation.route
+        is_change = route.method in ("POST", "PUT") and route.upload is None
+        return is_change and bool(self.operation.parameters)
+
+    def answered(self, arguments: Mapping[str, Any], ended: Job | None = None) -> Response:
+        """The response; see Operation.answer."""
+        request: Request = arguments["request"]
+        values = {}
+        for parameter in self.operation.path_parameters:
+            values[parameter.argument] = arguments[parameter.name]
+        in_query = {WAIT} if self.operation.is_job else set()
+        if not self.takes_body:
+            in_query |= {parameter.name for parameter in self.operation.parameters}
+        _check_query(request, in_query)
+        for parameter in self.operation.parameters:
+            name = parameter.name
+            if name == self.operation.route.upload:
+                request.state.upload = arguments[FILE]
+                values[parameter.argument] = arguments[FILE].path
+            elif not self.takes_body:
+                values[parameter.argument] = arguments[f"query_{name}"]
+            elif f"field_{name}" in arguments[BODY].model_fields_set:
+                values[parameter.argument] = getattr(arguments[BODY], f"field_{name}")
+        return self.operation.answer(request, values, ended)
+
+    def function(self) -> Callable[..., Any]:
+        """The function with the signature that FastAPI reads. Only one that may have to wait for a
+        job is asynchronous: waiting keeps no thread."""
+
+        def answer(**arguments: Any) -> Response:
+            return self.answered(arguments)
+
+        async def answer_of_job(**arguments: Any) -> Response:
+            try:
+                return await run_in_threadpool(self.answered, arguments)
+            except Accepted as accepted:
+                ended = await ended_job(arguments["request"], accepted.job, arguments[WAIT])
+                if ended is None:
+                    return accepted.response()
+                return await run_in_threadpool(self.answered, arguments, ended)
+
+        chosen: Callable[..., Any] = answer_of_job if self.operation.is_job else answer
+        chosen.__signature__ = inspect.Signature(self._parameters())  # type: ignore[attr-defined]
+        return chosen
+
+    def _parameters(self) -> list[inspect.Parameter]:
+        parameters = [_keyword("request", Request)]
+        for parameter in self.operation.path_parameters:
+            bound = PathParameter(pattern=NO_NUL, min_length=1, max_length=LONGEST_ID)
+            parameters.append(_keyword(parameter.name, Annotated[str, bound]))
+        if self.takes_body:
+            parameters.append(_keyword(BODY, _body_type(self.operation)))
+        else:
+            parameters += [_query(parameter) for parameter in self.operation.parameters]
+        if self.operation.route.upload is not None:
+            file_type = Annotated[Upload, Depends(uploaded(self.operation.route.upload))]
+            parameters.append(_keyword(FILE, file_type))
+        if self.operation.is_job:
+            parameters.append(_keyword(WAIT, Wait, 0.0))
+        return parameters
+
+
+def _keyword(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _query(parameter: Parameter) -> inspect.Parameter:
+    about = Query(alias=parameter.name, description=parameter.description)
+    default = inspect.Parameter.empty if parameter.required else parameter.default
+    kind: Any = parameter.kind
+    return _keyword(f"query_{parameter.name}", Annotated[kind, about], default)
+
+
+def _check_query(request: Request, allowed: Collection[str]) -> None:
+    for name in request.query_params:
+        if name not in allowed:
+            listed = ", ".join(sorted(allowed)) or "none"
+            raise InputError(
+                f"parameter {name!r}", "there is none of that name", f"Known: {listed}"
+            )
+
+
+def _body_type(operation: Operation) -> Any:
+    """The class of the body. Fields have names of their own, because pydantic has attributes such
+    as `json`."""
+    fields: dict[str, Any] = {}
+    for parameter in operation.parameters:
+        about = Field(
+            default=... if parameter.required else parameter.default,
+            alias=parameter.name,
+            description=parameter.description,
+        )
+        fields[f"field_{parameter.name}"] = (parameter.kind, about)
+    model = create_model(
+        f"{operation.route.operation}.body",
+        __config__=ConfigDict(extra="forbid", allow_inf_nan=False),
+        **fields,
+    )
+    in_path = {parameter.name for parameter in operation.path_parameters}
+    example = {key: value for key, value in operation.route.example.items() if key not in in_path}
+    about_body = Body(examples=[example]) if example else Body()
+    if all(not parameter.required for parameter in operation.parameters):
+        return Annotated[model, Body(default_factory=model)]
+    return Annotated[model, about_body]
+
+
+def _summary(operation: Operation) -> str:
+    return _paragraphs(operation)[0]
+
+
+def _description(operation: Operation) -> str:
+    flag = f" --{operation.route.flag}" if operation.route.flag else ""
+    return f"`thumbwheel {operation.route.command}{flag}`\n\n" + "\n\n".join(
+        _paragraphs(operation)[1:]
+    )
+
+
+def _paragraphs(operation: Operation) -> list[str]:
+    text = inspect.getdoc(operation.signature.function) or operation.route.command
+    return [" ".join(part.split()) for part in text.split("\n\n")]
+
+
+def _responses(operation: Operation) -> dict[int | str, dict[str, Any]]:
+    route = operation.route
+    if route.download:
+        binary = {"schema": {"type": "string", "format": "binary"}}
+        content = {"application/x-tar": binary, "text/html": binary}
+    else:
+        page = {"schema": {"type": "object"}}
+        content = {JSON: {"schema": {}}, PAGE: page, LINES: {"schema": {"type": "string"}}}
+    description = f"What `thumbwheel {route.command} --json` prints."
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"description": description, "content": content}
+    }
+    if operation.is_job:
+        job = {"application/json": {"schema": {"type": "object"}}}
+        description = "It is a job: see Location. The same request with the same Idempotency-Key, "
+        description += "once it has ended, gives its result."
+        responses[202] = {"description": description, "content": job}
+    if route.method == "GET":
+        responses[304] = {"description": "It is as If-None-Match says."}
+    return responses
+
+
+def _extra(operation: Operation) -> dict[str, Any]:
+    route = operation.route
+    described = {
+        "command": route.command,
+        "flag": route.flag,
+        "upload": route.upload,
+        "download": route.download,
+        "gives": dict(route.gives),
+    }
+    extra: dict[str, Any] = {
+        "x-thumbwheel": {key: value for key, value in described.items() if value}
+    }
+    if route.upload:
+        binary = {"schema": {"type": "string", "format": "binary"}}
+        extra["requestBody"] = {
+            "required": True,
+            "content": {"application/octet-stream": binary},
+        }
+    return extra

@@ -1,0 +1,238 @@
+"""Events of jobs, runs and decisions: as a JSON list, or as server-sent events that go on.
+
+Each event has an id, and a client that comes back says which was the last that it got
+(`Last-Event-ID`): the stream goes on behind it, from the database, whichever process serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+
+from thumbwheel.access.needs import needs
+from thumbwheel.access.route import AGENT
+from thumbwheel.core import present
+from thumbwheel.core.errors import InputError
+from thumbwheel.core.ids import slug_of
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.decision_log import decisions_after
+from thumbwheel.jobs import queue
+from thumbwheel.models.versions import require_agent
+from thumbwheel.server.api.bodies import BoundedRoute
+from thumbwheel.server.api.parameters import NO_NUL
+from thumbwheel.training.curves import curves
+from thumbwheel.training.train import metrics_after, run_of, runs
+
+STREAM = "text/event-stream"
+LOOK_EVERY = 0.25
+"""Seconds between two looks for new events."""
+QUIET = 15.0
+"""Seconds without an event after which a comment keeps the connection open."""
+AT_ONCE = 1000
+"""Events of one look, and of a list."""
+MOST_RUNS = 200
+"""Runs whose curves one request asks for."""
+END = "end"
+"""The event after the last one."""
+
+Name = Annotated[str, Path(pattern=NO_NUL, min_length=1, max_length=400)]
+LastEvent = Annotated[str | None, Header(alias="last-event-id", pattern=NO_NUL, max_length=400)]
+After = Annotated[str | None, Query(description="Only what came after this event.", pattern=NO_NUL)]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened."""
+
+    id: str
+    kind: str
+    content: Any
+
+
+@dataclass(frozen=True)
+class News:
+    """What happened since a client looked last."""
+
+    events: Sequence[Event]
+    is_last: bool
+    """Whether nothing comes any more."""
+
+
+Look = Callable[[str | None], News]
+"""Gives what came after the event with this id; from the beginning without one."""
+
+
+async def answer(request: Request, look: Look, after: str | None) -> Response:
+    """The events as a stream where the client asks for one, else those that there are as a list.
+    Raises what the first look raises."""
+    first = await run_in_threadpool(look, after)
+    if STREAM in request.headers.get("accept", ""):
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(_stream(request, look, first, after), 200, headers, STREAM)
+    rows = [asdict(event) for event in first.events]
+    return Response(present.json_text(rows, indent=None), media_type="application/json")
+
+
+async def _stream(
+    request: Request, look: Look, news: News, after: str | None
+) -> AsyncIterator[bytes]:
+    leaving = getattr(request.app.state, "leaving", None)
+    quiet_since = time.monotonic()
+    while True:
+        for event in news.events:
+            yield _bytes(event)
+            after, quiet_since = event.id, time.monotonic()
+        if news.is_last and not news.events:
+            yield f"event: {END}\ndata: {{}}\n\n".encode()
+            return
+        if leaving is not None and leaving.is_set():
+            return  # the client comes back, with the id of the last event
+        if not news.events:
+            await asyncio.sleep(LOOK_EVERY)
+        if time.monotonic() - quiet_since > QUIET:
+            yield b": still here\n\n"
+            quiet_since = time.monotonic()
+        news = await run_in_threadpool(look, after)
+
+
+def _bytes(event: Event) -> bytes:
+    data = present.json_text(event.content, indent=None)
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode("utf-8", "replace")
+
+
+def number_of(after: str | None) -> int:
+    """The number of an event; 0 for none. Raises InputError."""
+    if after is None:
+        return 0
+    if not after.isascii() or not after.isdecimal() or len(after) > 15:
+        raise InputError(f"event {after!r}", "it is no number of an event", "Leave it out")
+    return int(after)
+
+
+def router() -> APIRouter:
+    """The routes of events, and the list of runs."""
+    routes = APIRouter(route_class=BoundedRoute)
+
+    @routes.get(
+        "/api/jobs/{job}/events",
+        operation_id="jobs.events",
+        dependencies=[needs("read", by_row=True)],
+        response_class=Response,
+        responses=_documented(STREAMED),
+        tags=["jobs"],
+    )
+    async def job_events(
+        request: Request, job: Name, after: After = None, last: LastEvent = None
+    ) -> Response:
+        """What happens to a job: its states, its progress, its lines."""
+        ws: Workspace = request.app.state.workspace
+
+        def look(after: str | None) -> News:
+            number = number_of(after)
+            current = queue.job(ws, job)
+            request.state.principal.require("read", current.agent)
+            rows = queue.events(ws, current.id, number, AT_ONCE)
+            events = [Event(str(row.number), row.kind, row.content) for row in rows]
+            return News(events, current.has_ended)
+
+        return await answer(request, look, last or after)
+
+    @routes.get(
+        f"{AGENT}/runs",
+        operation_id="runs.list",
+        dependencies=[needs("read")],
+        response_class=Response,
+        responses=_documented({}),
+        tags=["train"],
+    )
+    def list_runs(request: Request, agent: Name) -> Response:
+        """All training runs of an agent, oldest first."""
+        ws: Workspace = request.app.state.workspace
+        rows = [asdict(run) for run in runs(ws, require_agent(ws, slug_of(agent)))]
+        return Response(present.json_text(rows, indent=None), media_type="application/json")
+
+    @routes.get(
+        f"{AGENT}/curves",
+        operation_id="runs.curves",
+        dependencies=[needs("read")],
+        response_class=Response,
+        responses=_documented({}),
+        tags=["train"],
+    )
+    def run_curves(
+        request: Request,
+        agent: Name,
+        run: Annotated[list[str], Query(min_length=1, max_length=MOST_RUNS)],
+        metric: Annotated[list[str] | None, Query()] = None,
+        points: Annotated[int, Query(ge=10, le=2000)] = 200,
+    ) -> Response:
+        """The metrics of several runs as curves of at most so many points each."""
+        ws: Workspace = request.app.state.workspace
+        learner = require_agent(ws, slug_of(agent))
+        by_id = {recorded.id: recorded for recorded in runs(ws, learner)}
+        rows = []
+        for run_id in run:
+            recorded = by_id.get(run_id) or run_of(ws, learner, run_id)
+            rows.append(asdict(curves(ws, recorded, points, metric or ())))
+        return Response(present.json_text(rows, indent=None), media_type="application/json")
+
+    @routes.get(
+        f"{AGENT}/runs/{{run}}/metrics",
+        operation_id="runs.metrics",
+        dependencies=[needs("read")],
+        response_class=Response,
+        responses=_documented(STREAMED),
+        tags=["train"],
+    )
+    async def run_metrics(
+        request: Request, agent: Name, run: Name, after: After = None, last: LastEvent = None
+    ) -> Response:
+        """The steps and evaluations of a run, while it trains."""
+        ws: Workspace = request.app.state.workspace
+
+        def look(after: str | None) -> News:
+            recorded = run_of(ws, require_agent(ws, slug_of(agent)), run)
+            lines = metrics_after(ws, recorded, number_of(after), AT_ONCE)
+            events = [Event(str(number), "metrics", line) for number, line in lines]
+            return News(events, recorded.has_ended)
+
+        return await answer(request, look, last or after)
+
+    @routes.get(
+        f"{AGENT}/decisions",
+        operation_id="decisions.list",
+        dependencies=[needs("read")],
+        response_class=Response,
+        responses=_documented(STREAMED),
+        tags=["gate"],
+    )
+    async def list_decisions(
+        request: Request, agent: Name, after: After = None, last: LastEvent = None
+    ) -> Response:
+        """The decisions of the gate about an agent's versions, oldest first."""
+        ws: Workspace = request.app.state.workspace
+
+        def look(after: str | None) -> News:
+            learner = require_agent(ws, slug_of(agent))
+            rows = decisions_after(ws, learner, after, AT_ONCE)
+            return News([Event(row["id"], "decision", row) for row in rows], False)
+
+        return await answer(request, look, last or after)
+
+    return routes
+
+
+STREAMED: Mapping[str, Any] = {STREAM: {"schema": {"type": "string"}}}
+
+
+def _documented(further: Mapping[str, Any]) -> dict[int | str, dict[str, Any]]:
+    rows = {"schema": {"type": "array", "items": {"type": "object"}}}
+    content = {"application/json": rows, **further}
+    return {200: {"description": "What there is.", "content": content}}

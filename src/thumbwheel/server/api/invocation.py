@@ -1,0 +1,92 @@
+"""Runs a command for a request: the same function as on the command line, on the home that is
+served, and what it shows goes into the response."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from fastapi import Response
+from fastapi.responses import FileResponse
+from starlette.background import BackgroundTask
+
+from thumbwheel.access.result import Result
+from thumbwheel.app.served_home import ServedHome
+from thumbwheel.core import present
+from thumbwheel.core.errors import InputError
+from thumbwheel.core.ids import slug_of
+from thumbwheel.server.api.parameters import Signature
+
+
+@dataclass(frozen=True)
+class ServedContext:
+    """What typer's context is on the command line."""
+
+    obj: ServedHome
+
+
+def run(
+    home: ServedHome, signature: Signature, arguments: Mapping[str, Any], *, as_page: bool
+) -> Result:
+    """Run a command; `arguments` are by the names of its function, and the others have their
+    defaults."""
+    values: dict[str, Any] = {
+        parameter.argument: parameter.default for parameter in signature.parameters
+    }
+    values.update(arguments)
+    if isinstance(values.get("agent"), str):
+        values["agent"] = slug_of(values["agent"])
+    if signature.json_argument:
+        values[signature.json_argument] = not as_page
+    code = 0
+    with present.captured() as shown:
+        try:
+            signature.function(ctx=ServedContext(home), **values)
+        except typer.Exit as end:
+            code = end.exit_code
+        except typer.BadParameter as error:
+            raise InputError("a parameter", error.message, "Correct it") from None
+        # Parts may be computed lazily, from rows that are read then.
+        shown.parts = [*shown.parts]
+    return Result(shown, code)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A folder in which a command writes what is the answer."""
+
+    folder: Path
+    target: Path
+
+    @classmethod
+    def below(cls, cache: Path) -> Download:
+        """A new one."""
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="download-", dir=cache))
+        return cls(folder, folder / "files")
+
+    def response(self, name: str) -> Response:
+        """The file, or the folder as a tar file, called `name`; the folder is removed once it is
+        sent."""
+        if self.target.is_dir():
+            file, media, file_name = self.folder / "files.tar", "application/x-tar", f"{name}.tar"
+            with tarfile.open(file, "w") as archive:
+                archive.add(self.target, arcname=name)
+        else:
+            file, media, file_name = self.target, "text/html", f"{name}.html"
+        return FileResponse(
+            file,
+            media_type=media,
+            filename=file_name,
+            background=BackgroundTask(self.remove),
+        )
+
+    def remove(self) -> None:
+        """Remove it, with what was written."""
+        shutil.rmtree(self.folder, ignore_errors=True)

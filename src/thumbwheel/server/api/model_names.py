@@ -1,0 +1,59 @@
+"""Names of models that a request may give. On the command line some of them may be a folder; a
+request never names one, because it would be read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.core.config import Home
+from thumbwheel.core.errors import InputError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models import versions
+
+BASES = frozenset({"base", "embeddings"})
+"""Parameters that are a base model."""
+REWARD_MODELS = frozenset({"reward_model"})
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+FOLDER_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+REWARD_MODEL = re.compile(r"rm\d+|latest")
+
+
+def model_name(ws: Workspace, parameter: str, value: Any) -> Any:
+    """The value of a parameter as the command takes it.
+
+    Raises InputError for a base that is neither one of this home nor a Hugging Face id, and for a
+    reward model that is a folder."""
+    if not isinstance(value, str):
+        return value
+    if parameter in BASES:
+        return _base(ws, value)
+    if parameter in REWARD_MODELS and not REWARD_MODEL.fullmatch(value):
+        why = "a request names none by its folder"
+        raise InputError(f"reward model {value!r}", why, "Give its name, as rm1")
+    return value
+
+
+def _base(ws: Workspace, name: str) -> str:
+    folder = _folder_of_home(ws.home, name)
+    if folder is not None:
+        return str(folder)
+    if name in versions.bases(ws):
+        return name
+    # An id of the hub that is also a folder would be read from there.
+    if HUB_ID.fullmatch(name) and not Path(name).exists():
+        return name
+    raise InputError(
+        f"base {name!r}",
+        "over the API a base is a Hugging Face id, one that a version here has, or a folder of "
+        f"{ws.home.bases}",
+        f"Link it there: ln -s /path/of/the/model {ws.home.bases}/NAME, and give its NAME",
+    )
+
+
+def _folder_of_home(home: Home, name: str) -> Path | None:
+    if not FOLDER_NAME.fullmatch(name):
+        return None
+    folder = home.bases / name
+    return folder.resolve() if folder.is_dir() else None

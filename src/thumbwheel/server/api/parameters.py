@@ -1,0 +1,133 @@
+"""The parameters of a command as those of a request: the same names as on the command line, the
+same types, bounds and texts."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field
+from typer.models import ArgumentInfo, OptionInfo
+
+from thumbwheel.app.command_table import is_json_flag, parameter_name
+
+NO_NUL = r"^[^\x00]*$"
+"""Databases take no NUL in a text."""
+LARGEST = 2**53
+"""The largest integer that every JSON reader reads exactly."""
+MOST_ROWS = 1000
+"""Of one page of a list."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a command."""
+
+    name: str
+    """That of the option, with underscores, or of the argument."""
+    argument: str
+    """That of the function."""
+    kind: Any
+    """Its Python type; a type of pydantic's, with bounds."""
+    required: bool
+    default: Any
+    description: str
+    is_path: bool
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What the function of a command takes."""
+
+    function: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+    json_argument: str | None
+    """The function's argument for `--json`."""
+
+    @classmethod
+    def of(cls, command: Any) -> Signature:
+        """That of a command of typer's."""
+        function = command.callback.__wrapped__
+        declared = inspect.signature(function, eval_str=True).parameters
+        parameters = []
+        json_argument = None
+        for option in command.params:
+            if option.name not in declared:
+                continue  # --help
+            if is_json_flag(option):
+                json_argument = option.name
+                continue
+            parameters.append(_parameter(option, declared[option.name]))
+        return cls(function, tuple(parameters), json_argument)
+
+
+def option_is_path(declared: inspect.Parameter) -> bool:
+    """Whether the parameter of a function names a file or a folder."""
+    return Path in _parts(declared.annotation)
+
+
+def _parameter(option: Any, declared: inspect.Parameter) -> Parameter:
+    required = declared.default is inspect.Parameter.empty
+    name = parameter_name(option)
+    return Parameter(
+        name=name,
+        argument=option.name,
+        kind=_kind(declared.annotation, name),
+        required=required,
+        default=None if required else declared.default,
+        description=" ".join((option.help or "").split()),
+        is_path=option_is_path(declared),
+    )
+
+
+def _kind(annotation: Any, name: str) -> Any:
+    """The type of pydantic's for an annotation of typer's."""
+    info = None
+    if typing.get_origin(annotation) is Annotated:
+        annotation, *metadata = typing.get_args(annotation)
+        info = next(
+            (entry for entry in metadata if isinstance(entry, OptionInfo | ArgumentInfo)), None
+        )
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        inner = next(part for part in typing.get_args(annotation) if part is not type(None))
+        return _bounded(inner, info, name) | None
+    return _bounded(annotation, info, name)
+
+
+def _bounded(kind: Any, info: Any, name: str) -> Any:
+    text = Annotated[str, Field(pattern=NO_NUL)]
+    if kind is str or kind is Path:
+        return text
+    if kind == list[str]:
+        return list[text]
+    if inspect.isclass(kind) and issubclass(kind, Enum):
+        return Literal[tuple(member.value for member in kind)]
+    if kind in (int, float):
+        return _number(kind, info.min if info else None, info.max if info else None, name)
+    if kind in (bool, datetime):
+        return kind
+    raise TypeError(f"no parameter of a request has the type {kind!r}")
+
+
+def _number(kind: type[int] | type[float], least: Any, most: Any, name: str) -> Any:
+    if kind is float:
+        return Annotated[float, Field(ge=least, le=most, allow_inf_nan=False)]
+    least = -LARGEST if least is None else least
+    most = LARGEST if most is None else most
+    if name == "limit":
+        most = min(most, MOST_ROWS)
+    return Annotated[int, Field(ge=least, le=most)]
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for part in typing.get_args(annotation):
+        if not isinstance(annotation, type(Literal[1])):
+            yield from _parts(part)

@@ -1,0 +1,122 @@
+"""Idempotency keys: a request that is sent again, because its answer was lost, has its effect once.
+
+The key is stored in the transaction of the first row that the request writes, so a crash leaves
+either both or none. The answer is stored when it is known; until then, the same key is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+from fastapi import Request, Response
+
+from thumbwheel.access.problem import problem
+from thumbwheel.core.errors import Conflict, InputError, ThumbwheelError
+from thumbwheel.db.schema import request_keys
+from thumbwheel.db.workspace import Workspace
+
+HEADER = "idempotency-key"
+REPLAYED = "idempotent-replayed"
+"""The header of an answer that was given before."""
+LONGEST = 400
+REMEMBERED = timedelta(days=7)
+NOT_STORED = ("content-length",)
+
+
+@dataclass(frozen=True)
+class RequestKey:
+    """The key of a request, and what it asks for."""
+
+    key: str
+    """Of whoever asks alone: a hash of both."""
+    fingerprint: str
+
+    @classmethod
+    def of(cls, request: Request, values: object) -> RequestKey | None:
+        """That of a request with these parameters; None where it has none. Raises InputError."""
+        text = request.headers.get(HEADER)
+        if text is None or request.method == "GET":
+            return None
+        if not 1 <= len(text) <= LONGEST:
+            why = f"it has {len(text)} characters"
+            raise InputError(f"header {HEADER}", why, f"Give 1 to {LONGEST}")
+        content = json.dumps([request.method, request.url.path, values], default=str)
+        who = f"{request.state.principal.id}\0{text}"
+        return cls(_hash(who), _hash(content))
+
+    def answered(self, ws: Workspace, answer: Callable[[Workspace], Response]) -> Response:
+        """The answer, which is computed at most once. Raises Conflict where the key is in use for
+        something else, or its request is still being carried out."""
+        with ws.db.read() as connection:
+            earlier = self._answer(connection)
+        if earlier is not None:
+            return earlier
+        written = False
+
+        def guard(connection: sa.Connection) -> None:
+            nonlocal written
+            if not written:
+                self._claim(connection)
+                written = True
+
+        keyed = replace(ws, db=ws.db.guarded(guard))
+        try:
+            response = answer(keyed)
+        except ThumbwheelError as error:
+            # What was written before it failed stays written.
+            response = problem(error)
+        if written:
+            ws.db.write(lambda connection: self._store(connection, response))
+        return response
+
+    def _answer(self, connection: sa.Connection) -> Response | None:
+        row = connection.execute(
+            sa.select(request_keys).where(request_keys.c.key == self.key)
+        ).one_or_none()
+        if row is None:
+            return None
+        if row.fingerprint != self.fingerprint:
+            raise InputError(
+                f"header {HEADER}",
+                "another request had this key, with other parameters",
+                "Take a new key for a new request",
+            )
+        if row.answer is None:
+            raise Conflict(
+                f"header {HEADER}",
+                "the request with this key is being carried out, or the server stopped before it "
+                "answered",
+                "Look whether it had its effect, and take a new key for a new request",
+            )
+        headers = {**row.answer["headers"], REPLAYED: "true"}
+        return Response(row.answer["body"].encode(), row.answer["status"], headers)
+
+    def _claim(self, connection: sa.Connection) -> None:
+        now = datetime.now(UTC)
+        old = request_keys.c.recorded_at < now - REMEMBERED
+        connection.execute(request_keys.delete().where(old))
+        if self._answer(connection) is not None:
+            raise Conflict(
+                f"header {HEADER}", "the same request came twice at once", "Send it again"
+            )
+        row = {"key": self.key, "fingerprint": self.fingerprint, "recorded_at": now}
+        connection.execute(request_keys.insert().values(**row, answer=None))
+
+    def _store(self, connection: sa.Connection, response: Response) -> None:
+        headers = {
+            name: value for name, value in response.headers.items() if name not in NOT_STORED
+        }
+        body = bytes(response.body).decode("utf-8", "replace")
+        answer = {"status": response.status_code, "headers": headers, "body": body}
+        connection.execute(
+            request_keys.update().where(request_keys.c.key == self.key).values(answer=answer)
+        )
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

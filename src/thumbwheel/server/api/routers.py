@@ -1,0 +1,80 @@
+"""The whole API: every route that the stages list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import typer
+from fastapi import APIRouter
+from typer.main import get_command
+
+from thumbwheel.access.route import Route
+from thumbwheel.app.command_table import COMMANDS, add_commands, leaves
+from thumbwheel.app.dialects import add_dialects
+from thumbwheel.app.job_routes import ROUTES as JOBS
+from thumbwheel.capture.command_routes import ROUTES as CAPTURE
+from thumbwheel.datasets.routes import ROUTES as DATASETS
+from thumbwheel.deploy.routes import ROUTES as DEPLOY
+from thumbwheel.evaluation.routes import ROUTES as EVALUATION
+from thumbwheel.export.routes import ROUTES as EXPORT
+from thumbwheel.loop.routes import ROUTES as LOOP
+from thumbwheel.review.routes import ROUTES as REVIEW
+from thumbwheel.rewards.routes import ROUTES as REWARDS
+from thumbwheel.server.api import endpoint, events, export_files
+from thumbwheel.server.api.bodies import BoundedRoute
+from thumbwheel.server.api.endpoint import Operation
+from thumbwheel.server.api.parameters import Signature
+from thumbwheel.training.routes import ROUTES as TRAINING
+
+ROUTES: tuple[Route, ...] = (
+    *CAPTURE,
+    *REWARDS,
+    *REVIEW,
+    *DATASETS,
+    *TRAINING,
+    *EVALUATION,
+    *EXPORT,
+    *DEPLOY,
+    *LOOP,
+    *JOBS,
+)
+
+
+def commands() -> dict[str, Any]:
+    """Every command of the command line: its path, and typer's command."""
+    app = typer.Typer()
+    add_commands(app, COMMANDS)
+    return dict(leaves(get_command(app)))
+
+
+@cache
+def operations() -> dict[str, Operation]:
+    """Name of a route -> its operation."""
+    by_path = commands()
+    signatures = {route.command: Signature.of(by_path[route.command]) for route in ROUTES}
+    by_name: dict[str, Operation] = {}
+    for route in sorted(ROUTES, key=lambda route: route.state is not None):
+        state = by_name[route.state] if route.state else None
+        by_name[route.name] = Operation(route, signatures[route.command], state)
+    return by_name
+
+
+def api_router() -> APIRouter:
+    """The routes of all commands. The more words a path has, the earlier it is compared, so that
+    a name of the path takes no word of another."""
+    routes = APIRouter(route_class=BoundedRoute)
+    routes.include_router(events.router())
+    routes.include_router(export_files.router())
+    by_name = operations()
+    for route in sorted(ROUTES, key=lambda route: route.path.count("{")):
+        endpoint.add(routes, by_name[route.name])
+    return routes
+
+
+def dialect_router(names: Iterable[str]) -> APIRouter:
+    """The routes of these dialects; raises NotFound for one that does not exist."""
+    routes = APIRouter(route_class=BoundedRoute)
+    add_dialects(routes, names)
+    return routes

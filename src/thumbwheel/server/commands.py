@@ -1,0 +1,66 @@
+"""`thumbwheel serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from thumbwheel.app.dialects import DIALECTS
+
+
+def serve(
+    ctx: typer.Context,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on; loopback unless you know who can reach the other one."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")] = 8787,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Take the place of the server of this home on that port, without a refused or "
+            "lost request; where none runs, start as usual.",
+        ),
+    ] = False,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that do the jobs of this home; 0 for none.")
+    ] = 1,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the pages in a browser, logged in.")
+    ] = False,
+    dialect: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Understand the clients of another system too, by its own paths; repeatable. "
+            f"Known: {', '.join(DIALECTS.names())} [default: those of the settings (server)]."
+        ),
+    ] = None,
+) -> None:
+    """Answer for all agents on one port, and record what is asked and answered.
+
+    OpenAI's, Anthropic's and Ollama's APIs, where the model is the agent's name: every call goes to
+    what the alias live points at in that moment, `support:canary` to another alias. Clients that
+    can set nothing but a URL ask /a/AGENT/v1, by any model name.
+
+    Example: thumbwheel serve
+    """
+    from thumbwheel.app.service_settings import ServerConfig
+    from thumbwheel.server.serve import Workers
+    from thumbwheel.server.serve import serve as run
+
+    with ctx.obj() as ws:
+        command = ctx.obj.command("worker")
+        own_workers = Workers(command, workers)
+        run(
+            ws,
+            host,
+            port,
+            takes_over=replace,
+            workers=own_workers,
+            opens_browser=open_browser,
+            dialects=dialect or ws.settings(ServerConfig, "server").dialects,
+        )

@@ -1,0 +1,227 @@
+"""Logging in and out.
+
+The token of the home opens a browser's session: `GET /login?token=...` answers with a cookie and
+sends the browser on to the home page, so that the token stays in no history. Users log in by
+their password, or by the OIDC provider of the settings. A login always makes a new session, and
+ends the one that the browser had.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import Field
+
+from thumbwheel.access import audit, users
+from thumbwheel.access.audit import Act
+from thumbwheel.access.credentials import COOKIE, CSRF_COOKIE, Credentials
+from thumbwheel.access.gate import AccessGate, Identity, OpenedSession
+from thumbwheel.access.needs import address_of, needs, public
+from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, VERBS, Grants, grants_of
+from thumbwheel.core.config import Config
+from thumbwheel.core.errors import Conflict, Forbidden, NotFound, Unauthenticated
+from thumbwheel.core.secret_store import SecretStore
+from thumbwheel.server.entrance import ENTRANCE
+from thumbwheel.server.pages.rendering import login_response
+from thumbwheel.server.pages.routes import PageRoute
+
+if TYPE_CHECKING:
+    from thumbwheel.access.provider import Provider
+
+ATTEMPT_COOKIE = "thumbwheel_login"
+CALLBACK = "/login/provider/callback"
+
+
+class LoginRequest(Config):
+    """A name and its password."""
+
+    name: str = Field(pattern=r"^[^\x00]*$", max_length=users.LONGEST_NAME)
+    """Of the user"""
+    password: str = Field(max_length=users.LONGEST)
+    """Of the user"""
+
+
+class WebTokenRequest(Config):
+    """What a token may; by default what its maker may."""
+
+    agent: tuple[str, ...] = ()
+    """Agents [default: all that the maker may]"""
+    verb: tuple[str, ...] = ()
+    """Verbs [default: all that the maker may]"""
+
+
+def router(gate: AccessGate) -> APIRouter:
+    """The routes of logging in and out."""
+    routes = APIRouter(route_class=PageRoute)
+    _add_entrance(routes, gate)
+    _add_password(routes, gate)
+    _add_web_tokens(routes, gate)
+    if gate.config.provider is not None:
+        from thumbwheel.access.provider import Provider
+
+        secrets = SecretStore(gate.ws.home.secrets)
+        _add_provider(routes, gate, Provider(gate.config.provider, secrets, gate.seal))
+    return routes
+
+
+def _add_entrance(routes: APIRouter, gate: AccessGate) -> None:
+    @routes.get(
+        ENTRANCE,
+        include_in_schema=False,
+        dependencies=[public("who logs in has nothing to present yet")],
+    )
+    def enter(request: Request, token: str | None = None) -> Response:
+        if token is None:
+            return login_response(request)
+        if gate.token is None or not gate.token.equals(token):
+            gate.limits.count_failure(address_of(request))
+            raise Unauthenticated(
+                "the token in the URL",
+                "it is not the one of this home",
+                "Open the URL that thumbwheel serve prints",
+            )
+        response = RedirectResponse("/", 303)
+        _log_in(request, response, gate, None)
+        return response
+
+    @routes.get("/api/whoami", operation_id="whoami", dependencies=[needs(None)])
+    def whoami(request: Request) -> dict[str, Any]:
+        """Who asks, and what they may do."""
+        identity: Identity = request.state.identity
+        principal = identity.principal
+        return {
+            "name": principal.name,
+            "kind": principal.kind,
+            "may": {agent: sorted(verbs) for agent, verbs in principal.grants.items()},
+            "csrf": identity.csrf,
+        }
+
+
+def _add_password(routes: APIRouter, gate: AccessGate) -> None:
+    @routes.post(
+        "/api/login",
+        operation_id="login",
+        dependencies=[public("who logs in has nothing to present yet")],
+    )
+    def log_in(request: Request, login: LoginRequest, response: Response) -> dict[str, Any]:
+        """Log a browser in by name and password."""
+        if Credentials.of(request.headers).is_foreign:
+            raise Forbidden(
+                "the login", "a page of another site sends it", "Log in from a page of this server"
+            )
+        gate.limits.count_login(address_of(request), login.name)
+        try:
+            user = users.authenticate(gate.ws, login.name, login.password)
+        except Unauthenticated:
+            audit.record(gate.ws, Act(ANONYMOUS.id, "login.refused"))
+            raise
+        session = _log_in(request, response, gate, user.id)
+        return {"name": user.name, "csrf": session.csrf, "seconds": session.seconds}
+
+    @routes.post("/api/logout", operation_id="logout", dependencies=[needs(None)])
+    def log_out(request: Request, response: Response) -> dict[str, Any]:
+        """End the session of the browser."""
+        identity: Identity = request.state.identity
+        if identity.session is None:
+            raise Conflict(
+                "the logout", "a key was presented, and no session", "Send the cookie alone"
+            )
+        gate.close_session(identity.session)
+        response.delete_cookie(COOKIE)
+        response.delete_cookie(CSRF_COOKIE)
+        return {"name": identity.principal.name}
+
+
+def _add_web_tokens(routes: APIRouter, gate: AccessGate) -> None:
+    @routes.post("/api/web-tokens", operation_id="web-tokens", dependencies=[needs(None)])
+    def make_token(request: Request, asked: WebTokenRequest) -> dict[str, Any]:
+        """Change a key or a session into a token that lives for minutes, perhaps for less than
+        they may."""
+        identity: Identity = request.state.identity
+        if identity.by_web_token:
+            raise Forbidden(
+                "the token", "a token cannot be changed into a new one", "Present the key itself"
+            )
+        bound = _bound(asked)
+        token, seconds = gate.make_web_token(identity.principal, bound)
+        return {"token": token, "seconds": seconds}
+
+
+def _add_provider(routes: APIRouter, gate: AccessGate, provider: Provider) -> None:
+    from thumbwheel.access.provider import ATTEMPT_SECONDS
+
+    @routes.get(
+        "/login/provider",
+        include_in_schema=False,
+        dependencies=[public("who logs in has nothing to present yet")],
+    )
+    def begin(request: Request) -> Response:
+        redirect_uri = str(request.base_url).rstrip("/") + CALLBACK
+        url, attempt = provider.begin(redirect_uri)
+        response = RedirectResponse(url, 303)
+        _set_cookie(request, response, ATTEMPT_COOKIE, attempt, ATTEMPT_SECONDS, path=CALLBACK)
+        return response
+
+    @routes.get(
+        CALLBACK,
+        include_in_schema=False,
+        dependencies=[public("the provider sends the browser here")],
+    )
+    def finish(request: Request) -> Response:
+        gate.limits.count_login(address_of(request), "by the provider")
+        attempt = request.cookies.get(ATTEMPT_COOKIE)
+        if attempt is None:
+            raise NotFound(
+                "the login by the provider", "this browser began none", "Open /login/provider"
+            )
+        try:
+            identity = provider.finish(attempt, request.query_params)
+            user = users.of_provider(gate.ws, identity.issuer, identity.external_id, identity.name)
+        except Unauthenticated:
+            audit.record(gate.ws, Act(ANONYMOUS.id, "login.refused"))
+            raise
+        response = RedirectResponse("/", 303)
+        response.delete_cookie(ATTEMPT_COOKIE, path=CALLBACK)
+        _log_in(request, response, gate, user.id)
+        return response
+
+
+def _log_in(
+    request: Request, response: Response, gate: AccessGate, user_id: str | None
+) -> OpenedSession:
+    """Give the browser a new session, and end the one that it had."""
+    earlier = gate.identify(Credentials.of(request.headers))
+    if earlier is not None and earlier.session is not None:
+        gate.close_session(earlier.session)
+    session = gate.open_session(user_id)
+    _set_cookie(request, response, COOKIE, session.cookie, session.seconds)
+    _set_cookie(request, response, CSRF_COOKIE, session.csrf, session.seconds, script=True)
+    response.headers["cache-control"] = "no-store"
+    response.headers["referrer-policy"] = "no-referrer"
+    return session
+
+
+def _set_cookie(
+    request: Request,
+    response: Response,
+    name: str,
+    value: str,
+    seconds: int,
+    *,
+    path: str = "/",
+    script: bool = False,
+) -> None:
+    """`script`: whether pages of this server may read it."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(
+        name, value, seconds, path=path, httponly=not script, samesite="lax", secure=secure
+    )
+
+
+def _bound(asked: WebTokenRequest) -> Grants | None:
+    if not asked.agent and not asked.verb:
+        return None
+    verbs = list(asked.verb or VERBS)
+    return grants_of(dict.fromkeys(asked.agent or (ANY_AGENT,), verbs))

@@ -1,0 +1,59 @@
+"""What the server does once an hour by itself: it removes what the home keeps no longer."""
+
+from __future__ import annotations
+
+import threading
+
+from thumbwheel.capture.uploads import sweep_uploads
+from thumbwheel.core import log
+from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.retention import retain
+
+FIRST, EVERY = 60.0, 3600.0
+"""Seconds until the first time after the start, and between two."""
+
+
+class Maintenance:
+    """Use as a context manager."""
+
+    def __init__(self, ws: Workspace, first: float = FIRST, every: float = EVERY) -> None:
+        self._ws, self._first, self._every = ws, first, every
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
+        self._problem: str | None = None
+
+    def __enter__(self) -> Maintenance:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def problem(self) -> str | None:
+        """Why the last time failed; None where it did not."""
+        return self._problem
+
+    def _run(self) -> None:
+        pause = self._first
+        while not self._ended.wait(pause):
+            pause = self._every
+            try:
+                self._retain()
+                self._problem = None
+            except ThumbwheelError as error:
+                self._problem = f"what is too old stays: {error.what}: {error.why}"
+                log.logger.error("%s", self._problem)
+            except Exception as error:  # noqa: BLE001 - the next time it may work
+                self._problem = f"what is too old stays: {error!r}"
+                log.logger.exception("retention failed")
+
+    def _retain(self) -> None:
+        sweep_uploads(self._ws)
+        for result in retain(self._ws, stop=self._ended.is_set):
+            if result.removed["traces"]:
+                log.say(f"retention: {result.removed['traces']} traces of {result.agent} removed")
+            if result.retired:
+                names = ", ".join(result.retired)
+                log.say(f"retention: files of {names} of {result.agent} removed")

@@ -1,0 +1,36 @@
+"""Charts of pages: those of the report (loop/charts.py), which need matplotlib. Where it is not
+installed, a page says so in place of the chart, and its tables have the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from markupsafe import Markup
+
+from thumbwheel.core.errors import MissingExtra
+
+
+def chart(draw: Callable[[], str]) -> Markup:
+    """The chart as a figure: `chart(lambda: series(lines, "Loss"))`. It scrolls where the page is
+    narrow, and its text stays readable."""
+    try:
+        return _figure(draw())
+    except MissingExtra as error:
+        return _missing(error)
+
+
+def charts(draw: Callable[[], Mapping[str, str]]) -> dict[str, Markup]:
+    """Several charts that are drawn together, by name; alone `missing` where matplotlib is."""
+    try:
+        drawings = draw()
+    except MissingExtra as error:
+        return {"missing": _missing(error)}
+    return {name: _figure(drawing) for name, drawing in drawings.items()}
+
+
+def _figure(drawing: str) -> Markup:
+    return Markup(f'<figure class="drawing" tabindex="0">{drawing}</figure>')
+
+
+def _missing(error: MissingExtra) -> Markup:
+    return Markup('<p class="empty">{}</p>').format(f"No chart: {error}")

@@ -1,0 +1,79 @@
+"""The pages of data: what the feedback would teach, datasets with their health, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from pydantic import Field
+
+from thumbwheel.core.config import Config
+from thumbwheel.datasets import build
+from thumbwheel.datasets.stale import stale
+from thumbwheel.datasets.types import SPLITS, DatasetConfig
+from thumbwheel.server.pages.page import PageRequest
+from thumbwheel.training.data_plan import data_plan
+
+ROWS = 20
+"""Rows of a dataset on a page."""
+READINESS = {"ready": "good", "usable": "wait", "too few": ""}
+VERDICTS = {"ok": "good", "warning": "wait", "error": "bad"}
+
+
+class RowsQuery(Config):
+    """Which rows of a dataset are shown."""
+
+    split: str = "train"
+    """train, dev or gate"""
+    skip: int = Field(default=0, ge=0)
+    """Rows before them"""
+
+
+def load_plan(asked: PageRequest) -> Mapping[str, Any]:
+    """The data plan of the agent, as `dataset plan --json` gives it."""
+    config = asked.ws.settings(DatasetConfig, "dataset")
+    plan = data_plan(asked.ws, asked.agent.slug, config)
+    return {
+        "plan": plan.to_json(),
+        "tones": READINESS,
+        "may_run": asked.principal.may("run", asked.agent.slug),
+    }
+
+
+def load_list(asked: PageRequest) -> Mapping[str, Any]:
+    """The datasets of the agent, the newest first."""
+    existing = build.datasets(asked.ws, asked.agent.slug)
+    rows = []
+    for dataset in reversed(existing):
+        findings = dataset.manifest.get("health", {}).get("findings", ())
+        problems = [row for row in findings if row["verdict"] in ("warning", "error")]
+        rows.append({"dataset": dataset, "problems": problems, "stale": stale(asked.ws, dataset)})
+    return {
+        "rows": rows,
+        "splits": SPLITS,
+        "verdicts": VERDICTS,
+        "may_run": asked.principal.may("run", asked.agent.slug),
+    }
+
+
+def load_dataset(asked: PageRequest) -> Mapping[str, Any]:
+    """One dataset, and a page of its rows."""
+    query = asked.parsed(RowsQuery)
+    dataset = build.find(asked.ws, asked.agent.slug, asked.parts["dataset"])
+    rows = build.load_rows(asked.ws, dataset.id, query.split, query.skip)
+    return {
+        "title": f"{dataset.shape} {dataset.id}",
+        "dataset": dataset,
+        "manifest": dataset.manifest,
+        "findings": dataset.manifest.get("health", {}).get("findings", ()),
+        "stale": stale(asked.ws, dataset),
+        "splits": SPLITS,
+        "split": query.split,
+        "skip": query.skip,
+        "rows": list(islice(rows, ROWS)),
+        "at_once": ROWS,
+        "total": dataset.counts.get(query.split, 0),
+        "verdicts": VERDICTS,
+        "may_run": asked.principal.may("run", asked.agent.slug),
+    }

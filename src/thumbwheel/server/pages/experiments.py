@@ -1,0 +1,114 @@
+"""The pages of experiments: which there are, one with its interval over its outcomes, and starting
+one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from markupsafe import Markup
+
+from thumbwheel.deploy import routing
+from thumbwheel.experiments import controller
+from thumbwheel.experiments.analysis import MISMATCH
+from thumbwheel.experiments.history import Moment, history
+from thumbwheel.experiments.types import ExperimentConfig
+from thumbwheel.loop.charts import Band, Line, series
+from thumbwheel.models import versions
+from thumbwheel.server.pages.charts import chart
+from thumbwheel.server.pages.operations import offered_fields
+from thumbwheel.server.pages.page import PageRequest
+
+TONES = {"running": "wait", "paused": "", "won": "good", "lost": "bad", "stopped": ""}
+MAIN = ("metric", "effect", "share", "min_units", "unit", "ramp", "hold_out", "max_hours")
+GUARDS = ("error_rate", "latency_p95", "cost")
+
+
+def load_list(asked: PageRequest) -> Mapping[str, Any]:
+    """The experiments of the agent, the newest first."""
+    experiments = controller.experiments_of(asked.ws, asked.agent)
+    return {
+        "experiments": [*reversed(experiments)],
+        "tones": TONES,
+        "may_deploy": asked.principal.may("deploy", asked.agent.slug),
+    }
+
+
+def load_experiment(asked: PageRequest) -> Mapping[str, Any]:
+    """What is known now of one experiment, how that came about, and what happened."""
+    experiment = controller.find(asked.ws, asked.parts["experiment"], asked.agent.slug)
+    inputs, decision = controller.look(asked.ws, experiment)
+    moments = history(asked.ws, experiment)
+    names = [arm.name for arm in experiment.plan.arms]
+    return {
+        "title": f"{' against '.join(names)}: {experiment.plan.config.metric}",
+        "experiment": experiment,
+        "shares": experiment.stratum.shares,
+        "inputs": inputs,
+        "decision": decision,
+        "moments": moments,
+        "charts": _charts(moments, experiment.plan.config.metric),
+        "mismatch": MISMATCH,
+        "events": [*reversed(controller.events_of(asked.ws, experiment))],
+        "verdicts": controller.verdicts_of(asked.ws, experiment),
+        "collected": asdict(experiment.collected),
+        "settings": experiment.plan.config.model_dump(mode="json"),
+        "tones": TONES,
+        "may_deploy": asked.principal.may("deploy", asked.agent.slug),
+    }
+
+
+def load_start(asked: PageRequest) -> Mapping[str, Any]:
+    """The form that starts an experiment among versions that are deployed."""
+    agent = asked.agent
+    deployed = {row.version for row in routing.deployments(asked.ws, agent) if row.state == "warm"}
+    config = asked.ws.settings(ExperimentConfig, "experiment")
+    fields, more_fields = offered_fields("experiment start", ExperimentConfig, config, MAIN)
+    aliases = versions.aliases_of(asked.ws, agent)
+    all_versions = versions.versions(asked.ws, agent)
+    names = {version.id: version.name for version in all_versions}
+    return {
+        "deployed": [version.name for version in all_versions if version.name in deployed],
+        "live": names.get(aliases.get("live", "")),
+        "aliases": sorted(aliases) or ["live"],
+        "guards": GUARDS,
+        "fields": fields,
+        "more_fields": more_fields,
+    }
+
+
+def _charts(moments: Sequence[Moment], metric: str) -> dict[str, Markup]:
+    """Arm -> its gain with the interval that holds at every moment, over the outcomes."""
+    charts = {}
+    arms = [comparison.arm for comparison in moments[-1].comparisons] if moments else []
+    for arm in arms:
+        gains: list[tuple[float, float]] = []
+        band: list[tuple[float, float, float]] = []
+        for moment in moments:
+            (comparison,) = (row for row in moment.comparisons if row.arm == arm)
+            if comparison.gain is not None:
+                gains.append((moment.answered, comparison.gain))
+            if comparison.low is not None and comparison.high is not None:
+                # Nobody can gain or lose more than everything.
+                low, high = max(-1.0, comparison.low), min(1.0, comparison.high)
+                band.append((moment.answered, low, high))
+        if gains:
+            charts[arm] = chart(_drawing(arm, metric, gains, band))
+    return charts
+
+
+def _drawing(
+    arm: str,
+    metric: str,
+    gains: Sequence[tuple[float, float]],
+    band: Sequence[tuple[float, float, float]],
+) -> Any:
+    title = f"Gain of {arm} in {metric}, with the interval that holds at every moment"
+    return lambda: series(
+        [Line(f"gain of {arm}", gains)],
+        title,
+        band=Band(band) if band else None,
+        level=0.0,
+        x_label="units with an outcome",
+    )

@@ -1,0 +1,93 @@
+"""The pages of jobs: what runs and what became of the rest, and a job while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.access.types import Principal
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import queue, schedules
+from thumbwheel.jobs.types import Job, JobState
+from thumbwheel.models.versions import agents
+from thumbwheel.server.pages.page import PageRequest
+
+AT_ONCE = 50
+TONES = {
+    "running": "wait",
+    "cancelling": "wait",
+    "queued": "",
+    "cancelled": "",
+    "succeeded": "good",
+    "failed": "bad",
+}
+"""State of a job -> the tone of its badge."""
+
+
+def load_list(asked: PageRequest) -> Mapping[str, Any]:
+    """Jobs of the agents that the principal may see, the newest first."""
+    state = asked.query.get("state")
+    states = [JobState(state)] if state in list(JobState) else []
+    principal = asked.principal
+    readable = _agents(asked.ws, principal)
+    chosen = None if principal.may("read", None) else readable
+    if agent := asked.query.get("agent"):
+        chosen = [agent] if agent in readable else []
+    page, cursor = queue.jobs(
+        asked.ws,
+        states=states,
+        agents=chosen,
+        cursor=asked.query.get("after"),
+        limit=AT_ONCE,
+    )
+    return {
+        "jobs": page,
+        "after": cursor,
+        "query": asked.query,
+        "states": list(JobState),
+        "tones": TONES,
+        "agents": readable,
+        "workers": len(queue.live_workers(asked.ws)),
+        "schedules": [
+            schedule
+            for schedule in schedules.schedules(asked.ws)
+            if principal.may("read", schedule.agent)
+        ],
+    }
+
+
+def load_job(asked: PageRequest) -> Mapping[str, Any]:
+    """One job, with what it said so far. The page follows what comes behind `last_event`."""
+    job = queue.job(asked.ws, asked.parts["job"])
+    asked.principal.require("read", job.agent)
+    events = queue.events(asked.ws, job.id, limit=1000)
+    return {
+        "title": f"{job.kind} {job.agent or ''}".strip(),
+        "job": job,
+        "events": events,
+        "last_event": events[-1].number if events else 0,
+        "tones": TONES,
+        "may_steer": asked.principal.may("run", job.agent),
+        "links": _links(job),
+    }
+
+
+def _links(job: Job) -> list[tuple[str, str]]:
+    """(what, address) of the pages about what the job makes."""
+    if job.agent is None:
+        return []
+    pages = f"/agents/{job.agent}"
+    result = job.result if isinstance(job.result, Mapping) else {}
+    links = []
+    run_id = result.get("run_id") or job.notes.get("run")
+    if isinstance(run_id, str):
+        links.append(("the run with its curves", f"{pages}/runs/{run_id}"))
+    if isinstance(version := result.get("version"), str):
+        links.append((f"version {version}", f"{pages}/models/{version}"))
+    if job.kind == "dataset build" and isinstance(dataset_id := result.get("id"), str):
+        links.append(("the dataset", f"{pages}/datasets/{dataset_id}"))
+    return links
+
+
+def _agents(ws: Workspace, principal: Principal) -> list[str]:
+    return [agent.slug for agent in agents(ws) if principal.may("read", agent.slug)]

@@ -1,0 +1,68 @@
+"""Text of models and people as HTML: Markdown without raw HTML and without images, so that reading
+an answer runs nothing and fetches nothing.
+
+A link shows where it leads, and its page gets neither our address nor a handle on ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from thumbwheel.loop.formatting import legible
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+SCHEMES = ("http://", "https://", "mailto:")
+"""What a link may begin with; others stay text."""
+MOST_MARKDOWN = 100_000
+"""Characters up to which a text is read as Markdown; longer ones are shown as they are."""
+
+
+def markdown(text: str) -> Markup:
+    """The text as safe HTML."""
+    shown = legible(text)
+    if len(shown) > MOST_MARKDOWN:
+        return Markup(f"<pre>{escape(shown)}</pre>")
+    return Markup(_parser().render(shown))
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable("table")
+    parser.validateLink = _is_allowed  # type: ignore[method-assign]
+    parser.add_render_rule("image", _image)
+    parser.add_render_rule("link_open", _link)
+    for name in ("heading_open", "heading_close"):
+        parser.add_render_rule(name, _heading)
+    return parser
+
+
+def _is_allowed(url: str) -> bool:
+    return url.strip().lower().startswith(SCHEMES)
+
+
+def _image(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    """The description of an image and its address: it is not fetched."""
+    token = tokens[index]
+    source = escape(str(token.attrGet("src") or ""))
+    return f'<span class="image">[image: {escape(token.content)} <code>{source}</code>]</span>'
+
+
+def _link(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    address = escape(str(tokens[index].attrGet("href") or ""))
+    return f'<a href="{address}" title="{address}" rel="noopener noreferrer nofollow">'
+
+
+def _heading(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    """A bold line: headings of an answer are none of the page."""
+    is_opening = tokens[index].type == "heading_open"
+    return "<p><strong>" if is_opening else "</strong></p>\n"

@@ -1,0 +1,84 @@
+"""The navigation of a page: what whoever looks may open, by agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from thumbwheel.access.types import Principal
+from thumbwheel.models.versions import agents
+from thumbwheel.server.pages.page import Page, PageRequest
+from thumbwheel.server.pages.page_table import PAGES
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A link of the navigation."""
+
+    name: str
+    label: str
+    url: str
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class Navigation:
+    """The links of one page."""
+
+    agent: str | None
+    """The slug of the agent whose pages are listed."""
+    current: str | None
+    """That of the page itself, where it belongs to one."""
+    agents: Sequence[Entry]
+    of_agent: Sequence[Entry]
+    of_home: Sequence[Entry]
+    who: str
+
+    @classmethod
+    def of(cls, asked: PageRequest, page: Page | None) -> Navigation:
+        """Those that the principal may open."""
+        principal = asked.principal
+        slugs = [agent.slug for agent in agents(asked.ws) if principal.may("read", agent.slug)]
+        current = asked.parts.get("agent")
+        agent = current if current in slugs else next(iter(slugs), None)
+        section = None if page is None else page.below or page.name
+        menu = [page for page in PAGES if page.menu is not None]
+        of_agent = [page for page in menu if page.is_of_agent]
+        of_home = [page for page in menu if not page.is_of_agent]
+        return cls(
+            agent=agent,
+            current=current,
+            agents=_agent_entries(slugs, current, section, of_agent),
+            of_agent=_entries(of_agent, principal, agent, section) if agent else [],
+            of_home=_entries(of_home, principal, None, section),
+            who=principal.name,
+        )
+
+
+def _entries(
+    pages: Iterable[Page], principal: Principal, agent: str | None, section: str | None
+) -> list[Entry]:
+    entries = []
+    for page in pages:
+        if _may_open(principal, page, agent):
+            label = page.menu or page.title
+            entries.append(Entry(page.name, label, page.url(agent=agent), page.name == section))
+    return entries
+
+
+def _may_open(principal: Principal, page: Page, agent: str | None) -> bool:
+    if page.need is None:
+        return True
+    if page.by_row:
+        return principal.may_somewhere(page.need)
+    return principal.may(page.need, agent)
+
+
+def _agent_entries(
+    slugs: Iterable[str], current: str | None, section: str | None, pages: Sequence[Page]
+) -> list[Entry]:
+    """Each agent, with the same page of it where there is one."""
+    target = next((page for page in pages if page.name == section), pages[0] if pages else None)
+    if target is None:
+        return []
+    return [Entry(slug, slug, target.url(agent=slug), slug == current) for slug in slugs]

@@ -1,0 +1,44 @@
+"""What pages know of the commands behind their forms: which settings a request may give, and the
+state that a change is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Any
+
+from thumbwheel.app.served_home import Asking, ServedHome
+from thumbwheel.core.config import Config
+from thumbwheel.server.api.endpoint import Operation, etag
+from thumbwheel.server.api.invocation import run
+from thumbwheel.server.api.routers import operations
+from thumbwheel.server.pages.forms import FormField, form_fields
+from thumbwheel.server.pages.page import PageRequest
+
+
+@cache
+def _operations() -> Mapping[str, Operation]:
+    return operations()
+
+
+def offered_fields(
+    command: str,
+    cls: type[Config],
+    values: Mapping[str, Any] | Config | None = None,
+    leading: Collection[str] = (),
+) -> tuple[list[FormField], list[FormField]]:
+    """The fields of a config class that a request for this command may set: those in `leading`, in
+    that order, and the others. What names something of the server's machine is in neither."""
+    offered = {parameter.name for parameter in _operations()[command].parameters}
+    by_name = {field.name: field for field in form_fields(cls, values) if field.name in offered}
+    first = [by_name[name] for name in leading if name in by_name]
+    others = [field for name, field in by_name.items() if name not in leading]
+    return first, others
+
+
+def state_tag(asked: PageRequest, command: str) -> str:
+    """The ETag of what this command shows of the agent: a change that is sent with it is refused
+    where somebody else was first."""
+    home = ServedHome(asked.ws, asked.ws, Asking())
+    signature = _operations()[command].signature
+    return etag(run(home, signature, {"agent": asked.agent.slug}, as_page=False))

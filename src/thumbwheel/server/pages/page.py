@@ -1,0 +1,89 @@
+"""What a page is, and what its `load` function is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from fastapi import Request
+
+from thumbwheel.access.gate import AccessGate
+from thumbwheel.access.types import Principal, Verb
+from thumbwheel.core.config import Config, build
+from thumbwheel.core.errors import NotFound
+from thumbwheel.core.ids import slug_of
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import Agent
+from thumbwheel.models.versions import require_agent
+
+C = TypeVar("C", bound=Config)
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """What a page is asked for, by whom."""
+
+    ws: Workspace
+    gate: AccessGate
+    principal: Principal
+    parts: Mapping[str, str]
+    """Of the path: `agent` is its slug."""
+    query: Mapping[str, str]
+    """Without those that are empty, as a form sends fields that nobody filled in."""
+
+    @classmethod
+    def of(cls, request: Request) -> PageRequest:
+        """That of a request which the gate let through. Raises NotFound for what no path has."""
+        parts = {name: str(value) for name, value in request.path_params.items()}
+        query = {name: value for name, value in request.query_params.items() if value}
+        if any("\x00" in text for text in (*parts.values(), *query.values())):
+            raise NotFound("the address", "it holds a character that no name has", "Correct it")
+        if "agent" in parts:
+            parts["agent"] = slug_of(parts["agent"])
+        state = request.app.state
+        return cls(state.workspace, state.gate, request.state.principal, parts, query)
+
+    @property
+    def agent(self) -> Agent:
+        """The agent of the path; raises NotFound where there is none of that name."""
+        return require_agent(self.ws, self.parts["agent"])
+
+    def parsed(self, cls: type[C]) -> C:
+        """The query as a config class; raises ConfigError with the nearest known name."""
+        return build(cls, self.query, "the address")
+
+
+Load = Callable[[PageRequest], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page at a path. The context of its template is what `load` returns."""
+
+    name: str
+    path: str
+    """With `{agent}` in it, it belongs to that agent."""
+    need: Verb | None
+    """What whoever looks at it must be allowed to do (access/needs.py)."""
+    title: str
+    template: str
+    load: Load
+    menu: str | None = None
+    """What the navigation calls it; None where other pages lead to it."""
+    below: str | None = None
+    """The name of the page that leads to it."""
+    by_row: bool = False
+    """Whether `load` itself leaves out what the principal may not see, because no agent is in the
+    path."""
+
+    def url(self, **parts: str | None) -> str:
+        """The address with these parts of the path."""
+        quoted = {name: quote(part or "", safe="") for name, part in parts.items()}
+        return self.path.format(**quoted)
+
+    @property
+    def is_of_agent(self) -> bool:
+        """Whether it belongs to one agent."""
+        return "{agent}" in self.path

@@ -1,0 +1,87 @@
+"""The pages on which people rate: the queues of an agent, the bench, and how raters do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.access.types import Principal
+from thumbwheel.review.queues import all_queues, require_queue
+from thumbwheel.review.raters import report
+from thumbwheel.review.types import LETTERS, Kind, Queue, QueueState
+from thumbwheel.server.pages.page import PageRequest
+
+OWNER = "owner"
+"""Who rates with the token of the home."""
+ASKED = {
+    Kind.ANSWER: "answers",
+    Kind.COMPARISON: "comparisons",
+    Kind.CASE: "cases",
+}
+
+
+def rater_of(principal: Principal) -> str:
+    """The name under which somebody's ratings are stored."""
+    return OWNER if principal.kind == "token" else principal.name
+
+
+def load_queues(asked: PageRequest) -> Mapping[str, Any]:
+    """The queues of an agent, with those that this person may rate in first."""
+    rater = rater_of(asked.principal)
+    queues = all_queues(asked.ws, asked.agent, every="all" in asked.query)
+    rows = []
+    for queue in queues:
+        is_mine = not queue.config.raters or rater in queue.config.raters
+        is_open = queue.state is QueueState.OPEN
+        rows.append({"queue": queue, "asked": ASKED[queue.kind], "mine": is_mine and is_open})
+    rows.sort(key=lambda row: not row["mine"])
+    return {
+        "agent": asked.agent.slug,
+        "rows": rows,
+        "shows_all": "all" in asked.query,
+        "may_edit": asked.principal.may("edit", asked.agent.slug),
+    }
+
+
+def load_bench(asked: PageRequest) -> Mapping[str, Any]:
+    """What the scripts of the bench need. The items themselves come from the API."""
+    queue = require_queue(asked.ws, asked.agent, asked.parts["queue"])
+    return {
+        "title": f"Rate: {queue.name}",
+        "agent": asked.agent.slug,
+        "queue": queue,
+        "bench": _bench(asked, queue),
+    }
+
+
+def _bench(asked: PageRequest, queue: Queue) -> dict[str, Any]:
+    config = queue.config
+    return {
+        "agent": asked.agent.slug,
+        "queue": queue.name,
+        "api": f"/api/agents/{asked.agent.slug}/queues/{queue.name}",
+        "kind": queue.kind.value,
+        "state": queue.state.value,
+        "ask": list(config.ask),
+        "labels": [{"name": label.name, "values": label.values} for label in config.schemas],
+        "tags": list(config.tags),
+        "letters": LETTERS,
+        "order": config.order,
+        "layout": config.layout,
+        "rater": rater_of(asked.principal),
+        "may_edit": asked.principal.may("edit", asked.agent.slug),
+        "done": queue.done,
+        "total": queue.items,
+    }
+
+
+def load_raters(asked: PageRequest) -> Mapping[str, Any]:
+    """How the raters of a queue do."""
+    queue = require_queue(asked.ws, asked.agent, asked.parts["queue"])
+    return {
+        "title": f"Raters of {queue.name}",
+        "agent": asked.agent.slug,
+        "queue": queue,
+        "report": report(asked.ws, queue),
+        "may_edit": asked.principal.may("edit", asked.agent.slug),
+    }

@@ -1,0 +1,173 @@
+"""Makes HTML of pages: templates, static files, the headers of every page."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse
+
+from thumbwheel import __version__
+from thumbwheel.core.errors import ThumbwheelError, Unauthenticated
+from thumbwheel.loop import formatting
+from thumbwheel.server.pages.forms import form_fields
+from thumbwheel.server.pages.markdown import markdown
+from thumbwheel.server.pages.navigation import Navigation
+from thumbwheel.server.pages.page import Page, PageRequest
+from thumbwheel.server.pages.page_table import PAGES
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+PRIVATE = {"cache-control": "no-store"}
+"""Pages show what people said: no copy of them stays on a disk."""
+MEDIA = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "jsonl": "application/x-ndjson",
+}
+
+
+@dataclass(frozen=True)
+class StaticFiles:
+    """The files below `static/`, which are read once. Their address has a hash of all of them: a
+    module imports another one by its plain name, and no browser mixes two releases."""
+
+    digest: str
+    contents: Mapping[str, bytes]
+
+    @classmethod
+    @cache
+    def read(cls) -> StaticFiles:
+        """Those of the package."""
+        contents = {}
+        for file in sorted(files(__package__).joinpath("static").iterdir(), key=lambda f: f.name):
+            contents[file.name] = file.read_bytes()
+        digest = hashlib.sha256()
+        for name, content in contents.items():
+            digest.update(name.encode() + b"\0" + content)
+        return cls(digest.hexdigest()[:16], contents)
+
+    def url(self, name: str) -> str:
+        """The address of a file; raises KeyError for a name that is none."""
+        if name not in self.contents:
+            raise KeyError(name)
+        return f"/static/{self.digest}/{name}"
+
+    def media_type(self, name: str) -> str:
+        """Its content type."""
+        return MEDIA[name.rpartition(".")[2]]
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """The templates. What a template is not told is an error, and everything is escaped."""
+    loader = jinja2.PackageLoader("thumbwheel.server.pages", "templates")
+    templates = jinja2.Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals |= {
+        "static": StaticFiles.read().url,
+        "page_url": page_url,
+        "release": __version__,
+        "form_fields": form_fields,
+    }
+    templates.filters |= {
+        "markdown": markdown,
+        "legible": formatting.legible,
+        "percent": formatting.percent,
+        "points": formatting.points,
+        "number": formatting.number,
+        "compact": formatting.compact,
+        "moment": moment,
+        "part": part,
+        "indented": formatting.indented,
+        "duration": formatting.duration,
+    }
+    return templates
+
+
+def part(text: str) -> str:
+    """A text as one part of a path."""
+    return quote(text, safe="")
+
+
+def moment(when: datetime | str | None) -> str:
+    """A time to the minute, of UTC. Scripts turn it into that of the reader."""
+    if when is None:
+        return "–"
+    time = datetime.fromisoformat(when) if isinstance(when, str) else when
+    utc = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return utc.strftime("%Y-%m-%d %H:%M")
+
+
+def page_url(name: str, **parts: str) -> str:
+    """The address of the page of this name; empty where there is no such page."""
+    for page in PAGES:
+        if page.name == name:
+            return page.url(**parts)
+    return ""
+
+
+def page_response(request: Request, page: Page) -> Response:
+    """The page, as whoever asks may see it."""
+    asked = PageRequest.of(request)
+    context = page.load(asked)
+    return _html(request, page.template, asked, {"title": page.title, **context}, page=page)
+
+
+def login_response(request: Request, status: int = 200) -> Response:
+    """The page on which a browser logs in."""
+    provider = request.app.state.gate.config.provider
+    context = {"title": "Log in", "provider": provider.issuer if provider else None}
+    return _html(request, "login.html", None, context, status)
+
+
+def error_response(request: Request, error: ThumbwheelError) -> Response:
+    """What went wrong, as a page; the login page where nobody is logged in."""
+    if isinstance(error, Unauthenticated):
+        return login_response(request, error.http_status)
+    asked = None
+    if hasattr(request.state, "principal"):
+        state = request.app.state
+        asked = PageRequest(state.workspace, state.gate, request.state.principal, {}, {})
+    context = {"title": "This did not work", "error": error}
+    return _html(request, "error.html", asked, context, error.http_status)
+
+
+def _html(
+    request: Request,
+    template: str,
+    asked: PageRequest | None,
+    context: Mapping[str, Any],
+    status: int = 200,
+    page: Page | None = None,
+) -> Response:
+    navigation = None if asked is None else Navigation.of(asked, page)
+    content = (
+        environment()
+        .get_template(template)
+        .render(navigation=navigation, asked=asked, path=request.url.path, **context)
+    )
+    text = content.encode("utf-8", "replace")
+    return HTMLResponse(text, status, {**HEADERS, **PRIVATE})

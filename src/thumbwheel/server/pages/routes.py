@@ -1,0 +1,95 @@
+"""The URLs of the pages and of their static files, behind the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
+from jinja2 import TemplateError
+
+from thumbwheel.access.needs import needs, public
+from thumbwheel.core import log
+from thumbwheel.core.errors import NotFound, ThumbwheelError
+from thumbwheel.server.pages.page import Page
+from thumbwheel.server.pages.page_table import PAGES
+from thumbwheel.server.pages.rendering import (
+    HEADERS,
+    StaticFiles,
+    error_response,
+    page_response,
+)
+
+FAILURE = ThumbwheelError(
+    "the page", "the server failed at it; its log says how", "Report it, with the address"
+)
+FOREVER = "public, max-age=31536000, immutable"
+
+
+class PageRoute(APIRoute):
+    """A route that answers a browser's failed request with a page, and others with a problem."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """The handler of FastAPI's, with pages for errors."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Any:
+            try:
+                return await handle(request)
+            except ThumbwheelError as error:
+                if "text/html" not in request.headers.get("accept", ""):
+                    raise
+                return await run_in_threadpool(error_response, request, error)
+            except (ArithmeticError, LookupError, TemplateError, TypeError, ValueError) as error:
+                if "text/html" not in request.headers.get("accept", ""):
+                    raise
+                log.logger.error("%s failed", request.url.path, exc_info=error)
+                return await run_in_threadpool(error_response, request, FAILURE)
+
+        return answer
+
+
+def router() -> APIRouter:
+    """The routes of all pages."""
+    routes = APIRouter(route_class=PageRoute)
+    for page in sorted(PAGES, key=lambda page: page.path.count("{")):
+        _add(routes, page)
+    _add_static(routes)
+    return routes
+
+
+def _add(routes: APIRouter, page: Page) -> None:
+    def show(request: Request) -> Response:
+        return page_response(request, page)
+
+    routes.add_api_route(
+        page.path,
+        show,
+        methods=["GET"],
+        name=f"page.{page.name}",
+        dependencies=[needs(page.need, by_row=page.by_row)],
+        include_in_schema=False,
+        response_class=HTMLResponse,
+    )
+
+
+def _add_static(routes: APIRouter) -> None:
+    static = StaticFiles.read()
+
+    @routes.get(
+        "/static/{digest}/{name}",
+        include_in_schema=False,
+        dependencies=[public("scripts and styles of the pages, which hold no data")],
+    )
+    def static_file(digest: str, name: str) -> Response:
+        content = static.contents.get(name)
+        if content is None:
+            why = "the pages have none of that name"
+            raise NotFound(f"file {name!r}", why, "Load the page anew")
+        # a page of an older release gets today's files, and must not remember them as its own
+        cache = FOREVER if digest == static.digest else "no-store"
+        headers = {**HEADERS, "cache-control": cache}
+        return Response(content, 200, headers, static.media_type(name))

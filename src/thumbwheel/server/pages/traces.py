@@ -1,0 +1,326 @@
+"""The pages of traces: a list with filters, everything about one, and where an answer comes from
+and went to.
+
+What is shown of one trace is bounded: long texts begin, and a script fetches the rest from the API
+when somebody wants it; steps come in parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from thumbwheel.capture.fields import content_text
+from thumbwheel.capture.trace_queries import TraceFilter
+from thumbwheel.capture.traces import list_traces, show_trace, signal
+from thumbwheel.core.config import Config
+from thumbwheel.loop.erase import erase
+from thumbwheel.loop.formatting import indented
+from thumbwheel.loop.lineage import lineage
+from thumbwheel.loop.row_lineage import feedback_pieces, used_in
+from thumbwheel.models.types import ModelVersion
+from thumbwheel.models.versions import version
+from thumbwheel.review.queues import all_queues
+from thumbwheel.review.types import Kind
+from thumbwheel.rewards.explain import explain
+from thumbwheel.server.pages.page import PageRequest
+
+AT_ONCE = 50
+"""Traces on a page of the list."""
+SEARCH_SECONDS = 1.0
+"""That a search for a text may take before it shows how far back it came."""
+STEPS_AT_ONCE = 100
+RUNS_AT_ONCE = 20
+"""Runs of other agents inside a trace."""
+LEARNED_AT_ONCE = 100
+"""Pieces of feedback that a model learned from."""
+MOST_OF_TEXT, MOST_OF_STEP = 20_000, 4_000
+"""Characters that are shown at first of a message or an answer, and of a part of a step."""
+MANY_STEPS = 20
+"""Beyond so many steps, each shows less at first."""
+MOST_OF_MANY = 400
+PARTS_OF_STEP = ("input", "output", "error", "routing", "sampling")
+MOST_QUEUES = 12
+"""Rating queues that a trace can be put into from its page."""
+CHECKERS = ("exact_answer", "json_fields")
+"""What can compare an answer with a reference without settings of its own."""
+
+Number = Annotated[str, Field(pattern=r"^v?\d{1,9}$")]
+
+
+class TraceQuery(Config):
+    """The filters of the list."""
+
+    text: str | None = None
+    """In the last message or the answer"""
+    version: Number | None = None
+    """That answered, such as v3"""
+    model: str | None = None
+    """Requested or served"""
+    session: str | None = None
+    """Of this conversation"""
+    subject: str | None = None
+    """About this person"""
+    status: str | None = None
+    """Such as ok, error, cancelled"""
+    since: date | None = None
+    """First day"""
+    until: date | None = None
+    """Last day"""
+    rated: Literal["yes", "no"] | None = None
+    """With or without feedback"""
+    after: str | None = None
+    """The cursor of the page before"""
+
+    def wanted(self) -> TraceFilter:
+        """As the store reads it."""
+        until = None if self.until is None else self.until + timedelta(days=1)
+        return TraceFilter(
+            session=self.session,
+            subject=self.subject,
+            model=self.model,
+            version=None if self.version is None else int(self.version.removeprefix("v")),
+            status=self.status,
+            since=_midnight(self.since),
+            until=_midnight(until),
+            text=self.text,
+            rated=None if self.rated is None else self.rated == "yes",
+        )
+
+
+class StepQuery(Config):
+    """Which steps of a trace are shown."""
+
+    steps: int = Field(default=0, ge=0)
+    """Their first"""
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """The beginning of a text."""
+
+    text: str
+    rest: int
+    """Characters that are left out."""
+    path: str
+    """Where the whole text is in the trace's JSON: `steps.3.output`."""
+
+    @classmethod
+    def of(cls, value: Any, path: str, most: int = MOST_OF_TEXT) -> Excerpt:
+        """That of a text, or of a JSON value."""
+        text = indented(value)
+        return cls(text[:most], max(0, len(text) - most), path)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A message of the chat."""
+
+    role: str
+    text: Excerpt | None
+    more: Excerpt | None
+    """What it has besides its text, such as calls of tools."""
+
+
+@dataclass(frozen=True)
+class ShownStep:
+    """A step of the timeline."""
+
+    row: Mapping[str, Any]
+    parts: Sequence[tuple[str, Excerpt]]
+    """(what it is, its text)."""
+    seconds: float | None
+    bar: tuple[float, float] | None
+    """(begin, length) in percent of the trace."""
+
+
+def load_list(asked: PageRequest) -> Mapping[str, Any]:
+    """A page of the traces, newest first."""
+    query = asked.parsed(TraceQuery)
+    page = list_traces(asked.ws, asked.agent.slug, query.wanted(), limit=AT_ONCE, after=query.after)
+    has_filters = any(name != "after" for name in asked.query)
+    return {
+        "traces": page.traces,
+        "after": page.after,
+        "searched_to": page.searched_to,
+        "query": query,
+        "parameters": asked.query,
+        "has_filters": has_filters,
+        "tone": tone,
+    }
+
+
+def load_trace(asked: PageRequest) -> Mapping[str, Any]:
+    """One trace with its steps, feedback, reward and inner runs."""
+    slug = asked.agent.slug
+    first = asked.parsed(StepQuery).steps
+    trace = show_trace(asked.ws, slug, asked.parts["trace"])
+    question = _last_text(trace["input"])
+    calls = [step for step in trace["steps"] if step["kind"] == "llm"]
+    answering = calls[-1] if calls else {}
+    inner = [_run_inside(asked, name) for name in trace["children"][:RUNS_AT_ONCE]]
+    return {
+        "title": _title(trace),
+        "trace": trace,
+        "turns": _turns(trace["input"]),
+        "answer": Excerpt.of(trace["output"] or "", "output"),
+        "timeline": _timeline(trace["steps"], first),
+        "first": first,
+        "next": first + STEPS_AT_ONCE if first + STEPS_AT_ONCE < len(trace["steps"]) else None,
+        "answering": answering,
+        "feedback": [_with_words(judgement) for judgement in trace["feedback"]],
+        "tone": tone,
+        "reward": explain(asked.ws, slug, trace["id"]).as_dict(),
+        "inner": inner,
+        "may_rate": asked.principal.may("rate", slug),
+        "may_edit": asked.principal.may("edit", slug),
+        "checkers": CHECKERS,
+        "queues": _queues(asked),
+        "better": _best_text(trace),
+        "question": question if len(question) <= MOST_OF_TEXT else "",
+    }
+
+
+def load_lineage(asked: PageRequest) -> Mapping[str, Any]:
+    """From an answer back to the feedback that taught its model, and forward to what learned from
+    it and to what erasing its person would remove."""
+    slug = asked.agent.slug
+    trace = show_trace(asked.ws, slug, asked.parts["trace"])
+    names = [step["version"] for step in trace["steps"] if step.get("version")]
+    answered = version(asked.ws, slug, names[-1]) if names else None
+    erasure = None
+    if trace["subject"] is not None and asked.principal.may("own", slug):
+        erasure = erase(asked.ws, asked.agent, trace["subject"], dry_run=True)
+    return {
+        "trace": trace,
+        "back": None if answered is None else _taught_by(asked, answered),
+        "forward": used_in(asked.ws, trace["id"], slug),
+        "erasure": erasure,
+        "tone": tone,
+        "may_own": asked.principal.may("own", slug),
+    }
+
+
+def tone(word: str) -> str:
+    """The colour of a judgement: good, bad, or none.
+
+    >>> tone("thumb down"), tone("preferred"), tone("rating 3")
+    ('bad', 'good', '')
+    """
+    if word in ("thumb up", "preferred"):
+        return "good"
+    return "bad" if word in ("thumb down", "not preferred") else ""
+
+
+def _midnight(day: date | None) -> datetime | None:
+    return None if day is None else datetime.combine(day, time(), UTC)
+
+
+def _title(trace: Mapping[str, Any]) -> str:
+    words = " ".join((_last_text(trace["input"]) or trace["external_id"]).split())
+    return words if len(words) <= 100 else f"{words[:100]}…"
+
+
+def _last_text(chat: Sequence[Mapping[str, Any]]) -> str:
+    """What the person said last."""
+    for message in reversed(chat):
+        if message["role"] == "user":
+            return content_text(message.get("content")) or ""
+    return content_text(chat[-1].get("content")) or "" if chat else ""
+
+
+def _best_text(trace: Mapping[str, Any]) -> str:
+    """What the answer should have been: the newest correction, else the answer."""
+    corrections = [word["value"] for word in trace["feedback"] if word["kind"] == "correction"]
+    best = corrections[-1] if corrections else trace["output"] or ""
+    return str(best)[:MOST_OF_TEXT]
+
+
+def _turns(chat: Iterable[Mapping[str, Any]]) -> list[Turn]:
+    turns = []
+    for number, message in enumerate(chat):
+        text = content_text(message.get("content"))
+        more = {key: value for key, value in message.items() if key not in ("role", "content")}
+        if text is None and message.get("content") is not None:
+            more["content"] = message["content"]
+        path = f"input.{number}"
+        turns.append(
+            Turn(
+                role=str(message["role"]),
+                text=None if text is None else Excerpt.of(text, f"{path}.content"),
+                more=Excerpt.of(more, path, MOST_OF_STEP) if more else None,
+            )
+        )
+    return turns
+
+
+def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> list[ShownStep]:
+    """A part of the steps, each with its share of the time."""
+    begins = [step["started_at"] for step in steps if step.get("started_at")]
+    ends = [step["ended_at"] for step in steps if step.get("ended_at")]
+    span = (max(ends) - min(begins)).total_seconds() if begins and ends else 0.0
+    most = MOST_OF_STEP if len(steps) <= MANY_STEPS else MOST_OF_MANY
+    timeline = []
+    for number, step in enumerate(steps[first : first + STEPS_AT_ONCE], start=first):
+        keys = [key for key in PARTS_OF_STEP if step.get(key) is not None]
+        parts = [(key, Excerpt.of(step[key], f"steps.{number}.{key}", most)) for key in keys]
+        seconds = bar = None
+        if step.get("started_at") and step.get("ended_at"):
+            seconds = (step["ended_at"] - step["started_at"]).total_seconds()
+            if span > 0:
+                begin = (step["started_at"] - min(begins)).total_seconds()
+                bar = (100 * begin / span, max(0.5, 100 * seconds / span))
+        timeline.append(ShownStep(step, parts, seconds, bar))
+    return timeline
+
+
+def _with_words(judgement: Mapping[str, Any]) -> dict[str, Any]:
+    """A judgement with what it says in a word, and its text where it has one."""
+    fields = {"name": None, "position": 0, "rater": None, "comment": None, "step": None}
+    shown = {**fields, **judgement}
+    shown["word"] = signal(shown)
+    shown["when"] = shown.get("at") or shown.get("occurred_at") or shown.get("recorded_at")
+    is_text = shown["kind"] in ("correction", "comment")
+    shown["text"] = Excerpt.of(shown["value"], "", MOST_OF_STEP) if is_text else None
+    return shown
+
+
+def _queues(asked: PageRequest) -> list[str]:
+    """The open queues that take single answers, newest first."""
+    queues = all_queues(asked.ws, asked.agent)
+    names = [queue.name for queue in queues if queue.kind is Kind.ANSWER]
+    return names[:MOST_QUEUES]
+
+
+def _run_inside(asked: PageRequest, name: str) -> dict[str, Any]:
+    run = show_trace(asked.ws, asked.parts["agent"], name)
+    return {
+        "id": run["id"],
+        "title": _title(run),
+        "status": run["status"],
+        "steps": len(run["steps"]),
+        "output": (run["output"] or "")[:200],
+    }
+
+
+def _taught_by(asked: PageRequest, answered: ModelVersion) -> dict[str, Any]:
+    """The version that answered, what it was trained on, and the feedback in that."""
+    line = lineage(asked.ws, answered)
+    feedback = line.sources.feedback if line.sources else {}
+    learned = feedback.get("train", [])
+    return {
+        "version": answered.name,
+        "line": line,
+        "counts": {split: len(names) for split, names in feedback.items()},
+        "origins": line.sources.origins if line.sources else {},
+        "learned": _pieces(asked, learned[:LEARNED_AT_ONCE]),
+        "rest": max(0, len(learned) - LEARNED_AT_ONCE),
+    }
+
+
+def _pieces(asked: PageRequest, names: Sequence[str]) -> list[dict[str, Any]]:
+    return [_with_words(piece) for piece in feedback_pieces(asked.ws, names)]

@@ -1,0 +1,151 @@
+"""The pages of training: runs with their curves, one run, and starting one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thumbwheel.core.errors import NotFound
+from thumbwheel.core.plugins import nearest
+from thumbwheel.datasets.build import datasets
+from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.report import changed
+from thumbwheel.models import versions
+from thumbwheel.models.types import Agent, ModelVersion
+from thumbwheel.server.pages.operations import offered_fields
+from thumbwheel.server.pages.page import PageRequest
+from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.data_plan import data_plan
+from thumbwheel.training.train import run_of, runs
+from thumbwheel.training.types import Run
+
+METRICS = {
+    "loss": "Loss",
+    "rewards/margins": "Margin of good over bad",
+    "rewards/accuracies": "Good above bad",
+    "reward": "Reward",
+    "kl": "KL from the base",
+    "nll/good": "Nats a token of good answers",
+}
+"""Metric -> its title, in the order in which they are drawn where a run has them."""
+CHECKED = 8
+"""Of the newest runs, how many are drawn before somebody chooses."""
+TONES = {
+    "running": "wait",
+    "finished": "good",
+    "nothing_learned": "",
+    "stopped": "wait",
+    "failed": "bad",
+}
+MAIN = (
+    "preset",
+    "learning_rate",
+    "num_train_epochs",
+    "max_steps",
+    "beta",
+    "lora_r",
+    "max_length",
+    "seed",
+)
+"""Settings of a method that most people look at."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run in a list, with the version that it gave."""
+
+    run: Run
+    version: ModelVersion | None
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """What the run came to."""
+        return self.run.metrics or {}
+
+    @property
+    def best(self) -> Mapping[str, Any]:
+        """The figures of the dev rows at the step that was kept."""
+        return self.figures.get("dev_best") or {}
+
+    @property
+    def base(self) -> Mapping[str, Any]:
+        """The same of the base."""
+        return self.figures.get("dev_base") or {}
+
+
+def load_runs(asked: PageRequest) -> Mapping[str, Any]:
+    """The runs of the agent, the newest first, and the versions that came of them."""
+    agent = asked.agent
+    results = _versions_by_run(asked.ws, agent)
+    newest = [*reversed(runs(asked.ws, agent))]
+    return {
+        "rows": [RunRow(run, results.get(run.id)) for run in newest],
+        "checked": CHECKED,
+        "metrics": list(METRICS.items()),
+        "tones": TONES,
+        "may_run": asked.principal.may("run", agent.slug),
+    }
+
+
+def load_run(asked: PageRequest) -> Mapping[str, Any]:
+    """One run: its curves, its settings, and what came of it."""
+    agent = asked.agent
+    run = run_of(asked.ws, agent, asked.parts["run"])
+    return {
+        "title": f"{run.algorithm} {run.id}",
+        "run": run,
+        "row": RunRow(run, _versions_by_run(asked.ws, agent).get(run.id)),
+        "changed": changed(run.algorithm, run.config),
+        "metrics": list(METRICS.items()),
+        "tones": TONES,
+        "may_run": asked.principal.may("run", agent.slug),
+    }
+
+
+def load_training(asked: PageRequest) -> Mapping[str, Any]:
+    """The form that starts a training: a method, what it learns from, and its settings."""
+    ws, agent = asked.ws, asked.agent
+    plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
+    names = ALGORITHMS.names()
+    method = asked.query.get("method") or plan.recommended or names[0]
+    if method not in names:
+        fix = f"Known: {', '.join(names)}.{nearest(method, names)}"
+        raise NotFound(f"method {method!r}", "there is none of that name", fix)
+    algorithm = ALGORITHMS.get(method)
+    config = ws.settings(algorithm.Config, f"train.{method}")
+    fields, more_fields = offered_fields(f"train {method}", algorithm.Config, config, MAIN)
+    readiness = {name: plan.methods[name].readiness for name in plan.methods}
+    return {
+        "title": "Train",
+        "method": method,
+        "methods": names,
+        "readiness": readiness,
+        "recommended": plan.recommended,
+        "why": plan.why,
+        "bases": _bases(ws),
+        "datasets": [
+            dataset
+            for dataset in reversed(datasets(ws, agent.slug))
+            if dataset.shape == algorithm.shape(config)
+        ],
+        "fields": fields,
+        "more_fields": more_fields,
+    }
+
+
+def _versions_by_run(ws: Workspace, agent: Agent) -> dict[str, ModelVersion]:
+    by_run = {}
+    for version in versions.versions(ws, agent):
+        if version.run_id is not None:
+            by_run[version.run_id] = version
+    return by_run
+
+
+def _bases(ws: Workspace) -> list[str]:
+    """What a request may name as a base, besides any id of Hugging Face."""
+    folders = []
+    if ws.home.bases.is_dir():
+        folders = sorted(folder.name for folder in ws.home.bases.iterdir() if folder.is_dir())
+    return [*folders, *sorted(versions.bases(ws) - set(folders))]

@@ -1,0 +1,426 @@
+"""Puts the server together and runs it until it is stopped.
+
+On SIGTERM or Ctrl-C it takes no new calls, lets those that run end (at most `GRACE` seconds),
+writes what was recorded to disk and makes rows of it. Where a successor takes its place, it waits
+for them as long as they take.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from thumbwheel.access.gate import AccessGate, opened_gate
+from thumbwheel.access.settings import AccessConfig
+from thumbwheel.app.dialects import DIALECTS
+from thumbwheel.app.routing_table import RoutingTable
+from thumbwheel.app.service_settings import LogConfig, McpConfig
+from thumbwheel.capture.feedback_token import FeedbackTokens
+from thumbwheel.capture.gateway.application import Exchange, Gateway
+from thumbwheel.capture.gateway.budget import Budgets
+from thumbwheel.capture.gateway.recorded_call import recorded_call
+from thumbwheel.capture.gateway.recorder import Recorder
+from thumbwheel.capture.gateway.settings import GatewayConfig
+from thumbwheel.capture.gateway.upstream import Upstreams
+from thumbwheel.capture.inbox import Drainer
+from thumbwheel.capture.quota import QuotaConfig, Quotas
+from thumbwheel.capture.redact import RedactedSegment, Redactor
+from thumbwheel.capture.routes import router as capture_router
+from thumbwheel.capture.routes import unbounded
+from thumbwheel.capture.traces import count_traces
+from thumbwheel.core import log
+from thumbwheel.core.addresses import is_loopback
+from thumbwheel.core.errors import Conflict
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.queue import counts, live_workers, standstill
+from thumbwheel.jobs.schedules import overdue
+from thumbwheel.jobs.supervisor import Supervisor
+from thumbwheel.loop.experiment_runner import ExperimentRunner
+from thumbwheel.sdk.spool_files import waiting_bytes
+from thumbwheel.server.application import (
+    Application,
+    allowed_hosts,
+    api_application,
+)
+from thumbwheel.server.entrance import login_url
+from thumbwheel.server.growing_api import GrowingApi
+from thumbwheel.server.handover import notify_manager, offered, passed_socket, take
+from thumbwheel.server.health import Check, Health, TimeLimited
+from thumbwheel.server.health import router as health_router
+from thumbwheel.server.maintenance import Maintenance
+from thumbwheel.server.metrics import PREFIX, Metrics, Sample
+from thumbwheel.server.metrics import router as metrics_router
+from thumbwheel.server.patience import Patience
+from thumbwheel.server.uvicorn_server import Server
+
+GRACE = 30
+"""Seconds that calls which run have to end in once the server stops."""
+KEEP_ALIVE = 75
+"""Seconds that a client's unused connection stays open."""
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+DRAIN_EVERY = 0.1
+"""Seconds between two looks into the inbox."""
+BACKLOG_SECONDS = 10.0
+"""Seconds after which a waiting write means that the database stands still."""
+SWITCH_INTERVAL = 0.001
+"""Seconds after which the thread that writes down lets the one that answers go on."""
+ABORTED = "ASGI callable returned without completing response."
+"""What uvicorn logs when the gateway ends an answer that its upstream did not complete."""
+BUDGETS = "budgets.json"
+"""Of the home: what agents and keys used today."""
+
+
+@contextmanager
+def assembled(
+    ws: Workspace,
+    host: str,
+    drain_every: float = DRAIN_EVERY,
+    supervisor: Supervisor | None = None,
+    dialects: Sequence[str] = (),
+) -> Iterator[Application]:
+    """The application for a server that listens on `host`, with all that runs beside it. Raises
+    NotFound for a dialect that does not exist."""
+    for name in dialects:
+        DIALECTS.get(name)
+    config = ws.settings(GatewayConfig, "gateway")
+    budgets = Budgets(ws.home.path / BUDGETS)
+    with ExitStack() as stack:
+        gate = stack.enter_context(_gate(ws, host, config))
+        stack.callback(budgets.close)
+        table = stack.enter_context(RoutingTable(ws, config))
+        # Left in the reverse order: what is recorded last is on disk before the last drain.
+        drainer = stack.enter_context(Drainer(ws, drain_every))
+        runner = stack.enter_context(ExperimentRunner(ws))
+        redactor = Redactor.of_home(ws)
+        open_segment = partial(RedactedSegment, ws.home.inbox, redactor)
+        recorder = stack.enter_context(Recorder(open_segment))
+        maintenance = stack.enter_context(Maintenance(ws))
+
+        quotas = Quotas(ws.settings(QuotaConfig, "quotas"), ws.home.path, partial(count_traces, ws))
+        stack.callback(quotas.close)
+
+        def line(exchange: Exchange) -> bytes | None:
+            content = recorded_call(exchange, budgets)
+            if content is not None and quotas.is_bounded:
+                # beyond its quota a call is answered, and counts as lost
+                quotas.admit(exchange.key, [(exchange.agent, len(content))])
+            return content
+
+        gateway = Gateway(
+            config=config,
+            choose=table.choose,
+            names=table.names,
+            recorder=recorder,
+            gate=gate,
+            budgets=budgets,
+            upstreams=Upstreams(config),
+            trace_name=redactor.name,
+            line=line,
+        )
+
+        call_samples = _samples_of_calls(gateway, recorder, drainer)
+        figures = {sample.name.removeprefix(PREFIX): sample.read for sample in call_samples}
+        checks = [
+            # a call that is refused for not being recorded is a call that is not answered
+            Check("recording", recorder.problem, is_needed=config.require_capture),
+            Check("routing", table.problem),
+            Check("access", gate.directory.problem),
+            Check("drainer", lambda: _standstill(drainer)),
+            Check("writer", lambda: _backlog(ws)),
+            Check("workers", lambda: supervisor.problem() if supervisor else None),
+            Check("jobs", TimeLimited(lambda: standstill(ws))),
+            Check("schedules", TimeLimited(lambda: overdue(ws))),
+            Check("retention", maintenance.problem),
+            Check("experiments", runner.problem, is_needed=False),
+        ]
+        health = Health(checks, figures)
+        metrics = Metrics()
+        metrics.add(*call_samples, *_samples(ws, recorder, drainer, health))
+        refused = "Requests and records beyond a quota."
+        metrics.add(Sample(f"{PREFIX}quota_refusals", refused, lambda: quotas.refused, counts=True))
+        segment = open_segment()
+        stack.callback(segment.close)
+        tokens = FeedbackTokens.with_key(ws.home.feedback_key)
+        routers = [
+            health_router(health),
+            metrics_router(metrics),
+            capture_router(segment, tokens, quotas.admit_lines if quotas.is_bounded else unbounded),
+        ]
+        hosts = allowed_hosts(host, config.hosts)
+        logs_requests = ws.settings(LogConfig, "log").requests
+        api = api_application(routers)
+        api.state.workspace = ws
+        api.state.leaving = health.leaving
+        api.state.admit = quotas.admit_lines
+        api.state.has_workers = supervisor is not None and supervisor.n_workers > 0
+        api.state.gate = gate
+        growing_api = GrowingApi(api, partial(_add_further_routes, dialects))
+        yield Application(gateway, growing_api, health, metrics, hosts, logs_requests)
+
+
+def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
+    """Add what the commands do, the dialects, the pages, and logins, keys and users."""
+    from thumbwheel.server.access import protect
+    from thumbwheel.server.api.routers import api_router, dialect_router
+    from thumbwheel.server.mcp_endpoint import router as mcp_router
+    from thumbwheel.server.pages.routes import router as pages_router
+
+    api.include_router(api_router())
+    api.include_router(dialect_router(dialects))
+    api.include_router(pages_router())
+    api.include_router(mcp_router(api.state.workspace.settings(McpConfig, "mcp")))
+    protect(api, api.state.gate)
+
+
+def _samples_of_calls(gateway: Gateway, recorder: Recorder, drainer: Drainer) -> list[Sample]:
+    """What `/metrics` says of calls, and `/health`, too."""
+    return [
+        Sample(f"{PREFIX}running_calls", "Calls to models that run now.", lambda: gateway.running),
+        Sample(
+            f"{PREFIX}lost_calls",
+            "Answered calls that are not recorded.",
+            lambda: recorder.losses.count,
+            counts=True,
+        ),
+        Sample(
+            f"{PREFIX}drain_lag_seconds",
+            "Age of the oldest recorded line that is no row yet.",
+            lambda: round(drainer.lag(), 3),
+        ),
+    ]
+
+
+def _samples(ws: Workspace, recorder: Recorder, drainer: Drainer, health: Health) -> list[Sample]:
+    """What `/metrics` says of the parts."""
+
+    def problems() -> dict[str, float]:
+        current = health.problems()
+        return {check.part: float(check.part in current) for check in health.checks}
+
+    return [
+        Sample(
+            f"{PREFIX}recording_calls",
+            "Calls that wait to be written down.",
+            lambda: recorder.waiting,
+        ),
+        Sample(
+            f"{PREFIX}inbox_bytes",
+            "Size of the recorded lines that are no rows yet.",
+            lambda: waiting_bytes(ws.home.inbox),
+        ),
+        Sample(
+            f"{PREFIX}drained_lines",
+            "Lines of the inbox, by what became of them.",
+            lambda: drainer.counts,
+            label="result",
+            counts=True,
+        ),
+        Sample(
+            f"{PREFIX}writer_wait_seconds",
+            "Age of the oldest write that is not on disk yet.",
+            ws.db.oldest_waiting,
+        ),
+        Sample(
+            f"{PREFIX}writer_queue",
+            "Writes that wait for the database.",
+            ws.db.waiting,
+        ),
+        Sample(f"{PREFIX}jobs", "Jobs by their state.", lambda: counts(ws), label="state"),
+        Sample(
+            f"{PREFIX}workers",
+            "Workers that gave a sign of life within the last minute.",
+            lambda: len(live_workers(ws)),
+        ),
+        Sample(
+            f"{PREFIX}problem",
+            "Whether a part of the server stands still, as /health says it.",
+            problems,
+            label="part",
+        ),
+    ]
+
+
+@contextmanager
+def _gate(ws: Workspace, host: str, config: GatewayConfig) -> Iterator[AccessGate]:
+    """The gate of a server that listens on `host`; raises Conflict where others can reach it and
+    nobody could present anything."""
+    local = is_loopback(host)
+    access = ws.settings(AccessConfig, "access")
+    with opened_gate(ws, access, local=local, apps=not config.require_key) as gate:
+        if not local and gate.directory.is_empty():
+            raise Conflict(
+                f"--host {host}",
+                "others can reach that address, and there is neither a key nor a user",
+                "Make one first: thumbwheel keys add NAME, or thumbwheel users add NAME --role "
+                "owner",
+            )
+        yield gate
+
+
+def _standstill(drainer: Drainer) -> str | None:
+    """What is wrong with the drainer."""
+    if not drainer.stands_still():
+        return None
+    why = f": {drainer.failure}" if drainer.failure else ""
+    return f"recorded lines wait for {drainer.lag():.0f} s to become rows{why}"
+
+
+def _backlog(ws: Workspace) -> str | None:
+    """What is wrong with the writer of the database."""
+    seconds = ws.db.oldest_waiting()
+    return f"a write waits for {seconds:.0f} s" if seconds > BACKLOG_SECONDS else None
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The processes that do the jobs of the home."""
+
+    command: Sequence[str]
+    number: int
+
+
+def serve(
+    ws: Workspace,
+    host: str,
+    port: int,
+    *,
+    takes_over: bool = False,
+    workers: Workers = Workers((), 0),
+    opens_browser: bool = False,
+    dialects: Sequence[str] = (),
+) -> None:
+    """Serve until stopped; raises Conflict for a port that is taken.
+
+    Where it `takes_over`, it listens on the socket of the server of this home that runs on the
+    port, and that one leaves once this one answers. SIGUSR2 starts such a successor.
+    """
+    handover = take(ws.home.path, host, port) if takes_over else None
+    passed = passed_socket() if handover is None else None
+    is_passed = handover.is_passed if handover is not None else passed is not None
+    with ExitStack() as stack:
+        if handover is not None:
+            listener = stack.enter_context(handover.listener)
+        elif passed is not None:
+            listener = stack.enter_context(passed)
+        else:
+            listener = stack.enter_context(listening(host, port))
+        real_port = listener.getsockname()[1]
+        # Workers stop last, so that the calls that run do not wait for them.
+        supervisor = stack.enter_context(Supervisor(workers.command, workers.number, GRACE))
+        application = stack.enter_context(
+            assembled(ws, host, supervisor=supervisor, dialects=dialects)
+        )
+
+        def leave() -> None:
+            supervisor.retire()  # jobs go on with the successor's workers
+            server.hand_over()
+
+        def introduce() -> None:
+            try:
+                stack.enter_context(offered(ws.home.path, host, listener, leave, is_passed))
+            except OSError as error:
+                log.say(f"note: no successor can take the place of this server: {error}")
+            if handover is not None:
+                handover.answers()
+            notify_manager(f"MAINPID={os.getpid()}", "READY=1")
+            _introduce(application, host, real_port)
+            if opens_browser:
+                url = login_url(application.growing_api.first.state.gate, _url(host, real_port))
+                # some browsers run until they are closed
+                threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
+
+        leaving = application.health.leaving
+        config = server_config(application)
+        server = Server(config, leaving, introduce, is_passed)
+        signal.signal(signal.SIGUSR2, lambda *_: _start_successor(real_port))
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        # What lives as long as the server is not looked through again and again for garbage: all
+        # calls would wait for that.
+        gc.collect()
+        gc.freeze()
+        with suppress(KeyboardInterrupt):  # uvicorn repeats the signal that it stopped for
+            server.run(sockets=[listener])
+        log.say("stopping: recorded calls are brought into the database")
+
+
+def _start_successor(port: int) -> None:
+    """Run this command once more, in place of this process."""
+    command = [sys.executable, "-m", "thumbwheel", *sys.argv[1:]]
+    if "--replace" not in command:
+        command.append("--replace")
+    subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.DEVNULL)
+
+
+def server_config(application: Any) -> uvicorn.Config:
+    """How uvicorn runs the application. An upstream's `server` and `date` headers pass, so it adds
+    none."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    return uvicorn.Config(
+        application,
+        loop="auto",
+        http=Patience,
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=GRACE,
+        log_config=None,
+    )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.getMessage() != ABORTED
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that listens; port 0 takes any free one. Raises Conflict where it cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise Conflict(
+                f"port {port} of {host}",
+                f"nothing can listen there: {error.strerror or error}",
+                "Stop the program that does, or choose another: --port 8788",
+            ) from None
+        yield listener
+
+
+def _url(host: str, port: int) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
+
+
+def _introduce(application: Application, host: str, port: int) -> None:
+    url = _url(host, port)
+    agents = [name for name in application.gateway.names(None) if ":" not in name]
+    log.say(f"serving {', '.join(agents) or 'no agent yet (see thumbwheel deploy)'}")
+    log.say(f"export OPENAI_BASE_URL={url}/v1      # the model is the agent, or AGENT:ALIAS")
+    log.say(f"or, for any model name: {url}/a/AGENT/v1      health: {url}/health")
+    gate: AccessGate = application.growing_api.first.state.gate
+    if gate.token is not None and not log.is_structured():
+        # a log is read by more people than a terminal
+        log.say(f"yours, with the token of this home: {login_url(gate, url)}")

@@ -1,0 +1,127 @@
+"""The metrics of runs as curves that a page can draw: down-sampled, so that a hundred long runs
+over each other stay a few hundred kilobytes.
+
+A curve keeps the lowest and the highest value of every stretch, so a spike is never lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic_core
+
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.training.train import run_dir
+from thumbwheel.training.types import Run
+
+EVAL = "eval_"
+"""What the names of figures of the dev rows begin with."""
+NO_CURVES = frozenset({"step", "epoch", "time", "seconds", "tokens"})
+"""Fields of a line that say where it belongs, and are no metrics."""
+FILES_IN_MEMORY = 512
+"""Sampled files that are remembered; one that has grown is read anew."""
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of a run, on its training batches or on the dev rows."""
+
+    metric: str
+    split: str
+    """`train` or `dev`."""
+    steps: Sequence[int]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """The curves of a run. `lines`: lines of metrics that are in them; what comes later is behind
+    the event of that number."""
+
+    run_id: str
+    lines: int
+    curves: Sequence[Curve]
+
+
+def curves(ws: Workspace, run: Run, points: int, metrics: Collection[str] = ()) -> RunCurves:
+    """The curves of a run, of these metrics or of all, with at most `points` points each."""
+    path = run_dir(ws, run).metrics
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return RunCurves(run.id, 0, ())
+    lines, every_curve = _sampled(path, status.st_size, status.st_mtime_ns, points)
+    chosen = [curve for curve in every_curve if not metrics or curve.metric in metrics]
+    return RunCurves(run.id, lines, chosen)
+
+
+@lru_cache(maxsize=FILES_IN_MEMORY)
+def _sampled(path: Path, size: int, written: int, points: int) -> tuple[int, tuple[Curve, ...]]:
+    """(complete lines, curves) of a file of this size and age."""
+    content = path.read_bytes()[:size]
+    complete = content[: content.rfind(b"\n") + 1].rstrip()
+    if not complete:
+        return 0, ()
+    # One document is parsed several times faster than a thousand lines.
+    lines = pydantic_core.from_json(b"[" + complete.replace(b"\n", b",") + b"]")
+    names: dict[str, None] = {}  # in the order in which they came first
+    for line in lines:
+        names.update(dict.fromkeys(line))
+    sampled = []
+    for name in names:
+        steps, values = _series(lines, name)
+        if steps and name not in NO_CURVES:
+            split = "dev" if name.startswith(EVAL) else "train"
+            sampled.append(_curve(name.removeprefix(EVAL), split, steps, values, points))
+    return len(lines), tuple(sampled)
+
+
+def _series(lines: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    """(steps, values) of a figure, where it is a number."""
+    numbers = [line for line in lines if type(line.get(name)) in (float, int)]
+    return [line["step"] for line in numbers], [line[name] for line in numbers]
+
+
+def _curve(
+    metric: str, split: str, steps: Sequence[int], values: Sequence[float], points: int
+) -> Curve:
+    indices = extremes(np.array(values, float), points)
+    return Curve(
+        metric,
+        split,
+        tuple(steps[index] for index in indices),
+        tuple(_rounded(values[index]) for index in indices),
+    )
+
+
+def extremes(values: np.ndarray[Any, Any], points: int) -> list[int]:
+    """Indices of at most `points` values that show the course of all: of every stretch of the same
+    length the lowest and the highest, and the two ends.
+
+    >>> extremes(np.array([0.0, 9.0, 1.0, 1.0, 1.0, 1.0, -5.0, 1.0]), 6)
+    [0, 1, 4, 6, 7]
+    """
+    if len(values) <= points:
+        return list(range(len(values)))
+    chosen = {0, len(values) - 1}
+    borders = np.linspace(0, len(values), max(1, (points - 2) // 2) + 1).astype(int)
+    for begin, end in pairwise(borders):
+        stretch = values[begin:end]
+        chosen.add(int(begin + np.argmin(stretch)))
+        chosen.add(int(begin + np.argmax(stretch)))
+    return sorted(chosen)
+
+
+def _rounded(value: float) -> float:
+    """To five significant digits: more cannot be seen."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    return round(value, DIGITS - 1 - math.floor(math.log10(abs(value))))

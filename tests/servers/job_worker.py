@@ -1,0 +1,191 @@
+"""Workers with a kind of job of their own, in processes that tests and benchmarks kill.
+
+    python -m tests.servers.job_worker HOME --lease 1 --host elsewhere
+    python -m tests.servers.job_worker HOME --serve 2          # a server with two workers
+
+A job of kind `steps` writes one row a step (an agent, whose name may be there once only) and notes
+the step, both in one write: a step that is done twice is an error of the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from thumbwheel.core import ids, log
+from thumbwheel.core.config import Config, Home, Sources
+from thumbwheel.db.schema import agents
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import claims, current, store
+from thumbwheel.jobs.types import Job, JobsConfig, Kind
+from thumbwheel.jobs.worker import Worker
+
+BORDERS = ("begin", "before write", "after write", "end")
+
+
+class StepsSpec(Config):
+    """What to do."""
+
+    name: str
+    steps: int
+    seconds: float = 0.0
+    """Of a step."""
+    kills: tuple[tuple[int, str], ...] = ()
+    """(step, border) at which the worker kills itself, once each."""
+    holds_until: str | None = None
+    """A file that a step waits for."""
+
+
+def run_steps(ws: Workspace, spec: StepsSpec) -> dict[str, Any]:
+    """Do the steps that are not done yet."""
+    job = current._job
+    assert job is not None
+    with log.progress("steps", spec.steps, "steps") as advance:
+        first = int(current.notes().get("steps", 0))
+        advance(first)
+        for step in range(first, spec.steps):
+            die(ws, spec, step, "begin")
+            time.sleep(spec.seconds)
+            while spec.holds_until and not Path(spec.holds_until).exists():
+                time.sleep(0.02)
+            die(ws, spec, step, "before write")
+            ws.db.write(lambda connection, step=step: _do(connection, job, spec, step))
+            die(ws, spec, step, "after write")
+            advance(1)
+    die(ws, spec, spec.steps, "end")
+    return {"name": spec.name, "steps": spec.steps}
+
+
+def _do(connection: sa.Connection, job: Job, spec: StepsSpec, step: int) -> None:
+    row = {
+        "id": ids.new("agt"),
+        "slug": f"{spec.name}-{step}-by-{os.getpid()}",
+        "recorded_at": datetime.now(UTC),
+    }
+    done = connection.execute(
+        sa.select(sa.func.count()).where(agents.c.slug.like(f"{spec.name}-{step}-by-%"))
+    ).scalar_one()
+    assert done == 0, f"step {step} of {spec.name} is done twice"
+    connection.execute(agents.insert().values(**row))
+    store.set_values(connection, job.id, notes={"steps": step + 1})
+
+
+def die(ws: Workspace, spec: StepsSpec, step: int, border: str) -> None:
+    """Kill this process the first time that it comes to a border that the spec names."""
+    if (step, border) in spec.kills:
+        mark = ws.home.path.parent / f"killed-{spec.name}-{step}-{border.replace(' ', '-')}"
+        with suppress(FileExistsError):
+            mark.touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+KINDS = {"steps": Kind(StepsSpec, run_steps)}
+
+
+def opened(home: Path) -> Workspace:
+    return Workspace.open(Home(home), Sources({}, "", os.environ))
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """A worker of a home, or a server with several."""
+
+    process: subprocess.Popen[bytes]
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+def started(
+    home: Path, *options: str, log_file: Path | None = None, environment: Mapping[str, str] = {}
+) -> WorkerProcess:
+    command = [sys.executable, "-m", "tests.servers.job_worker", str(home), *options]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    with (log_file or home.with_suffix(".log")).open("ab") as output:
+        process = subprocess.Popen(command, stderr=output, env=variables, process_group=0)
+    return WorkerProcess(process)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("home", type=Path)
+    parser.add_argument("--lease", type=float, default=15.0)
+    parser.add_argument("--crashes", type=int, default=10)
+    parser.add_argument("--host")
+    parser.add_argument("--serve", type=int, default=0)
+    parser.add_argument("--until-idle", action="store_true")
+    options = parser.parse_args(arguments)
+    log.configure()
+    if options.serve:
+        return serve(options)
+    work(options)
+    return 0
+
+
+def work(options: argparse.Namespace) -> None:
+    """Do jobs until SIGTERM."""
+    Worker(
+        open_home=lambda: opened(options.home),
+        kinds=KINDS,
+        config=JobsConfig(lease_seconds=options.lease, crashes=options.crashes),
+        settings="",
+        host=options.host or claims.host_name(),
+        stop_when_idle=options.until_idle,
+    ).run()
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Keep so many workers alive until SIGTERM. They are forked, so that one that was killed is
+    back in milliseconds."""
+    from thumbwheel.core.child import die_with_parent
+
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+
+    signal.signal(signal.SIGTERM, stop)
+    server = os.getpid()
+    workers: set[int] = set()
+    while not stopped:
+        while len(workers) < options.serve:
+            worker = os.fork()
+            if worker == 0:
+                os.setpgrp()
+                die_with_parent(signal.SIGTERM)
+                if os.getppid() == server:
+                    work(options)
+                os._exit(0)
+            workers.add(worker)
+        ended, _ = os.waitpid(-1, os.WNOHANG)
+        workers.discard(ended)
+        if not ended:
+            time.sleep(0.05)
+    for worker in workers:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGTERM)
+    for worker in workers:
+        os.waitpid(worker, 0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""`thumbwheel serve` in a process of its own, on a free port."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.llm.port import free_port
+
+
+@dataclass(frozen=True)
+class ThumbwheelServer:
+    """A server that runs."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def health(self) -> dict[str, Any]:
+        """What `/health` says, whatever its status."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=30) as answer:
+                content: dict[str, Any] = json.load(answer)
+        except urllib.error.HTTPError as error:
+            content = json.load(error)
+        return content
+
+
+def serve_command(home: Path, port: int, workers: int = 0, prelude: str = "") -> list[str]:
+    """The command that starts a server for this home; its process runs the `prelude` first."""
+    program = ["-m", "thumbwheel"]
+    if prelude:
+        program = ["-c", f"{prelude}\nfrom thumbwheel.cli.main import main\nmain()"]
+    command = [sys.executable, *program, "--home", str(home), "serve"]
+    return [*command, "--workers", str(workers), "--port", str(port)]
+
+
+@contextmanager
+def running(
+    home: Path,
+    environment: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    workers: int = 0,
+    prelude: str = "",
+    options: Sequence[str] = (),
+) -> Iterator[ThumbwheelServer]:
+    """A server for this home; it is stopped at the end, and what it recorded are rows then."""
+    port = free_port()
+    with (log or home.with_suffix(".log")).open("wb") as output:
+        process = subprocess.Popen(
+            [*serve_command(home, port, workers, prelude), *options],
+            stderr=output,
+            env={**os.environ, **(environment or {})},
+        )
+    server = ThumbwheelServer(port, process)
+    try:
+        _await_start(server)
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _await_start(server: ThumbwheelServer) -> None:
+    for _ in range(600):
+        if server.process.poll() is not None:
+            raise RuntimeError(f"thumbwheel serve ended with {server.process.returncode}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", server.port)) == 0:
+                return
+        time.sleep(0.1)
+    raise RuntimeError("thumbwheel serve does not listen")

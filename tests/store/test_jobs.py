@@ -1,0 +1,463 @@
+"""Jobs as rows: who may claim, what a fence keeps out, what becomes of jobs whose worker died, and
+schedules under clocks that jump."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import Conflict, Fenced, InputError, NotFound
+from thumbwheel.db.engine import Database
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import claims, queue, schedules, store
+from thumbwheel.jobs.types import (
+    MOVES,
+    EventKind,
+    Job,
+    JobsConfig,
+    JobState,
+    Missed,
+    Schedule,
+    WorkerRow,
+)
+from thumbwheel.loop.purge import mentions
+from thumbwheel.models.versions import ensure_agent
+
+CONFIG = JobsConfig(crashes=3)
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NEEDS = {
+    "import": (),
+    "train": ("heavy",),
+    "loop run": ("heavy", "cycle of {agent}"),
+    "turn": ("cycle of {agent}",),
+}
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Workspace]:
+    with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:
+        yield ws
+
+
+def worker(ws: Workspace, name: str = "wrk_a", host: str = "elsewhere") -> WorkerRow:
+    row = WorkerRow(name, host, 1, 1, "settings", 0, NOW, NOW)
+    ws.db.write(lambda connection: store.add_worker(connection, row))
+    return row
+
+
+def claim(ws: Workspace, worker_id: str = "wrk_a", config: JobsConfig = CONFIG) -> Job | None:
+    return ws.db.write(lambda connection: claims.claim(connection, worker_id, NEEDS, config, NOW))
+
+
+def claimed(ws: Workspace, worker_id: str = "wrk_a") -> Job:
+    job = claim(ws, worker_id)
+    assert job is not None
+    return job
+
+
+def finish(ws: Workspace, job: Job, state: JobState = JobState.SUCCEEDED, **values: Any) -> None:
+    ws.db.write(lambda connection: claims.finish(connection, job, state, NOW, **values))
+
+
+def take_over(ws: Workspace, row: WorkerRow) -> list[Job]:
+    return ws.db.write(lambda connection: claims.take_over(connection, row, CONFIG, NOW))
+
+
+def states(ws: Workspace, job: Job) -> list[str]:
+    events = queue.events(ws, job.id, kinds=[EventKind.STATE])
+    return [event.content["state"] for event in events]
+
+
+def test_a_job_from_the_request_to_its_result(ws: Workspace) -> None:
+    asked = queue.enqueue(ws, "import", {"path": "a"}, agent="support", asked_by="key 1")
+    job = claimed(ws)
+    assert (job.id, job.state, job.fence, job.attempts) == (asked.id, JobState.RUNNING, 1, 1)
+    assert claim(ws) is None
+    finish(ws, job, result={"stored": 2})
+    ended = queue.job(ws, asked.id[:12])
+    assert (ended.state, ended.result, ended.worker_id) == (JobState.SUCCEEDED, {"stored": 2}, None)
+    assert [event.number for event in queue.events(ws, job.id)] == [1, 2, 3]
+    assert states(ws, job) == ["queued", "running", "succeeded"]
+
+
+def test_a_key_makes_a_request_repeatable(ws: Workspace) -> None:
+    first = queue.enqueue(ws, "import", {"path": "a"}, key="k")
+    assert queue.enqueue(ws, "import", {"path": "a"}, key="k").id == first.id
+    with pytest.raises(Conflict, match=first.id):
+        queue.enqueue(ws, "import", {"path": "b"}, key="k")
+
+
+def test_a_row_and_its_job_come_together_or_not_at_all(ws: Workspace) -> None:
+    def work(connection: sa.Connection) -> None:
+        queue.enqueued(connection, "import", {})
+        raise InputError("this", "is refused", "so nothing is kept")
+
+    with pytest.raises(InputError):
+        ws.db.write(work)
+    assert queue.jobs(ws) == ([], None)
+
+
+def test_jobs_are_claimed_by_priority_and_then_by_age(ws: Workspace) -> None:
+    first = queue.enqueue(ws, "import", {"n": 1})
+    second = queue.enqueue(ws, "import", {"n": 2})
+    urgent = queue.enqueue(ws, "import", {"n": 3}, priority=5)
+    queue.enqueue(ws, "unheard of", {}, priority=9)
+    assert [claimed(ws).id for _ in range(3)] == [urgent.id, first.id, second.id]
+    assert claim(ws) is None
+
+
+def test_one_computes_with_models_while_imports_run_beside_and_an_agent_turns_once(
+    ws: Workspace,
+) -> None:
+    for kind, agent in (("train", "a"), ("loop run", "b"), ("turn", "a"), ("turn", "a")):
+        queue.enqueue(ws, kind, {}, agent=agent)
+    queue.enqueue(ws, "import", {}, agent="a")
+    assert [(job.kind, job.agent) for job in (claimed(ws), claimed(ws), claimed(ws))] == [
+        ("train", "a"),
+        ("turn", "a"),
+        ("import", "a"),
+    ]
+    assert claim(ws) is None
+    two = JobsConfig(heavy=2)
+    assert (other := claim(ws, config=two)) is not None and other.agent == "b"
+    assert claim(ws, config=two) is None
+
+
+def test_cancel_resume_and_retry_say_what_they_are_for(ws: Workspace) -> None:
+    job = queue.enqueue(ws, "import", {})
+    assert queue.cancel(ws, job.id).state is JobState.CANCELLED
+    assert queue.cancel(ws, job.id).state is JobState.CANCELLED
+    with pytest.raises(Conflict, match=f"jobs resume {job.id}"):
+        queue.retry(ws, job.id)
+    assert queue.resume(ws, job.id).state is JobState.QUEUED
+    running = claimed(ws)
+    assert queue.cancel(ws, job.id).state is JobState.CANCELLING
+    with pytest.raises(Conflict, match="cancelling"):
+        queue.resume(ws, job.id)
+    ws.db.write(lambda connection: claims.give_back(connection, running, NOW))
+    assert queue.job(ws, job.id).state is JobState.CANCELLED
+    queue.resume(ws, job.id)
+    error = {"kind": "DataError", "what": "w", "why": "y", "fix": "f"}
+    finish(ws, claimed(ws), JobState.FAILED, error=error)
+    with pytest.raises(Conflict, match=f"jobs retry {job.id}"):
+        queue.resume(ws, job.id)
+    with pytest.raises(Conflict, match="failed already"):
+        queue.cancel(ws, job.id)
+    assert queue.retry(ws, job.id).error is None
+    with pytest.raises(NotFound):
+        queue.job(ws, "job_nothing")
+
+
+def test_no_state_is_left_by_a_move_that_is_none(ws: Workspace) -> None:
+    assert MOVES.keys() == set(JobState)
+    job = queue.enqueue(ws, "import", {})
+    for state in set(JobState) - MOVES[JobState.QUEUED]:
+        with pytest.raises(Conflict, match="cannot become"):
+            ws.db.write(lambda connection, to=state: store.move(connection, job, to, NOW))
+    assert queue.job(ws, job.id) == job
+
+
+def test_a_worker_that_gives_its_job_back_lets_another_go_on(ws: Workspace) -> None:
+    queue.enqueue(ws, "import", {})
+    job = claimed(ws)
+    ws.db.write(lambda connection: store.set_values(connection, job.id, notes={"run": "run_1"}))
+    ws.db.write(lambda connection: claims.give_back(connection, job, NOW))
+    again = claimed(ws, "wrk_b")
+    assert (again.id, again.notes, again.crashes) == (job.id, {"run": "run_1"}, 0)
+    with pytest.raises(Fenced):
+        finish(ws, job)
+
+
+def test_nothing_of_a_zombie_reaches_the_database(ws: Workspace) -> None:
+    """Not by its own road and not by that of any stage."""
+    dead = worker(ws)
+    queue.enqueue(ws, "train", {})
+    lost = claimed(ws)
+    zombie = Database(ws.db.backend)
+    zombie.guard = claims.guard(lost)
+    zombie_home = Workspace(ws.home, zombie, ws.sources)
+    try:
+        ensure_agent(zombie_home, "while-alive")
+        assert [job.id for job in take_over(ws, dead)] == [lost.id]
+        with pytest.raises(Fenced):
+            ensure_agent(zombie_home, "after-takeover")
+        heir = claimed(ws, "wrk_b")
+        for write in (lambda: ensure_agent(zombie_home, "after-claim"), lambda: finish(ws, lost)):
+            with pytest.raises(Fenced):
+                write()
+        finish(ws, heir, result=1)
+        with pytest.raises(Fenced):
+            ensure_agent(zombie_home, "after-end")
+    finally:
+        zombie.close()
+    with ws.db.read() as connection:
+        assert connection.execute(sa.text("SELECT slug FROM agents")).scalars().all() == [
+            "while-alive"
+        ]
+    assert queue.job(ws, lost.id).result == 1
+
+
+def test_a_sign_of_life_that_came_first_keeps_the_job(ws: Workspace) -> None:
+    row = worker(ws)
+    queue.enqueue(ws, "import", {})
+    job = claimed(ws)
+    ws.db.write(lambda connection: store.beat(connection, row.id, NOW))
+    assert take_over(ws, row) == []
+    finish(ws, job)
+    with pytest.raises(Fenced):  # who was declared dead hears of it by its next beat
+        ws.db.write(lambda connection: store.beat(connection, "wrk_gone", NOW))
+
+
+def test_a_job_under_which_workers_die_again_and_again_fails(ws: Workspace) -> None:
+    queue.enqueue(ws, "train", {})
+    for number in range(CONFIG.crashes):
+        row = worker(ws, f"wrk_{number}")
+        job = claimed(ws, row.id)
+        take_over(ws, row)
+    failed = queue.job(ws, job.id)
+    assert failed.state is JobState.FAILED and failed.error is not None
+    assert "3 workers died" in failed.error["why"]
+    assert queue.retry(ws, job.id).crashes == 0
+
+
+def test_a_job_that_was_to_be_cancelled_is_so_when_its_worker_dies(ws: Workspace) -> None:
+    row = worker(ws)
+    queue.enqueue(ws, "import", {})
+    job = claimed(ws)
+    queue.cancel(ws, job.id)
+    take_over(ws, row)
+    assert queue.job(ws, job.id).state is JobState.CANCELLED
+
+
+def test_a_worker_is_dead_when_its_beat_stands_still_whatever_the_clocks_say(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    """Wall clocks that jump by a year, or differ, change nothing."""
+    time = 0.0
+    watch = claims.Watch(15, tmp_path, clock=lambda: time)
+    row = worker(ws)
+
+    def look() -> list[str]:
+        with ws.db.read() as connection:
+            watch.update(store.all_workers(connection))
+        return [dead.id for dead in watch.dead()]
+
+    assert look() == []
+    for wall in (NOW + timedelta(days=365), NOW - timedelta(days=365)):
+        time += 14
+        ws.db.write(lambda connection, moment=wall: store.beat(connection, row.id, moment))
+        assert look() == []
+    time += 14.9
+    assert look() == []
+    time += 0.2
+    assert look() == [row.id]
+
+
+def test_a_worker_of_this_host_whose_process_is_gone_is_dead_after_a_second(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    time = 0.0
+    watch = claims.Watch(3600, tmp_path, clock=lambda: time)
+    row = worker(ws, host=claims.host_name())
+    watch.update([row])
+    assert watch.dead() == []
+    time = claims.GONE_SECONDS
+    assert watch.dead() == [row]
+
+
+def test_a_worker_of_a_copied_home_is_not_killed(ws: Workspace, tmp_path: Path) -> None:
+    """The rows of a copy name processes that run for the original."""
+    import os
+
+    pid = os.getpid()
+    row = WorkerRow("wrk_a", claims.host_name(), pid, claims.process_started(pid), "", 0, NOW, NOW)
+    claims.kill(row, tmp_path)  # this process goes on
+
+
+def test_orphans_go_back_to_the_queue(ws: Workspace) -> None:
+    queue.enqueue(ws, "import", {})
+    job = claimed(ws, "wrk_never_there")
+    with ws.db.read() as connection:
+        orphans = claims.orphaned(connection)
+    assert [orphan.id for orphan in orphans] == [job.id]
+    for _ in range(2):
+        ws.db.write(lambda connection: claims.release_orphan(connection, orphans[0], NOW))
+    assert states(ws, job) == ["queued", "running", "queued"]
+
+
+def test_pages_of_jobs_go_to_the_end_and_filters_hold(ws: Workspace) -> None:
+    asked = [queue.enqueue(ws, "import", {"n": n}, agent="ab"[n % 2]).id for n in range(7)]
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page, cursor = queue.jobs(ws, cursor=cursor, limit=3)
+        seen += [job.id for job in page]
+        if cursor is None:
+            break
+    assert sorted(seen) == sorted(asked) and len(seen) == 7
+    assert len(queue.jobs(ws, agents=["a"])[0]) == 4
+    assert queue.jobs(ws, states=[JobState.FAILED])[0] == []
+    for broken in ("x", "W10=", "WyIyMDI2LTAxLTAxIiwgImoiXQ=="):
+        with pytest.raises(InputError, match="cursor"):
+            queue.jobs(ws, cursor=broken)
+
+
+def test_an_erased_subject_leaves_no_trace_in_jobs(ws: Workspace) -> None:
+    spec = {"path": "/data/ada@example.org.jsonl", "tag": ["ada@example.org", "other"]}
+    job = queue.enqueue(ws, "import", spec)
+    running = claimed(ws)
+
+    def log(connection: sa.Connection) -> None:
+        content = {"text": "refused: ada@example.org said so"}
+        store.add_event(connection, job.id, EventKind.LOG, content, NOW)
+
+    ws.db.write(log)
+    finish(ws, running, result={"refusals": [{"reason": "ada@example.org"}], "x7": "x7"})
+    mentioned = mentions({"ada@example.org", "x7"[:2]})
+    assert ws.db.write(lambda connection: queue.forget(connection, mentioned)) == 2
+    left = queue.job(ws, job.id)
+    assert left.spec == {"path": queue.ERASED, "tag": [queue.ERASED, "other"]}
+    assert left.result == {"refusals": [{"reason": queue.ERASED}], queue.ERASED: queue.ERASED}
+    assert "ada" not in str(queue.events(ws, job.id))
+
+
+# schedules
+
+Add = Callable[..., Schedule]
+
+
+@pytest.fixture
+def add(ws: Workspace) -> Add:
+    def add(cron: str, now: datetime = NOW, **options: Any) -> Schedule:
+        return schedules.add(ws, "nightly", "import", {"path": "a"}, cron, now=now, **options)
+
+    return add
+
+
+def fire(ws: Workspace, now: datetime) -> list[str]:
+    jobs = ws.db.write(lambda connection: schedules.fire(connection, now))
+    for job in jobs:
+        ws.db.write(
+            lambda connection, job=job: store.move(
+                connection, job, JobState.CANCELLED, now, ended_at=now
+            )
+        )
+    return [str(job.key).split()[1] for job in jobs]
+
+
+def next_at(ws: Workspace) -> str:
+    row = schedules.schedules(ws)[0]
+    return row.next_at.isoformat() if row.next_at else ""
+
+
+def test_a_schedule_fires_once_at_its_time_whoever_looks(ws: Workspace, add: Add) -> None:
+    """Two schedulers look at the same clock."""
+    add("30 3 * * *", agent="support")
+    instant = datetime(2026, 3, 2, 3, 30, tzinfo=UTC)
+    assert fire(ws, instant - timedelta(seconds=1)) == []
+    other = Database(ws.db.backend)
+    try:
+        first = ws.db.submit(lambda connection: schedules.fire(connection, instant))
+        second = other.submit(lambda connection: schedules.fire(connection, instant))
+        fired = first.result() + second.result()
+    finally:
+        other.close()
+    assert [job.agent for job in fired] == ["support"]
+    assert next_at(ws) == "2026-03-03T03:30:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("rule", "days"),
+    [(Missed.ONCE, [4]), (Missed.SKIP, []), (Missed.ALL, [2, 3, 4])],
+    ids=lambda value: str(value),
+)
+def test_runs_that_nobody_was_there_to_start(
+    ws: Workspace, add: Add, rule: Missed, days: list[int]
+) -> None:
+    add("30 3 * * *", missed=rule)
+    fired = fire(ws, datetime(2026, 3, 4, 9, tzinfo=UTC))
+    assert fired == [f"2026-03-{day:02}T03:30:00+00:00" for day in days]
+    assert next_at(ws) == "2026-03-05T03:30:00+00:00"
+    # a run that comes in time is none that was missed
+    assert len(fire(ws, datetime(2026, 3, 5, 3, 30, 20, tzinfo=UTC))) == 1
+
+
+def test_a_clock_that_jumps_starts_nothing_twice_and_forgets_nothing(
+    ws: Workspace, add: Add
+) -> None:
+    add("0 * * * *")
+    hour = timedelta(hours=1)
+    assert len(fire(ws, NOW + hour)) == 1
+    # A year ahead: the missed runs are one run. And back: it goes on with the hours to come.
+    assert len(fire(ws, NOW + timedelta(days=365))) == 1
+    assert fire(ws, NOW + hour) == []
+    assert next_at(ws) == (NOW + 2 * hour).isoformat()
+    assert len(fire(ws, NOW + 2 * hour)) == 1
+    # Back by an hour: what was started is not started again.
+    assert fire(ws, NOW + hour) == []
+    assert fire(ws, NOW + 2 * hour) == []
+    assert len(fire(ws, NOW + 3 * hour)) == 1
+
+
+@pytest.mark.parametrize(
+    ("cron", "start", "instants"),
+    [
+        # 29 March 2026: 2:00 in Berlin becomes 3:00
+        ("30 2 * * *", (2026, 3, 28, 12), ["03-29T01:00", "03-30T00:30"]),
+        ("0 * * * *", (2026, 3, 29, 0, 30), ["03-29T01:00", "03-29T02:00"]),
+        # 25 October 2026: 3:00 becomes 2:00
+        ("30 2 * * *", (2026, 10, 24, 12), ["10-25T00:30", "10-26T01:30"]),
+        ("30 * * * *", (2026, 10, 25, 0), ["10-25T00:30", "10-25T01:30", "10-25T02:30"]),
+    ],
+)
+def test_days_on_which_the_clock_is_changed(
+    ws: Workspace, add: Add, cron: str, start: tuple[int, ...], instants: list[str]
+) -> None:
+    now = datetime(*start, tzinfo=UTC)  # type: ignore[arg-type,misc]
+    add(cron, now, timezone="Europe/Berlin", missed=Missed.SKIP)
+    fired: list[str] = []
+    while len(fired) < len(instants):
+        now += timedelta(minutes=30)
+        fired += fire(ws, now)
+    assert fired == [f"2026-{instant}:00+00:00" for instant in instants]
+
+
+def test_a_schedule_whose_last_job_goes_on_waits(ws: Workspace, add: Add) -> None:
+    add("0 * * * *")
+    hour = timedelta(hours=1)
+    ws.db.write(lambda connection: schedules.fire(connection, NOW + hour))
+    assert fire(ws, NOW + 2 * hour) == []
+    finish(ws, claimed(ws))
+    assert len(fire(ws, NOW + 3 * hour)) == 1
+
+
+def test_pause_leaves_out_and_remove_ends(ws: Workspace, add: Add) -> None:
+    add("0 * * * *")
+    later = NOW + timedelta(hours=5)
+    assert schedules.pause(ws, "nightly").paused
+    assert fire(ws, later) == []
+    schedules.pause(ws, "nightly", paused=False, now=later)
+    assert fire(ws, later + timedelta(minutes=1)) == []
+    assert len(fire(ws, later + timedelta(hours=1))) == 1
+    with pytest.raises(Conflict, match="of this name"):
+        add("0 * * * *")
+    schedules.remove(ws, "nightly")
+    with pytest.raises(NotFound):
+        schedules.remove(ws, "nightly")
+
+
+def test_what_is_no_schedule_is_refused(ws: Workspace, add: Add) -> None:
+    with pytest.raises(InputError, match="cron expression 'soon'"):
+        add("soon")
+    with pytest.raises(InputError, match="Bad day-of-month"):
+        add("0 0 31 2 *")
+    with pytest.raises(InputError, match="time zone 'Mars/Base'"):
+        add("0 0 * * *", timezone="Mars/Base")
+    with pytest.raises(InputError, match=r"\.\./etc"):
+        add("0 0 * * *", timezone="../etc")

@@ -1,0 +1,206 @@
+"""Workers as processes: killed, stopped and woken, interrupted, and cut off from the database."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.servers.job_worker import BORDERS, WorkerProcess, opened, started
+from tests.servers.postgres_server import Databases, PostgresServer
+from thumbwheel.db.dialects import VARIABLE
+from thumbwheel.db.schema import agents
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import queue, store
+from thumbwheel.jobs.types import Job, JobState, WorkerRow
+from thumbwheel.jobs.worker import LOST
+
+LEASE = 2.0
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Workspace]:
+    with opened(tmp_path / "home") as ws:
+        yield ws
+
+
+@pytest.fixture
+def start(ws: Workspace) -> Iterator[Callable[..., WorkerProcess]]:
+    processes: list[WorkerProcess] = []
+
+    def start(*options: str) -> WorkerProcess:
+        processes.append(started(ws.home.path, "--lease", str(LEASE), *options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.end(signal.SIGKILL)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def steps(ws: Workspace, **spec: object) -> Job:
+    return queue.enqueue(ws, "steps", {"name": "s", "steps": 4, **spec})
+
+
+def in_state(ws: Workspace, job: Job, state: JobState) -> Callable[[], bool]:
+    return lambda: queue.job(ws, job.id).state is state
+
+
+def effects(ws: Workspace) -> list[str]:
+    with ws.db.read() as connection:
+        return [*connection.execute(sa.select(agents.c.slug).order_by(agents.c.id)).scalars()]
+
+
+def workers(ws: Workspace) -> list[WorkerRow]:
+    with ws.db.read() as connection:
+        return store.all_workers(connection)
+
+
+@pytest.mark.slow
+def test_nothing_of_a_zombie_lands_and_its_job_is_taken_over_within_a_lease_and_a_second(
+    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    """It is on another host, where nobody can kill it."""
+    gate = tmp_path / "gate"
+    job = steps(ws, holds_until=str(gate))
+    zombie = start("--host", "elsewhere")
+    until(in_state(ws, job, JobState.RUNNING))
+    first = queue.job(ws, job.id).worker_id
+    heir = start()
+    until(lambda: len(workers(ws)) == 2)
+    zombie.send(signal.SIGSTOP)
+    stopped_at = time.monotonic()
+    until(lambda: queue.job(ws, job.id).worker_id not in (first, None))
+    assert time.monotonic() - stopped_at < LEASE + 1
+    assert queue.job(ws, job.id).fence == 3  # two claims, and the release between them
+    gate.touch()
+    zombie.send(signal.SIGCONT)
+    until(in_state(ws, job, JobState.SUCCEEDED))
+    assert zombie.process.wait(30) != 0
+    assert {slug.rpartition("-")[2] for slug in effects(ws)} == {str(heir.process.pid)}
+    assert len(effects(ws)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite
+def test_a_worker_that_stands_still_on_this_host_is_killed_before_its_job_is_taken(
+    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    job = steps(ws, holds_until=str(gate))
+    stuck = start()
+    until(in_state(ws, job, JobState.RUNNING))
+    start()
+    stuck.send(signal.SIGSTOP)
+    assert stuck.process.wait(30) == -signal.SIGKILL
+    gate.touch()
+    until(in_state(ws, job, JobState.SUCCEEDED))
+    assert len(effects(ws)) == 4 and len(list(ws.home.workers.iterdir())) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite
+def test_killed_at_every_border_a_job_is_done_once(
+    ws: Workspace, start: Callable[..., WorkerProcess]
+) -> None:
+    kills = [(1, border) for border in BORDERS[:3]] + [(4, "end")]
+    job = steps(ws, kills=kills)
+    for _ in kills:
+        assert start().process.wait(60) == -signal.SIGKILL
+    start()
+    until(in_state(ws, job, JobState.SUCCEEDED))
+    ended = queue.job(ws, job.id)
+    assert (ended.result, ended.crashes, ended.attempts) == ({"name": "s", "steps": 4}, 4, 5)
+    assert [slug.partition("-by-")[0] for slug in effects(ws)] == ["s-0", "s-1", "s-2", "s-3"]
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite
+def test_a_server_that_is_killed_takes_its_workers_along_and_the_next_one_goes_on(
+    ws: Workspace, start: Callable[..., WorkerProcess]
+) -> None:
+    job = steps(ws, steps=40, seconds=0.05)
+    server = start("--serve", "1")
+    until(lambda: len(effects(ws)) > 3)
+    server.end(signal.SIGKILL)
+    until(in_state(ws, job, JobState.QUEUED))  # its worker was told, and gave the job back
+    assert queue.job(ws, job.id).crashes == 0
+    done = len(effects(ws))
+    time.sleep(0.3)
+    assert len(effects(ws)) == done and workers(ws) == []
+    start("--until-idle")
+    until(in_state(ws, job, JobState.SUCCEEDED))
+    assert len(effects(ws)) == 40
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite
+def test_a_cancelled_job_stops_at_once_and_goes_on_where_it_was(
+    ws: Workspace, start: Callable[..., WorkerProcess]
+) -> None:
+    job = steps(ws, steps=60, seconds=0.05)
+    start()
+    until(lambda: len(effects(ws)) > 3)
+    queue.cancel(ws, job.id)
+    until(in_state(ws, job, JobState.CANCELLED), 5)
+    done = len(effects(ws))
+    queue.resume(ws, job.id)
+    until(in_state(ws, job, JobState.SUCCEEDED))
+    assert len(effects(ws)) == 60 and 3 < done < 60
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite
+def test_kills_at_random_lose_nothing_and_repeat_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short form of benchmarks/jobs.py."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    report = importlib.import_module("jobs").run(tmp_path / "bench", kills=15, figures=False)
+    assert report.kills >= 15 and report.takeovers > 3
+    assert (report.lost, report.wrong, report.repeated_steps) == (0, 0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.postgresql
+def test_a_server_that_is_away_for_some_leases_costs_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker, cut off, ends itself; the next one waits for the server."""
+    server = PostgresServer().create().start()
+    try:
+        databases = Databases(server.url())
+        monkeypatch.setenv(VARIABLE, databases.migrated())
+        with opened(tmp_path / "home") as ws:
+            job = steps(ws, steps=60, seconds=0.05)
+            first = started(ws.home.path, "--lease", str(LEASE))
+            try:
+                until(lambda: len(effects(ws)) > 3)
+                server.stop("immediate")
+                assert first.process.wait(30) == LOST
+            finally:
+                first.end(signal.SIGKILL)
+            time.sleep(LEASE)
+            second = started(ws.home.path, "--lease", str(LEASE))
+            time.sleep(1)
+            server.start()
+            try:
+                if second.process.poll() is not None:  # it did not wait so long
+                    second = started(ws.home.path, "--lease", str(LEASE))
+                until(in_state(ws, job, JobState.SUCCEEDED))
+            finally:
+                second.end(signal.SIGKILL)
+            assert len(effects(ws)) == 60
+    finally:
+        server.close()

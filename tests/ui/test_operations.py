@@ -1,0 +1,211 @@
+"""The pages of operations under a person's hands: what is clicked happens once, against the state
+that was seen, and what is refused is said where it belongs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.worlds.browser_world import Visitor, visitor
+from tests.worlds.operations_world import running_operations
+from tests.worlds.pages_world import PagesWorld
+from thumbwheel.access import keys
+from thumbwheel.evaluation.declaration import declarations, policy_of
+from thumbwheel.experiments import controller
+from thumbwheel.jobs import queue
+from thumbwheel.loop.loops import status
+from thumbwheel.models import versions
+from thumbwheel.models.types import Agent
+from thumbwheel.training.rundir import RunDir
+
+AGENT = Agent.named("support")
+PAGES = "/agents/support"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
+    """A server over a home that has something for every page."""
+    with running_operations(tmp_path_factory.mktemp("operations")) as world:
+        yield world
+
+
+def confirm(page: Page, word: str) -> None:
+    """Say yes to what a dialog asks."""
+    page.get_by_role("dialog").get_by_role("button", name=word, exact=True).click()
+
+
+def live(world: PagesWorld) -> str:
+    version_id = versions.aliases_of(world.ws, AGENT)["live"]
+    return versions.by_id(world.ws, version_id).name
+
+
+def test_curves_go_on_while_a_run_trains(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/runs")
+    panels = page.locator("#curves figure")
+    expect(panels).to_have_count(4)
+    expect(page.locator("#curves")).to_have_attribute("data-drawn", "3")
+    page.get_by_label("Draw sft run_sft").uncheck()
+    expect(page.locator("#curves")).to_have_attribute("data-drawn", "2")
+    with RunDir(world.ws.home.runs / "run_kto").metrics.open("a") as stream:
+        stream.write(json.dumps({"step": 121, "loss": 0.0625}) + "\n")
+    drawing = page.get_by_role("img", name="Loss")
+    expect(drawing).to_have_attribute("aria-label", _ending("kto train", "0.0625"))
+    page.get_by_label("Draw all runs").check()
+    expect(page.locator("#curves")).to_have_attribute("data-drawn", "3")
+
+
+def _ending(curve: str, value: str) -> re.Pattern[str]:
+    return re.compile(rf"{curve} from \S+ to {re.escape(value)}")
+
+
+def test_a_double_click_does_it_once(person: Visitor, world: PagesWorld) -> None:
+    before = len(status(world.ws, AGENT).checks)
+    page = person.open(f"{PAGES}/loop")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Look now whether a turn is due").dblclick()
+    expect(page.get_by_role("table", name="Newest looks")).to_be_visible()
+    assert len(status(world.ws, AGENT).checks) == before + 1
+
+
+def test_what_is_refused_is_said_at_its_field(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/loop")
+    zone = page.get_by_label("Timezone")
+    zone.fill("Mars/Base")
+    page.get_by_role("button", name="Enable the loop").click()
+    expect(zone).to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".objection")).to_contain_text("no time zone 'Mars/Base'")
+    assert not status(world.ws, AGENT).enabled
+    zone.fill("Europe/Berlin")
+    expect(page.locator(".objection")).to_have_count(0)
+
+
+def test_two_people_change_the_gate(browser: Browser, person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/gate")
+    page.get_by_label("Min cases").fill("77")
+    page.get_by_label("Why").fill("more cases have come")
+    with visitor(browser, world.url, token=world.token) as other:
+        other_page = other.open(f"{PAGES}/gate")
+        other_page.get_by_label("Alpha").fill("0.01")
+        other_page.get_by_label("Why").fill("we have been wrong once")
+        with other_page.expect_navigation():
+            other_page.get_by_role("button", name="gate").click()
+        other.check()
+    page.get_by_role("button", name="gate").click()
+    expect(page.get_by_role("status")).to_contain_text("Somebody else has changed this")
+    expect(page.get_by_label("Min cases")).to_have_value("77")
+    assert policy_of(world.ws, AGENT).min_cases != 77
+    assert len(declarations(world.ws, AGENT)) == 2
+    page.reload()
+    expect(page.get_by_label("Alpha")).to_have_value("0.01")
+
+
+def test_a_session_that_has_ended_loses_nothing(person: Visitor, world: PagesWorld) -> None:
+    page = person.open("/keys")
+    page.get_by_label("Name").fill("late")
+    person.context.clear_cookies()
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.get_by_role("status")).to_contain_text("You are logged out")
+    expect(page.get_by_label("Name")).to_have_value("late")
+    person.context.new_page().goto(f"/login?token={world.token}")
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.locator("#new-key code")).to_contain_text("tw_")
+    assert [key.name for key in keys.listed(world.ws)].count("late") == 1
+
+
+def test_a_key_is_shown_once_and_revoked(person: Visitor, world: PagesWorld) -> None:
+    page = person.open("/keys")
+    page.get_by_label("Name").fill("nightly")
+    page.get_by_role("button", name="Make the key").click()
+    secret = page.locator("#new-key code")
+    expect(secret).to_contain_text("tw_")
+    text = secret.inner_text()
+    page.reload()
+    assert text not in page.content()
+    page.get_by_role("row", name="nightly").get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Whoever uses nightly is shut out")
+    with page.expect_navigation():
+        confirm(page, "Revoke nightly")
+    assert "nightly" not in [key.name for key in keys.listed(world.ws)]
+
+
+def test_a_version_goes_live_and_back(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/models/v1")
+    page.get_by_role("button", name="Make live").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("moves from v0 to v1 in one step")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert live(world) == "v0"
+    page.get_by_role("button", name="Make live").click()
+    with page.expect_navigation():
+        confirm(page, "Make v1 live")
+    assert live(world) == "v1"
+    page.goto(f"{PAGES}/deployments")
+    page.get_by_role("button", name="Roll back to v0").click()
+    expect(page.get_by_role("dialog")).to_contain_text("from v1 back to v0")
+    with page.expect_navigation():
+        confirm(page, "Roll back to v0")
+    assert live(world) == "v0"
+
+
+def test_an_experiment_is_paused_and_goes_on(person: Visitor, world: PagesWorld) -> None:
+    experiment = world.parts["experiment"]
+    page = person.open(f"{PAGES}/experiments/{experiment}")
+    expect(page.get_by_role("img", name="Gain of v1 in thumb")).to_be_visible()
+    for word, state in (("Pause", "paused"), ("Go on", "running")):
+        page.get_by_label("Why; it is kept").fill("the provider is down")
+        page.get_by_role("button", name=word, exact=True).click()
+        with page.expect_navigation():
+            confirm(page, word)
+        assert controller.find(world.ws, experiment).state == state
+
+
+def test_held_feedback_is_released(person: Visitor) -> None:
+    page = person.open(f"{PAGES}/loop")
+    page.get_by_role("row", name="visitor-7").get_by_role("button", name="Release").click()
+    expect(page.get_by_role("dialog")).to_contain_text("These 60 thumbs count again")
+    with page.expect_navigation():
+        confirm(page, "Release")
+    expect(page.get_by_role("heading", name="Held feedback")).to_have_count(0)
+
+
+def test_a_job_is_followed_cancelled_and_resumed(person: Visitor, world: PagesWorld) -> None:
+    job_id = world.parts["job"]
+    page = person.open(f"/jobs/{job_id}")
+    page.get_by_role("button", name="Cancel the job").click()
+    with page.expect_navigation():
+        confirm(page, "Cancel the job")
+    expect(page.get_by_role("log")).to_contain_text("[cancelled]")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Resume").click()
+    assert queue.job(world.ws, job_id).state == "queued"
+    # Somebody else cancels it: the page follows.
+    queue.cancel(world.ws, job_id)
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+
+
+def test_rows_are_paged_and_the_way_back_is_as_it_was(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/datasets/{world.parts['dataset']}")
+    expect(page.get_by_text(re.compile(r"^1 of 25 "))).to_be_visible()
+    page.get_by_role("link", name="Next rows").click()
+    expect(page.get_by_text(re.compile(r"^21 of 25 "))).to_be_visible()
+    page.get_by_role("link", name="gate 12").click()
+    expect(page.get_by_text(re.compile(r"^1 of 12 "))).to_be_visible()
+    page.go_back()
+    expect(page.get_by_text(re.compile(r"^21 of 25 "))).to_be_visible()
+    page.go_back()
+    expect(page.get_by_text(re.compile(r"^1 of 25 "))).to_be_visible()
+
+
+def test_an_estimate_says_what_an_experiment_takes(person: Visitor) -> None:
+    page = person.open(f"{PAGES}/experiments/new")
+    page.get_by_role("button", name="How long would it take?").click()
+    result = page.locator("[data-result]")
+    expect(result).to_contain_text("dry run: nothing was started")
+    expect(result).to_contain_text("v0 against v1")
+    page.get_by_label("Metric").fill("applause")
+    page.get_by_role("button", name="How long would it take?").click()
+    expect(page.get_by_role("status")).to_contain_text("applause")

@@ -1,0 +1,108 @@
+"""The pages of traces: filters, paging, the parts of a trace, feedback in line, lineage."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.worlds.browser_world import Visitor
+from tests.worlds.pages_world import AGENT, PagesWorld
+from thumbwheel.capture.feedback import list_feedback
+
+LIST = f"/agents/{AGENT}/traces"
+
+
+@pytest.mark.parametrize(
+    ("query", "questions"),
+    [
+        ("text=ORDER+42", ["Where is my order 42?"]),
+        ("session=chat-1", ["Do you ship to Norway", "My coupon WINTER"]),
+        ("subject=customer-17", ["Where is my order 42?"]),
+        ("model=shop-7b-q8", ["Where is my order 42?"]),
+        ("rated=no", ["Rewrite in a friendly tone."]),
+        ("status=error", []),
+        ("until=2020-01-01", []),
+    ],
+)
+def test_filters(person: Visitor, query: str, questions: list[str]) -> None:
+    page = person.open(f"{LIST}?{query}")
+    links = page.locator(".entries .what a").all_inner_texts()
+    assert len(links) == len(questions), links
+    for link, question in zip(sorted(links), sorted(questions), strict=True):
+        assert link.startswith(question)
+
+
+def test_filters_are_typed_and_taken_away(person: Visitor) -> None:
+    page = person.open(LIST)
+    page.get_by_label("Text").fill("norway")
+    page.get_by_label("Text").press("Enter")
+    expect(page.locator(".entries li")).to_have_count(1)
+    page.get_by_role("link", name="Clear").click()
+    expect(page.locator(".entries li")).to_have_count(8)
+    page.go_back()
+    expect(page.get_by_label("Text")).to_have_value("norway")
+
+
+def test_an_address_that_means_nothing_says_so(person: Visitor) -> None:
+    for path, words in (
+        (f"{LIST}?version=first", "version"),
+        (f"{LIST}?colour=red", "colour"),
+        (f"{LIST}?after=%21%21", "after"),
+        (f"{LIST}/unknown", "has none of that id"),
+        ("/agents/nobody/traces", "nothing was recorded"),
+        ("/agents/No%20Name/traces", "no-name"),
+    ):
+        page = person.open(path)
+        expect(page.locator("main .verdict.bad")).to_contain_text(words)
+        assert person.axe() == []
+
+
+def test_a_trace_shows_its_steps_and_what_was_said(person: Visitor) -> None:
+    page = person.open(f"{LIST}/order-42")
+    step = page.locator(".timeline li").nth(1)
+    step.locator("summary").click()
+    expect(step.locator("pre").first).to_contain_text('"order": 42')
+    expect(page.locator(".timeline .badge.bad")).to_have_text("error")
+    expect(page.locator(".turn.answer strong")).to_have_text("shipped")
+    link = page.get_by_role("link", name="the tracker")
+    assert "noopener" in str(link.get_attribute("rel"))
+    expect(page.locator("#feedback ~ .quote").first).to_have_text("It came on Monday.")
+    page.get_by_role("link", name="Rewrite in a friendly tone.").click()
+    page.get_by_role("link", name="the run that called this one").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Where is my order 42?")
+
+
+def test_a_correction_and_a_comment_are_posted(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{LIST}/q3")
+    page.get_by_text("Write a better answer").click()
+    page.get_by_label("What it should have said").fill(
+        "Send it back: we repair it, free of charge."
+    )
+    page.get_by_role("button", name="Save the correction").dblclick()
+    expect(page.locator(".rail .said")).to_have_text("Send it back: we repair it, free of charge.")
+    page.get_by_text("Write a comment").click()
+    page.get_by_label("Comment", exact=True).fill("Too vague.")
+    page.get_by_role("button", name="Save the comment").click()
+    expect(page.locator(".rail .said")).to_have_count(2)
+    posted = [word for word in list_feedback(world.ws, AGENT) if word["source"] != "jsonl"]
+    assert sorted(word["kind"] for word in posted) == ["comment", "correction"], "each once"
+
+
+def test_a_trace_becomes_a_gold_case(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{LIST}/q0")
+    page.get_by_text("Add as a gold case").click()
+    page.get_by_label("A right answer").fill("Yes, by invoice, too.")
+    page.get_by_label("Compared by").select_option("exact_answer")
+    page.get_by_role("button", name="I reviewed it").click()
+    expect(page.get_by_role("status")).to_contain_text("It is a gold case now.")
+
+
+def test_the_lineage_says_what_would_be_erased(person: Visitor) -> None:
+    page = person.open(f"{LIST}/order-42")
+    page.get_by_role("link", name="What taught this answer").click()
+    expect(page.locator("#erasure ~ dl")).to_contain_text("traces")
+    page.get_by_role("button", name="Erase this person").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("cannot be brought back")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_hidden()

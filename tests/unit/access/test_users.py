@@ -1,0 +1,79 @@
+"""Users: Argon2id, roles, and nothing that is left of somebody who was removed."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from argon2 import PasswordHasher
+
+from thumbwheel.access import audit, users
+from thumbwheel.access.audit import Act
+from thumbwheel.core.errors import Conflict, InputError, NotFound, Unauthenticated
+from thumbwheel.db import schema
+from thumbwheel.db.workspace import Workspace
+
+PASSWORD = "correct horse battery"
+
+
+def stored_password(ws: Workspace) -> str:
+    with ws.db.read() as connection:
+        return str(connection.execute(sa.select(schema.users.c.password)).scalar_one())
+
+
+def test_a_password_is_stored_as_argon2id_and_renewed(ws: Workspace) -> None:
+    users.add(ws, "ann", password=PASSWORD)
+    assert stored_password(ws).startswith("$argon2id$v=19$m=65536,t=3,p=4$")
+    assert users.authenticate(ws, "ann", PASSWORD).name == "ann"
+    weak = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(PASSWORD)
+    change = sa.update(schema.users).values(password=weak)
+    ws.db.write(lambda connection: connection.execute(change))
+    users.authenticate(ws, "ann", PASSWORD)
+    for path in ws.home.path.rglob("*"):
+        assert path.is_dir() or PASSWORD.encode() not in path.read_bytes(), path
+    assert stored_password(ws).startswith("$argon2id$v=19$m=65536,t=3,p=4$")
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [("ann", "wrong password"), ("bob", PASSWORD), ("ann", ""), ("provided", PASSWORD)],
+)
+def test_a_login_that_fails_does_not_say_why(ws: Workspace, name: str, password: str) -> None:
+    users.add(ws, "ann", password=PASSWORD)
+    users.add(ws, "provided", password=None)
+    with pytest.raises(Unauthenticated, match="the name or the password is wrong"):
+        users.authenticate(ws, name, password)
+
+
+def test_roles_are_by_agent(ws: Workspace) -> None:
+    users.add(ws, "ann", password=None, role="rater", agent="Support Desk")
+    user = users.set_role(ws, "ann", "editor", agent="sales")
+    assert user.roles == {"support-desk": "rater", "sales": "editor"}
+    assert users.set_role(ws, "ann", "none", agent="sales").roles == {"support-desk": "rater"}
+
+
+def test_what_cannot_be_asked_for(ws: Workspace) -> None:
+    for name in ("", " ann", "a\nb", "x" * 121):
+        with pytest.raises(InputError, match="1 to 120 printable"):
+            users.add(ws, name, password=None)
+    with pytest.raises(InputError, match="12 to 1024"):
+        users.add(ws, "ann", password="short")
+    with pytest.raises(InputError, match="Did you mean 'rater'"):
+        users.add(ws, "ann", password=None, role="ratr")
+    with pytest.raises(NotFound, match="no user of that name"):
+        users.set_password(ws, "ann", PASSWORD)
+    users.add(ws, "ann", password=None)
+    with pytest.raises(Conflict, match="there is a user of that name"):
+        users.add(ws, "ann", password=None)
+
+
+def test_nothing_names_somebody_who_was_removed(ws: Workspace) -> None:
+    name = "Annegret Planted"
+    user = users.add(ws, name, password=PASSWORD)
+    audit.record(ws, Act(user.id, "case.add", "support"))
+    users.remove(ws, name)
+    with ws.db.read() as connection:
+        for table in schema.metadata.sorted_tables:
+            for row in connection.execute(sa.select(table)):
+                assert name not in str(row), table.name
+    assert [entry.actor for entry in audit.entries(ws)] == ["local", user.id, "local"]
+    assert audit.verify(ws).problem is None

@@ -1,0 +1,42 @@
+"""When the recorder says that calls are not recorded."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+
+from thumbwheel.capture.gateway.recorder import Entry, Recorder
+
+
+class SlowDisk:
+    """Takes every line, and has none on disk before it is told."""
+
+    def __init__(self) -> None:
+        self.written: list[Future[None]] = []
+
+    def append(self, line: bytes) -> Future[None]:
+        self.written.append(Future())
+        return self.written[-1]
+
+    def close(self) -> None:
+        pass
+
+
+def refused() -> bytes:
+    raise ValueError("beyond a quota")
+
+
+def test_a_line_from_before_a_loss_does_not_end_it_and_one_from_after_does() -> None:
+    disk = SlowDisk()
+    with Recorder(lambda: disk) as recorder:
+        recorder.add(Entry(lambda: b"before", 6))
+        recorder.add(Entry(refused, 6))
+        recorder.add(Entry(lambda: b"after", 5))
+        deadline = time.monotonic() + 10
+        while len(disk.written) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        before, after = disk.written
+        before.set_result(None)
+        assert "beyond a quota" in (recorder.problem() or "")
+        after.set_result(None)
+        assert recorder.problem() is None and recorder.losses.count == 1

@@ -1,0 +1,541 @@
+"""The dialects of the server, asked as the clients of the replaced systems ask."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from tests.hostile_requests import hostile_requests
+from tests.unit.compat.test_ocd import DONE, FILER, row
+from thumbwheel.access.gate import opened_gate
+from thumbwheel.access.needs import check_routes
+from thumbwheel.access.settings import AccessConfig
+from thumbwheel.app.dialects import DIALECTS
+from thumbwheel.capture.feedback import feedback_stats
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.compat import ocd
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import NotFound
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.types import EndpointAddress
+from thumbwheel.models.versions import add_endpoint
+from thumbwheel.server.api.routers import dialect_router
+from thumbwheel.server.application import api_application
+
+FORMS = ("/api/policies", "/api")
+
+
+@pytest.fixture(scope="module")
+def api() -> FastAPI:
+    """All dialects; each test gives it a home."""
+    api = api_application([dialect_router(DIALECTS.names())])
+    check_routes(api)
+    return api
+
+
+@contextmanager
+def client_of(api: FastAPI, ws: Workspace) -> Iterator[TestClient]:
+    """A client of a server of this home, without workers, with the token of the home."""
+    with opened_gate(ws, AccessConfig(), local=True, apps=True) as gate:
+        api.state.workspace, api.state.gate = ws, gate
+        headers = {"authorization": f"Bearer {ws.home.access_token.read_text().strip()}"}
+        yield TestClient(api, headers=headers, raise_server_exceptions=False)
+
+
+@pytest.fixture
+def client(api: FastAPI, ws: Workspace) -> Iterator[TestClient]:
+    with client_of(api, ws) as client:
+        yield client
+
+
+def test_a_dialect_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(NotFound, match="Known: n3, ocd, command-center"):
+        dialect_router(["n4"])
+
+
+def test_dialects_are_off_until_they_are_asked_for() -> None:
+    assert dialect_router(()).routes == []
+
+
+# n3: scores, and policies trained from them
+
+
+def post(number: int, **changes: Any) -> dict[str, Any]:
+    """A post of their example: scores .5 to .9, three times each."""
+    return {
+        "prompt": f"Question {number}?",
+        "response": f"Answer {number}.",
+        "score": 0.5 + 0.1 * (number % 5),
+        "runId": f"run_{number}",
+        "notes": None,
+    } | changes
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_come_in_by_both_forms_and_are_counted_at_once(
+    form: str, client: TestClient, ws: Workspace
+) -> None:
+    assert client.get("/api/policies/Desk").json() == []
+    answer = client.post(f"{form}/feedback/Desk", json=post(1, notes="so"))
+    assert answer.status_code == 200
+    content = answer.json()
+    assert content["status"] == "submitted" and content["id"]
+    assert (content["agentId"], content["score"]) == ("Desk", 0.6)
+    assert content["createdAt"].startswith("20")
+
+    # the same text once more is once more feedback, as in their table
+    several = client.post(f"{form}/feedback/Desk", json=[post(1), post(1), post(2)])
+    assert [item["status"] for item in several.json()] == ["submitted"] * 3
+    refused = client.post(f"{form}/train_policy/Desk", json={})
+    assert refused.status_code == 400
+    assert refused.json()["detail"] == "Insufficient feedback: 4 samples (minimum 10 required)"
+    assert feedback_stats(ws, "desk").signals["score"].count == 4
+
+
+def test_a_request_that_is_sent_again_with_its_key_adds_nothing(
+    client: TestClient, ws: Workspace
+) -> None:
+    headers = {"idempotency-key": "k1"}
+    answers = []
+    for _ in range(2):
+        answer = client.post(
+            "/api/policies/feedback/desk", json=[post(1), post(2)], headers=headers
+        )
+        answers.append([item["id"] for item in answer.json()])
+    assert answers[0] == answers[1]
+    assert feedback_stats(ws, "desk").signals["score"].count == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        post(1, score=1.5),
+        post(1, score=-0.1),
+        post(1, score=None),
+        post(1, prompt=""),
+        post(1, runId=None),
+        post(1, prompt="a\x00b"),
+        {"prompt": "only"},
+        [],
+        [post(1), post(2, score=7)],
+        "text",
+        7,
+    ],
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_no_scored_answer_is_refused_and_nothing_of_it_stored(
+    form: str, body: Any, client: TestClient, ws: Workspace
+) -> None:
+    answer = client.post(f"{form}/feedback/desk", json=body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["detail"]
+    with pytest.raises(NotFound):
+        feedback_stats(ws, "desk")
+
+
+def test_numbers_that_json_does_not_have_are_refused(client: TestClient) -> None:
+    for number in ("NaN", "Infinity", "1e999"):
+        content = json.dumps(post(1)).replace("0.6", number)
+        headers = {"content-type": "application/json"}
+        answer = client.post("/api/feedback/desk", content=content, headers=headers)
+        assert answer.status_code == 422, number
+        order = f'{{"learningRate": {number}}}'
+        assert client.post("/api/train_policy/desk", content=order, headers=headers).is_error
+
+
+@pytest.mark.parametrize("name", ["..%2F..%2Fetc", "a%00b", "%20", "x" * 500])
+def test_an_agent_is_no_path(name: str, client: TestClient) -> None:
+    for method, path in (
+        ("POST", f"/api/policies/feedback/{name}"),
+        ("POST", f"/api/policies/train_policy/{name}"),
+        ("GET", f"/api/policies/{name}"),
+    ):
+        content = {"json": post(1)} if method == "POST" else {}
+        assert 400 <= client.request(method, path, **content).status_code < 500
+
+
+def test_without_weights_there_is_no_policy_to_train(client: TestClient, ws: Workspace) -> None:
+    posts = [post(number) for number in range(15)]
+    assert client.post("/api/policies/feedback/desk", json=posts).is_success
+    for _ in range(2):  # before and after somebody else's endpoint is its model
+        for order in ({}, {"dryRun": True}):
+            answer = client.post("/api/policies/train_policy/desk", json=order)
+            assert answer.status_code == 409
+            assert "section loop, setting base" in answer.json()["detail"]
+        add_endpoint(ws, "desk", EndpointAddress("http://127.0.0.1:9/v1", "large"))
+
+
+def test_a_training_that_fails_is_told_as_theirs(api: FastAPI, tmp_path: Path) -> None:
+    settings = Sources({"loop": {"base": str(tmp_path / "nowhere")}}, "none", {})
+    with (
+        Workspace.open(Home(tmp_path / "home"), settings) as ws,
+        client_of(api, ws) as client,
+    ):
+        posts = [post(number) for number in range(15)]
+        assert client.post("/api/policies/feedback/desk", json=posts).is_success
+        answer = client.post("/api/policies/train_policy/desk", json={"maxSteps": 1})
+        assert answer.status_code == 500
+        assert answer.json()["detail"].startswith("Training failed: ")
+        assert "nowhere" in answer.json()["detail"]
+
+
+# Command Center: ratings of widgets
+
+
+def entry(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "entry_id": f"e{number:05}",
+        "question_id": "q1",
+        "question": "How is pump 4?",
+        "scenario": "kpi",
+        "fixture": f"dial-{number}",
+        "size": "normal",
+        "natural": number == 1,
+        "forced": number != 1,
+    } | changes
+
+
+@pytest.fixture
+def widgets(client: TestClient, ws: Workspace, tmp_path: Path) -> TestClient:
+    """Of a home with two runs, whose entries have the same ids."""
+    for name in ("run1", "run2"):
+        folder = tmp_path / name
+        folder.mkdir()
+        data = {"run_id": name, "entries": [entry(number) for number in (1, 2, 3)]}
+        (folder / "exhaustive_data.json").write_text(json.dumps(data))
+        ingest(ws, "panel", "widgets", folder)
+    return client
+
+
+RATING = {
+    "entry_id": "e00001",
+    "rating": "up",
+    "tags": ["perfect"],
+    "notes": "so",
+    "rated_at": "2026-02-02T10:00:00Z",
+    "device_id": "tablet",
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "/a/panel"])
+def test_a_rating_is_made_and_changed(prefix: str, widgets: TestClient, ws: Workspace) -> None:
+    created = widgets.post(f"{prefix}/api/ratings/", json=RATING)
+    assert created.status_code == 201, created.text
+    stored = created.json()
+    shown = {key: stored[key] for key in ("entry_id", "rating", "tags", "notes", "device_id")}
+    assert shown == {key: RATING[key] for key in shown}
+    assert stored["run_id"] == "run2", "the newest run has the entry"
+    later = RATING | {"rating": "down", "rated_at": "2026-02-02T11:00:00Z", "tags": []}
+    changed = widgets.post(f"{prefix}/api/ratings/", json=later)
+    assert (changed.status_code, changed.json()["rating"]) == (200, "down")
+    elsewhere = widgets.post(f"{prefix}/api/ratings/", json=RATING | {"device_id": "phone"})
+    assert elsewhere.status_code == 201
+    ratings = widgets.get(f"{prefix}/api/ratings/").json()
+    assert [(rating["device_id"], rating["rating"]) for rating in ratings] == [
+        ("phone", "up"),
+        ("tablet", "down"),
+    ]
+    # a natural entry is a fixture and a choice of a widget, and both were judged
+    assert feedback_stats(ws, "panel").signals["thumb"].count == 4
+
+
+def test_many_ratings_at_once_and_a_bad_one_among_them(widgets: TestClient) -> None:
+    plain = {key: RATING[key] for key in ("rating", "tags", "notes", "rated_at")}
+    body: dict[str, Any] = {
+        "ratings": {"e00001": plain, "e00002": plain | {"rating": "down"}},
+        "device_id": "tablet",
+    }
+    assert widgets.post("/api/ratings/bulk/", json=body).json() == {
+        "created": 2,
+        "updated": 0,
+        "total": 2,
+    }
+    body["ratings"] |= {"e00003": {"tags": []}, "e99999": plain, "e00002": plain}
+    counts = widgets.post("/api/ratings/bulk/", json=body).json()
+    assert (counts["created"], counts["updated"], counts["total"]) == (0, 2, 4)
+    assert [refusal["entry_id"] for refusal in counts["refused"]] == ["e00003", "e99999"]
+    earlier = widgets.post("/api/ratings/", json=RATING | {"entry_id": "e00003", "run_id": "run1"})
+    assert (earlier.status_code, earlier.json()["run_id"]) == (201, "run1")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        RATING | {"rating": "sideways"},
+        RATING | {"rating": None},
+        RATING | {"rated_at": "yesterday"},
+        RATING | {"notes": "a\x00b"},
+        RATING | {"tags": "perfect"},
+        RATING | {"entry_id": ""},
+        {"rating": "up"},
+        [RATING],
+        None,
+    ],
+)
+def test_what_is_no_rating_is_refused(body: Any, widgets: TestClient) -> None:
+    answer = widgets.post("/api/ratings/", json=body)
+    assert answer.status_code == 422, answer.text
+    assert widgets.get("/api/ratings/").json() == []
+    if isinstance(body, dict) and body.get("entry_id"):
+        many = {"ratings": {"e00001": body}, "device_id": "tablet"}
+        assert widgets.post("/api/ratings/bulk/", json=many).status_code == 422
+    assert widgets.post("/api/ratings/bulk/", json={"ratings": [RATING]}).status_code == 422
+
+
+def test_an_entry_that_nobody_imported_or_several_agents_have(
+    widgets: TestClient, ws: Workspace, tmp_path: Path
+) -> None:
+    unknown = widgets.post("/api/ratings/", json=RATING | {"entry_id": "e7"})
+    assert unknown.status_code == 404 and "thumbwheel import widgets" in unknown.json()["detail"]
+    ingest(ws, "other", "widgets", tmp_path / "run1")
+    several = widgets.post("/api/ratings/", json=RATING)
+    assert several.status_code == 409 and "/a/AGENT/api/ratings/" in several.json()["detail"]
+    assert widgets.post("/a/other/api/ratings/", json=RATING).status_code == 201
+    assert widgets.get("/a/panel/api/ratings/").json() == []
+    assert widgets.get("/a/nobody/api/ratings/").status_code == 404
+
+
+# OCD: decisions of agents
+
+
+@pytest.fixture
+def decisions(client: TestClient, ws: Workspace, tmp_path: Path) -> TestClient:
+    """Of a home with decisions of two of the five."""
+    filer = {"modelVersion": "filer-v1", "confidence": 0.8, "itemId": "i1"}
+    rows = [
+        row(1, "CONFIRMED", feedbackAt="2026-01-06T08:00:00Z", outcomeMetrics=DONE, **filer),
+        row(2, modelVersion="filer-v2", itemId="i2"),
+        row(3, reward=-2.5, rewardComponents={"immediate": {"userFeedback": -0.5}}),
+        row(4, agentType="PRIORITIZER", action={"recommended_item_id": "i1", "confidence": 0.5}),
+    ]
+    path = tmp_path / "decisions.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in rows))
+    ingest(ws, "filer", "decisions", path)
+    return client
+
+
+def by_id(client: TestClient) -> dict[str, Any]:
+    return {row["id"]: row for row in client.get("/api/training/decisions").json()}
+
+
+def test_decisions_have_the_rewards_of_the_original(decisions: TestClient) -> None:
+    rows = by_id(decisions)
+    assert list(rows) == ["d4", "d3", "d2", "d1"], "the newest first"
+    assert rows["d1"]["reward"] == pytest.approx(1.63)
+    assert rows["d1"]["rewardComponents"]["immediate"]["userFeedback"] == 1.0
+    assert rows["d1"]["outcomeMetrics"] == DONE
+    assert (rows["d1"]["modelVersion"], rows["d1"]["userFeedback"]) == ("filer-v1", "CONFIRMED")
+    assert rows["d1"]["action"]["swimlane"] == "PROJECT" and rows["d1"]["state"]["item"]
+    assert rows["d3"]["reward"] == -2.5
+    assert rows["d2"]["reward"] is None and rows["d2"]["userFeedback"] is None
+    ask = decisions.get
+    assert [row["id"] for row in ask("/api/training/decisions?agentType=PRIORITIZER").json()] == [
+        "d4"
+    ]
+    query = "requireReward=true&minReward=-2&limit=5"
+    assert [row["id"] for row in ask(f"/api/training/decisions?{query}").json()] == ["d1"]
+    assert ask("/api/training/decisions?agentType=NOBODY").status_code == 422
+
+
+def test_a_word_about_a_decision_counts_at_once_and_the_last_one_counts(
+    decisions: TestClient,
+) -> None:
+    path = "/api/decisions/d2/feedback"
+    for word, value in (("CONFIRMED", 1.0), ("OVERRIDDEN", -0.8), ("IGNORED", 0.0)):
+        answer = decisions.patch(path, json={"feedback": word})
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["userFeedback"], answer.json()["id"]) == (word, "d2")
+        assert answer.json()["rewardComponents"]["immediate"]["userFeedback"] == value
+    correction = {"feedback": "CORRECTED", "correction": {"swimlane": "HOME"}}
+    corrected = decisions.patch(path, json=correction).json()
+    assert corrected["userCorrection"] == {"swimlane": "HOME"}
+    assert by_id(decisions)["d2"]["userFeedback"] == "CORRECTED"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"feedback": "FINE"},
+        {"feedback": None},
+        {"feedback": "CORRECTED", "correction": "HOME"},
+        {"feedback": "CORRECTED", "correction": {"swimlane": "a\x00b"}},
+        [],
+        7,
+    ],
+)
+def test_what_is_no_word_about_a_decision_is_refused(body: Any, decisions: TestClient) -> None:
+    answer = decisions.patch("/api/decisions/d2/feedback", json=body)
+    assert answer.status_code == 422, answer.text
+    assert by_id(decisions)["d2"]["userFeedback"] is None
+    good = {"feedback": "CONFIRMED"}
+    assert decisions.patch("/api/decisions/unknown/feedback", json=good).status_code == 404
+
+
+def test_a_correction_that_no_database_takes(decisions: TestClient) -> None:
+    headers = {"content-type": "application/json"}
+    for value in ('"\\ud800"', "1e999", "NaN", '{"a": ["\\u0000"]}'):
+        content = f'{{"feedback": "CORRECTED", "correction": {{"swimlane": {value}}}}}'
+        path = "/api/decisions/d2/feedback"
+        assert decisions.patch(path, content=content, headers=headers).status_code == 422, value
+
+
+def test_statistics_count_what_is_there_and_invent_no_mean(
+    decisions: TestClient, ws: Workspace
+) -> None:
+    stats = decisions.get("/api/training/stats").json()
+    assert stats == {
+        "totalDecisions": 4,
+        "decisionsWithReward": 2,
+        "decisionsWithFeedback": 1,
+        "avgReward": pytest.approx((1.63 - 2.5) / 2),
+        "progressBlocks": 0,
+        "progressInCurrentBlock": 4,
+        "progressPercentage": 4.0,
+        "byAgentType": {"FILER": 3, "PRIORITIZER": 1},
+        "readyForTraining": False,
+    }
+    prioritizer = decisions.get("/api/training/stats?agentType=PRIORITIZER").json()
+    assert (prioritizer["totalDecisions"], prioritizer["avgReward"]) == (1, None)
+
+
+def test_what_waits_is_judged_and_then_nothing_waits(decisions: TestClient) -> None:
+    path = "/api/training/calculate-pending"
+    assert decisions.get(path).json() == {
+        "pendingRewards": 4,
+        "message": "4 decisions are ready for reward calculation",
+    }
+    assert decisions.post(path).json() == {
+        "success": True,
+        "processed": 4,
+        "errors": 0,
+        "message": "Processed 4 decisions, 0 errors",
+    }
+    assert decisions.get(path).json()["pendingRewards"] == 0
+    decisions.patch("/api/decisions/d2/feedback", json={"feedback": "CONFIRMED"})
+    assert decisions.get(path).json()["pendingRewards"] == 1, "a late word is heard"
+    answer = decisions.post("/api/training/decisions", json={"decisionIds": ["d1", "d4", "no"]})
+    (judged,) = answer.json()["decisions"]
+    assert answer.json()["updated"] == 1
+    assert (judged["id"], judged["reward"]) == ("d1", pytest.approx(1.63))
+    assert judged["components"]["delayed"]["completionSuccess"] == 1.0
+
+
+@pytest.mark.parametrize("path", ["track-outcomes", "outcomes"])
+def test_what_became_of_an_item_is_noted_at_its_decisions(path: str, decisions: TestClient) -> None:
+    url = f"/api/training/{path}"
+    assert decisions.get(url).json()["pendingOutcomes"] == 1
+    empty = decisions.post(url).json()
+    assert (empty["success"], empty["processed"], empty["updated"]) == (True, 0, 0)
+    item = {
+        "id": "i2",
+        "status": "COLD_STORAGE",
+        "cycleCount": 3,
+        "blockedAt": "2026-01-07T08:00:00Z",
+        "swimlane": "PROJECT",
+        "priority": "HIGH",
+        "startedAt": "2026-01-06T08:00:00Z",
+        "completedAt": "2026-01-06T09:00:00Z",
+        "title": "what else an item has is not looked at",
+    }
+    answer = decisions.post(url, json={"items": [item, item | {"id": "i9"}]}).json()
+    assert (answer["processed"], answer["updated"], answer["errors"]) == (2, 1, 0)
+    assert answer["rewardsCalculated"] == 1
+    metrics = by_id(decisions)["d2"]["outcomeMetrics"]
+    assert (metrics["abandoned"], metrics["cycleCount"], metrics["wasBlocked"]) == (True, 3, True)
+    assert (metrics["expectedTime"], metrics["timeToComplete"]) == (384, 60)
+    decisions.patch("/api/decisions/d2/feedback", json={"feedback": "OVERRIDDEN"})
+    # the word, calibration, put away, blocked, three cycles
+    assert by_id(decisions)["d2"]["reward"] == pytest.approx(-1.45)
+    assert decisions.get(url).json()["pendingOutcomes"] == 0
+    for body in ({"items": [{"id": "i1", "status": "TODO"}]}, {"items": [{}]}, {"items": {}}):
+        assert decisions.post(url, json=body).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["export?requireReward=true", "export-file?agentType=FILER"])
+def test_exported_lines_are_those_of_the_original(
+    path: str, decisions: TestClient, tmp_path: Path
+) -> None:
+    answer = decisions.get(f"/api/training/{path}")
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert {line["metadata"]["decisionId"] for line in lines} == {"d1", "d3"}
+    for line in lines:
+        completion = line.get("completion") or line["messages"][-1]["content"]
+        assert json.loads(completion)["swimlane"] == FILER["swimlane"]
+        if "prompt" in line:
+            assert line["prompt"].startswith("<|system|>\n")
+            assert line["prompt"].endswith("<|assistant|>\n")
+    exported = tmp_path / "exported.jsonl"
+    exported.write_text(answer.text)
+    read = ocd.load_training_decisions("FILER", source=exported)
+    assert {record.id: record.reward for record in read} == {
+        "d1": pytest.approx(1.63),
+        "d3": -2.5,
+    }
+    assert decisions.get("/api/training/export-file").status_code == 422, "theirs asks for one"
+
+
+def test_versions_are_compared_on_what_was_decided(decisions: TestClient) -> None:
+    answer = decisions.get("/api/training/ab-test?agentType=FILER").json()
+    assert (answer["agentType"], answer["abTestingEnabled"]) == ("FILER", False)
+    assert answer["totalDecisions"] == 3
+    by_version = {version["version"]: version["stats"] for version in answer["versions"]}
+    assert by_version["filer-v1"]["acceptanceRate"] == 1.0
+    assert by_version["filer-v2"]["avgReward"] is None
+    assert answer["comparison"]["bestReward"] == "filer-v1"
+    assert decisions.get("/api/training/ab-test").status_code == 422
+
+
+HOSTILE_BODIES = {
+    "/api/policies/feedback/desk": post(1),
+    "/api/feedback/desk": [post(1), post(2)],
+    "/api/train_policy/desk": {"dryRun": True, "maxSteps": 5, "learningRate": 1e-4},
+    "/api/ratings/": RATING,
+    "/a/panel/api/ratings/bulk/": {"ratings": {"e00001": {"rating": "up"}}, "device_id": "d"},
+    "/api/training/decisions": {"decisionIds": ["d1", "d2"]},
+    "/api/training/track-outcomes": {"items": [{"id": "i2", "status": "DONE", "labels": ["x"]}]},
+}
+
+
+def test_no_body_makes_the_server_fail(
+    decisions: TestClient, widgets: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # with so many scores a training could begin, for which there is no model
+    monkeypatch.setattr("thumbwheel.compat.n3.routes.FEWEST_SCORES", 10**6)
+    client = decisions
+    statuses: Counter[int] = Counter()
+    for request in hostile_requests(3, 250, HOSTILE_BODIES):
+        headers = {name: value.encode("latin-1") for name, value in request.headers.items()}
+        answer = client.post(request.path, content=request.content, headers=headers)
+        statuses[answer.status_code] += 1
+        assert answer.status_code < 500, (request, answer.text)
+    assert statuses[422] > 50 and statuses[200] > 10
+    good = {"feedback": "CORRECTED", "correction": {"swimlane": "HOME"}}
+    for request in hostile_requests(4, 60, {"/api/decisions/d2/feedback": good}):
+        headers = {name: value.encode("latin-1") for name, value in request.headers.items()}
+        answer = client.patch(request.path, content=request.content, headers=headers)
+        assert answer.status_code < 500, (request, answer.text)
+    for path in ("decisions", "export", "export-file", "stats", "ab-test"):
+        for name in ("agentType", "minReward", "requireReward", "limit"):
+            for value in ("", "-1", "NaN", "1e999", "FILER", "\x00", "9" * 400):
+                params = {name: value}
+                answer = client.get(f"/api/training/{path}", params=params)
+                assert answer.status_code in (200, 422), (path, params, answer.text)
+
+
+def test_a_cron_job_presents_its_key_as_it_did(decisions: TestClient, ws: Workspace) -> None:
+    token = ws.home.access_token.read_text().strip()
+    bare = TestClient(decisions.app)
+    path = "/api/training/calculate-pending"
+    assert bare.post(path).status_code == 401
+    assert bare.post(path, headers={"x-internal-api-key": "published-constant"}).status_code == 401
+    assert bare.post(path, headers={"x-internal-api-key": token}).status_code == 200

@@ -1,0 +1,40 @@
+"""What a person's yes does to real deployments: a canary first, and then the step to live."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.worlds.deploy_world import World
+from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.loop.approval import approve
+from thumbwheel.loop.cycle import is_allowed
+from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
+from thumbwheel.loop.inbox import decisions
+from thumbwheel.loop.trigger_types import Wish, WishState
+from thumbwheel.models import versions
+
+pytestmark = pytest.mark.slow  # it starts servers
+
+
+def test_yes_deploys_a_canary_and_a_second_yes_makes_it_live(world: World) -> None:
+    version = world.version(0)
+    world.deploy("v0")
+    config = CycleConfig(deploy="embedded", auto_deploy="ask", auto_promote="ask")
+    cycle = CycleReport(world.agent, version=version.name, verdict=Verdict.APPROVED)
+    assert not is_allowed(world.ws, version, cycle, config, Wish.DEPLOY)
+    (pending,) = decisions(world.ws, world.learner)
+
+    result = approve(world.ws, world.learner, pending.id, "anna")
+    assert result.deployment
+    assert result.next_question == "make v1 live?"
+    assert world.live() == "v0"
+    assert versions.aliases_of(world.ws, world.learner)["canary"] == version.id
+
+    (promotion,) = decisions(world.ws, world.learner)
+    assert promotion.kind is Wish.PROMOTE
+    assert approve(world.ws, world.learner, promotion.id, "anna").live == "v1"
+    assert world.live() == "v1"
+    switch = versions.switches(world.ws, world.learner, "live")[-1]
+    assert switch.reason == "approved by anna"
+    states = [pending.state for pending in decisions(world.ws, world.learner, every=True)]
+    assert states == [WishState.APPROVED] * 2

@@ -1,0 +1,168 @@
+"""The inbox of a loop: what is asked, once, and what an answer does and does not do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from thumbwheel.core.errors import Conflict, NotFound, ThumbwheelError
+from thumbwheel.db.schema import loop_decisions, model_versions
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.loop.approval import approve
+from thumbwheel.loop.cycle import is_allowed
+from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
+from thumbwheel.loop.inbox import decisions, refuse
+from thumbwheel.loop.loops import cycle_config, enable, status
+from thumbwheel.loop.trigger_types import Wish, WishState
+from thumbwheel.models import versions
+from thumbwheel.models.types import Agent, ModelVersion
+
+AGENT = Agent.named("support")
+CONFIG = CycleConfig(
+    export=("merged",),
+    deploy="embedded",
+    auto_export="ask",
+    auto_deploy="ask",
+    auto_promote="ask",
+)
+
+
+@pytest.fixture
+def approved(ws: Workspace, turn: ModelVersion) -> Iterator[ModelVersion]:
+    yield turn
+
+
+def put(ws: Workspace, version: ModelVersion, wish: Wish, config: CycleConfig = CONFIG) -> bool:
+    cycle = CycleReport("support", version=version.name, verdict=Verdict.APPROVED)
+    return is_allowed(ws, version, cycle, config, wish)
+
+
+@pytest.mark.parametrize(("consent", "allowed"), [("on", True), ("ask", False), ("off", False)])
+def test_a_switch_lets_a_step_happen_asks_or_leaves_it(
+    ws: Workspace, approved: ModelVersion, consent: str, allowed: bool
+) -> None:
+    config = CycleConfig(export=("merged",), auto_export=consent)
+    assert put(ws, approved, Wish.EXPORT, config) is allowed
+    questions = [pending.question for pending in decisions(ws, AGENT)]
+    assert questions == (["export v1 as merged?"] if consent == "ask" else [])
+
+
+def test_a_turn_asks_once_for_each_version_and_step(ws: Workspace, approved: ModelVersion) -> None:
+    for _ in range(2):
+        for wish in Wish:
+            assert put(ws, approved, wish) is False
+    waiting = decisions(ws, AGENT)
+    assert [pending.question for pending in waiting] == [
+        "export v1 as merged?",
+        "deploy v1 on embedded?",
+        "make v1 live?",
+    ]
+    assert [pending.question for pending in status(ws, AGENT).waiting] == [
+        pending.question for pending in waiting
+    ]
+    # a refusal is an answer too: the question does not come back
+    refuse(ws, AGENT, waiting[0].id, "anna", "too large")
+    put(ws, approved, Wish.EXPORT)
+    assert len(decisions(ws, AGENT)) == 2
+    refused = decisions(ws, AGENT, every=True)[0]
+    assert (refused.state, refused.answered_by, refused.reason) == (
+        WishState.REFUSED,
+        "anna",
+        "too large",
+    )
+    with pytest.raises(Conflict, match="it is refused by anna"):
+        approve(ws, AGENT, refused.id, "ben")
+    with pytest.raises(NotFound, match="Waiting: dec_"):
+        refuse(ws, AGENT, "dec_nothing", "anna")
+
+
+def test_a_step_that_fails_goes_on_waiting(ws: Workspace, approved: ModelVersion) -> None:
+    """The base of this version is nowhere, and it is deployed nowhere."""
+    put(ws, approved, Wish.EXPORT)
+    put(ws, approved, Wish.PROMOTE)
+    export, promote = decisions(ws, AGENT)
+    with pytest.raises(ThumbwheelError):
+        approve(ws, AGENT, export.id, "anna")
+    with pytest.raises(ThumbwheelError):
+        approve(ws, AGENT, promote.id, "anna")
+    assert [pending.state for pending in decisions(ws, AGENT)] == [WishState.WAITING] * 2
+
+
+def test_a_decision_about_a_tainted_version_is_moot(ws: Workspace, approved: ModelVersion) -> None:
+    put(ws, approved, Wish.PROMOTE)
+    (pending,) = decisions(ws, AGENT)
+
+    def taint(connection: sa.Connection) -> None:
+        connection.execute(model_versions.update().values(tainted=True))
+
+    ws.db.write(taint)
+    with pytest.raises(Conflict, match="erased since"):
+        approve(ws, AGENT, pending.id, "anna")
+    (moot,) = decisions(ws, AGENT, every=True)
+    assert moot.state is WishState.MOOT
+
+
+def test_a_decision_that_a_newer_live_version_has_overtaken_is_moot(
+    ws: Workspace, approved: ModelVersion
+) -> None:
+    put(ws, approved, Wish.PROMOTE)
+    (pending,) = decisions(ws, AGENT)
+
+    def make_newer_live(connection: sa.Connection) -> None:
+        row = connection.execute(
+            sa.select(model_versions).where(model_versions.c.id == approved.id)
+        ).one()
+        newer = {**row._mapping, "id": "ver_newer", "number": 9, "run_id": None}
+        connection.execute(model_versions.insert().values(**newer))
+        from thumbwheel.db.schema import aliases
+
+        connection.execute(
+            aliases.insert().values(
+                agent_id=AGENT.id,
+                name="live",
+                version_id="ver_newer",
+                recorded_at=row.recorded_at,
+            )
+        )
+
+    ws.db.write(make_newer_live)
+    assert versions.aliases_of(ws, AGENT)["live"] == "ver_newer"
+    with pytest.raises(Conflict, match="v9, which is newer, is live"):
+        approve(ws, AGENT, pending.id, "anna")
+
+
+def test_an_enabled_loop_asks_before_it_deploys_unless_its_owner_says_otherwise(
+    ws: Workspace, approved: ModelVersion
+) -> None:
+    enable(ws, AGENT, {"export": ["merged"]})
+    config = cycle_config(ws, AGENT)
+    assert (config.auto_export, config.auto_deploy, config.auto_promote) == ("on", "ask", "ask")
+    enable(ws, AGENT, {"auto_deploy": "on"})
+    config = cycle_config(ws, AGENT)
+    assert (config.export, config.auto_deploy, config.auto_promote) == (("merged",), "on", "ask")
+    assert CycleConfig().auto_deploy == "on", "a turn by hand does what it is told"
+
+
+def test_the_commands(ws: Workspace, approved: ModelVersion, command_line) -> None:
+    put(ws, approved, Wish.EXPORT)
+    ws.db.close()
+    code, out, err = command_line(
+        "--home", str(ws.home.path), "loop", "decisions", "--agent", "support", "--json"
+    )
+    assert code == 0, err
+    (pending,) = json.loads(out)
+    assert pending["question"] == "export v1 as merged?"
+    home = ("--home", str(ws.home.path), "loop")
+    agent = ("--agent", "support", "--json")
+    code, out, _ = command_line(*home, "refuse", pending["id"], *agent, "--reason", "no")
+    assert json.loads(out)["state"] == "refused"
+    code, _, err = command_line(*home, "approve", pending["id"], *agent)
+    assert code != 0
+    assert "it is refused by owner" in err
+    with Workspace.open(ws.home, ws.sources) as again, again.db.read() as connection:
+        count = connection.execute(sa.select(sa.func.count()).select_from(loop_decisions))
+        assert count.scalar_one() == 1

@@ -1,0 +1,134 @@
+"""Health tells the truth: each part that stands still is named while it does, and no longer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.servers.scripted_upstream import ScriptedUpstream
+from tests.unit.server.conftest import Serve
+from tests.worlds.gateway_world import GatewayWorld
+from thumbwheel.jobs import queue, schedules
+from thumbwheel.server import serve as serve_module
+from thumbwheel.server.health import TimeLimited
+
+
+def test_a_server_that_works_is_green(gateway: GatewayWorld) -> None:
+    gateway.ask()
+    health = gateway.client.get("/health")
+    assert health.status_code == 200
+    assert health.json()["status"] == "green"
+    assert health.json()["problems"] == {}
+    for path in ("/ready", "/live"):
+        assert gateway.client.get(path).json()["status"] == "green"
+
+
+def test_lines_that_nobody_drains(gateway: GatewayWorld) -> None:
+    """The drainer of this server looks once an hour."""
+    old = gateway.ws.home.inbox / f"spool-{int(1000 * (time.time() - 60)):013}-1-0.jsonl"
+    old.write_text("{}\n")
+    health = gateway.client.get("/health")
+    assert health.status_code == 503
+    assert "wait for 60 s to become rows" in health.json()["problems"]["drainer"]
+    assert gateway.client.get("/ready").status_code == 200, "calls are answered all the same"
+    old.unlink()
+    assert gateway.client.get("/health").status_code == 200
+
+
+def test_a_write_that_waits(gateway: GatewayWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_module, "BACKLOG_SECONDS", 0.05)
+    over = threading.Event()
+    write = gateway.ws.db.submit(lambda connection: over.wait(5))
+    time.sleep(0.1)
+    health = gateway.client.get("/health")
+    over.set()
+    write.result(5)
+    assert "a write waits" in health.json()["problems"]["writer"]
+    assert gateway.client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("require_capture", [False, True])
+def test_calls_that_cannot_be_recorded(
+    serve: Serve, upstream: ScriptedUpstream, require_capture: bool, tmp_path: Path
+) -> None:
+    gateway = serve(require_capture=require_capture)
+    inbox = gateway.ws.home.inbox
+    inbox.rename(inbox.with_name("elsewhere"))
+    inbox.write_text("no folder")
+    try:
+        assert gateway.ask().status_code == (503 if require_capture else 200)
+        deadline = time.monotonic() + 5
+        while not gateway.application.gateway.recorder.problem():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        health = gateway.client.get("/health").json()
+        assert "not recorded" in health["problems"]["recording"]
+        assert health["lost_calls"] == 1
+        ready = gateway.client.get("/ready")
+        assert ready.status_code == (503 if require_capture else 200)
+    finally:
+        inbox.unlink()
+        inbox.with_name("elsewhere").rename(inbox)
+
+
+def test_a_server_that_leaves_is_alive_and_not_ready(gateway: GatewayWorld) -> None:
+    gateway.application.health.leaving.set()
+    ready = gateway.client.get("/ready")
+    assert ready.status_code == 503
+    assert ready.headers["connection"] == "close"
+    assert "takes no new calls" in ready.json()["problems"]["server"]
+    assert gateway.client.get("/live").status_code == 200
+    assert gateway.ask().status_code == 200
+
+
+def test_jobs_and_schedules_that_nobody_looks_at(
+    gateway: GatewayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This server has no workers."""
+    monkeypatch.setattr(serve_module, "standstill", lambda ws: queue.standstill(ws, 0.0))
+    queue.enqueue(gateway.ws, "train", {})
+    schedules.add(gateway.ws, "nightly", "import", {}, "0 3 * * *")
+    late = datetime.now(UTC) + timedelta(days=2)
+    monkeypatch.setattr(serve_module, "overdue", lambda ws: schedules.overdue(ws, now=late))
+    problems = gateway.client.get("/health").json()["problems"]
+    assert problems["jobs"].endswith("no worker is alive")
+    assert problems["schedules"].startswith("schedule nightly is ")
+    metrics = gateway.client.get("/metrics", headers=gateway.owner).text
+    assert 'thumbwheel_jobs{state="queued"} 1.0' in metrics
+    assert "thumbwheel_workers 0.0" in metrics
+    schedules.pause(gateway.ws, "nightly")
+    assert "schedules" not in gateway.client.get("/health").json()["problems"]
+
+
+def test_a_database_that_does_not_answer_keeps_nobody_waiting() -> None:
+    """However often it is asked meanwhile, one thread waits; then its answer counts again."""
+    n_readings = 0
+    answers = threading.Event()
+
+    def problem() -> str | None:
+        nonlocal n_readings
+        n_readings += 1
+        answers.wait(30)
+        return None
+
+    check = TimeLimited(problem, seconds=0.05)
+    for _ in range(3):
+        assert check() == "its state could not be read within 0.05 s"
+    assert n_readings == 1
+    answers.set()
+    until = time.monotonic() + 10
+    while check() is not None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_what_a_limited_check_raises_is_heard() -> None:
+    def problem() -> str | None:
+        raise ValueError("no such table")
+
+    with pytest.raises(ValueError, match="no such table"):
+        TimeLimited(problem)()

@@ -1,0 +1,81 @@
+"""What a server loads and makes before it answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from tests.worlds.gateway_world import opened_home
+from thumbwheel.access.needs import needs_of
+from thumbwheel.access.protocol import DOCUMENT
+from thumbwheel.server.serve import assembled
+
+START = """
+import sys
+from pathlib import Path
+from thumbwheel.app.open import Opener
+from thumbwheel.server.serve import assembled
+with Opener(Path(sys.argv[1]), None)() as ws, assembled(ws, "127.0.0.1", 3600):
+    print(*sys.modules)
+"""
+HEAVY = {
+    "alembic",
+    "authlib",
+    "cryptography",
+    "duckdb",
+    "httpx2",
+    "jinja2",
+    "jwt",
+    "limits",
+    "numpy",
+    "pyarrow",
+    "scipy",
+    "torch",
+    "transformers",
+}
+STAGES = {"datasets", "engine", "evaluation", "export", "rewards", "training"}
+"""Stages whose work no server does before somebody asks for it."""
+
+
+def test_a_server_starts_without_what_few_requests_need(tmp_path: Path) -> None:
+    with opened_home(tmp_path / "home"):
+        pass
+    command = [sys.executable, "-c", START, str(tmp_path / "home")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert not HEAVY & set(loaded)
+    of_stages = [name for name in loaded if name.split(".")[1:2] and name.split(".")[1] in STAGES]
+    verbs = [name for name in of_stages if name.endswith((".train", ".build", ".ledger", ".score"))]
+    assert not verbs
+    assert len(loaded) < 1250, "a server loads a quarter more modules than it did"
+
+
+def test_the_document_has_all_routes(tmp_path: Path) -> None:
+    with (
+        opened_home(tmp_path / "home") as ws,
+        assembled(ws, "127.0.0.1", drain_every=3600) as application,
+    ):
+        growing = application.growing_api
+        client = TestClient(growing)
+        assert client.get("/ready").status_code == 200
+        first = set(needs_of(growing.first))
+        assert "POST /api/feedback" in first
+        assert "/api/secrets" in client.get(DOCUMENT).json()["paths"]
+
+
+def test_a_request_for_another_route_adds_it(tmp_path: Path) -> None:
+    with (
+        opened_home(tmp_path / "home") as ws,
+        assembled(ws, "127.0.0.1", drain_every=3600) as application,
+    ):
+        growing = application.growing_api
+        client = TestClient(growing)
+        first = set(needs_of(growing.first))
+        assert "GET /api/secrets" not in first
+        assert client.get("/api/secrets").status_code == 401
+        assert "GET /api/secrets" in needs_of(growing.first)
+        assert client.get("/api/feedback").status_code == 405
+        assert client.get("/nothing").status_code == 404

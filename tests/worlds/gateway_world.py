@@ -1,0 +1,110 @@
+"""The whole server in this process, in front of upstreams that somebody else serves."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import deploy
+from thumbwheel.models import versions
+from thumbwheel.models.types import EndpointAddress
+from thumbwheel.server.application import Application
+from thumbwheel.server.serve import assembled, listening, server_config
+
+AGENT = "support"
+CHAT = "/v1/chat/completions"
+UNDRAINED = 3600.0
+"""Seconds between two drains: what is recorded stays in the inbox, where tests read it."""
+HELLO = {"model": AGENT, "messages": [{"role": "user", "content": "Hello"}]}
+
+
+@dataclass
+class GatewayWorld:
+    """`client` asks the server at `url`."""
+
+    ws: Workspace
+    application: Application
+    url: str
+    client: httpx2.Client
+
+    def ask(self, body: Mapping[str, Any] | None = None, path: str = CHAT, **more: Any) -> Any:
+        """The response to a chat request."""
+        return self.client.post(path, json=dict(HELLO) | dict(body or {}), **more)
+
+    @property
+    def owner(self) -> dict[str, str]:
+        """Headers with the token of the home."""
+        return {"authorization": f"Bearer {self.ws.home.access_token.read_text().strip()}"}
+
+    def lines(self, count: int = 1) -> list[dict[str, Any]]:
+        """The recorded lines, once there are `count`; they stay in the inbox."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            lines = spooled(self.ws.home.inbox)
+            if len(lines) >= count:
+                return lines
+            time.sleep(0.02)
+        raise AssertionError(f"{len(lines)} lines are recorded, and {count} were expected")
+
+
+def call_of(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The step of a recorded line that is the call."""
+    return dict(line["steps"][-1])
+
+
+def spooled(inbox: Path) -> list[dict[str, Any]]:
+    """Every line that is in the inbox. Calls and what is sent to `/api` are in segments of their
+    own, and no order holds between the two."""
+    lines = []
+    for path in sorted(inbox.glob("spool-*.jsonl")):
+        lines += [json.loads(text) for text in path.read_bytes().splitlines()]
+    return lines
+
+
+def serve_remote(ws: Workspace, address: EndpointAddress, alias: str | None = "live") -> str:
+    """Deploy what answers at `address` for the agent; returns the version. The server need not
+    list its models."""
+    version = versions.add_endpoint(ws, AGENT, address)
+    deploy.deploy(ws, version, "remote", alias)
+    return version.name
+
+
+@contextmanager
+def running(
+    ws: Workspace, host: str = "127.0.0.1", drain_every: float = UNDRAINED
+) -> Iterator[GatewayWorld]:
+    """The server of an open home, on a free port."""
+    with listening("127.0.0.1", 0) as listener, assembled(ws, host, drain_every) as application:
+        server = uvicorn.Server(server_config(application))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        while not server.started:
+            time.sleep(0.005)
+        with httpx2.Client(base_url=url, timeout=30, trust_env=False) as client:
+            yield GatewayWorld(ws, application, url, client)
+        server.should_exit = True
+        thread.join(40)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def opened_home(
+    folder: Path, settings: Mapping[str, Any] | None = None, redaction: str = "off"
+) -> Iterator[Workspace]:
+    """A home with these settings of the gateway."""
+    sections = {"gateway": dict(settings or {}), "capture": {"redaction": redaction}}
+    sources = Sources(sections, "thumbwheel.yaml", {})
+    with Workspace.open(Home(folder), sources) as ws:
+        yield ws

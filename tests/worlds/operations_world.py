@@ -1,0 +1,209 @@
+"""What the operational pages show: data, runs with curves, versions with evaluations and
+deployments, an experiment with outcomes, jobs, held feedback and a decision that waits."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from tests.approvals import approve
+from tests.servers.scripted_upstream import ScriptedUpstream
+from tests.worlds.experiment_world import ExperimentWorld
+from tests.worlds.gateway_world import AGENT, opened_home, running, serve_remote
+from tests.worlds.pages_world import PagesWorld, add_queue, fill, small_home
+from thumbwheel.access import keys, users
+from thumbwheel.app.routing_table import RoutingTable
+from thumbwheel.capture.gateway.settings import GatewayConfig
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.datasets.build import build
+from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.db import schema
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy import switch
+from thumbwheel.jobs import queue
+from thumbwheel.loop import turn_store
+from thumbwheel.loop.quarantine import hold_bursts
+from thumbwheel.loop.trigger_types import Pending, TriggerConfig, Wish, WishState
+from thumbwheel.models import versions
+from thumbwheel.models.types import Agent, Basis, EndpointAddress, ModelVersion
+from thumbwheel.rewards import ledger
+from thumbwheel.rewards.component import components
+from thumbwheel.training.rundir import RunDir
+
+RUNS = {"run_sft": "sft", "run_dpo": "dpo", "run_kto": "kto"}
+EXPERIMENT_UNITS = 160
+BURST = 60
+
+
+@contextmanager
+def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
+    """All of it, in a home whose agent has traces and thumbs; its models answer meanwhile. Gives
+    the parts of the addresses of its pages."""
+    with ScriptedUpstream() as upstream:
+        for model in ("large", "small"):
+            serve_remote(ws, EndpointAddress(upstream.url, model), alias=None)
+        switch.promote(ws, versions.version(ws, AGENT, "v0"))
+        _feedback(ws, folder)
+        dataset_id = build(ws, AGENT, "labels", DatasetConfig(dev=0.25, gate=0.25)).id
+        candidate = _runs(ws, dataset_id, folder)
+        approve(ws, candidate, Basis.GOLD)
+        ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)))
+        experiment = _experiment(ws)
+        _loop(ws, candidate)
+        ended = queue.enqueue(ws, "dataset build", {"agent": AGENT}, agent=AGENT, asked_by="ann")
+        queue.cancel(ws, ended.id)
+        job = queue.enqueue(ws, "evaluate", {"agent": AGENT, "version": "v3"}, agent=AGENT)
+        keys.add(ws, "mobile-app", agents=[AGENT], days=90)
+        users.add(ws, "ann", password="correct horse battery", role="editor", agent=AGENT)
+        yield {"dataset": dataset_id, "experiment": experiment, "job": job.id}
+
+
+def _feedback(ws: Workspace, folder: Path) -> None:
+    """Thumbs up and down on forty answers, and a burst of one rater."""
+    lines: list[dict[str, Any]] = []
+    began = datetime.now(UTC) - timedelta(minutes=30)
+    for number in range(40):
+        trace = {"type": "trace", "id": f"faq-{number}", "input": f"What about case {number}?"}
+        lines.append(trace | {"output": f"Case {number} is settled by form {number % 7}."})
+        thumb = {"type": "feedback", "kind": "thumb", "target": {"trace": f"faq-{number}"}}
+        lines.append(thumb | {"value": number % 3 > 0, "rater": f"customer-{number % 9}"})
+    for number in range(BURST):
+        thumb = {"type": "feedback", "kind": "thumb", "target": {"trace": f"faq-{number % 40}"}}
+        said_at = (began + timedelta(seconds=number)).isoformat()
+        more = {"id": f"burst-{number}", "rater": "visitor-7", "occurred_at": said_at}
+        lines.append(thumb | {"value": True} | more)
+    file = folder / "operations.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ingest(ws, AGENT, "jsonl", file)
+    hold_bursts(ws, Agent.named(AGENT), TriggerConfig(burst=BURST), datetime.now(UTC))
+
+
+def _runs(ws: Workspace, dataset_id: str, folder: Path) -> ModelVersion:
+    """Three runs with curves; the first gave a version, which is returned, the last one trains."""
+    agent = Agent.named(AGENT)
+    base = versions.ensure_base(ws, AGENT, "HuggingFaceTB/SmolLM2-135M-Instruct", "f" * 64)
+    began = datetime.now(UTC) - timedelta(hours=2)
+
+    def work(connection: sa.Connection) -> None:
+        for number, (run_id, algorithm) in enumerate(RUNS.items()):
+            row: dict[str, Any] = {
+                "id": run_id,
+                "agent_id": agent.id,
+                "algorithm": algorithm,
+                "dataset_id": dataset_id,
+                "base": base.base,
+                "base_fingerprint": base.base_fingerprint,
+                "seed": 1,
+                "config": {"learning_rate": 2e-4, "lora_r": 16, "num_train_epochs": 3.0},
+                "environment": {"torch": "2.9.0"},
+                "state": "running" if algorithm == "kto" else "finished",
+                "recorded_at": began + timedelta(minutes=20 * number),
+            }
+            if algorithm != "kto":
+                row["metrics"] = _figures()
+                row["ended_at"] = row["recorded_at"] + timedelta(minutes=12)
+            connection.execute(schema.runs.insert().values(**row))
+
+    ws.db.write(work)
+    for number, run_id in enumerate(RUNS):
+        write_curves(ws, run_id, 120, number)
+    adapter = folder / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    return versions.add_candidate(ws, base, "run_sft", adapter)
+
+
+def _figures() -> dict[str, Any]:
+    return {
+        "steps": 120,
+        "planned_steps": 120,
+        "best_step": 96,
+        "seconds": 640.2,
+        "dev_base": {"eval_loss": 2.31, "eval_rewards/margins": 0.0, "eval_nll/good": 2.31},
+        "dev_best": {"eval_loss": 1.42, "eval_rewards/margins": 1.27, "eval_nll/good": 1.38},
+    }
+
+
+def write_curves(ws: Workspace, run_id: str, steps: int, seed: int) -> None:
+    """Metrics of a run as a training writes them."""
+    folder = RunDir(ws.home.runs / run_id)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(seed)
+    lines = []
+    for step in range(1, steps + 1):
+        progress = 1 - math.exp(-3 * step / steps)
+        line: dict[str, Any] = {
+            "step": step,
+            "loss": 2.3 - (0.7 + 0.1 * seed) * progress + draw.gauss(0, 0.025),
+            "rewards/margins": (1.0 + 0.3 * seed) * progress + draw.gauss(0, 0.03),
+            "rewards/accuracies": min(1.0, 0.5 + 0.4 * progress + draw.gauss(0, 0.012)),
+            "kl": 0.4 * progress**2 + abs(draw.gauss(0, 0.01)),
+            "learning_rate": 2e-4 * (1 - step / steps),
+            "grad_norm": 1.0,
+        }
+        if step % max(1, steps // 10) == 0:
+            gain = (0.65 + 0.08 * seed) * progress
+            line |= {"eval_loss": 2.25 - gain, "eval_rewards/margins": 1.4 * gain}
+        lines.append(json.dumps(line) + "\n")
+    folder.metrics.write_text("".join(lines))
+
+
+def _experiment(ws: Workspace) -> str:
+    """One in which people like the second arm better, not yet decided."""
+    with RoutingTable(ws, GatewayConfig(), 3600.0) as table:
+        world = ExperimentWorld(ws, table)
+        experiment = world.begin("v0", "v1", guards=["error_rate"], min_units=100)
+        draw = random.Random(7)
+        for number in range(EXPERIMENT_UNITS):
+            trace, choice = world.ask(f"person-{number}")
+            likes = {"v0": 0.55, "v1": 0.7}[choice.version]
+            world.rate(trace, draw.random() < likes)
+        world.turn()
+        return experiment.id
+
+
+def _loop(ws: Workspace, candidate: ModelVersion) -> None:
+    now = datetime.now(UTC)
+    evidence = {
+        "settings": {},
+        "verdict": "approved",
+        "reasons": ["the gain holds, and so do all guards"],
+        "gain": {"before": 0.31, "after": 0.64, "gain": 0.33, "low": 0.21, "high": 0.45},
+    }
+    question = f"make {candidate.name} live?"
+    pending = Pending(
+        "dec_waiting",
+        None,
+        Wish.PROMOTE,
+        candidate.id,
+        candidate.name,
+        question,
+        evidence,
+        WishState.WAITING,
+        None,
+        None,
+        now,
+        None,
+    )
+    ws.db.write(lambda c: turn_store.add_pending(c, Agent.named(AGENT).id, pending))
+
+
+@contextmanager
+def running_operations(
+    folder: Path, lines: Sequence[dict[str, Any]] | None = None
+) -> Iterator[PagesWorld]:
+    """A server over a home that has something for every page, beside these lines, those of the
+    small home by default."""
+    with opened_home(folder / "home") as ws:
+        fill(ws, folder, small_home() if lines is None else lines)
+        with operations(ws, folder) as parts, running(ws, drain_every=0.02) as server:
+            add_queue(ws)
+            yield PagesWorld(ws, server.url, parts)
