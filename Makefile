@@ -11,12 +11,12 @@ demo: $(VENV)/.train
 	$(BIN)/thumbwheel demo $(ARGS)
 
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gpu and not ui" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not repeat and not gpu and not ui" $(ARGS)
 
 # without torch, the sandbox, whole programs and what goes over all stages: what to run while writing
 test-fast: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.without_torch -n 2 --dist worksteal \
-		-m "not slow and not gpu and not tools" \
+		-m "not slow and not repeat and not gpu and not tools" \
 		--ignore tests/architecture --ignore tests/contract --ignore tests/e2e \
 		--ignore tests/ui --ignore tests/unit/demo --ignore tests/unit/loop \
 		--ignore tests/unit/sandbox $(ARGS)

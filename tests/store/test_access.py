@@ -49,3 +49,17 @@ def test_who_is_here_and_what_they_did(tmp_path: Path) -> None:
         assert audit.verify(ws).problem is None
         ws.db.write(lambda connection: connection.execute(sa.delete(rows).where(rows.c.number > 9)))
         assert audit.verify(ws).problem == "rows 10 to 23 are missing at the end"
+
+
+def test_a_key_that_another_process_made_holds_at_once(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home").prepare()
+    nowhere = Sources({}, "", {})
+    with (
+        Workspace.open(home, nowhere) as ws,
+        Workspace.open(home, nowhere) as others,
+        Directory(ws) as directory,
+    ):
+        seal = make_seal(home.access_key)
+        for number in range(30):
+            secret = keys.add(others, f"app-{number}").secret
+            assert directory.of_key(keys.mac_of(seal, secret)) is not None, number

@@ -1,6 +1,6 @@
 """Keys, users and sessions in memory: who presents what is looked up without a row being read.
 
-What is revoked, removed or changed holds 50 ms later (db/refreshed.py).
+A new key holds at once; what is revoked, removed or changed holds 50 ms later (db/refreshed.py).
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ class Directory:
     def of_key(self, mac: str) -> Principal | None:
         """Who presents the key of this hash."""
         entries = self._current()
+        if mac not in entries.keys:
+            self._refreshed.ask(age=0)  # another process may just have made it
+            entries = self._entries
         key = entries.keys.get(mac)
         now = datetime.now(UTC)
         if key is None or (key.expires_at is not None and key.expires_at <= now):

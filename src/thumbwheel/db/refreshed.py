@@ -57,24 +57,25 @@ class Refreshed:
         self._wanted.set()
         self._thread.join()
 
-    def ask(self) -> None:
-        """Call before using what is in memory; it waits for a look only where the last is old, and
-        nobody waited for this one in vain."""
+    def ask(self, age: float = STALE) -> None:
+        """Call before using what is in memory; it waits for a look only where the last is older
+        than `age` in seconds, and nobody waited for this one in vain. At 0 it has all that was
+        written before."""
         self._asked_at = now = time.monotonic()
         began = self._look_began
         is_hanging = began is not None and now - began > PATIENCE / 2
         if is_hanging:
             return
-        while not self._is_recent(now) and time.monotonic() < now + PATIENCE:
+        while not self._is_recent(now, age) and time.monotonic() < now + PATIENCE:
             self._looked.clear()
             self._wanted.set()
             # a look that ends meanwhile may have begun too long ago: then the next one counts
-            if not self._is_recent(now):
+            if not self._is_recent(now, age):
                 self._looked.wait(now + PATIENCE - time.monotonic())
 
-    def _is_recent(self, now: float) -> bool:
+    def _is_recent(self, now: float, age: float) -> bool:
         """Whether the last look is good enough, or none can be had."""
-        return now - self._checked_at <= STALE or self._failure is not None
+        return now - self._checked_at <= age or self._failure is not None
 
     def refresh(self) -> None:
         """Look now. Never raises, and does not wait where somebody looks already, perhaps in vain:

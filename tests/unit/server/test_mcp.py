@@ -54,7 +54,8 @@ class ToolsWorld:
 
         async def run() -> T:
             headers = {"authorization": f"Bearer {secret}"}
-            async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+            hooks = {"response": [refused]}
+            async with httpx2.AsyncClient(headers=headers, timeout=30, event_hooks=hooks) as http:
                 transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
                 async with Client(transport, mode=protocol) as client:
                     return await work(client)
@@ -78,6 +79,12 @@ class ToolsWorld:
         result = self.ask(secret, called, protocol)
         text = text_of(result)
         return text if result.is_error else json.loads(text)
+
+
+async def refused(response: httpx2.Response) -> None:
+    """Say what the server answered, which the library of the protocol keeps to itself."""
+    if response.status_code >= 400:
+        print(response.status_code, await response.aread())
 
 
 def text_of(result: CallToolResult) -> str:
