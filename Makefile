@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-fast test-slow test-repeat test-gpu test-ui test-peers test-openwebui check size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-jobs bench-faults bench-queue fuzz clean
+.PHONY: demo test test-fast test-slow test-repeat test-gpu test-ui test-peers test-openwebui check size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -144,6 +144,10 @@ bench-yield: $(VENV)/.dev
 # interactions of one person until the gate sees a gain, ten persons
 bench-fifty: $(VENV)/.dev
 	$(BIN)/python benchmarks/fifty.py $(ARGS)
+
+# what rating in the order `active` is worth, ten persons
+bench-active: $(VENV)/.dev
+	$(BIN)/python benchmarks/active_order.py $(ARGS)
 
 $(VENV)/.train: pyproject.toml constraints.txt install.py
 	$(PYTHON) install.py $(VENV) train gguf

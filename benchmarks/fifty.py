@@ -21,9 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import random
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -33,27 +31,16 @@ from typing import Any
 import platformdirs
 import raw
 from worlds.mail import MailWorld
-from worlds.world import read_lines
+from worlds.mailbox import AGENT, Mailbox, opened_mailbox
 
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.core.config import Home, Sources
-from thumbwheel.core.errors import ThumbwheelError
-from thumbwheel.datasets.types import DatasetConfig
-from thumbwheel.db.workspace import Workspace
-from thumbwheel.demo.emit import EmitOptions, emit
-from thumbwheel.demo.person import Person
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.evaluation.few_shot import similarity
 from thumbwheel.evaluation.local_model import LocalModel
 from thumbwheel.evaluation.policy import Verdict
 from thumbwheel.evaluation.types import AskLikelihood, EvaluationConfig
-from thumbwheel.loop.cycle import run_cycle
-from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models import versions
-from thumbwheel.models.types import Agent
-from thumbwheel.training.data_plan import data_plan
 
-AGENT = "filer"
 CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
 LOOKS = (16, 24, 32, 40, 50)
 POOL, GOLD = 200, 400
@@ -78,65 +65,58 @@ class Outcome:
     seconds: float
 
 
-@dataclass
-class Mailbox:
-    """A person's home, and what they have not looked at yet."""
+def ordered(mailbox: Mailbox, name: str) -> list[int]:
+    """Positions of the traces in the order in which the person looks at them."""
+    if name == "unsure":
+        return unsure_first(mailbox)
+    if name == "spread":
+        return spread(mailbox)
+    return list(range(len(mailbox.traces)))
 
-    ws: Workspace
-    base: Path
-    folder: Path
-    traces: list[dict[str, Any]]
-    wanted: list[str]
-    draw: random.Random
 
-    @property
-    def agent(self) -> Agent:
-        return Agent.named(AGENT)
+def unsure_first(mailbox: Mailbox) -> list[int]:
+    """What the base's own answer is least sure of comes first."""
+    ws = mailbox.ws
+    model = find_base(str(mailbox.base), ws.home.cache)
+    version = versions.ensure_base(ws, AGENT, model.name, model.fingerprint)
+    config = ws.settings(EvaluationConfig, "evaluation")
+    asks = [AskLikelihood(trace["input"], (trace["output"],)) for trace in mailbox.traces]
+    responder = LocalModel(ws, version, [], config).responder(version)
+    sums = responder.log_probabilities(asks)
+    return sorted(range(len(asks)), key=lambda index: sums[index][0][0])
 
-    def order(self, name: str) -> list[int]:
-        """Positions of the traces in the order in which the person looks at them."""
-        if name == "unsure":
-            return self._unsure_first()
-        if name == "spread":
-            return self._spread()
-        return list(range(len(self.traces)))
 
-    def _unsure_first(self) -> list[int]:
-        model = find_base(str(self.base), self.ws.home.cache)
-        version = versions.ensure_base(self.ws, AGENT, model.name, model.fingerprint)
-        config = self.ws.settings(EvaluationConfig, "evaluation")
-        asks = [AskLikelihood(trace["input"], (trace["output"],)) for trace in self.traces]
-        responder = LocalModel(self.ws, version, [], config).responder(version)
-        sums = responder.log_probabilities(asks)
-        return sorted(range(len(asks)), key=lambda index: sums[index][0][0])
+def spread(mailbox: Mailbox) -> list[int]:
+    """What is least like all before comes next."""
+    texts = [trace["input"][-1]["content"] for trace in mailbox.traces]
+    alike = similarity(texts, texts)
+    order = [0]
+    nearest = alike[0].copy()
+    while len(order) < len(texts):
+        nearest[order] = 2.0
+        following = int(nearest.argmin())
+        order.append(following)
+        nearest = nearest.clip(min=alike[following])
+    return order
 
-    def _spread(self) -> list[int]:
-        texts = [trace["input"][-1]["content"] for trace in self.traces]
-        alike = similarity(texts, texts)
-        order = [0]
-        nearest = alike[0].copy()
-        while len(order) < len(texts):
-            nearest[order] = 2.0
-            following = int(nearest.argmin())
-            order.append(following)
-            nearest = nearest.clip(min=alike[following])
-        return order
 
-    def look_at(self, positions: Sequence[int], corrects: bool) -> None:
-        """The person judges these answers."""
-        path = self.folder / f"feedback-{positions[0]}-{len(positions)}.jsonl"
-        lines = [line for index in positions for line in self._feedback(index, corrects)]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        report = ingest(self.ws, AGENT, "jsonl", path)
-        assert report.refused == 0, report.refusals
+def look_at(mailbox: Mailbox, positions: Sequence[int], corrects: bool) -> None:
+    """The person judges these answers."""
+    path = mailbox.folder / f"feedback-{positions[0]}-{len(positions)}.jsonl"
+    lines = [line for index in positions for line in feedback(mailbox, index, corrects)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    report = ingest(mailbox.ws, AGENT, "jsonl", path)
+    assert report.refused == 0, report.refusals
 
-    def _feedback(self, index: int, corrects: bool) -> Iterator[dict[str, Any]]:
-        trace, wanted = self.traces[index], self.wanted[index]
-        common = {"type": "feedback", "target": {"trace": trace["id"]}, "rater": "owner"}
-        likes = (trace["output"] == wanted) != (self.draw.random() < NOISE)
-        yield {**common, "id": f"t-{trace['id']}", "kind": "thumb", "value": likes}
-        if corrects and not likes and trace["output"] != wanted:
-            yield {**common, "id": f"c-{trace['id']}", "kind": "correction", "value": wanted}
+
+def feedback(mailbox: Mailbox, index: int, corrects: bool) -> Iterator[dict[str, Any]]:
+    """A thumb, and perhaps the right answer."""
+    trace, wanted = mailbox.traces[index], mailbox.wanted[index]
+    common = {"type": "feedback", "target": {"trace": trace["id"]}, "rater": "owner"}
+    likes = (trace["output"] == wanted) != (mailbox.draw.random() < NOISE)
+    yield {**common, "id": f"t-{trace['id']}", "kind": "thumb", "value": likes}
+    if corrects and not likes and trace["output"] != wanted:
+        yield {**common, "id": f"c-{trace['id']}", "kind": "correction", "value": wanted}
 
 
 def until_gain(person: int, way: str, base: Path) -> Outcome:
@@ -146,47 +126,20 @@ def until_gain(person: int, way: str, base: Path) -> Outcome:
     gains: list[float] = []
     verdicts: list[str] = []
     approved_at = None
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        options = EmitOptions(seed=person, ratings=POOL // 2, noise=0.0, gold=GOLD)
-        emitted = emit(folder / "world", options, base.parent)
-        with Workspace.open(Home.at(folder / "home"), Sources(SETTINGS, "bench", {})) as ws:
-            ingest(ws, AGENT, "jsonl", emitted.traces)
-            ingest(ws, AGENT, "jsonl", emitted.gold, reviewer="owner")
-            mails = Person(person).mails(random.Random(f"use:{person}"), options.messages, "known")
-            wanted = [Person(person).filing(mail).text() for mail in mails]
-            draw = random.Random(f"thumbs:{person}")
-            traces = list(read_lines(emitted.traces))
-            mailbox = Mailbox(ws, emitted.base, folder, traces, wanted, draw)
-            order = mailbox.order(order_name)
-            seen = 0
-            for count in LOOKS:
-                mailbox.look_at(order[seen:count], order_name != "thumbs")
-                seen = count
-                gain, verdict = turn(mailbox, method)
-                gains.append(gain)
-                verdicts.append(verdict)
-                if verdict == Verdict.APPROVED:
-                    approved_at = count
-                    break
+    with opened_mailbox(person, POOL, GOLD, base, SETTINGS) as mailbox:
+        order = ordered(mailbox, order_name)
+        seen = 0
+        for count in LOOKS:
+            look_at(mailbox, order[seen:count], order_name != "thumbs")
+            seen = count
+            gain, verdict = mailbox.turn(method)
+            gains.append(gain)
+            verdicts.append(verdict)
+            if verdict == Verdict.APPROVED:
+                approved_at = count
+                break
     seconds = round(time.monotonic() - began, 1)
     return Outcome(person, way, approved_at, gains, verdicts, seconds)
-
-
-def turn(mailbox: Mailbox, method: str) -> tuple[float, str]:
-    """(gain on gold, what the gate says) of one turn."""
-    if method == "plan":
-        rules = mailbox.ws.settings(DatasetConfig, "dataset")
-        method = data_plan(mailbox.ws, AGENT, rules).recommended or "sft"
-    config = CycleConfig(base=str(mailbox.base), methods=(method,))
-    try:
-        cycle = run_cycle(mailbox.ws, mailbox.agent, config, anew=True)
-    except ThumbwheelError as error:
-        return 0.0, f"no turn: {error.why}"
-    if cycle.evaluation is None:
-        reason = cycle.reasons[0] if cycle.reasons else "no reason"
-        return 0.0, f"no candidate: {reason[:120]}"
-    return round(cycle.evaluation.primary.gain, 4), str(cycle.verdict)
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:

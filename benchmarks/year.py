@@ -89,10 +89,12 @@ SPEAKS, SLIPS, CORRECTS = 0.6, 0.05, 0.3
 DRIFT_EVERY, DRIFTING = 13, 3
 POISONED_WEEKS = (8, 22, 35)
 CRASHES = 20
+RECENT_DAYS = 42
+"""Turns hear the feedback of so many days; chosen on seeds from 100 on."""
 REAL_WEEKS = (3, 17, 30)
 BAD_PROMOTION, BAD_ARM = 0.01, 0.2
 SETTINGS: dict[str, Any] = {
-    "dataset": {"dev": 0.15, "gate": 0.2},
+    "dataset": {"dev": 0.15, "gate": 0.2, "recent_days": RECENT_DAYS},
     "evaluation": {"few_shot": 0, "max_new_tokens": 14, "examples": 0},
     "training": {},
 }

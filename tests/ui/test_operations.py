@@ -161,6 +161,9 @@ def test_an_experiment_is_paused_and_goes_on(person: Visitor, world: PagesWorld)
         with page.expect_navigation():
             confirm(page, word)
         assert controller.find(world.ws, experiment).state == state
+    page.goto(f"{PAGES}/loop")
+    decided = page.get_by_role("link", name="v0 against v1")
+    expect(decided).to_have_attribute("href", f"{PAGES}/experiments/{experiment}")
 
 
 def test_held_feedback_is_released(person: Visitor) -> None:

@@ -65,7 +65,7 @@ def build(
     """
     learner = require_agent(ws, agent)
     started_at = datetime.now(UTC)
-    config = config or DatasetConfig()
+    config = (config or DatasetConfig()).resolved(as_of or started_at)
     shape_rules = SHAPES.get(shape)()
     label = f"dataset of shape {shape!r} for agent {agent!r}"
     with tempfile.TemporaryDirectory(dir=ws.home.path, prefix="building-") as name:
@@ -91,7 +91,9 @@ def build(
         )
 
         # The id follows from the content.
-        settings_used = config.model_dump(mode="json", exclude={"plan", "allow", "checked"})
+        settings_used = config.model_dump(
+            mode="json", exclude={"plan", "allow", "checked", "recent_days"}
+        )
         identity = {"format": FORMAT, "shape": shape, "config": settings_used, "rows": rows_hash}
         if values is not None:
             identity["reward"] = settings(ws, agent).fingerprint()

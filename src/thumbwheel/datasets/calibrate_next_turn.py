@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -93,7 +94,8 @@ def judged_turns(
     """Answers with a thumb or another verdict of a person and one reading, with their split."""
     labels = person_labels(connection, agent)
     prompts = groups_of(connection, agent, labels)
-    assignment = assign_splits(connection, agent.id, rules, rules.scope())
+    scope = rules.resolved(datetime.now(UTC)).scope()
+    assignment = assign_splits(connection, agent.id, rules, scope)
     turns = []
     for batch in stored_cases(connection, agent, function.reads):
         judged = [stored.case for stored in batch if stored.case.target_id in labels]

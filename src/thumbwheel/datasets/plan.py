@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -60,7 +61,7 @@ def data_plan(
     from thumbwheel.stats.power import expected_detectable
 
     learner = require_agent(ws, agent)
-    config = config or DatasetConfig()
+    config = (config or DatasetConfig()).resolved(datetime.now(UTC))
     tally, stats = Tally(), {name: RowStats() for name in SHAPES.names()}
 
     # Count the rows of every shape, and what else the agent has.

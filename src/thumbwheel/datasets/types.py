@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
@@ -126,6 +126,9 @@ class DatasetConfig(Config):
     """Only feedback that was given at this time or later is heard."""
     until: datetime | None = None
     """Only feedback that was given before this time is heard."""
+    recent_days: float | None = Field(default=None, gt=0, le=36_500)
+    """Only feedback of the last so many days is heard, from midnight (UTC) on. Where what is right
+    changes with time, what people said before outvotes what they say now. Unset, all of it is."""
     per_rater: int | None = Field(default=None, ge=1)
     """Most statements of one named rater that are heard, chosen by a hash."""
     reward: Literal["feedback", "ledger"] = "feedback"
@@ -135,6 +138,15 @@ class DatasetConfig(Config):
     """How raw feedback becomes good, bad or neither."""
     plan: PlanConfig = PlanConfig()
     """How many rows a method needs."""
+
+    def resolved(self, now: datetime) -> DatasetConfig:
+        """With a time in place of `recent_days`, the same for all builds of a day."""
+        if self.recent_days is None:
+            return self
+        moment = now.astimezone(UTC) - timedelta(days=self.recent_days)
+        midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        since = midnight if self.since is None else max(self.since, midnight)
+        return self.model_copy(update={"since": since, "recent_days": None})
 
     def scope(self, first: str | None = None, last: str | None = None) -> Scope:
         """The feedback that is heard, about the prompts from the id `first` to before `last`."""

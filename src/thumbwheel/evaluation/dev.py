@@ -36,12 +36,16 @@ from thumbwheel.rewards.function import Case
 from thumbwheel.rewards.functions import FUNCTIONS
 from thumbwheel.stats.rates import ranking_area
 
+TELLING = 20
+"""Judged dev answers below which a version is not held back for being no better than the base: one
+or two of them would decide."""
+
 
 def compare_on_dev(
     ws: Workspace, versions: Sequence[ModelVersion], config: EvaluationConfig | None = None
 ) -> DevComparison:
     """Score the base and `versions` on the dev split and name the best one, with reasons;
-    None where none beats the base.
+    None where none beats the base, by `TELLING` judged answers or more.
 
     A version whose fresh answers succeed clearly less often than another's (interval of the paired
     difference) is out. Dev rows are few, so the others are told apart by how well they rank
@@ -186,14 +190,20 @@ def _choose(
     best = max(contenders, key=_rank)
     others = [base, *(result for result in results if result is not best)]
     reasons = [_reason(best, other, config) for other in others]
-    better = _rank(best) > _rank(base) and not _clearly_worse(best, base, config)
-    if not better:
-        name = best.score.version
+    name, judged = best.score.version, best.score.preference_n
+    is_worse = _clearly_worse(best, base, config)
+    is_better = _rank(best) > _rank(base) and not is_worse
+    is_best = is_better or (judged < TELLING and not is_worse)
+    if not is_best:
         reasons.insert(0, f"no version is better than the base on dev; {name} comes closest")
+    elif not is_better:
+        reasons.insert(
+            0, f"{judged} judged dev answers are too few to hold {name} back: the gate decides"
+        )
     return DevComparison(
         base=base.score,
         scores=tuple(result.score for result in results),
-        best=best.score.version if better else None,
+        best=name if is_best else None,
         reasons=tuple(reasons),
     )
 

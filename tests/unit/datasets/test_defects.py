@@ -20,7 +20,7 @@ from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.split import prompt_key
 from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.training.data_plan import choose
+from thumbwheel.training.data_plan import choose, data_plan
 
 TRAIN = DatasetConfig(dev=0, gate=0)
 
@@ -354,6 +354,23 @@ def test_filters_say_what_they_left_out_and_choose_without_regard_to_order(tmp_p
     half, rows = built(world, tmp_path / "half", "labels", DatasetConfig(**limits, sample=0.5))
     assert 8 < len(rows) < 32
     assert half.manifest["drops"] == {"not in the sample of 0.5 of the prompts": 40 - len(rows)}
+
+
+def test_the_last_days_are_heard_from_midnight_on_whenever_they_are_built(tmp_path: Path) -> None:
+    world = World()
+    for day in range(6):
+        trace = world.trace(f"t{day}", f"q{day}", f"a{day}")
+        world.say("thumb", day % 2 > 0, trace, minute=day * 24 * 60)
+    config = DatasetConfig(dev=0, gate=0, recent_days=2.5)
+    noon = START.replace(hour=12) + timedelta(days=5)
+    with world.into(tmp_path) as ws:
+        dataset = build(ws, AGENT, "labels", config, as_of=noon)
+        again = build(ws, AGENT, "labels", config, as_of=noon + timedelta(hours=11))
+        bounded = DatasetConfig(dev=0, gate=0, since=START.replace(hour=0) + timedelta(days=3))
+        assert again.id == dataset.id == build(ws, AGENT, "labels", bounded).id
+        assert dataset.counts["train"] == 3 and "recent_days" not in dataset.manifest["config"]
+        long_ago = data_plan(ws, AGENT, config)
+        assert not long_ago.shapes["labels"].counts.get("train"), "nobody spoke these days"
 
 
 def test_automatic_raters_alone_do_not_fill_the_gate(tmp_path: Path) -> None:

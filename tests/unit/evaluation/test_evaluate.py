@@ -12,7 +12,7 @@ from thumbwheel.core.errors import DataError, InputError, ModelError
 from thumbwheel.datasets.build import find, load_rows
 from thumbwheel.db import schema
 from thumbwheel.engine.base_check import find_base
-from thumbwheel.evaluation import rows
+from thumbwheel.evaluation import dev, rows
 from thumbwheel.evaluation.dev import compare_on_dev
 from thumbwheel.evaluation.evaluate import evaluate, evaluations
 from thumbwheel.evaluation.gate import decide, gate, replay
@@ -458,6 +458,15 @@ def test_dev_names_the_better_method_and_says_why(home):
     assert none.best is None and "no version is better than the base" in none.reasons[0]
     with pytest.raises(InputError):
         compare_on_dev(ws, [versions.version(ws, AGENT, "v0")], QUICK)
+
+
+def test_a_handful_of_dev_rows_holds_no_version_back(home):
+    ws, add = home(shapes=("pairs", "labels", "chats"), prompts=12)
+    zero = add("zero")
+    comparison = compare_on_dev(ws, [versions.version(ws, AGENT, zero)], QUICK)
+    assert comparison.scores[0].preference_n < dev.TELLING
+    assert comparison.best == zero
+    assert "too few to hold" in comparison.reasons[0]
 
 
 def test_dev_rows_without_a_recorded_answer_are_said_to_be_none(monkeypatch):

@@ -1,0 +1,82 @@
+"""A person of the demo's world with mail that nobody has judged yet, in a home of their own."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.demo.emit import EmitOptions, emit
+from thumbwheel.demo.person import Person
+from thumbwheel.loop.cycle import run_cycle
+from thumbwheel.loop.cycle_types import CycleConfig
+from thumbwheel.models.types import Agent
+from thumbwheel.training.data_plan import data_plan
+from worlds.world import read_lines
+
+AGENT = "filer"
+
+
+@dataclass(frozen=True)
+class Mailbox:
+    """`wanted`: the answer to each trace that the person holds right."""
+
+    ws: Workspace
+    base: Path
+    folder: Path
+    traces: list[dict[str, Any]]
+    wanted: list[str]
+    draw: random.Random
+
+    @property
+    def agent(self) -> Agent:
+        return Agent.named(AGENT)
+
+    def turn(self, method: str) -> tuple[float, str]:
+        """(gain on gold, what the gate says) of one turn of the wheel, by a method or by what the
+        `plan` recommends."""
+        if method == "plan":
+            rules = self.ws.settings(DatasetConfig, "dataset")
+            method = data_plan(self.ws, AGENT, rules).recommended or "sft"
+        config = CycleConfig(base=str(self.base), methods=(method,))
+        try:
+            cycle = run_cycle(self.ws, self.agent, config, anew=True)
+        except ThumbwheelError as error:
+            return 0.0, f"no turn: {error.why}"
+        if cycle.evaluation is None:
+            reason = cycle.reasons[0] if cycle.reasons else "no reason"
+            return 0.0, f"no candidate: {reason[:120]}"
+        return round(cycle.evaluation.primary.gain, 4), str(cycle.verdict)
+
+
+@contextmanager
+def opened_mailbox(
+    person: int, pool: int, gold: int, base: Path, settings: Mapping[str, Any]
+) -> Iterator[Mailbox]:
+    """The mailbox of a person: `pool` answers of the base, and `gold` cases that the person has
+    reviewed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        options = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=gold)
+        emitted = emit(folder / "world", options, base.parent)
+        with Workspace.open(Home.at(folder / "home"), Sources(settings, "bench", {})) as ws:
+            ingest(ws, AGENT, "jsonl", emitted.traces)
+            ingest(ws, AGENT, "jsonl", emitted.gold, reviewer="owner")
+            mails = Person(person).mails(random.Random(f"use:{person}"), options.messages, "known")
+            yield Mailbox(
+                ws,
+                emitted.base,
+                folder,
+                list(read_lines(emitted.traces)),
+                [Person(person).filing(mail).text() for mail in mails],
+                random.Random(f"thumbs:{person}"),
+            )
