@@ -37,13 +37,18 @@ def ws(tmp_path: Path):
 
 
 def switched(ws: Workspace, table: RoutingTable, version: str) -> float:
-    """Seconds from a switch, made by another connection, until the table follows."""
+    """Seconds from a switch, made by another connection, to the last choice that went by what was
+    before. Only when the choice was asked for counts, since the machine is not ours alone."""
     switch.promote(ws, versions.version(ws, AGENT, version))
     committed = time.monotonic()
-    while table.choose(LIVE).version != version:
+    last = 0.0
+    while last < 5:
+        asked = time.monotonic()
+        if table.choose(LIVE).version == version:
+            return last
+        last = asked - committed
         time.sleep(0.001)
-        assert time.monotonic() < committed + 5
-    return time.monotonic() - committed
+    raise AssertionError("the table does not follow")
 
 
 @pytest.mark.parametrize("every", [0.04, 3600.0], ids=["by the thread", "by the choice"])
@@ -51,8 +56,7 @@ def test_a_switch_is_followed_within_the_bound(ws: Workspace, every: float) -> N
     with RoutingTable(ws, GatewayConfig(), every) as table:
         assert table.choose(LIVE).version == "v1"
         seconds = [switched(ws, table, version) for version in ("v0", "v1") * 4]
-    # The machine is not ours alone, so the median has to hold.
-    assert sorted(seconds)[len(seconds) // 2] < BOUND
+    assert max(seconds) < BOUND
 
 
 def test_a_choice_takes_microseconds(ws: Workspace) -> None:
@@ -134,12 +138,10 @@ def test_a_server_that_went_away_without_a_word_holds_up_the_first_choice_only(
 
         monkeypatch.setattr(table._changes, "marker", hang)
         time.sleep(BOUND)
-        took = []
+        began = time.monotonic()
         for _ in range(20):
-            began = time.monotonic()
             assert table.choose(LIVE).version == "v1"
-            took.append(time.monotonic() - began)
-        assert asked.is_set() and sorted(took)[-2] < 0.05
+        assert asked.is_set() and time.monotonic() - began < 10 * refreshed.PATIENCE
 
 
 def test_without_its_database_the_table_answers_as_it_did(ws: Workspace) -> None:

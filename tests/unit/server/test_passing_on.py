@@ -91,16 +91,15 @@ def test_a_stream_passes_at_once_and_unchanged(
         *map(chunk, pieces[1:]),
         END,
     ]
-    began = time.monotonic()
     with gateway.client.stream(
         "POST", CHAT, json={"model": "support", "messages": [], "stream": True}
     ) as answer:
         parts = answer.iter_raw()
         first = next(parts)
-        first_seconds = time.monotonic() - began
+        came_at = time.monotonic()
         rest = b"".join(parts)
     assert first + rest == body
-    assert first_seconds < 0.3 < time.monotonic() - began
+    assert time.monotonic() - came_at > 0.1, "the first part was held back"
     (line,) = gateway.lines()
     assert line["output"] == "Grüße 😀"
 
