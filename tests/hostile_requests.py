@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import os
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+COUNT = int(os.environ.get("THUMBWHEEL_FUZZ", "320"))
+"""Broken requests of a test; `make fuzz` sends 20,000."""
+ROUNDS = max(1, COUNT // 320)
+"""Of tests that ask every operation: requests of each."""
 JSON = "application/json"
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 SPAN = {

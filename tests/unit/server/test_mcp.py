@@ -18,7 +18,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
-from tests.hostile_requests import VALUES
+from tests.hostile_requests import ROUNDS, VALUES
 from tests.worlds.gateway_world import running
 from thumbwheel.access import audit, keys
 from thumbwheel.capture.inbox import drain_inbox
@@ -175,7 +175,7 @@ def test_no_argument_makes_a_tool_fail(world: ToolsWorld) -> None:
     calls = []
     for name, tool in tools().items():
         properties = tool.schema()["properties"]
-        for _ in range(3):
+        for _ in range(ROUNDS):
             arguments = {key: chance.choice(VALUES) for key in properties if chance.random() < 0.4}
             if "agent" in properties and chance.random() < 0.7:
                 arguments["agent"] = "support"

@@ -4,7 +4,6 @@ thousands."""
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -31,14 +30,12 @@ from schemathesis.specs.openapi.checks import (
     use_after_free,
 )
 
-from tests.hostile_requests import VALUES
+from tests.hostile_requests import COUNT, ROUNDS, VALUES
 from tests.worlds.api_world import commands_client
 from thumbwheel.app.dialects import DIALECTS
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 
-COUNT = int(os.environ.get("THUMBWHEEL_FUZZ", "320"))
-"""Requests, over all operations."""
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
@@ -191,7 +188,7 @@ def test_no_id_and_no_value_makes_it_fail(client: TestClient) -> None:
     document = client.get("/api/openapi.json").json()
     for method, path, described in operations(document):
         names = _body_names(document, described)
-        for _ in range(2):
+        for _ in range(ROUNDS):
             target = path
             for name in [part[1:-1] for part in path.split("/") if part.startswith("{")]:
                 is_known = name == "agent" and chance.random() < 0.7
