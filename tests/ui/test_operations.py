@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -56,6 +57,19 @@ def test_curves_go_on_while_a_run_trains(person: Visitor, world: PagesWorld) -> 
     expect(drawing).to_have_attribute("aria-label", _ending("kto train", "0.0625"))
     page.get_by_label("Draw all runs").check()
     expect(page.locator("#curves")).to_have_attribute("data-drawn", "3")
+
+
+def test_a_run_that_trains_says_how_long_it_takes_on(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/runs/run_kto")
+    progress = page.locator("#progress")
+    expect(progress).to_contain_text(re.compile(r"step 1\d\d of 400"))
+    expect(page.get_by_role("img", name="Learning rate")).to_be_visible()
+    with RunDir(world.ws.home.runs / "run_kto").metrics.open("a") as stream:
+        for step in range(191, 201):
+            line = {"step": step, "loss": 0.0625, "step_seconds": 3.0}
+            stream.write(json.dumps(line) + "\n")
+    expect(progress).to_contain_text("200 of 400")
+    expect(progress).to_contain_text("about 10 min left")
 
 
 def _ending(curve: str, value: str) -> re.Pattern[str]:
@@ -130,6 +144,20 @@ def test_a_key_is_shown_once_and_revoked(person: Visitor, world: PagesWorld) -> 
     with page.expect_navigation():
         confirm(page, "Revoke nightly")
     assert "nightly" not in [key.name for key in keys.listed(world.ws)]
+
+
+def test_an_export_is_downloaded_and_another_one_asked_for(
+    person: Visitor, world: PagesWorld
+) -> None:
+    page = person.open(f"{PAGES}/models/{world.parts['candidate']}")
+    page.get_by_text("Files to download").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="model.gguf").click()
+    assert Path(download.value.path()).read_bytes() == b"GGUF" * 1000
+    page.get_by_label("Format").select_option("adapter")
+    with page.expect_request(re.compile("/exports$")) as asked:
+        page.get_by_role("button", name="Export", exact=True).click()
+    assert asked.value.method == "POST" and asked.value.post_data_json == {"format": "adapter"}
 
 
 def test_a_version_goes_live_and_back(person: Visitor, world: PagesWorld) -> None:

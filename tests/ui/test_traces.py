@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -37,6 +39,7 @@ def test_filters_are_typed_and_taken_away(person: Visitor) -> None:
     page.get_by_label("Text").fill("norway")
     page.get_by_label("Text").press("Enter")
     expect(page.locator(".entries li")).to_have_count(1)
+    expect(page.locator(".entries mark").first).to_have_text(re.compile("norway", re.IGNORECASE))
     page.get_by_role("link", name="Clear").click()
     expect(page.locator(".entries li")).to_have_count(8)
     page.go_back()

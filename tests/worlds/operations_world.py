@@ -23,11 +23,14 @@ from thumbwheel.access import keys, users
 from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.ingest import ingest
+from thumbwheel.core import ids
 from thumbwheel.datasets.build import build
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
+from thumbwheel.export import store as export_store
+from thumbwheel.export.types import Export, Limits, Parity
 from thumbwheel.jobs import queue
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.quarantine import hold_bursts
@@ -37,6 +40,7 @@ from thumbwheel.models.types import Agent, Basis, EndpointAddress, ModelVersion
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
 from thumbwheel.training.rundir import RunDir
+from thumbwheel.training.types import RunState, Status
 
 RUNS = {"run_sft": "sft", "run_dpo": "dpo", "run_kto": "kto"}
 EXPERIMENT_UNITS = 160
@@ -55,6 +59,7 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
         dataset_id = build(ws, AGENT, "labels", DatasetConfig(dev=0.25, gate=0.25)).id
         candidate = _runs(ws, dataset_id, folder)
         approve(ws, candidate, Basis.GOLD)
+        _export(ws, candidate)
         ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)))
         experiment = _experiment(ws)
         _loop(ws, candidate)
@@ -63,7 +68,12 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
         job = queue.enqueue(ws, "evaluate", {"agent": AGENT, "version": "v3"}, agent=AGENT)
         keys.add(ws, "mobile-app", agents=[AGENT], days=90)
         users.add(ws, "ann", password="correct horse battery", role="editor", agent=AGENT)
-        yield {"dataset": dataset_id, "experiment": experiment, "job": job.id}
+        yield {
+            "dataset": dataset_id,
+            "experiment": experiment,
+            "job": job.id,
+            "candidate": candidate.name,
+        }
 
 
 def _feedback(ws: Workspace, folder: Path) -> None:
@@ -115,10 +125,25 @@ def _runs(ws: Workspace, dataset_id: str, folder: Path) -> ModelVersion:
     ws.db.write(work)
     for number, run_id in enumerate(RUNS):
         write_curves(ws, run_id, 120, number)
+    training = Status(RunState.RUNNING, result={"planned_steps": 400})
+    RunDir(ws.home.runs / "run_kto").write_status(training)
     adapter = folder / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text("{}")
     return versions.add_candidate(ws, base, "run_sft", adapter)
+
+
+def _export(ws: Workspace, version: ModelVersion) -> None:
+    """Files that stand for a GGUF of the version."""
+    folder = ws.home.path / "exports" / "shop-q8"
+    folder.mkdir(parents=True)
+    path = folder / "model.gguf"
+    path.write_bytes(b"GGUF" * 1000)
+    files = {path.name: {"sha256": ids.file_hash(path), "size": path.stat().st_size}}
+    limits = Limits(0.01, 0.95)
+    parity = Parity(5, 200, "Q8_0", 0.02, 0.0004, 0.991, 0.5, True, limits, size=4000)
+    row = Export(ids.new("exp"), AGENT, version.name, "gguf", folder, files, parity, "Q8_0")
+    ws.db.write(lambda connection: export_store.add(connection, version, row))
 
 
 def _figures() -> dict[str, Any]:

@@ -17,7 +17,14 @@ from tests.worlds.script_payloads import payloads
 from thumbwheel.core.config import Config
 from thumbwheel.server.pages.forms import form_fields
 from thumbwheel.server.pages.markdown import markdown
-from thumbwheel.server.pages.rendering import HEADERS, POLICY, StaticFiles, moment, part
+from thumbwheel.server.pages.rendering import (
+    HEADERS,
+    POLICY,
+    StaticFiles,
+    excerpt,
+    moment,
+    part,
+)
 from thumbwheel.server.serve import assembled
 
 ELEMENT = re.compile(r"<(/?[a-zA-Z]+)([^>]*)>")
@@ -150,6 +157,15 @@ def test_a_program_gets_a_problem_and_no_page(client: TestClient) -> None:
     answer = client.get("/agents/support/traces")
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_an_excerpt_shows_where_the_word_stands_and_runs_nothing() -> None:
+    hostile = "<script>x</script> " * 40 + "the parcel <b>" + " is lost" * 80
+    shown = excerpt(hostile, 30, "PARCEL <B>")
+    assert "<mark>parcel &lt;b&gt;</mark>" in shown
+    assert len(shown.striptags()) < 60 and "<script" not in shown
+    assert excerpt("a parcel", 30, "letter") == "a parcel"
+    assert excerpt("abcdef", 3) == "abc…"
 
 
 def test_static_files_are_remembered_by_the_hash_of_all(client: TestClient) -> None:

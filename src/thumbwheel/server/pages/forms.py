@@ -58,7 +58,7 @@ def _field(name: str, info: FieldInfo, current: Any, prefix: str) -> FormField:
     shared: dict[str, Any] = {
         "name": f"{prefix}{name}",
         "label": name.replace("_", " ").capitalize(),
-        "help": " ".join((info.description or "").split()),
+        "help": " ".join((info.description or "").replace("`", "").split()),
         "required": info.is_required(),
     }
     if isinstance(kind, type) and issubclass(kind, BaseModel):

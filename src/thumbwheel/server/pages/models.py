@@ -14,6 +14,8 @@ from thumbwheel.deploy.types import Deployment, Health
 from thumbwheel.evaluation.decision_log import decisions_after
 from thumbwheel.evaluation.evaluate import evaluations
 from thumbwheel.evaluation.types import Evaluation
+from thumbwheel.export.formats import FORMATS
+from thumbwheel.export.package import exports
 from thumbwheel.loop import report_charts
 from thumbwheel.loop.report import collect
 from thumbwheel.models import versions
@@ -77,6 +79,8 @@ def load_model(asked: PageRequest) -> Mapping[str, Any]:
         "verdicts": VERDICTS,
         "live": live,
         "targets": _targets(version),
+        "exports": exports(ws, version)[::-1],
+        "formats": FORMATS.names(),
         "etag": state_tag(asked, ALIASES),
         "may_deploy": asked.principal.may("deploy", agent.slug),
         "may_run": asked.principal.may("run", agent.slug),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import jinja2
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from thumbwheel import __version__
 from thumbwheel.core.errors import ThumbwheelError, Unauthenticated
@@ -95,6 +97,7 @@ def environment() -> jinja2.Environment:
     templates.filters |= {
         "markdown": markdown,
         "legible": formatting.legible,
+        "excerpt": excerpt,
         "percent": formatting.percent,
         "points": formatting.points,
         "number": formatting.number,
@@ -110,6 +113,26 @@ def environment() -> jinja2.Environment:
 def part(text: str) -> str:
     """A text as one part of a path."""
     return quote(text, safe="")
+
+
+def excerpt(text: str, width: int, needle: str | None = None) -> Markup:
+    """About `width` characters of a text: its beginning, or where the needle stands, marked.
+
+    >>> excerpt("<b> and the parcel is lost", 14, "Parcel")
+    Markup('…the <mark>parcel</mark> is…')
+    """
+    match = re.search(re.escape(needle), text, re.IGNORECASE) if needle else None
+    begin, end = match.span() if match else (0, 0)
+    first = 0
+    if end > width:
+        first = max(0, begin - max(0, width - (end - begin)) // 2)
+    last = max(first + width, end)
+    before, marked, after = text[first:begin], text[begin:end], text[end:last]
+    html = Markup("{}{}").format("…" if first else "", formatting.legible(before.lstrip()))
+    if marked:
+        html += Markup("<mark>{}</mark>").format(formatting.legible(marked))
+    html += formatting.legible(after.rstrip() if last < len(text) else after)
+    return html + ("…" if last < len(text) else "")
 
 
 def moment(when: datetime | str | None) -> str:

@@ -11,6 +11,8 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import datasets
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import queue
+from thumbwheel.jobs.types import JobState
 from thumbwheel.loop.report import changed
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, ModelVersion
@@ -18,8 +20,8 @@ from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.data_plan import data_plan
-from thumbwheel.training.train import run_of, runs
-from thumbwheel.training.types import Run
+from thumbwheel.training.train import run_dir, run_of, runs
+from thumbwheel.training.types import Run, RunState
 
 METRICS = {
     "loss": "Loss",
@@ -30,6 +32,8 @@ METRICS = {
     "nll/good": "Nats a token of good answers",
 }
 """Metric -> its title, in the order in which they are drawn where a run has them."""
+OF_ONE_RUN = {"learning_rate": "Learning rate", "grad_norm": "Norm of the gradient"}
+"""The same, on the page of a run alone."""
 CHECKED = 8
 """Of the newest runs, how many are drawn before somebody chooses."""
 TONES = {
@@ -93,15 +97,41 @@ def load_run(asked: PageRequest) -> Mapping[str, Any]:
     """One run: its curves, its settings, and what came of it."""
     agent = asked.agent
     run = run_of(asked.ws, agent, asked.parts["run"])
+    running = _running(asked.ws, agent, run) if run.state is RunState.RUNNING else None
     return {
         "title": f"{run.algorithm} {run.id}",
         "run": run,
         "row": RunRow(run, _versions_by_run(asked.ws, agent).get(run.id)),
+        "running": running,
         "changed": changed(run.algorithm, run.config),
-        "metrics": list(METRICS.items()),
+        "metrics": list((METRICS | OF_ONE_RUN).items()),
         "tones": TONES,
         "may_run": asked.principal.may("run", agent.slug),
     }
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where a training is."""
+
+    step: int
+    steps: int | None
+    """None while it is being prepared."""
+    job_id: str | None
+    """None where a command trains, or a turn of the loop."""
+
+
+def _running(ws: Workspace, agent: Agent, run: Run) -> Running:
+    folder = run_dir(ws, run)
+    status = folder.status()
+    lines = folder.read_metrics()
+    started, _ = queue.jobs(ws, states=[JobState.RUNNING], agents=[agent.slug])
+    jobs = [job.id for job in started if job.notes.get("run") == run.id]
+    return Running(
+        step=lines[-1]["step"] if lines else 0,
+        steps=status.result.get("planned_steps") if status and status.result else None,
+        job_id=jobs[0] if jobs else None,
+    )
 
 
 def load_training(asked: PageRequest) -> Mapping[str, Any]:

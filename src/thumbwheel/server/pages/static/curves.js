@@ -13,11 +13,15 @@ const ALL_POINTS = 24000, MOST_POINTS = 400, FEWEST_POINTS = 40;
 const MOST_STREAMS = 3; // a browser has six connections to a server
 const REDRAW = 400;
 
+const RECENT = 20, ENOUGH = 5; // steps by whose seconds the time that is left is told
+
 const section = document.getElementById("curves");
+const progress = document.getElementById("progress");
 const table = document.getElementById("runs");
 const metrics = new Map(JSON.parse(section?.dataset.metrics || "[]")); // metric -> its title
 const runs = new Map(); // id -> {label, state, lines, curves: Map(metric + split -> points)}
 const streams = new Map();
+const recent = []; // seconds of the newest steps
 let timer = null;
 
 function node(name, attributes = {}, text) {
@@ -64,7 +68,7 @@ function ticks(low, high, most) {
 function figure(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e4 || size < 1e-3 ? value.toExponential(0) : String(Number(value.toPrecision(3)));
+  return size >= 1e4 || size < 1e-3 ? value.toExponential(1).replace(".0e", "e") : String(Number(value.toPrecision(3)));
 }
 
 function panel(metric, title, shown) {
@@ -162,6 +166,25 @@ function add(run, line) {
   }
 }
 
+function minutes(seconds) {
+  if (seconds < 90) return `${Math.ceil(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+// How far the training of this page is, and how long it takes on.
+function tell(line) {
+  const bar = progress.querySelector("progress");
+  if (line.step_seconds) recent.push(line.step_seconds);
+  if (recent.length > RECENT) recent.shift();
+  const steps = Number(bar.getAttribute("max") || 0);
+  progress.querySelector(".count").textContent = steps ? `${line.step} of ${steps}` : String(line.step);
+  if (!steps) return;
+  bar.value = line.step;
+  if (recent.length < ENOUGH) return;
+  const mean = recent.reduce((sum, seconds) => sum + seconds, 0) / recent.length;
+  progress.querySelector(".note").textContent = `about ${minutes(mean * (steps - line.step))} left`;
+}
+
 async function load(wanted) {
   const missing = wanted.filter(({ id }) => !runs.has(id));
   if (!missing.length) return;
@@ -195,6 +218,7 @@ function listen(wanted) {
     const stop = follow(`${section.dataset.api}/runs/${encodeURIComponent(id)}/metrics`, {
       metrics: (line, number) => {
         add(run, line);
+        if (progress) tell(line);
         run.lines = Number(number);
         drawSoon();
       },
