@@ -19,6 +19,8 @@ from thumbwheel.server.pages.page_table import PAGES
 NAMES = [page.name for page in PAGES]
 MOST_BYTES = 150_000
 """Of a picture in the documentation."""
+DRAWN = 1500
+"""Milliseconds in which scripts draw curves and fetch what is to be rated."""
 PICTURED: dict[Scheme, list[str]] = {"light": NAMES, "dark": ["trace", "traces"]}
 """Colours -> the pages whose picture is taken in them."""
 
@@ -84,7 +86,9 @@ def test_pictures_of_every_page(browser: Browser, world: PagesWorld, pictures: P
             for name in names:
                 suffix = "" if scheme == "light" else "-dark"
                 picture = pictures / f"{name}{suffix}.png"
-                person.open(URLS[name].format(**world.parts)).screenshot(path=picture)
+                page = person.open(URLS[name].format(**world.parts))
+                page.wait_for_timeout(DRAWN)
+                page.screenshot(path=picture)
                 shrink(picture)
                 check_picture(picture, *WIDE)
                 assert picture.stat().st_size < MOST_BYTES
