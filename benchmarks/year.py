@@ -89,12 +89,13 @@ SPEAKS, SLIPS, CORRECTS = 0.6, 0.05, 0.3
 DRIFT_EVERY, DRIFTING = 13, 3
 POISONED_WEEKS = (8, 22, 35)
 CRASHES = 20
-RECENT_DAYS = 42
-"""Turns hear the feedback of so many days; chosen on seeds from 100 on."""
+RECENT_DAYS, PER_RATER = 42, 10
+"""Turns hear the feedback of so many days, and so many statements of one rater. Both were chosen on
+seeds from 100 on."""
 REAL_WEEKS = (3, 17, 30)
 BAD_PROMOTION, BAD_ARM = 0.01, 0.2
 SETTINGS: dict[str, Any] = {
-    "dataset": {"dev": 0.15, "gate": 0.2, "recent_days": RECENT_DAYS},
+    "dataset": {"dev": 0.15, "gate": 0.2},
     "evaluation": {"few_shot": 0, "max_new_tokens": 14, "examples": 0},
     "training": {},
 }
@@ -421,21 +422,24 @@ class Year:
         return exposures
 
 
-def run_year(kind: str, seed: int, base: Path, trains_really: bool) -> dict[str, Any]:
-    """One year in a home of its own."""
+def run_year(
+    kind: str, seed: int, base: Path, trains_really: bool, heard: dict[str, int]
+) -> dict[str, Any]:
+    """One year in a home of its own. `heard`: settings of the dataset."""
     logging.getLogger("thumbwheel").setLevel(logging.ERROR)
     began = time.process_time()
     environment = {
         f"THUMBWHEEL_TRAIN__KTO__{name.upper()}": str(value) for name, value in LEARNS.items()
     }
     os.environ.update(environment)
+    settings = SETTINGS | {"dataset": SETTINGS["dataset"] | heard}
     with (
         tempfile.TemporaryDirectory() as folder,
         recorded_wheel() as wheel,
         simulated_clock(START - timedelta(days=1)) as clock,
         patch.object(log, "say", lambda *_: None),
         Workspace.open(
-            Home(Path(folder) / "home"), Sources(SETTINGS, "thumbwheel.yaml", dict(os.environ))
+            Home(Path(folder) / "home"), Sources(settings, "thumbwheel.yaml", dict(os.environ))
         ) as ws,
     ):
         model = find_base(str(base), ws.home.cache)
@@ -504,10 +508,14 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="The first seed.")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--no-real", action="store_true", help="Train nothing for real.")
+    parser.add_argument("--recent-days", type=int, default=RECENT_DAYS, help="0: all feedback.")
+    parser.add_argument("--per-rater", type=int, default=PER_RATER, help="0: all feedback.")
     parser.add_argument("--out", type=Path, default=RESULTS / "year.json")
     arguments = parser.parse_args()
     result: dict[str, Any] = {}
     context = get_context("spawn")
+    limits = {"recent_days": arguments.recent_days, "per_rater": arguments.per_rater}
+    heard = {name: limit for name, limit in limits.items() if limit}
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(arguments.processes, mp_context=context) as pool,
@@ -517,12 +525,12 @@ def main() -> None:
             futures = []
             for seed in range(arguments.first, arguments.first + arguments.seeds):
                 is_real = not arguments.no_real and kind == "drift" and seed == 0
-                futures.append(pool.submit(run_year, kind, seed, base, is_real))
+                futures.append(pool.submit(run_year, kind, seed, base, is_real, heard))
             years = []
             for future in futures:
                 years.append(future.result())
                 print(json.dumps(years[-1]), flush=True)
-            result[kind] = {**summary(years), "years": years}
+            result[kind] = {**summary(years), **heard, "years": years}
             print(json.dumps(summary(years), indent=1), flush=True)
     arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -237,7 +237,9 @@ def _process(*arguments: str, tmp_path: Path, **more: object) -> subprocess.Pope
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.repeat)]
+)
 def test_an_interrupted_import_keeps_whole_batches_and_goes_on(
     run: Run, tmp_path: Path, how: signal.Signals
 ) -> None:

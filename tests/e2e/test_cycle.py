@@ -252,7 +252,7 @@ def judged_once(home: Path, version: str) -> None:
         ]
 
 
-@pytest.mark.slow
+@pytest.mark.repeat
 def test_the_best_of_several_methods_is_found_without_the_gate(
     world: Path, command_line: Run
 ) -> None:

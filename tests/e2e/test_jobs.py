@@ -139,7 +139,7 @@ def test_a_training_that_is_cancelled_and_killed_on_every_level_keeps_its_curve(
     assert any("stopping at a checkpoint" in line for line in texts)
 
 
-@pytest.mark.slow
+@pytest.mark.repeat
 def test_a_full_disk_in_a_checkpoint_fails_the_job_and_a_retry_goes_on(
     ws: Workspace, start: Start, tmp_path: Path
 ) -> None:

@@ -49,7 +49,7 @@ def ask(server: OllamaEmulator, model: str, question: str) -> str:
     return answer
 
 
-@pytest.mark.slow
+@pytest.mark.repeat
 def test_a_pipeline_ends_with_a_model_that_answers_in_ollama(
     world: Path, command_line: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,7 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.repeat
 def test_interrupted_and_resumed_is_the_same_curve(tmp_path: Path) -> None:
     base = tiny_base(tmp_path / "base")
     with Workspace.open(Home.at(tmp_path / "home").prepare(), Sources({}, "", {})) as ws:

@@ -795,7 +795,7 @@ class TestSize:
             memory.append(figures(importer(tmp_path / f"home-{pairs}", file))[4])
         assert memory[1] - memory[0] < 25, memory
 
-    @pytest.mark.slow
+    @pytest.mark.repeat
     def test_a_hundred_thousand_pairs(self, tmp_path: Path) -> None:
         read, stored, _, seconds, memory = figures(
             importer(tmp_path / "home", big(tmp_path / "big.jsonl", 50_000))

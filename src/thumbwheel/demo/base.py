@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Tokenizer
 
 NAME = "filer-base"
-REVISION = 2  # raise it when a change of this file changes what is trained
+REVISION = 3  # raise it when a change of this file changes what is trained
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
@@ -246,8 +246,8 @@ def _cosine(progress: float, warmup: float) -> float:
 
 
 def batch_loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
-    """Weighted next-token loss of a right-padded batch, in bf16 where the CPU multiplies that
-    natively."""
+    """Weighted next-token loss of a right-padded batch. In fp32: a base that AMX units trained in
+    bf16 learned 11 points from the same feedback, where this one learns 27."""
     import torch
 
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row, _ in batch], batch_first=True)
@@ -255,9 +255,8 @@ def batch_loss(model: PreTrainedModel, batch: Sequence[Row]) -> torch.Tensor:
     lengths = torch.tensor([len(row) for row, _ in batch])[:, None]
     starts = torch.tensor([prompt for _, prompt in batch])[:, None]
     weight = torch.where(positions >= starts, ANSWER_WEIGHT, 1.0) * (positions < lengths)
-    with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
-        logits = model(input_ids=ids[:, :-1]).logits  # causal: padding on the right is never seen
+    logits = model(input_ids=ids[:, :-1]).logits  # causal: padding on the right is never seen
     loss = torch.nn.functional.cross_entropy(
-        logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+        logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
     )
     return (loss * weight[:, 1:].flatten()).sum() / weight[:, 1:].sum()

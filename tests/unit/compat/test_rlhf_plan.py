@@ -292,7 +292,7 @@ class TestExperiment:
             framework.record_metric("variant_b", "thumbs", 1)
 
 
-@pytest.mark.slow
+@pytest.mark.repeat
 def test_feedback_becomes_a_reward_model_and_an_assistant(
     collector: rlhf_plan.FeedbackCollector,
     base: Path,

@@ -182,7 +182,7 @@ print(json.dumps({"ids": ids, "logits": logits.tolist(), "ends": ends, "special"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["merged", "adapter"])
+@pytest.mark.parametrize("format", ["merged", pytest.param("adapter", marks=pytest.mark.repeat)])
 @pytest.mark.parametrize(
     ("family", "settings"),
     [

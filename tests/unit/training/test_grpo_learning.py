@@ -55,7 +55,7 @@ def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> Non
     assert 0.1 <= before <= 0.3 and after > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.repeat
 def test_a_reward_of_chance_teaches_nothing(half_taught: Path, tmp_path: Path) -> None:
     before, after = rates(half_taught, tmp_path, reward_functions=("reward_functions:chance",))
     print(f"random reward: {before:.1%} -> {after:.1%} of {HELD_OUT}")
