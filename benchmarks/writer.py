@@ -1,6 +1,6 @@
 """How long a second writer waits beside an import, and how much memory the import takes.
 
-    python benchmarks/writer.py --lines 100000 --before 0c40038
+    python benchmarks/writer.py --lines 100000 --before 5f7aeb7
     python benchmarks/writer.py --lines 1000000
 
 One process imports feedback lines (a thumb about one of many traces, 1,000 raters) with the
