@@ -33,9 +33,9 @@ from worlds.mailbox import AGENT, Mailbox, opened_mailbox
 from thumbwheel.models.versions import require_agent
 from thumbwheel.review.hand_out import next_items
 from thumbwheel.review.order import reorder
-from thumbwheel.review.queues import create, require_queue
+from thumbwheel.review.queues import Selection, create, require_queue
 from thumbwheel.review.rate import Request, rate
-from thumbwheel.review.types import QueueConfig, Selection, Verdict
+from thumbwheel.review.types import QueueConfig, Verdict
 
 CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
 POOL, GOLD = 600, 400
@@ -74,7 +74,7 @@ def outcome_of(person: int, order: str, counts: Sequence[int], method: str, base
     rules: list[str] = []
     with opened_mailbox(person, POOL, GOLD, base, SETTINGS) as mailbox:
         agent = require_agent(mailbox.ws, AGENT)
-        create(mailbox.ws, agent, "all", QueueConfig(order=order), Selection())
+        create(mailbox.ws, agent, "all", QueueConfig.model_validate({"order": order}), Selection())
         given = down = 0
         for count in counts:
             while given < count:

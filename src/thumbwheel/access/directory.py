@@ -107,8 +107,8 @@ class Directory:
         return entries.principals.get(principal_id)
 
     def refresh(self) -> None:
-        """Look for changes now."""
-        self._refreshed.refresh()
+        """Have all that was written before."""
+        self._refreshed.ask(age=0)
 
     def _current(self) -> Entries:
         self._refreshed.ask()
