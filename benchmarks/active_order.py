@@ -75,13 +75,13 @@ def outcome_of(person: int, order: str, counts: Sequence[int], method: str, base
     with opened_mailbox(person, POOL, GOLD, base, SETTINGS) as mailbox:
         agent = require_agent(mailbox.ws, AGENT)
         create(mailbox.ws, agent, "all", QueueConfig.model_validate({"order": order}), Selection())
-        given = down = 0
+        count_rated = down = 0
         for count in counts:
-            while given < count:
+            while count_rated < count:
                 rules.append(reorder(mailbox.ws, agent, require_queue(mailbox.ws, agent, "all")))
-                batch = min(AT_ONCE, count - given)
+                batch = min(AT_ONCE, count - count_rated)
                 down += rate_next(mailbox, person, batch)
-                given += batch
+                count_rated += batch
             gains[count], verdicts[count] = mailbox.turn(method)
             disliked[count] = down
     seconds = round(time.monotonic() - began, 1)
