@@ -25,10 +25,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import raw
 from worlds.mail import MailWorld
-from worlds.mailbox import AGENT, Mailbox, opened_mailbox
+from worlds.mailbox import AGENT, CACHE, NOISE, Mailbox, opened_mailbox
 
 from thumbwheel.models.versions import require_agent
 from thumbwheel.review.hand_out import next_items
@@ -37,18 +36,12 @@ from thumbwheel.review.queues import Selection, create, require_queue
 from thumbwheel.review.rate import Request, rate
 from thumbwheel.review.types import QueueConfig, Verdict
 
-CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
-POOL, GOLD = 600, 400
+POOL = 600
 COUNTS = "50,100,200"
 AT_ONCE = 25
 """Ratings between two orderings of what is left."""
-NOISE = 0.1
 RATER = "owner"
 ORDERS = ("random", "active")
-SETTINGS: dict[str, Any] = {
-    "dataset": {"gate": 0.0, "dev": 0.1, "plan": {"sft_min": 10, "kto_min": 10, "dpo_min": 10}},
-    "evaluation": {"few_shot": 0, "max_new_tokens": 24, "examples": 0},
-}
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ def outcome_of(person: int, order: str, counts: Sequence[int], method: str, base
     began = time.monotonic()
     gains, verdicts, disliked = {}, {}, {}
     rules: list[str] = []
-    with opened_mailbox(person, POOL, GOLD, base, SETTINGS) as mailbox:
+    with opened_mailbox(person, POOL, base) as mailbox:
         agent = require_agent(mailbox.ws, AGENT)
         create(mailbox.ws, agent, "all", QueueConfig.model_validate({"order": order}), Selection())
         count_rated = down = 0

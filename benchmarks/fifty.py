@@ -28,10 +28,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import raw
 from worlds.mail import MailWorld
-from worlds.mailbox import AGENT, Mailbox, opened_mailbox
+from worlds.mailbox import AGENT, CACHE, NOISE, Mailbox, opened_mailbox
 
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.engine.base_check import find_base
@@ -41,15 +40,9 @@ from thumbwheel.evaluation.policy import Verdict
 from thumbwheel.evaluation.types import AskLikelihood, EvaluationConfig
 from thumbwheel.models import versions
 
-CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
 LOOKS = (16, 24, 32, 40, 50)
-POOL, GOLD = 200, 400
-NOISE = 0.1
+POOL = 200
 RECOMMENDED = ("coming/sft", "spread/sft")
-SETTINGS: dict[str, Any] = {
-    "dataset": {"gate": 0.0, "dev": 0.1, "plan": {"sft_min": 10, "kto_min": 10, "dpo_min": 10}},
-    "evaluation": {"few_shot": 0, "max_new_tokens": 24, "examples": 0},
-}
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,9 @@ def spread(mailbox: Mailbox) -> list[int]:
 def look_at(mailbox: Mailbox, positions: Sequence[int], corrects: bool) -> None:
     """The person judges these answers."""
     path = mailbox.folder / f"feedback-{positions[0]}-{len(positions)}.jsonl"
-    lines = [line for index in positions for line in feedback(mailbox, index, corrects)]
+    lines: list[dict[str, Any]] = []
+    for index in positions:
+        lines += feedback(mailbox, index, corrects)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     report = ingest(mailbox.ws, AGENT, "jsonl", path)
     assert report.refused == 0, report.refusals
@@ -126,7 +121,7 @@ def until_gain(person: int, way: str, base: Path) -> Outcome:
     gains: list[float] = []
     verdicts: list[str] = []
     approved_at = None
-    with opened_mailbox(person, POOL, GOLD, base, SETTINGS) as mailbox:
+    with opened_mailbox(person, POOL, base) as mailbox:
         order = ordered(mailbox, order_name)
         seen = 0
         for count in LOOKS:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import platformdirs
 
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
@@ -24,6 +26,14 @@ from thumbwheel.training.data_plan import data_plan
 from worlds.world import read_lines
 
 AGENT = "filer"
+CACHE = Path(platformdirs.user_cache_dir("thumbwheel")) / "worlds"
+GOLD = 400
+NOISE = 0.1
+"""Share of thumbs that say the opposite, as in the demo."""
+SETTINGS: dict[str, Any] = {
+    "dataset": {"gate": 0.0, "dev": 0.1, "plan": {"sft_min": 10, "kto_min": 10, "dpo_min": 10}},
+    "evaluation": {"few_shot": 0, "max_new_tokens": 24, "examples": 0},
+}
 
 
 @dataclass(frozen=True)
@@ -59,16 +69,14 @@ class Mailbox:
 
 
 @contextmanager
-def opened_mailbox(
-    person: int, pool: int, gold: int, base: Path, settings: Mapping[str, Any]
-) -> Iterator[Mailbox]:
-    """The mailbox of a person: `pool` answers of the base, and `gold` cases that the person has
+def opened_mailbox(person: int, pool: int, base: Path) -> Iterator[Mailbox]:
+    """The mailbox of a person: `pool` answers of the base, and gold cases that the person has
     reviewed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        options = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=gold)
+        options = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=GOLD)
         emitted = emit(folder / "world", options, base.parent)
-        with Workspace.open(Home.at(folder / "home"), Sources(settings, "bench", {})) as ws:
+        with Workspace.open(Home.at(folder / "home"), Sources(SETTINGS, "bench", {})) as ws:
             ingest(ws, AGENT, "jsonl", emitted.traces)
             ingest(ws, AGENT, "jsonl", emitted.gold, reviewer="owner")
             mails = Person(person).mails(random.Random(f"use:{person}"), options.messages, "known")
