@@ -146,7 +146,10 @@ config = BaseConfig(
     vocabulary=300, hidden=32, intermediate=32, layers=1, heads=2, kv_heads=1, mails=256, batch=4
 )
 with base_progress() as progress:
-    ensure_base(Path(sys.argv[1]), config, progress)
+    def step(done, total, loss):
+        progress(done, total, loss)
+        time.sleep(0.02)  # however fast the machine: 64 steps take longer than two lines
+    ensure_base(Path(sys.argv[1]), config, step)
 """
     lines = [line for line in piped(code, str(tmp_path))[1] if line.startswith("base model: ")]
     assert any(" of 64 steps, " in line and "left; loss " in line for line in lines), lines
