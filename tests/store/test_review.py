@@ -13,8 +13,11 @@ import pytest
 import sqlalchemy as sa
 
 from tests.worlds.feedback_world import AGENT, World
+from thumbwheel.capture import trace_queries
 from thumbwheel.capture.cases import list_cases
 from thumbwheel.capture.feedback import list_feedback
+from thumbwheel.capture.judged import Judged
+from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.core.errors import Conflict, Forbidden, InputError, NotFound
 from thumbwheel.db import schema
 from thumbwheel.db.feedback_in_force import newest_words
@@ -29,6 +32,7 @@ from thumbwheel.review.rate import Request, approve, labels_of, rate, skip, undo
 from thumbwheel.review.raters import report
 from thumbwheel.review.types import Origin, Queue, QueueConfig, Verdict, ranking_of
 
+BAD = TraceFilter(judged=Judged.BAD)
 UP, DOWN = Verdict(thumb=True), Verdict(thumb=False)
 TRACES = 12
 
@@ -260,6 +264,26 @@ def test_conflicts_make_a_queue(ws: Workspace, agent: Agent) -> None:
     assert (again.items, again.kind) == (1, queue.kind)
     disputed = create(ws, agent, "all", QueueConfig(), Selection(Origin.CONFLICTS))
     assert disputed.items == 1
+
+
+def test_what_people_said_or_a_text_makes_a_queue(
+    ws: Workspace, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_queries, "WINDOWS", (5,))
+    queue = new_queue(ws, agent)
+    items = next_items(ws, queue, "anna", 2 * TRACES).items
+    for number, item in enumerate(items):
+        rated(ws, queue, item.id, "anna", DOWN if number in (3, 20) else UP)
+    disliked = create(ws, agent, "disliked", QueueConfig(), Selection(traces=BAD))
+    answers = [item.answers for item in next_items(ws, disliked, "ben", 100).items]
+    assert answers == [items[3].answers, items[20].answers]
+
+    wanted = TraceFilter(text="question 7")
+    few = create(ws, agent, "few", QueueConfig(), Selection(traces=wanted))
+    answers_of_few = {item.answers[0] for item in next_items(ws, few, "ben", 100).items}
+    assert answers_of_few == {"Answer a to 7", "Answer b to 7"}
+    single = create(ws, agent, "single", QueueConfig(), Selection(traces=BAD, most=1))
+    assert [item.answers for item in next_items(ws, single, "ben", 9).items] == answers[:1]
 
 
 def test_an_active_queue_begins_with_what_people_differ_on(ws: Workspace, agent: Agent) -> None:

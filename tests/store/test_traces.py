@@ -12,6 +12,7 @@ import pytest
 from thumbwheel.capture import trace_queries
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.ingest import save, scope_of
+from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.jsonl import SOURCE
 from thumbwheel.capture.trace_queries import TraceFilter
@@ -207,6 +208,26 @@ def test_a_search_for_a_text_is_bounded_and_says_how_far_back_it_came(
     page = list_traces(stored, "desk", TraceFilter(text="answer"), limit=1)
     assert [trace.external_id for trace in page.traces] == ["t4"]
     assert page.after and page.searched_to is None
+
+
+@pytest.mark.parametrize("windows", [(1, 1, 1, 1, 1, 1), (3, 3), (500,)])
+def test_what_people_said_is_a_filter(
+    windows: tuple[int, ...], stored: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_queries, "WINDOWS", windows)
+    add_feedback(stored, "desk", "t3", "rating", 2, rater="ann")
+    add_feedback(stored, "desk", "t4", "rating", 3, rater="ann")  # in the middle: neither
+    add_feedback(stored, "desk", "t0", "score", 60, rater="ann", scale={"min": 0, "max": 100})
+    assert names(stored, judged=Judged.GOOD) == ["t1", "t0"]
+    assert names(stored, judged=Judged.BAD) == ["t3"]
+    assert names(stored, judged=Judged.CORRECTED) == ["t2"]
+    assert names(stored, judged=Judged.GOOD, text="answer 0") == ["t0"]
+
+    add_feedback(stored, "desk", "t1", "thumb", False, rater="cleo")  # raters may differ
+    assert names(stored, judged=Judged.GOOD) == ["t1", "t0"]
+    assert names(stored, judged=Judged.BAD) == ["t3", "t1"]
+    add_feedback(stored, "desk", "t1", "thumb", True, rater="cleo")  # the newest word counts
+    assert names(stored, judged=Judged.BAD) == ["t3"]
 
 
 def test_a_trace_is_shown_by_its_name_in_any_source(stored: Workspace) -> None:

@@ -10,6 +10,8 @@ from playwright.sync_api import expect
 from tests.worlds.browser_world import Visitor
 from tests.worlds.pages_world import AGENT, PagesWorld
 from thumbwheel.capture.feedback import list_feedback
+from thumbwheel.models.versions import require_agent
+from thumbwheel.review.queues import require_queue
 
 LIST = f"/agents/{AGENT}/traces"
 
@@ -22,6 +24,7 @@ LIST = f"/agents/{AGENT}/traces"
         ("subject=customer-17", ["Where is my order 42?"]),
         ("model=shop-7b-q8", ["Where is my order 42?"]),
         ("rated=no", ["Rewrite in a friendly tone."]),
+        ("judged=corrected", ["Where is my order 42?"]),
         ("status=error", []),
         ("until=2020-01-01", []),
     ],
@@ -89,6 +92,25 @@ def test_a_correction_and_a_comment_are_posted(person: Visitor, world: PagesWorl
     expect(page.locator(".rail .said")).to_have_count(2)
     posted = [word for word in list_feedback(world.ws, AGENT) if word["source"] != "jsonl"]
     assert sorted(word["kind"] for word in posted) == ["comment", "correction"], "each once"
+
+
+def test_what_the_filters_show_becomes_a_queue(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{LIST}?text=norway&until=2099-01-01")
+    page.get_by_role("link", name="Ask people about these").click()
+    expect(page.get_by_label("Text in question or answer")).to_have_value("norway")
+    expect(page.get_by_label("Recorded before")).to_have_value("2099-01-02")
+    page.get_by_label("Name").fill("norway")
+    page.get_by_label("What is asked of an answer").select_option("Both")
+    page.get_by_role("button", name="Make the queue").click()
+    card = page.get_by_role("listitem").filter(has_text="norway")
+    expect(card).to_contain_text("0 of 1 answers done")
+    queue = require_queue(world.ws, require_agent(world.ws, AGENT), "norway")
+    assert queue.config.ask == ("thumb", "rating")
+    card.get_by_role("button", name="Close").click()
+    page.get_by_role("dialog").get_by_role("button", name="Close the queue").click()
+    expect(card).to_have_count(0)
+    page.get_by_role("link", name="Closed queues too").click()
+    expect(card).to_contain_text("closed")
 
 
 def test_a_trace_becomes_a_gold_case(person: Visitor, world: PagesWorld) -> None:

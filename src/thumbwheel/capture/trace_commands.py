@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from thumbwheel.capture.commands import Agent, AsJson, Limit
+from thumbwheel.capture.judged import Judged
 from thumbwheel.core import present
 
 traces = typer.Typer()
@@ -34,10 +35,13 @@ def traces_list(
         str | None, typer.Option(help="In the answer or the last message; A is a.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0, max=60, help="With --text: search on for so long.")
+        float, typer.Option(min=0, max=60, help="With --text or --judged: search on for so long.")
     ] = 0.0,
     rated: Annotated[
         bool | None, typer.Option("--rated/--unrated", help="Only with, or without, feedback.")
+    ] = None,
+    judged: Annotated[
+        Judged | None, typer.Option(help="Only where somebody said this about the answer.")
     ] = None,
     limit: Limit = 20,
     after: Annotated[str | None, typer.Option(help="Go on after this page's cursor.")] = None,
@@ -60,6 +64,7 @@ def traces_list(
         until=None if until is None else _time("--until", until),
         text=text,
         rated=rated,
+        judged=None if judged is None else Judged(judged),  # a request brings its text
     )
     with ctx.obj() as ws:
         page = list_traces(ws, agent, wanted, limit=limit, after=after, seconds=seconds)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import repeat
 from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.capture.judged import Judged, meaning
 from thumbwheel.db import feedback_in_force
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -30,8 +32,8 @@ MOST = 5_000
 FEW = 5_000
 """Traces that are looked up one by one and sorted."""
 WINDOWS = (500, 1_500, 6_000)
-"""Traces whose texts are looked at, one group after the other, while a page is not full. A frequent
-word fills it from the first; a rare one costs no request more than these."""
+"""Traces whose texts and feedback are looked at, one group after the other, while a page is not
+full. A frequent word fills it from the first; a rare one costs no request more than these."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,13 @@ class TraceFilter:
     text: str | None = None
     """In the answer or the last message; the case of the letters a to z makes no difference."""
     rated: bool | None = None
+    judged: Judged | None = None
+    """By somebody, in feedback that is in force; others may have said something else."""
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether texts or feedback of every trace have to be looked at."""
+        return self.text is not None or self.judged is not None
 
 
 @dataclass(frozen=True)
@@ -78,31 +87,60 @@ def trace_page(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter, limit: int, after: Cursor | None
 ) -> Found:
     """The newest traces after the cursor, with their session, subject and last message."""
-    if wanted.text is None:
+    if not wanted.is_searched:
         page = _page(connection, agent_id, wanted, limit, after)
         return Found(_shown(connection, sa.select(page.subquery().c.id)))
     trace_ids: list[str] = []
     searched_to = after
-    for window in WINDOWS:
-        candidates = _page(connection, agent_id, wanted, window, searched_to).subquery()
-        matches = (
-            sa.select(candidates.c.id)
-            .join(traces, traces.c.id == candidates.c.id)
-            .join(messages, messages.c.id == traces.c.input_id)
-            .where(_has_text(wanted.text))
-            .order_by(candidates.c.recorded_at.desc(), candidates.c.id.desc())
-            .limit(limit - len(trace_ids))
-        )
-        trace_ids += connection.execute(matches).scalars()
-        if len(trace_ids) == limit:
+    for matches, searched_to in _searched(connection, agent_id, wanted, WINDOWS, after):
+        trace_ids += matches
+        if len(trace_ids) >= limit:
             searched_to = None
             break
-        last = _page(connection, agent_id, wanted, 1, searched_to).offset(window - 1)
+    return Found(_shown(connection, trace_ids[:limit]), searched_to)
+
+
+def _searched(
+    connection: sa.Connection,
+    agent_id: str,
+    wanted: TraceFilter,
+    windows: Iterable[int],
+    after: Cursor | None,
+) -> Iterator[tuple[list[str], Cursor | None]]:
+    """For each window: the traces in it with the text, of which that was said, newest first; and
+    its last trace, None where there are no older ones."""
+    for window in windows:
+        candidates = _page(connection, agent_id, wanted, window, after)
+        matches = _matches(connection, agent_id, candidates.subquery(), wanted)
+        last = _page(connection, agent_id, wanted, 1, after).offset(window - 1)
         row = connection.execute(last).first()
-        searched_to = None if row is None else Cursor(row.recorded_at, row.id)
-        if searched_to is None:
-            break
-    return Found(_shown(connection, trace_ids), searched_to)
+        after = None if row is None else Cursor(row.recorded_at, row.id)
+        yield matches, after
+        if after is None:
+            return
+
+
+def _matches(
+    connection: sa.Connection, agent_id: str, candidates: sa.Subquery, wanted: TraceFilter
+) -> list[str]:
+    """The traces among the candidates with the text, of which that was said, newest first."""
+    query = (
+        sa.select(candidates.c.id)
+        .join(traces, traces.c.id == candidates.c.id)
+        .order_by(candidates.c.recorded_at.desc(), candidates.c.id.desc())
+    )
+    if wanted.text is not None:
+        query = query.join(messages, messages.c.id == traces.c.input_id)
+        query = query.where(_has_text(wanted.text))
+    if wanted.judged is None:
+        return list(connection.execute(query).scalars())
+    trace_ids = list(connection.execute(query.where(_is_rated())).scalars())
+    by_trace = judgements(connection, agent_id, trace_ids)
+    return [
+        trace_id
+        for trace_id in trace_ids
+        if any(meaning(dict(row)) is wanted.judged for row in by_trace.get(trace_id, ()))
+    ]
 
 
 def _shown(
@@ -129,10 +167,21 @@ def answered_traces(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter, most: int
 ) -> Iterator[sa.Row[Any]]:
     """(id, input_id, output) of the newest traces that have an answer, as a stream."""
-    query = _page(connection, agent_id, wanted, most, None)
-    has_answer = query.where(traces.c.output.is_not(None))
-    columns = has_answer.with_only_columns(traces.c.id, traces.c.input_id, traces.c.output)
-    yield from streamed(connection, columns)
+    columns: list[sa.ColumnElement[Any]] = [traces.c.id, traces.c.input_id, traces.c.output]
+    if not wanted.is_searched:
+        query = _page(connection, agent_id, wanted, most, None)
+        has_answer = query.where(traces.c.output.is_not(None))
+        yield from streamed(connection, has_answer.with_only_columns(*columns))
+        return
+    left = most
+    for matches, _ in _searched(connection, agent_id, wanted, repeat(WINDOWS[-1]), None):
+        query = sa.select(*columns).where(traces.c.id.in_(matches), traces.c.output.is_not(None))
+        newest = query.order_by(traces.c.recorded_at.desc(), traces.c.id.desc()).limit(left)
+        rows = connection.execute(newest).all()
+        yield from rows
+        left -= len(rows)
+        if left == 0:
+            return
 
 
 def _page(
@@ -268,13 +317,16 @@ def _wide_conditions(wanted: TraceFilter) -> list[sa.ColumnElement[bool]]:
     if wanted.until is not None:
         conditions.append(traces.c.recorded_at < wanted.until)
     if wanted.rated is not None:
-        about = sa.and_(
-            feedback_targets.c.target_id == traces.c.id,
-            feedback_targets.c.kind.in_(("trace", "step")),
-        )
-        is_rated = sa.exists().where(about)
-        conditions.append(is_rated if wanted.rated else sa.not_(is_rated))
+        conditions.append(_is_rated() if wanted.rated else sa.not_(_is_rated()))
     return conditions
+
+
+def _is_rated() -> sa.ColumnElement[bool]:
+    """Whether somebody said something about a trace or a step of it."""
+    return sa.exists().where(
+        feedback_targets.c.target_id == traces.c.id,
+        feedback_targets.c.kind.in_(("trace", "step")),
+    )
 
 
 def _is_agent(agent_id: str, has_better_index: bool) -> sa.ColumnElement[bool]:

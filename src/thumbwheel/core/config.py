@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -220,8 +221,9 @@ def _check_level(
 
 
 def options(*classes: type[Config]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that gives a command one option per plain field of `classes`. The command gets
-    the options that the user set as `options`. The option of a tuple may be repeated.
+    """A decorator that gives a command one option per field of `classes` that an option can hold:
+    groups and tables are set in a file. The command gets the options that the user set as
+    `options`. The option of a tuple may be repeated.
 
     The help text is the field's docstring with the default, so a setting is described in its class
     only.
@@ -231,7 +233,9 @@ def options(*classes: type[Config]) -> Callable[[Callable[..., Any]], Callable[.
         signature = inspect.signature(command, eval_str=True)
         fields = [pair for cls in classes for pair in cls.model_fields.items()]
         extra = {
-            name: _parameter(name, field) for name, field in fields if _plain(field.annotation)
+            name: _parameter(name, field, kind)
+            for name, field in fields
+            if (kind := _option_type(field.annotation)) is not None
         }
 
         @wraps(command)
@@ -254,21 +258,20 @@ def options(*classes: type[Config]) -> Callable[[Callable[..., Any]], Callable[.
     return decorate
 
 
-TEXTS = tuple[str, ...]
-
-
 def _raw(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_raw(part) for part in value]
     return value.value if isinstance(value, Enum) else value
 
 
-def _parameter(name: str, field: Any) -> inspect.Parameter:
+def _parameter(name: str, field: Any, kind: Any) -> inspect.Parameter:
     import typer
 
-    kind: Any = _option_type(field.annotation)
     default = field.get_default(call_default_factory=True)
     help_text = " ".join((field.description or "").split())
     if not field.is_required() and default is not None:
-        help_text = f"{help_text} (default: {_raw(default)})"
+        shown = ", ".join(default) if isinstance(default, tuple) else _raw(default)
+        help_text = f"{help_text} (default: {shown})" if shown != "" else help_text
     annotation = Annotated[kind | None, typer.Option(help=help_text, show_default=False)]
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
@@ -276,10 +279,17 @@ def _parameter(name: str, field: Any) -> inspect.Parameter:
 
 
 def _option_type(annotation: Any) -> Any:
+    """What an option for such a field holds; None where no option can."""
     inner = _without_none(annotation)
     if typing.get_origin(inner) is typing.Literal:
         return Enum("Choice", {str(value): value for value in typing.get_args(inner)})
-    return list[str] if inner == TEXTS else inner
+    if inner is date:
+        return datetime  # a command line knows no days; midnight is read as its day
+    parts = typing.get_args(inner)
+    if typing.get_origin(inner) is tuple and parts[1:] == (...,):
+        part = _option_type(parts[0])
+        return None if part is None else list[part]  # type: ignore[valid-type]
+    return inner if inner in (int, float, bool, str, Path) else None
 
 
 def _without_none(annotation: Any) -> Any:
@@ -288,13 +298,6 @@ def _without_none(annotation: Any) -> Any:
     if typing.get_origin(annotation) is Annotated:
         return _without_none(typing.get_args(annotation)[0])
     return annotation
-
-
-def _plain(annotation: Any) -> bool:
-    inner = _without_none(annotation)
-    return (
-        inner in (int, float, bool, str, Path, TEXTS) or typing.get_origin(inner) is typing.Literal
-    )
 
 
 ENTRIES = (

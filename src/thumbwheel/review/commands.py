@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.capture.judged import Judged
 from thumbwheel.core import present
 from thumbwheel.core.config import build, options
 from thumbwheel.review.types import Origin, QueueConfig
@@ -66,15 +67,20 @@ def create_(
     most: Annotated[int, typer.Option(min=1, max=1_000_000, help="Items, at most.")] = 100_000,
     answers: Annotated[int, typer.Option(help="Answers of a comparison, at most.")] = 2,
     session: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Only of this person.")] = None,
     model: Annotated[str | None, typer.Option(help="Only answers of this model.")] = None,
     version: Annotated[
         int | None, typer.Option(min=0, help="Only answers of this version, as a number.")
     ] = None,
     status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
     since: Annotated[datetime | None, typer.Option(help="Only recorded since (UTC).")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only recorded before (UTC).")] = None,
     text: Annotated[str | None, typer.Option(help="Only with this in question or answer.")] = None,
     rated: Annotated[
         bool | None, typer.Option("--rated/--unrated", help="Only with, or without, feedback.")
+    ] = None,
+    judged: Annotated[
+        Judged | None, typer.Option(help="Only where somebody said this about the answer.")
     ] = None,
     as_json: AsJson = False,
     options: Mapping[str, Any] = {},
@@ -95,19 +101,21 @@ def create_(
     config = build(QueueConfig, options, "options")
     wanted = TraceFilter(
         session=session,
+        subject=subject,
         model=model,
         version=version,
         status=status,
         since=_utc(since),
+        until=_utc(until),
         text=text,
         rated=rated,
+        judged=None if judged is None else Judged(judged),  # a request brings its text
     )
     with ctx.obj() as ws:
         owner = require_agent(ws, agent)
         differing = None
         if conflicts_of is not None:
             of, differing = Origin.CONFLICTS, require_queue(ws, owner, conflicts_of)
-        # a request brings the text of `of`
         selection = Selection(Origin(of), wanted, most, answers, differing)
         made_queue = create(ws, owner, name, config, selection)
     _show_queue(made_queue, agent, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ import typer
 from pydantic import model_validator
 from typer.testing import CliRunner
 
-from thumbwheel.core.config import Config, Home, Sources, check_sections, options
+from thumbwheel.core.config import Config, Home, Sources, build, check_sections, options
 from thumbwheel.core.errors import ConfigError
 
 
@@ -41,6 +42,10 @@ class Sample(Config):
     """Whether to shout."""
     limit: int | None = None
     """At most this many."""
+    asked: tuple[Literal["thumb", "rating"], ...] = ("thumb",)
+    """What is asked."""
+    due: date | None = None
+    """A day."""
     inner: Inner = Inner()
     """Not an option."""
 
@@ -114,7 +119,14 @@ def test_generated_options_carry_help_and_defaults() -> None:
     assert CliRunner().invoke(app, ["--rate", "0.9", "--mode", "fast", "--loud"]).exit_code == 0
     assert seen.pop() == {"name": "x", "rate": 0.9, "mode": "fast", "loud": True}
     assert CliRunner().invoke(app, ["--tags", "a", "--tags", "b"]).exit_code == 0
-    assert seen == [{"name": "x", "tags": ["a", "b"]}]
+    assert seen.pop() == {"name": "x", "tags": ["a", "b"]}
+    assert CliRunner().invoke(app, ["--asked", "rating", "--due", "2026-12-24"]).exit_code == 0
+    on_command_line = seen.pop()
+    del on_command_line["name"]
+    assert build(Sample, on_command_line, "options") == Sample(
+        asked=("rating",), due=date(2026, 12, 24)
+    )
+    assert CliRunner().invoke(app, ["--asked", "sideways"]).exit_code == 2
     assert CliRunner().invoke(app, ["--mode", "sideways"]).exit_code == 2
 
 

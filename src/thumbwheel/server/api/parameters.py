@@ -107,6 +107,8 @@ def _bounded(kind: Any, info: Any, name: str) -> Any:
         return text
     if kind == list[str]:
         return list[text]
+    if typing.get_origin(kind) is list:
+        return list[_bounded(typing.get_args(kind)[0], info, name)]  # type: ignore[misc]
     if inspect.isclass(kind) and issubclass(kind, Enum):
         return Literal[tuple(member.value for member in kind)]
     if kind in (int, float):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal
 
 from thumbwheel.access.types import Principal
 from thumbwheel.review.queues import all_queues, require_queue
 from thumbwheel.review.raters import report
 from thumbwheel.review.types import LETTERS, Kind, Queue, QueueState
 from thumbwheel.server.pages.page import PageRequest
+from thumbwheel.server.pages.traces import TraceQuery
 
 OWNER = "owner"
 """Who rates with the token of the home."""
@@ -20,6 +22,22 @@ ASKED = {
 }
 
 
+class QueuesQuery(TraceQuery):
+    """Which queues are listed, and which traces the form for a new one begins with."""
+
+    all: Literal["1"] | None = None
+    """Closed queues too"""
+
+    def selected(self) -> dict[str, Any]:
+        """The traces, as fields of the form."""
+        filters = self.model_dump(exclude={"all", "after"})
+        if self.version is not None:
+            filters["version"] = self.version.removeprefix("v")
+        if self.until is not None:
+            filters["until"] = self.until + timedelta(days=1)  # the form asks for the day after
+        return filters
+
+
 def rater_of(principal: Principal) -> str:
     """The name under which somebody's ratings are stored."""
     return OWNER if principal.kind == "token" else principal.name
@@ -28,17 +46,22 @@ def rater_of(principal: Principal) -> str:
 def load_queues(asked: PageRequest) -> Mapping[str, Any]:
     """The queues of an agent, with those that this person may rate in first."""
     rater = rater_of(asked.principal)
-    queues = all_queues(asked.ws, asked.agent, every="all" in asked.query)
+    query = asked.parsed(QueuesQuery)
+    selected = query.selected()
+    queues = all_queues(asked.ws, asked.agent, every=query.all is not None)
     rows = []
     for queue in queues:
         is_mine = not queue.config.raters or rater in queue.config.raters
         is_open = queue.state is QueueState.OPEN
-        rows.append({"queue": queue, "asked": ASKED[queue.kind], "mine": is_mine and is_open})
+        row = {"queue": queue, "asked": ASKED[queue.kind], "is_open": is_open}
+        rows.append(row | {"mine": is_mine and is_open})
     rows.sort(key=lambda row: not row["mine"])
     return {
         "agent": asked.agent.slug,
         "rows": rows,
-        "shows_all": "all" in asked.query,
+        "shows_all": query.all is not None,
+        "selected": selected,
+        "is_selecting": any(value is not None for value in selected.values()),
         "may_edit": asked.principal.may("edit", asked.agent.slug),
     }
 

@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from thumbwheel.capture.fields import content_text
+from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.capture.traces import list_traces, show_trace, signal
 from thumbwheel.core.config import Config
 from thumbwheel.loop.erase import erase
-from thumbwheel.loop.formatting import indented
+from thumbwheel.loop.formatting import duration, indented
 from thumbwheel.loop.lineage import lineage
 from thumbwheel.loop.row_lineage import feedback_pieces, used_in
 from thumbwheel.models.types import ModelVersion
@@ -73,6 +74,8 @@ class TraceQuery(Config):
     """Last day"""
     rated: Literal["yes", "no"] | None = None
     """With or without feedback"""
+    judged: Judged | None = None
+    """By somebody about the answer"""
     after: str | None = None
     """The cursor of the page before"""
 
@@ -89,6 +92,7 @@ class TraceQuery(Config):
             until=_midnight(until),
             text=self.text,
             rated=None if self.rated is None else self.rated == "yes",
+            judged=self.judged,
         )
 
 
@@ -151,6 +155,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
         "parameters": asked.query,
         "has_filters": has_filters,
         "tone": tone,
+        "may_edit": asked.principal.may("edit", asked.agent.slug),
     }
 
 
@@ -172,6 +177,7 @@ def load_trace(asked: PageRequest) -> Mapping[str, Any]:
         "first": first,
         "next": first + STEPS_AT_ONCE if first + STEPS_AT_ONCE < len(trace["steps"]) else None,
         "answering": answering,
+        "totals": _totals(calls, trace["steps"]),
         "feedback": [_with_words(judgement) for judgement in trace["feedback"]],
         "tone": tone,
         "reward": explain(asked.ws, slug, trace["id"]).as_dict(),
@@ -258,11 +264,39 @@ def _turns(chat: Iterable[Mapping[str, Any]]) -> list[Turn]:
     return turns
 
 
-def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> list[ShownStep]:
-    """A part of the steps, each with its share of the time."""
+def _totals(
+    calls: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, str]]:
+    """(what, how much) of all calls of models together, and how long all steps took."""
+    totals = []
+    if len(calls) > 1:
+        totals.append(("calls of models", f"{len(calls):,}"))
+    for key, label in (("prompt_tokens", "tokens read"), ("completion_tokens", "tokens written")):
+        counts = [call[key] for call in calls if call.get(key) is not None]
+        if counts:
+            totals.append((label, f"{sum(counts):,}"))
+    costs = [call["cost"] for call in calls if call.get("cost") is not None]
+    if costs:
+        totals.append(("cost", f"{sum(costs):.6g}"))
+    begin, end = _times(steps)
+    if begin is not None and end is not None:
+        totals.append(("took", duration((end - begin).total_seconds())))
+    return totals
+
+
+def _times(steps: Sequence[Mapping[str, Any]]) -> tuple[datetime | None, datetime | None]:
+    """When the first step began and the last one ended, where that is known."""
     begins = [step["started_at"] for step in steps if step.get("started_at")]
     ends = [step["ended_at"] for step in steps if step.get("ended_at")]
-    span = (max(ends) - min(begins)).total_seconds() if begins and ends else 0.0
+    return min(begins, default=None), max(ends, default=None)
+
+
+def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> list[ShownStep]:
+    """A part of the steps, each with its share of the time."""
+    begin_of_all, end_of_all = _times(steps)
+    span = 0.0
+    if begin_of_all is not None and end_of_all is not None:
+        span = (end_of_all - begin_of_all).total_seconds()
     most = MOST_OF_STEP if len(steps) <= MANY_STEPS else MOST_OF_MANY
     timeline = []
     for number, step in enumerate(steps[first : first + STEPS_AT_ONCE], start=first):
@@ -271,8 +305,8 @@ def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> list[ShownStep]
         seconds = bar = None
         if step.get("started_at") and step.get("ended_at"):
             seconds = (step["ended_at"] - step["started_at"]).total_seconds()
-            if span > 0:
-                begin = (step["started_at"] - min(begins)).total_seconds()
+            if begin_of_all is not None and span > 0:
+                begin = (step["started_at"] - begin_of_all).total_seconds()
                 bar = (100 * begin / span, max(0.5, 100 * seconds / span))
         timeline.append(ShownStep(step, parts, seconds, bar))
     return timeline
