@@ -20,14 +20,23 @@ CASES, GAINS = 60, 40
 
 
 def evaluation_of(
-    ws: Workspace, version: ModelVersion, basis: Basis, gains: int = GAINS
+    ws: Workspace, version: ModelVersion, basis: Basis, gains: int = GAINS, losses: int = 0
 ) -> Evaluation:
-    """Kept in the home: `gains` of 60 cases became right, all others stayed wrong."""
+    """Kept in the home: of 60 cases `gains` became right, `losses` wrong, all others stayed
+    wrong."""
     base = versions.versions(ws, Agent.named(version.agent))[0]
     cases = [
-        Case(str(number), str(number), "", [], None, None, None, {}) for number in range(CASES)
+        Case(str(number), str(number), "", _asked(number), None, None, None, {})
+        for number in range(CASES)
     ]
-    pairs = [Pair(case, 0.0, float(number < gains)) for number, case in enumerate(cases)]
+    pairs = [
+        Pair(case, float(number >= CASES - losses), float(number < gains))
+        for number, case in enumerate(cases)
+    ]
+    before, after = (
+        [f"Case {case.id} is settled by the {word} form." for case in cases]
+        for word in ("old", "new")
+    )
     primary = compare.success(SUCCESS, pairs, 0.95)
     name = f"evl_approval{next(NUMBERS)}"
     evaluation = Evaluation(
@@ -43,7 +52,7 @@ def evaluation_of(
         preferences=(),
         guards=(),
         slices=(),
-        examples=(),
+        examples=compare.most_changed(pairs, before, after, 10),
         reads=1,
         suite="success",
         detectable=compare.detectable(primary),
@@ -57,9 +66,14 @@ def evaluation_of(
     return store_evaluation(ws, evaluation)
 
 
-def approve(ws: Workspace, version: ModelVersion, basis: Basis) -> ModelVersion:
+def _asked(number: int) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"What about case {number}?"}]
+
+
+def approve(ws: Workspace, version: ModelVersion, basis: Basis, losses: int = 0) -> ModelVersion:
     """`version` as the gate approved it: on gold for everybody, on feedback for a canary."""
-    gate(ws, evaluation_of(ws, version, basis), GatePolicy(unmeasured_guard="allow"))
+    evaluation = evaluation_of(ws, version, basis, losses=losses)
+    gate(ws, evaluation, GatePolicy(unmeasured_guard="allow"))
     approved = versions.by_id(ws, version.id)
     assert approved.basis is basis, approved
     return approved

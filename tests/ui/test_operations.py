@@ -160,6 +160,22 @@ def test_an_export_is_downloaded_and_another_one_asked_for(
     assert asked.value.method == "POST" and asked.value.post_data_json == {"format": "adapter"}
 
 
+def test_answers_that_got_worse_are_shown_word_by_word(person: Visitor, world: PagesWorld) -> None:
+    page = person.open(f"{PAGES}/evaluations/{world.parts['candidate']}")
+    examples = page.locator("article[data-change]")
+    count = examples.count()
+    changes = {examples.nth(number).get_attribute("data-change") for number in range(count)}
+    assert changes == {"worse", "better"}
+    expect(page.locator("[data-side=before] del").first).to_be_visible()
+    expect(page.locator("[data-side=after] ins").first).to_be_visible()
+    expect(page.locator("[data-side=before] ins, [data-side=after] del")).to_have_count(0)
+    page.get_by_label("Show", exact=True).select_option("what got worse")
+    worse = page.locator("article[data-change=worse]")
+    expect(worse.first).to_be_visible()
+    expect(page.locator("article[data-change=better]").first).to_be_hidden()
+    expect(page.locator("#shown")).to_have_text(f"{worse.count()} of {count}")
+
+
 def test_a_version_goes_live_and_back(person: Visitor, world: PagesWorld) -> None:
     page = person.open(f"{PAGES}/models/v1")
     page.get_by_role("button", name="Make live").click()

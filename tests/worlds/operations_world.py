@@ -58,7 +58,7 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
         _feedback(ws, folder)
         dataset_id = build(ws, AGENT, "labels", DatasetConfig(dev=0.25, gate=0.25)).id
         candidate = _runs(ws, dataset_id, folder)
-        approve(ws, candidate, Basis.GOLD)
+        approve(ws, candidate, Basis.GOLD, losses=2)
         _export(ws, candidate)
         ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)))
         experiment = _experiment(ws)
