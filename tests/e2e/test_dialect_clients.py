@@ -67,9 +67,15 @@ def test_fifteen_posts_become_a_policy(tmp_path: Path) -> None:
             assert listed["metrics"]["rewardMean"] == policy["rewardMean"]
 
             # once more by the other form, without waiting: a job, which another request stops
-            accepted = client.post(f"/api/train_policy/{AGENT}?wait=0", json={"maxSteps": 1000})
+            path, order = f"/api/train_policy/{AGENT}?wait=0", {"maxSteps": 1000}
+            key = {"idempotency-key": "monday"}
+            accepted = client.post(path, json=order, headers=key)
             assert accepted.status_code == 202
             location = accepted.headers["location"]
+            again = client.post(path, json=order, headers=key)
+            assert again.headers["location"] == location
+            other = client.post(path, json={"maxSteps": 999}, headers=key)
+            assert other.status_code == 409
             until = time.monotonic() + 120
             while client.get(location).json()["state"] == "queued":
                 assert time.monotonic() < until, "no worker takes the job"

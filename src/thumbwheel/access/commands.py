@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
+
+from thumbwheel.access.typed_password import typed_password
 
 Name = Annotated[str, typer.Argument(help="Its name.")]
 UserName = Annotated[str, typer.Argument(help="The user's name.")]
@@ -111,7 +112,7 @@ def add_user(
     from thumbwheel.access import users as verbs
     from thumbwheel.access.presented import show_role
 
-    password = None if by_provider else _password(name)
+    password = None if by_provider else typed_password(name)
     with ctx.obj() as ws:
         user = verbs.add(ws, name, password=password, role=role, agent=agent)
     show_role(user, role, agent, json)
@@ -155,7 +156,7 @@ def set_password(ctx: typer.Context, name: UserName, json: AsJson = False) -> No
     from thumbwheel.access import users as verbs
     from thumbwheel.access.presented import show_user
 
-    password = _password(name)
+    password = typed_password(name)
     with ctx.obj() as ws:
         user = verbs.set_password(ws, name, password)
     show_user(user, "has a new password", json)
@@ -203,11 +204,3 @@ def verify_audit(ctx: typer.Context, json: AsJson = False) -> None:
     with ctx.obj() as ws:
         verdict = verbs.verify(ws)
     show_verdict(verdict, json)
-
-
-def _password(name: str) -> str:
-    """The password that is typed, twice, or that standard input has."""
-    if sys.stdin.isatty():
-        prompt = f"password of {name}"
-        return str(typer.prompt(prompt, hide_input=True, confirmation_prompt=True, err=True))
-    return sys.stdin.readline().rstrip("\r\n")

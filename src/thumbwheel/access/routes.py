@@ -33,6 +33,8 @@ from thumbwheel.core.errors import DataError, InputError
 
 Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=1024)]
 """Databases take no NUL in a text."""
+Password = Annotated[Text, Field(json_schema_extra={"format": "password"})]
+"""A command line asks for it, and takes it from no argument."""
 Name = Annotated[str, Path(pattern=r"^[^\x00]+$", max_length=400)]
 """In a path: of a key or a user."""
 LARGEST = 2**31 - 1
@@ -75,7 +77,7 @@ class UserRequest(Config):
 
     name: Text
     """Their name"""
-    password: Text | None = None
+    password: Password | None = None
     """Their password; needed unless by_provider"""
     by_provider: bool = False
     """They log in by the OIDC provider of the settings, and have no password"""
@@ -97,7 +99,7 @@ class RoleRequest(Config):
 class PasswordRequest(Config):
     """A new password."""
 
-    password: Text
+    password: Password
     """The password"""
 
 
@@ -192,8 +194,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
             raise InputError(
                 "a user with a password and by_provider, or without both",
                 "they log in by one of them",
-                "Send password (the command line sends none: run it on the server's machine), or "
-                "by_provider as true",
+                "Send password, or by_provider as true",
             )
         user = users.add(
             ws,

@@ -159,13 +159,15 @@ async def ended_job(request: Request, accepted: Job, seconds: float) -> Job | No
 
 
 async def awaited_result(
-    request: Request, kind: str, spec: Mapping[str, Any], seconds: float
+    request: Request, kind: str, spec: Mapping[str, Any], seconds: float, key: str | None = None
 ) -> Any:
     """The JSON result of a long verb that a request asks for; raises Accepted where the job has not
-    ended after so many seconds (which may be infinite)."""
+    ended after so many seconds (which may be infinite). Asked for again by the same `key`, it is
+    the same job."""
     state = request.app.state
     ws: Workspace = state.workspace
-    asking = Asking(request.state.principal.id, has_workers=getattr(state, "has_workers", False))
+    has_workers = getattr(state, "has_workers", False)
+    asking = Asking(request.state.principal.id, key, has_workers=has_workers)
     try:
         return await run_in_threadpool(ServedHome(ws, ws, asking).run, kind, spec)
     except Accepted as accepted:

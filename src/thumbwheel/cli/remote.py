@@ -32,6 +32,7 @@ from thumbwheel.access.protocol import (
     encode_request,
     path_names,
 )
+from thumbwheel.access.typed_password import typed_password
 from thumbwheel.app.command_table import LOCAL, is_json_flag, parameter_name
 from thumbwheel.app.job_progress import event_line, show_progress
 from thumbwheel.core import errors, log, present
@@ -49,6 +50,8 @@ ATTEMPTS = 20
 """So often in a row the server may be gone while a job of it is followed."""
 LINES = "application/x-ndjson"
 LOG = "jobs logs"
+WITHOUT_PASSWORD = "by_provider"
+"""The flag of a user who has none."""
 LOOK_EVERY = 0.5
 """Seconds between two looks at a log that is followed."""
 
@@ -61,6 +64,8 @@ class Operation:
     path: str
     names: frozenset[str]
     """Of its parameters."""
+    passwords: frozenset[str]
+    """Those of them that nobody writes into a command."""
     upload: str | None
     download: str | None
 
@@ -108,6 +113,7 @@ class RemoteServer:
             self._follow_log(values["job"], values.get("after", 0), as_json=as_json)
             return
         operation = self._operation(command, values)
+        values |= _passwords(operation, values)
         target = _target(operation, values, context)
         file = _file(operation, values)
         request = _request(operation, values, command)
@@ -284,11 +290,22 @@ def _operation_of(
         reference = reference or candidate.get("$ref")
     if reference:
         schema = document["components"]["schemas"][reference.rpartition("/")[2]]
-    names |= set(schema.get("properties", {}))
+    properties = schema.get("properties", {})
+    names |= set(properties)
+    passwords = {name for name, value in properties.items() if _is_password(value)}
     about = described.get("x-thumbwheel", {})
     return Operation(
-        method.upper(), path, frozenset(names), about.get("upload"), about.get("download")
+        method.upper(),
+        path,
+        frozenset(names),
+        frozenset(passwords),
+        about.get("upload"),
+        about.get("download"),
     )
+
+
+def _is_password(schema: Mapping[str, Any]) -> bool:
+    return any(form.get("format") == "password" for form in (schema, *schema.get("anyOf", ())))
 
 
 def _typed(parameters: list[Any], context: Any) -> dict[str, Any]:
@@ -300,6 +317,13 @@ def _typed(parameters: list[Any], context: Any) -> dict[str, Any]:
             continue
         typed[parameter_name(parameter)] = context.params[parameter.name]
     return typed
+
+
+def _passwords(operation: Operation, values: Mapping[str, Any]) -> dict[str, str]:
+    """What is asked for here, because it stands in no command."""
+    if values.get(WITHOUT_PASSWORD):
+        return {}
+    return {name: typed_password(str(values.get("name"))) for name in operation.passwords}
 
 
 def _target(operation: Operation, values: dict[str, Any], context: Any) -> Path | None:

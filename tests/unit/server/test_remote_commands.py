@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from tests.command_line import Run
 from tests.worlds.gateway_world import GatewayWorld, opened_home, running
+from thumbwheel.access import users
 
 LINES = (
     {"type": "trace", "id": "t1", "input": "Where is it?", "output": "On its way.", "session": "s"},
@@ -127,6 +129,24 @@ def test_keys_and_users_are_changed_there_as_here(server: GatewayWorld, command_
     ):
         code, out, err = command_line(*remote, *command.split())
         assert code == 0 and text in err, (command, err)
+
+
+def test_a_password_is_typed_here_and_never_written_into_a_command(
+    server: GatewayWorld, command_line: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = ("--server", server.url)
+    for command, password, text in (
+        ("users add bea --role rater", "correct horse battery", "bea is rater"),
+        ("users password bea", "a new long password", "bea has a new password"),
+    ):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"{password}\n"))
+        code, out, err = command_line(*remote, *command.split())
+        assert code == 0 and text in err, (command, err)
+        assert password not in out + err
+    assert users.authenticate(server.ws, "bea", "a new long password").name == "bea"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("short\n"))
+    code, _, err = command_line(*remote, "users", "password", "bea")
+    assert code == 2 and "password" in err
 
 
 def test_files_are_written_here(server: GatewayWorld, command_line: Run, tmp_path: Path) -> None:

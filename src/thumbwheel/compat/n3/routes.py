@@ -117,10 +117,7 @@ def submit_feedback(
     submissions = feedback if isinstance(feedback, list) else [feedback]
     slug = ids.slug_of(agent)
     now = datetime.now(UTC)
-    key = request.headers.get(KEY_HEADER)
-    if key is not None and not 1 <= len(key) <= 400:
-        raise InputError(f"header {KEY_HEADER}", f"it has {len(key)} characters", "Give 1 to 400")
-    names = [_name(request, slug, key, index) for index in range(len(submissions))]
+    names = [_name(request, slug, index) for index in range(len(submissions))]
     groups = []
     for name, submission in zip(names, submissions, strict=True):
         groups.append(_rows(name, submission, now))
@@ -139,8 +136,17 @@ def submit_feedback(
     return answers if isinstance(feedback, list) else answers[0]
 
 
-def _name(request: Request, agent: str, key: str | None, index: int) -> str:
+def _key(request: Request) -> str | None:
+    """By which a request that is sent again is known. Raises InputError."""
+    key = request.headers.get(KEY_HEADER)
+    if key is not None and not 1 <= len(key) <= 400:
+        raise InputError(f"header {KEY_HEADER}", f"it has {len(key)} characters", "Give 1 to 400")
+    return key
+
+
+def _name(request: Request, agent: str, index: int) -> str:
     """An id, which is the same each time for a request that is sent again with its key."""
+    key = _key(request)
     if key is None:
         return ids.new("fb")
     return ids.derived("fb", request.state.principal.id, agent, key, str(index))
@@ -179,7 +185,8 @@ async def train_policy(
         Query(ge=0, le=10**6, description="Seconds to wait for the end; unset, until it comes."),
     ] = None,
 ) -> Any:
-    """Train, or say what a training would be."""
+    """Train, or say what a training would be. Sent again with its idempotency key, it is the same
+    training."""
     ws: Workspace = request.app.state.workspace
     slug = ids.slug_of(agent)
     scores = await run_in_threadpool(_scores, ws, slug)
@@ -195,10 +202,12 @@ async def train_policy(
         "learning_rate": order.learning_rate,
         "dry_run": order.dry_run,
     }
+    key = _key(request)
+    if key is not None:
+        key = ids.derived("key", request.state.principal.id, "n3", slug, key)
     try:
-        result = await awaited_result(
-            request, "train policy", spec, math.inf if wait is None else wait
-        )
+        seconds = math.inf if wait is None else wait
+        result = await awaited_result(request, "train policy", spec, seconds, key)
     except Accepted as accepted:
         return accepted.response()
     except Conflict:
