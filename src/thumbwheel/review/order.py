@@ -1,6 +1,6 @@
-"""In which order items come: newest, random, or what would teach most.
+"""In which order items come: newest, random, or active: what would teach a judge most.
 
-What teaches most, in this order: answers that people judged differently; then answers of which a
+That is, in this order: answers that people judged differently; then answers of which a
 classifier of people's labels is least sure, each unlike those before it (`rewards/suggest`); while
 there are too few labels for a classifier, answers that are least like what came before. Only the
 first `SORTED` places are worked out so; the rest follows by how unsure the classifier is. Of more
@@ -67,7 +67,7 @@ def conflicting(connection: sa.Connection, agent: Agent) -> list[str]:
 def most_telling(
     connection: sa.Connection, agent: Agent, trace_ids: Collection[str], config: LearnConfig
 ) -> Ordered:
-    """These traces of the agent, those first whose rating would teach most."""
+    """These traces of the agent, those first whose rating would tell most."""
     wanted = shuffled(trace_ids, "looked at")
     looked_at = set(wanted[:LOOKED_AT])
     disputed = [trace_id for trace_id in conflicting(connection, agent) if trace_id in looked_at]

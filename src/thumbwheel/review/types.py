@@ -141,7 +141,8 @@ class QueueConfig(Config):
     tags: tuple[str, ...] = ()
     """Tags that raters may put on an answer, repeatable."""
     order: Literal["newest", "random", "active"] = "newest"
-    """What comes first: the newest, any, or what would teach most."""
+    """What comes first: the newest, any, or active (what people differ on, then what a classifier
+    of labels is unsure of)."""
     overlap: int = Field(default=1, ge=1, le=50)
     """How many raters each item gets."""
     raters: tuple[str, ...] = ()
