@@ -26,6 +26,7 @@ import numpy as np
 import raw
 import sqlalchemy as sa
 
+from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.capture.traces import TracePage, list_traces, show_trace
 from thumbwheel.core import ids
@@ -191,6 +192,12 @@ def lists(ws: Workspace, count: int) -> dict[str, Callable[[], object]]:
         "no such model": lambda: list_traces(ws, AGENT, TraceFilter(model="none"), limit=20),
         "an old model": lambda: list_traces(ws, AGENT, TraceFilter(model="old"), limit=20),
         "rated": lambda: list_traces(ws, AGENT, TraceFilter(rated=True), limit=20),
+        "what people disliked": lambda: list_traces(
+            ws, AGENT, TraceFilter(judged=Judged.BAD), limit=20
+        ),
+        "what nobody did": lambda: list_traces(
+            ws, AGENT, TraceFilter(judged=Judged.CORRECTED), limit=20
+        ),
         "one trace": lambda: show_trace(ws, AGENT, ids.derived("trc", str(draw.randrange(count)))),
         "a frequent word": lambda: list_traces(ws, AGENT, TraceFilter(text="order"), limit=20),
         "a rare word": filtered(lambda n: TraceFilter(text=f"parcel {n * 7}.")),

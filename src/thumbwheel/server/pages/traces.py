@@ -7,6 +7,7 @@ when somebody wants it; steps come in parts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -155,6 +156,7 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
         "parameters": asked.query,
         "has_filters": has_filters,
         "tone": tone,
+        "counted": Counter,
         "may_edit": asked.principal.may("edit", asked.agent.slug),
     }
 
