@@ -18,7 +18,7 @@ from thumbwheel.capture.cases import list_cases
 from thumbwheel.capture.feedback import list_feedback
 from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.trace_queries import TraceFilter
-from thumbwheel.core.errors import Conflict, Forbidden, InputError, NotFound
+from thumbwheel.core.errors import Conflict, DataError, Forbidden, InputError, NotFound
 from thumbwheel.db import schema
 from thumbwheel.db.feedback_in_force import newest_words
 from thumbwheel.db.workspace import Workspace
@@ -282,6 +282,8 @@ def test_what_people_said_or_a_text_makes_a_queue(
     few = create(ws, agent, "few", QueueConfig(), Selection(traces=wanted))
     answers_of_few = {item.answers[0] for item in next_items(ws, few, "ben", 100).items}
     assert answers_of_few == {"Answer a to 7", "Answer b to 7"}
+    with pytest.raises(DataError, match="none of what is recorded"):
+        create(ws, agent, "none", QueueConfig(), Selection(traces=TraceFilter(version=3)))
     single = create(ws, agent, "single", QueueConfig(), Selection(traces=BAD, most=1))
     assert [item.answers for item in next_items(ws, single, "ben", 9).items] == answers[:1]
 

@@ -20,6 +20,7 @@ from thumbwheel.capture.traces import list_traces, show_trace
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.models.versions import require_agent
 
 QUESTIONS = ("Opening hours?", "Öffnungszeiten 100%?", "Is it waterproof?", "How_long?", "Where?")
 
@@ -223,11 +224,35 @@ def test_what_people_said_is_a_filter(
     assert names(stored, judged=Judged.CORRECTED) == ["t2"]
     assert names(stored, judged=Judged.GOOD, text="answer 0") == ["t0"]
 
+    assert names(stored, judged=Judged.GOOD, model="asked") == ["t1", "t0"]
+    assert names(stored, judged=Judged.CORRECTED, model="m0") == ["t2"]
+    assert names(stored, text="answer", model="asked") == ["t4", "t3", "t2", "t1", "t0"]
+
     add_feedback(stored, "desk", "t1", "thumb", False, rater="cleo")  # raters may differ
     assert names(stored, judged=Judged.GOOD) == ["t1", "t0"]
     assert names(stored, judged=Judged.BAD) == ["t3", "t1"]
     add_feedback(stored, "desk", "t1", "thumb", True, rater="cleo")  # the newest word counts
     assert names(stored, judged=Judged.BAD) == ["t3"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({}, ["Answer 4", "Answer 3", "Answer 2", "Answer 1", "Answer 0"]),
+        ({"model": "m0"}, ["Answer 4", "Answer 2", "Answer 0"]),
+        ({"model": "m0", "text": "answer"}, ["Answer 4", "Answer 2", "Answer 0"]),
+        ({"status": "error"}, ["Answer 4"]),
+    ],
+)
+def test_answers_that_a_queue_is_made_of(
+    wanted: dict[str, Any], expected: list[str], stored: Workspace
+) -> None:
+    store(stored, {"id": "t5", "input": "Hello?", "model": "asked", "served_model": "m0"})
+    agent_id = require_agent(stored, "desk").id
+    for most in (2, 100):
+        with stored.db.read() as connection:
+            rows = trace_queries.answered_traces(connection, agent_id, TraceFilter(**wanted), most)
+            assert [row.output for row in rows] == expected[:most]
 
 
 def test_a_trace_is_shown_by_its_name_in_any_source(stored: Workspace) -> None:

@@ -113,6 +113,12 @@ def test_what_the_filters_show_becomes_a_queue(person: Visitor, world: PagesWorl
     expect(card).to_contain_text("closed")
 
 
+@pytest.mark.parametrize("page_name", ["traces", "rate"])
+def test_filters_that_no_form_would_send_are_shown(person: Visitor, page_name: str) -> None:
+    page = person.open(f"/agents/{AGENT}/{page_name}?status=timeout&until=9999-12-31")
+    expect(page.get_by_label("Status")).to_have_value("timeout")
+
+
 def test_a_trace_becomes_a_gold_case(person: Visitor, world: PagesWorld) -> None:
     page = person.open(f"{LIST}/q0")
     page.get_by_text("Add as a gold case").click()

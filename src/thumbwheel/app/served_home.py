@@ -20,6 +20,7 @@ from thumbwheel.app.run_or_submit import checked_spec, done_here, result_of
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import ids, present
 from thumbwheel.core.config import Sources
+from thumbwheel.core.errors import Conflict
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.queue import enqueue, job, job_of_key, live_workers
 from thumbwheel.jobs.types import Job
@@ -163,13 +164,23 @@ async def awaited_result(
 ) -> Any:
     """The JSON result of a long verb that a request asks for; raises Accepted where the job has not
     ended after so many seconds (which may be infinite). Asked for again by the same `key`, it is
-    the same job."""
+    the same job; raises Conflict where no worker makes it one."""
     state = request.app.state
     ws: Workspace = state.workspace
     has_workers = getattr(state, "has_workers", False)
     asking = Asking(request.state.principal.id, key, has_workers=has_workers)
+
+    def start() -> Any:
+        if key is not None and not (has_workers or live_workers(ws)):
+            raise Conflict(
+                "header idempotency-key",
+                "no worker is alive: the request itself does the work, and is not remembered",
+                "Send it without the key, or start a worker (thumbwheel worker)",
+            )
+        return ServedHome(ws, ws, asking).run(kind, spec)
+
     try:
-        return await run_in_threadpool(ServedHome(ws, ws, asking).run, kind, spec)
+        return await run_in_threadpool(start)
     except Accepted as accepted:
         ended = await ended_job(request, accepted.job, seconds)
         if ended is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import repeat
 from typing import Any
@@ -53,6 +53,8 @@ class TraceFilter:
     rated: bool | None = None
     judged: Judged | None = None
     """By somebody, in feedback that is in force; others may have said something else."""
+    answered: bool = False
+    """Only those with an answer."""
 
     @property
     def is_searched(self) -> bool:
@@ -112,7 +114,7 @@ def _searched(
     for window in windows:
         candidates = _page(connection, agent_id, wanted, window, after)
         matches = _matches(connection, agent_id, candidates.subquery(), wanted)
-        last = _page(connection, agent_id, wanted, 1, after).offset(window - 1)
+        last = candidates.offset(window - 1).limit(1)
         row = connection.execute(last).first()
         after = None if row is None else Cursor(row.recorded_at, row.id)
         yield matches, after
@@ -167,17 +169,16 @@ def answered_traces(
     connection: sa.Connection, agent_id: str, wanted: TraceFilter, most: int
 ) -> Iterator[sa.Row[Any]]:
     """(id, input_id, output) of the newest traces that have an answer, as a stream."""
+    wanted = replace(wanted, answered=True)
     columns: list[sa.ColumnElement[Any]] = [traces.c.id, traces.c.input_id, traces.c.output]
+    newest_first = sa.select(*columns).order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
     if not wanted.is_searched:
-        query = _page(connection, agent_id, wanted, most, None)
-        has_answer = query.where(traces.c.output.is_not(None))
-        yield from streamed(connection, has_answer.with_only_columns(*columns))
+        page = _page(connection, agent_id, wanted, most, None).subquery()
+        yield from streamed(connection, newest_first.where(traces.c.id.in_(sa.select(page.c.id))))
         return
     left = most
-    for matches, _ in _searched(connection, agent_id, wanted, repeat(WINDOWS[-1]), None):
-        query = sa.select(*columns).where(traces.c.id.in_(matches), traces.c.output.is_not(None))
-        newest = query.order_by(traces.c.recorded_at.desc(), traces.c.id.desc()).limit(left)
-        rows = connection.execute(newest).all()
+    for matches, _ in _searched(connection, agent_id, wanted, repeat(MOST), None):
+        rows = connection.execute(newest_first.where(traces.c.id.in_(matches)).limit(left)).all()
         yield from rows
         left -= len(rows)
         if left == 0:
@@ -310,6 +311,8 @@ def _has_text(text: str) -> sa.ColumnElement[bool]:
 def _wide_conditions(wanted: TraceFilter) -> list[sa.ColumnElement[bool]]:
     """The conditions that are looked at while going through the traces in their order."""
     conditions: list[sa.ColumnElement[bool]] = []
+    if wanted.answered:
+        conditions.append(traces.c.output.is_not(None))
     if wanted.status is not None:
         conditions.append(traces.c.status == wanted.status)
     if wanted.since is not None:

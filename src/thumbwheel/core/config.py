@@ -270,7 +270,7 @@ def _parameter(name: str, field: Any, kind: Any) -> inspect.Parameter:
     default = field.get_default(call_default_factory=True)
     help_text = " ".join((field.description or "").split())
     if not field.is_required() and default is not None:
-        shown = ", ".join(default) if isinstance(default, tuple) else _raw(default)
+        shown = ", ".join(map(str, default)) if isinstance(default, tuple) else _raw(default)
         help_text = f"{help_text} (default: {shown})" if shown != "" else help_text
     annotation = Annotated[kind | None, typer.Option(help=help_text, show_default=False)]
     return inspect.Parameter(
@@ -287,7 +287,7 @@ def _option_type(annotation: Any) -> Any:
         return datetime  # a command line knows no days; midnight is read as its day
     parts = typing.get_args(inner)
     if typing.get_origin(inner) is tuple and parts[1:] == (...,):
-        part = _option_type(parts[0])
+        part = None if typing.get_origin(parts[0]) is tuple else _option_type(parts[0])
         return None if part is None else list[part]  # type: ignore[valid-type]
     return inner if inner in (int, float, bool, str, Path) else None
 

@@ -173,6 +173,20 @@ def test_without_weights_there_is_no_policy_to_train(client: TestClient, ws: Wor
         add_endpoint(ws, "desk", EndpointAddress("http://127.0.0.1:9/v1", "large"))
 
 
+def test_a_key_is_refused_where_nothing_would_remember_it(api: FastAPI, tmp_path: Path) -> None:
+    settings = Sources({"loop": {"base": str(tmp_path / "nowhere")}}, "none", {})
+    with (
+        Workspace.open(Home(tmp_path / "home"), settings) as ws,
+        client_of(api, ws) as client,
+    ):
+        posts = [post(number) for number in range(15)]
+        assert client.post("/api/policies/feedback/desk", json=posts).is_success
+        key = {"idempotency-key": "monday"}
+        answer = client.post("/api/policies/train_policy/desk", json={"maxSteps": 1}, headers=key)
+        assert answer.status_code == 409
+        assert "no worker is alive" in answer.json()["detail"]
+
+
 def test_a_training_that_fails_is_told_as_theirs(api: FastAPI, tmp_path: Path) -> None:
     settings = Sources({"loop": {"base": str(tmp_path / "nowhere")}}, "none", {})
     with (

@@ -29,6 +29,7 @@ from thumbwheel.compat.received_rows import AgentName, Row, Text, require_stored
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.queue import job_of_key
 from thumbwheel.loop.cycle_checks import default_base
 from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models.versions import require_agent
@@ -189,22 +190,33 @@ async def train_policy(
     training."""
     ws: Workspace = request.app.state.workspace
     slug = ids.slug_of(agent)
+    key = _key(request)
+    if key is not None:
+        key = ids.derived("key", request.state.principal.id, "n3", slug, key)
+    earlier = None if key is None else await run_in_threadpool(job_of_key, ws, key)
     scores = await run_in_threadpool(_scores, ws, slug)
-    if len(scores) < FEWEST_SCORES:
+    if earlier is None and len(scores) < FEWEST_SCORES:
         return _refusal(
             HTTPStatus.BAD_REQUEST,
             f"Insufficient feedback: {len(scores)} samples (minimum {FEWEST_SCORES} required)",
         )
-    spec: dict[str, Any] = {
-        "agent": slug,
-        "base": await run_in_threadpool(_base, ws, slug),
+    ordered = {
         "max_steps": order.max_steps,
         "learning_rate": order.learning_rate,
         "dry_run": order.dry_run,
     }
-    key = _key(request)
-    if key is not None:
-        key = ids.derived("key", request.state.principal.id, "n3", slug, key)
+    if earlier is None:
+        base = await run_in_threadpool(_base, ws, slug)
+        spec: dict[str, Any] = {"agent": slug, "base": base, **ordered}
+    else:
+        # what it meant at first, whatever is live by now
+        spec = dict(earlier.spec)
+        if any(spec.get(name) != value for name, value in ordered.items()):
+            raise Conflict(
+                f"header {KEY_HEADER}",
+                f"job {earlier.id} has this key, and trains something else",
+                "Take a new key for a new order",
+            )
     try:
         seconds = math.inf if wait is None else wait
         result = await awaited_result(request, "train policy", spec, seconds, key)

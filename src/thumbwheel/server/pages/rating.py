@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, Literal
 
 from thumbwheel.access.types import Principal
@@ -33,8 +32,7 @@ class QueuesQuery(TraceQuery):
         filters = self.model_dump(exclude={"all", "after"})
         if self.version is not None:
             filters["version"] = self.version.removeprefix("v")
-        if self.until is not None:
-            filters["until"] = self.until + timedelta(days=1)  # the form asks for the day after
+        filters["until"] = self.day_after  # the form asks for it
         return filters
 
 

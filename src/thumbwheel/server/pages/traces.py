@@ -33,8 +33,6 @@ from thumbwheel.server.pages.page import PageRequest
 
 AT_ONCE = 50
 """Traces on a page of the list."""
-SEARCH_SECONDS = 1.0
-"""That a search for a text may take before it shows how far back it came."""
 STEPS_AT_ONCE = 100
 RUNS_AT_ONCE = 20
 """Runs of other agents inside a trace."""
@@ -80,9 +78,15 @@ class TraceQuery(Config):
     after: str | None = None
     """The cursor of the page before"""
 
+    @property
+    def day_after(self) -> date | None:
+        """The day before which the traces were recorded; None where none bounds them."""
+        if self.until is None or self.until == date.max:
+            return None
+        return self.until + timedelta(days=1)
+
     def wanted(self) -> TraceFilter:
         """As the store reads it."""
-        until = None if self.until is None else self.until + timedelta(days=1)
         return TraceFilter(
             session=self.session,
             subject=self.subject,
@@ -90,7 +94,7 @@ class TraceQuery(Config):
             version=None if self.version is None else int(self.version.removeprefix("v")),
             status=self.status,
             since=_midnight(self.since),
-            until=_midnight(until),
+            until=_midnight(self.day_after),
             text=self.text,
             rated=None if self.rated is None else self.rated == "yes",
             judged=self.judged,
