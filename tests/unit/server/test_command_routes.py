@@ -7,6 +7,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -107,7 +108,10 @@ def test_no_path_of_the_server_is_read(client: TestClient, name: str) -> None:
     assert client.post("/api/plan", params={"file": name}, content=RATINGS).status_code == 422
 
 
-@pytest.mark.parametrize("base", ["/etc", "../home", ".", "~", "src/thumbwheel", "no-such"])
+BASES = ("/etc", "../home", ".", "~", "src/thumbwheel", "no-such", "x" * 300)
+
+
+@pytest.mark.parametrize("base", BASES, ids=range(len(BASES)))
 def test_a_base_is_no_folder_that_a_request_names(
     client: TestClient, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +121,13 @@ def test_a_base_is_no_folder_that_a_request_names(
     assert "over the API a base is" in answer.json()["why"]
     body = {"version": "v1", "suite": ["reward"], "reward_model": base}
     assert "rm1" in client.post(f"{AGENT}/evaluations", json=body).json()["fix"]
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.0, "true", "yes"])
+def test_in_json_only_true_and_false_are_truth(client: TestClient, value: Any) -> None:
+    answer = client.post(f"{AGENT}/rewards/pending", json={"dry_run": value})
+    assert answer.status_code == 422
+    assert "true or false is wanted" in answer.json()["why"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import re
 import threading
+import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.concurrency import run_in_threadpool
-from pydantic import ConfigDict, Field, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.protocol import EXIT, PAGE, path_names
@@ -326,6 +327,20 @@ def _check_query(request: Request, allowed: Collection[str]) -> None:
             )
 
 
+def _json_type(kind: Any) -> Any:
+    """A type as JSON has it: other than in a query, `1` and `"true"` are no truth."""
+    parts = {kind, *typing.get_args(kind)}
+    if bool in parts:
+        return Annotated[kind, BeforeValidator(_truth)]
+    return kind
+
+
+def _truth(value: object) -> object:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError("true or false is wanted")
+    return value
+
+
 def _body_type(operation: Operation) -> Any:
     """The class of the body. Fields have names of their own, because pydantic has attributes such
     as `json`."""
@@ -336,7 +351,7 @@ def _body_type(operation: Operation) -> Any:
             alias=parameter.name,
             description=parameter.description,
         )
-        fields[f"field_{parameter.name}"] = (parameter.kind, about)
+        fields[f"field_{parameter.name}"] = (_json_type(parameter.kind), about)
     model = create_model(
         f"{operation.route.operation}.body",
         __config__=ConfigDict(extra="forbid", allow_inf_nan=False),

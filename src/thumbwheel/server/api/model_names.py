@@ -3,6 +3,7 @@ request never names one, because it would be read."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def _base(ws: Workspace, name: str) -> str:
     if name in versions.bases(ws):
         return name
     # An id of the hub that is also a folder would be read from there.
-    if HUB_ID.fullmatch(name) and not Path(name).exists():
+    if HUB_ID.fullmatch(name) and not os.path.exists(name):  # noqa: PTH110
         return name
     raise InputError(
         f"base {name!r}",
@@ -56,4 +57,5 @@ def _folder_of_home(home: Home, name: str) -> Path | None:
     if not FOLDER_NAME.fullmatch(name):
         return None
     folder = home.bases / name
-    return folder.resolve() if folder.is_dir() else None
+    # os.path, for which a name that is too long for a file is none
+    return folder.resolve() if os.path.isdir(folder) else None  # noqa: PTH112
