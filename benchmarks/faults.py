@@ -53,6 +53,8 @@ LEASE = 3.0
 WORKERS = 2
 LINES = 3_000
 """Of an import: it lasts a few seconds."""
+CANCELS = 5
+"""Imports of which one has to be cancelled before its end."""
 RATE = 20.0
 """Traces a second that the app sends."""
 LEARNER = Agent.named("learner")
@@ -61,8 +63,8 @@ SHIFTED = """
 import sys
 from datetime import timedelta
 from thumbwheel.core import clock
-real = clock.utc_now
-clock.utc_now = lambda: real() + timedelta(days=float(sys.argv.pop(1)))
+real, ahead = clock.utc_now, timedelta(days=float(sys.argv.pop(1)))
+clock.utc_now = lambda: real() + ahead
 from thumbwheel.cli.main import main
 main()
 """
@@ -133,6 +135,8 @@ class Service:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     client: httpx2.Client = field(init=False)
+    health: str = ""
+    """What the server said last when it was red."""
 
     def __post_init__(self) -> None:
         self.client = httpx2.Client(base_url=self.url, trust_env=False, timeout=30)
@@ -185,6 +189,14 @@ class Service:
         """The job, once it has ended."""
         until(lambda: self.job(job).has_ended, seconds, f"the job {job.kind} ends")
         return self.job(job)
+
+    def is_green(self) -> bool:
+        """What health says; where it is red, the log of the benchmark says why."""
+        health = self.client.get("/health")
+        if health.status_code != 200 and health.text != self.health:
+            self.health = health.text
+            print(f"health: {health.text}", file=sys.stderr, flush=True)
+        return health.status_code == 200
 
     def post(self, path: str, content: Any = None) -> Any:
         """The answer to a request that has to succeed."""
@@ -283,8 +295,12 @@ def server_killed(service: Service) -> str:
 
 def cancelled_and_resumed(service: Service) -> str:
     """Cancelled over HTTP, it stops within five seconds; resumed, it goes on."""
-    running = Import.begun(service, "cancelled")
-    service.post(f"/api/jobs/{running.job.id}/cancel")
+    for attempt in range(CANCELS):
+        running = Import.begun(service, f"cancelled-{attempt}")
+        answer = service.client.post(f"/api/jobs/{running.job.id}/cancel")
+        if answer.is_success:
+            break  # else it was over before the request came
+    assert answer.is_success, f"{answer.status_code} {answer.text}"
     seconds = until(
         lambda: service.job(running.job).state is JobState.CANCELLED, 5.0, "it is cancelled"
     )
@@ -319,7 +335,7 @@ def database_gone(service: Service, seconds: float) -> str:
         assert health.status_code == 503 and problems, f"health is {health.text}"
     finally:
         service.postgres.start()
-    back = until(lambda: service.client.get("/health").status_code == 200, what="health is green")
+    back = until(service.is_green, what="health is green")
     until(lambda: len(service.workers()) == WORKERS, what="both workers run")
     return f"{len(problems)} problems named; green {back:.1f} s after; {running.check()}"
 

@@ -435,3 +435,38 @@ def test_a_write_that_stands_still_is_ended_and_done_again(
     assert names(other) == {"first", "second", "third"} and len(attempts) == 2
     stuck.close()
     other.close()
+
+
+def test_a_write_whose_limit_the_server_does_not_watch_is_ended_by_those_that_wait(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that is stopped within the messages of one statement."""
+    monkeypatch.setattr(dialects, "STANDING", 0.5)
+    other = Database(Postgresql(sa.make_url(url)))
+    with psycopg.connect(url) as stuck:
+        stuck.execute("SELECT pg_advisory_xact_lock(%s)", [dialects.WRITER_LOCK])
+        other.write(lambda connection: add(connection, "third"))
+        assert names(other) == {"third"}
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            stuck.execute("SELECT 1")
+    other.close()
+
+
+def test_a_write_that_goes_on_is_waited_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialects, "STANDING", 0.5)
+    slow, other = Database(Postgresql(sa.make_url(url))), Database(Postgresql(sa.make_url(url)))
+    is_inside = threading.Event()
+
+    def work(connection: sa.Connection) -> None:
+        is_inside.set()
+        for _ in range(12):
+            connection.exec_driver_sql("SELECT pg_sleep(0.2)")
+        add(connection, "first")
+
+    answer = slow.submit(work)
+    assert is_inside.wait(20)
+    other.write(lambda connection: add(connection, "second"))
+    assert names(other) == {"first", "second"}
+    answer.result(20)
+    slow.close()
+    other.close()

@@ -88,6 +88,21 @@ OLDEST_SERVER = 15
 WRITER_LOCK = int.from_bytes(hashlib.sha256(b"thumbwheel writer").digest()[:8], "big", signed=True)
 """The advisory lock of the one that writes; PostgreSQL keeps such locks by database."""
 
+STANDING_WRITERS = f"""
+SELECT pg_terminate_backend(holder.pid)
+FROM pg_locks AS holder JOIN pg_stat_activity AS activity USING (pid)
+WHERE holder.locktype = 'advisory' AND holder.granted
+AND holder.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND ((holder.classid::bigint << 32) | holder.objid::bigint) = {WRITER_LOCK}
+AND activity.wait_event = 'ClientRead'
+AND greatest(activity.state_change, activity.query_start)
+    < clock_timestamp() - make_interval(secs => :seconds)
+"""
+"""Ends whoever holds the lock of the writer, and from whom the server has heard nothing for so
+long."""
+LOCK_TIMEOUT = "55P03"
+"""SQLSTATE of a lock that was not to be had in time."""
+
 
 class Backend(Protocol):
     """The database of one home."""
@@ -481,9 +496,33 @@ class Postgresql:
         def begin(connection: sa.Connection) -> None:
             other = f"another process that writes to {self.address!r}"
             with _said_after_delay(f"waiting for {other}, at most {self.wait:g} s"):
-                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITER_LOCK})")
+                self._lock_writer(connection)
 
         return engine
+
+    def _lock_writer(self, connection: sa.Connection) -> None:
+        """Become the one that writes.
+
+        The server ends a write that stands still between two statements (STANDING). One whose
+        process was stopped within the messages of a statement it waits for without a limit, so
+        whoever has waited as long for the lock ends it.
+        """
+        is_free = f"SELECT pg_try_advisory_xact_lock({WRITER_LOCK})"
+        if connection.exec_driver_sql(is_free).scalar_one():
+            return
+        lock = f"SELECT pg_advisory_xact_lock({WRITER_LOCK})"
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{min(STANDING, self.wait):g}s'")
+        try:
+            connection.exec_driver_sql(lock)
+        except sa.exc.DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != LOCK_TIMEOUT or self.wait <= STANDING:
+                raise
+            connection.connection.rollback()  # of nothing yet
+            connection.execute(sa.text(STANDING_WRITERS), {"seconds": STANDING})
+            rest = self.wait - STANDING
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{rest:g}s'")
+            connection.exec_driver_sql(lock)
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{self.wait:g}s'")
 
     def reader(self) -> sa.Engine:
         options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
