@@ -135,8 +135,8 @@ class Service:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     client: httpx2.Client = field(init=False)
-    health: str = ""
-    """What the server said last when it was red."""
+    problems: list[str] = field(default_factory=list)
+    """What was wrong when the server said so last."""
 
     def __post_init__(self) -> None:
         self.client = httpx2.Client(base_url=self.url, trust_env=False, timeout=30)
@@ -193,9 +193,10 @@ class Service:
     def is_green(self) -> bool:
         """What health says; where it is red, the log of the benchmark says why."""
         health = self.client.get("/health")
-        if health.status_code != 200 and health.text != self.health:
-            self.health = health.text
-            print(f"health: {health.text}", file=sys.stderr, flush=True)
+        problems = health.json()["problems"]
+        if problems and list(problems) != self.problems:
+            self.problems = list(problems)
+            print(f"health: {problems}", file=sys.stderr, flush=True)
         return health.status_code == 200
 
     def post(self, path: str, content: Any = None) -> Any:

@@ -21,6 +21,15 @@ class Judged(StrEnum):
     """What it should have been."""
 
 
+OPINIONS = ("thumb", "rating", "score", "preference")
+KINDS: Mapping[Judged, tuple[str, ...]] = {
+    Judged.GOOD: OPINIONS,
+    Judged.BAD: OPINIONS,
+    Judged.CORRECTED: ("correction",),
+}
+"""The kinds of feedback that can say it."""
+
+
 def meaning(judgement: Mapping[str, Any]) -> Judged | None:
     """What a judgement, with the `position` of the trace in it, says about the answer.
 

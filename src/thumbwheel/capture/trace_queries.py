@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.judged import Judged, meaning
+from thumbwheel.capture.judged import KINDS, Judged, meaning
 from thumbwheel.db import feedback_in_force
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -136,7 +136,8 @@ def _matches(
         query = query.where(_has_text(wanted.text))
     if wanted.judged is None:
         return list(connection.execute(query).scalars())
-    trace_ids = list(connection.execute(query.where(_is_rated())).scalars())
+    kinds = KINDS[wanted.judged]
+    trace_ids = list(connection.execute(query.where(_is_rated(kinds))).scalars())
     by_trace = judgements(connection, agent_id, trace_ids)
     return [
         trace_id
@@ -324,12 +325,16 @@ def _wide_conditions(wanted: TraceFilter) -> list[sa.ColumnElement[bool]]:
     return conditions
 
 
-def _is_rated() -> sa.ColumnElement[bool]:
-    """Whether somebody said something about a trace or a step of it."""
-    return sa.exists().where(
+def _is_rated(kinds: Sequence[str] = ()) -> sa.ColumnElement[bool]:
+    """Whether somebody said something about a trace or a step of it, of one of these kinds."""
+    conditions = [
         feedback_targets.c.target_id == traces.c.id,
         feedback_targets.c.kind.in_(("trace", "step")),
-    )
+    ]
+    if kinds:
+        conditions.append(feedback.c.id == feedback_targets.c.feedback_id)
+        conditions.append(feedback.c.kind.in_(kinds))
+    return sa.exists().where(*conditions)
 
 
 def _is_agent(agent_id: str, has_better_index: bool) -> sa.ColumnElement[bool]:

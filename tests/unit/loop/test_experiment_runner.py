@@ -1,0 +1,45 @@
+"""The thread of a server that looks at running experiments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.errors import StorageError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.experiment_runner import ExperimentRunner
+
+WAITED = 1.0
+"""Seconds that a database which is away lets a look wait."""
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Workspace]:
+    with Workspace.open(Home.at(tmp_path / "home"), Sources({}, "none", {})) as workspace:
+        yield workspace
+
+
+def test_a_database_that_comes_back_is_looked_at_at_once(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for it does not count as work, after which there would be a pause ten times as
+    long."""
+    looks: list[float] = []
+
+    def look(_: ExperimentRunner) -> None:
+        looks.append(time.monotonic())
+        if len(looks) == 1:
+            time.sleep(WAITED)
+            raise StorageError("database", "it does not answer", "Start it")
+
+    monkeypatch.setattr(ExperimentRunner, "_look", look)
+    with ExperimentRunner(ws, every=0.05) as runner:
+        deadline = time.monotonic() + 30
+        while len(looks) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert looks[1] - looks[0] < 5 * WAITED
+        assert runner.problem() is None
