@@ -300,9 +300,9 @@ def cancelled_and_resumed(service: Service) -> str:
         running = Import.begun(service, f"cancelled-{attempt}")
         began = time.monotonic()
         service.client.post(f"/api/jobs/{running.job.id}/cancel")
-        until(lambda: service.job(running.job).has_ended, 5.0, "it has ended")  # noqa: B023 - at once
+        ended = service.ended(running.job, 5.0)
         seconds = time.monotonic() - began
-        if service.job(running.job).state is JobState.CANCELLED:
+        if ended.state is JobState.CANCELLED:
             break  # else it was over before it heard of it
     rows = running.rows()
     assert rows < LINES, "it was over before"

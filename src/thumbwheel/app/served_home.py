@@ -164,7 +164,7 @@ async def awaited_result(
 ) -> Any:
     """The JSON result of a long verb that a request asks for; raises Accepted where the job has not
     ended after so many seconds (which may be infinite). Asked for again by the same `key`, it is
-    the same job; raises Conflict where no worker makes it one."""
+    the same job; raises Conflict where no worker would take it."""
     state = request.app.state
     ws: Workspace = state.workspace
     has_workers = getattr(state, "has_workers", False)

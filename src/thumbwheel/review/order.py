@@ -17,6 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from thumbwheel.capture.judged import Judged, meaning
 from thumbwheel.core.errors import DataError
 from thumbwheel.db.feedback_in_force import newest_words
 from thumbwheel.db.workspace import Workspace
@@ -32,8 +33,6 @@ from thumbwheel.rewards.suggest import order
 
 SORTED = 200
 LOOKED_AT = 20_000
-MIDDLE = 3.0
-"""Of a rating from 1 to 5."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +50,11 @@ def shuffled(names: Collection[str], seed: str) -> list[str]:
 
 def conflicting(connection: sa.Connection, agent: Agent) -> list[str]:
     """Traces that one person called good and another one bad."""
-    verdicts: dict[str, set[bool]] = {}
+    verdicts: dict[str, set[Judged]] = {}
     for row in store.thumbs_of(connection, agent.id, newest_words(agent.id)):
-        if row.kind == "thumb":
-            verdicts.setdefault(row.target_id, set()).add(bool(row.value))
-            continue
-        middle = MIDDLE
-        if row.scale:
-            middle = (row.scale["min"] + row.scale["max"]) / 2
-        if row.value != middle:
-            verdicts.setdefault(row.target_id, set()).add(row.value > middle)
+        verdict = meaning(row._mapping)
+        if verdict is not None:
+            verdicts.setdefault(row.target_id, set()).add(verdict)
     return [trace_id for trace_id, sides in verdicts.items() if len(sides) > 1]
 
 
