@@ -3,7 +3,10 @@ schedules under clocks that jump."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from thumbwheel.core.clock import Clock
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, Fenced, InputError, NotFound
 from thumbwheel.db.engine import Database
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, queue, schedules, store
+from thumbwheel.jobs import worker as worker_module
 from thumbwheel.jobs.types import (
     MOVES,
     EventKind,
@@ -26,6 +31,7 @@ from thumbwheel.jobs.types import (
     Schedule,
     WorkerRow,
 )
+from thumbwheel.jobs.worker import Pulse, Worker
 from thumbwheel.loop.purge import mentions
 from thumbwheel.models.versions import ensure_agent
 
@@ -67,6 +73,29 @@ def finish(ws: Workspace, job: Job, state: JobState = JobState.SUCCEEDED, **valu
 
 def take_over(ws: Workspace, row: WorkerRow) -> list[Job]:
     return ws.db.write(lambda connection: claims.take_over(connection, row, CONFIG, NOW))
+
+
+@contextmanager
+def pulsing(ws: Workspace, now: Clock) -> Iterator[None]:
+    """Beside a worker with this clock, which does no jobs."""
+    idle = Worker(lambda: ws, {}, CONFIG, "settings", now=now)
+    pulse = Pulse(idle, ws.db, claims.Watch(CONFIG.lease_seconds, ws.home.path))
+    pulse.register()
+    thread = threading.Thread(target=pulse.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        pulse.stopped.set()
+        thread.join()
+        ws.db.write(lambda connection: store.remove_worker(connection, idle.id))
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def states(ws: Workspace, job: Job) -> list[str]:
@@ -403,6 +432,22 @@ def test_a_clock_that_jumps_starts_nothing_twice_and_forgets_nothing(
     assert fire(ws, NOW + hour) == []
     assert fire(ws, NOW + 2 * hour) == []
     assert len(fire(ws, NOW + 3 * hour)) == 1
+
+
+def test_a_worker_whose_clock_was_ahead_moves_no_schedule_away(
+    ws: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker whose clock is right sets the schedule right, although its own never jumped."""
+    add("30 3 * * *")
+    (daily,) = schedules.schedules(ws)
+    first = daily.next_at
+    assert first is not None
+    with pulsing(ws, lambda: NOW + timedelta(days=1)):
+        until(lambda: next_at(ws) == (first + timedelta(days=1)).isoformat())
+    monkeypatch.setattr(worker_module, "CHECKED", 0.0)
+    with pulsing(ws, lambda: NOW):
+        until(lambda: next_at(ws) == first.isoformat())
+    assert fire(ws, first) == []  # that day's job was asked for by the clock that was ahead
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,8 @@ def is_due(schedule: Schedule, now: datetime) -> bool:
 
 
 def is_ahead(schedule: Schedule, now: datetime) -> bool:
-    """Whether its next time is not the next one any more, because the clock was set back."""
+    """Whether its next time is not the next one, because the clock was set back, or because
+    somebody set that time whose clock is ahead."""
     if schedule.paused or schedule.next_at is None:
         return False
     expected = next_time(schedule.cron, schedule.timezone, now)

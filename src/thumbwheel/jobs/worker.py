@@ -43,6 +43,9 @@ TICK = 0.25
 """Seconds between two looks at the database; a look costs microseconds."""
 BEATS = 4
 """Signs of life in a lease."""
+CHECKED = 30.0
+"""Seconds between two looks for schedules that wait too long: the clock of a worker was wrong, and
+it set the next time by that."""
 AGAIN = 1.0
 """Seconds before something is tried again that the database refused."""
 LOST = 75
@@ -218,6 +221,7 @@ class Pulse:
         self._alive_at = self._beat_at = time.monotonic()
         self._complained = False
         self._looked_at_clock = worker.now()
+        self._checked_at = time.monotonic()
         self.stopped = threading.Event()
 
     def register(self) -> None:
@@ -304,12 +308,13 @@ class Pulse:
 
     def _mind_schedules(self) -> None:
         now = self._worker.now()
-        is_due = any(schedules.is_due(schedule, now) for schedule in self._schedules)
-        # The other check takes longer and is for clocks that are set back.
-        if not is_due and now < self._looked_at_clock:
-            is_due = any(schedules.is_ahead(schedule, now) for schedule in self._schedules)
+        must_fire = any(schedules.is_due(schedule, now) for schedule in self._schedules)
+        is_set_back = now < self._looked_at_clock
+        if is_set_back or time.monotonic() - self._checked_at > CHECKED:
+            must_fire |= any(schedules.is_ahead(schedule, now) for schedule in self._schedules)
+            self._checked_at = time.monotonic()
         self._looked_at_clock = now
-        if is_due:
+        if must_fire:
             self._write(lambda connection: schedules.fire(connection, self._worker.now()))
 
     def _mind_attempt(self) -> None:
