@@ -645,7 +645,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="thumbwheel-faults-") as folder:
         results = run(Path(folder), options.short)
     rows = [vars(result) for result in results]
-    raw.write(options.json, short=options.short, postgresql=str(DEBIANS[-1:]), faults=rows)
+    server = DEBIANS[-1].parent.name if DEBIANS else "embedded"
+    raw.write(options.json, short=options.short, postgresql=server, faults=rows)
     return 0 if all(result.survived for result in results) else 1
 
 
