@@ -29,7 +29,7 @@ test-repeat: $(VENV)/.dev
 
 # twenty thousand broken requests to a running server
 fuzz: $(VENV)/.dev
-	THUMBWHEEL_FUZZ=20000 $(BIN)/python -m pytest tests/e2e/test_hostile_requests.py tests/unit/server/test_openapi.py tests/unit/server/test_whole_surface.py tests/unit/server/test_mcp.py $(ARGS)
+	THUMBWHEEL_FUZZ=20000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_hostile_requests.py tests/unit/server/test_openapi.py tests/unit/server/test_whole_surface.py tests/unit/server/test_mcp.py $(ARGS)
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)
