@@ -36,6 +36,7 @@ from thumbwheel.training.train import dry_run, find_run, run_dir, train
 
 OPTIONS: dict[str, Any] = {
     "num_train_epochs": 2,
+    "min_steps": 1,
     "batch_size": 4,
     "eval_steps": 6,
     "early_stopping_patience": None,

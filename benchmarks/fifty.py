@@ -2,6 +2,7 @@
 
     make bench-fifty                                  # ten persons, the ways that are recommended
     python benchmarks/fifty.py --tune --ways coming/sft,spread/sft,unsure/sft,coming/dpo,thumbs/kto
+    python benchmarks/fifty.py --tune --looks 50 --options '{"train": {"sft": {"min_steps": 1}}}'
 
 An interaction is one answer that the person looks at: a thumb (one in ten wrong, as in the demo),
 and where they do not like it the right answer in its stead. After 16, 24, 32, 40 and 50 of them one
@@ -23,7 +24,7 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from thumbwheel.evaluation.policy import Verdict
 from thumbwheel.evaluation.types import AskLikelihood, EvaluationConfig
 from thumbwheel.models import versions
 
-LOOKS = (16, 24, 32, 40, 50)
+LOOKS = "16,24,32,40,50"
 POOL = 200
 RECOMMENDED = ("coming/sft", "spread/sft")
 
@@ -114,17 +115,19 @@ def feedback(mailbox: Mailbox, index: int, corrects: bool) -> Iterator[dict[str,
         yield {**common, "id": f"c-{trace['id']}", "kind": "correction", "value": wanted}
 
 
-def until_gain(person: int, way: str, base: Path) -> Outcome:
-    """Turn after turn, until the gate approves or fifty interactions are over."""
+def until_gain(
+    person: int, way: str, base: Path, looks: Sequence[int], options: Mapping[str, Any]
+) -> Outcome:
+    """Turn after turn, until the gate approves or all looks are over."""
     order_name, _, method = way.partition("/")
     began = time.monotonic()
     gains: list[float] = []
     verdicts: list[str] = []
     approved_at = None
-    with opened_mailbox(person, POOL, base) as mailbox:
+    with opened_mailbox(person, POOL, base, options) as mailbox:
         order = ordered(mailbox, order_name)
         seen = 0
-        for count in LOOKS:
+        for count in looks:
             look_at(mailbox, order[seen:count], order_name != "thumbs")
             seen = count
             gain, verdict = mailbox.turn(method)
@@ -160,6 +163,13 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(RECOMMENDED))
     parser.add_argument("--tune", action="store_true", help="The persons that ways are chosen on.")
     parser.add_argument("--persons", help="Other persons, as 6,7.")
+    parser.add_argument("--looks", default=LOOKS, help="interactions after which a turn is made")
+    parser.add_argument(
+        "--options",
+        type=json.loads,
+        default={},
+        help="settings of ours as JSON, to try others than the defaults",
+    )
     raw.option(parser, "fifty")
     options = parser.parse_args()
     logging.getLogger("thumbwheel").setLevel(logging.ERROR)
@@ -168,10 +178,11 @@ def main() -> None:
     persons = list(world.tune[:3] if options.tune else world.prove)
     if options.persons:
         persons = [int(text) for text in options.persons.split(",")]
+    looks = [int(text) for text in options.looks.split(",")]
     outcomes = []
     for way in options.ways.split(","):
         for person in persons:
-            outcomes.append(until_gain(person, way, base))
+            outcomes.append(until_gain(person, way, base, looks, options.options))
             print(json.dumps(asdict(outcomes[-1])), flush=True)
     table = summary(outcomes)
     print(json.dumps(table, indent=1))

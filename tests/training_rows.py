@@ -30,6 +30,7 @@ from thumbwheel.training.optimizer import prepare
 SHORT_TRAINING: dict[str, Any] = {
     "batch_size": 4,
     "num_train_epochs": 3,
+    "min_steps": 1,
     "learning_rate": 1e-3,
     "lora_r": 4,
     "max_length": 128,
@@ -57,6 +58,7 @@ WORDS = (
 QUICK = {
     "batch_size": 4,
     "num_train_epochs": 1,
+    "min_steps": 1,
     "learning_rate": 1e-3,
     "lora_r": 4,
     "lora_alpha": 8,

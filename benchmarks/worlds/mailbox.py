@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,17 +69,20 @@ class Mailbox:
 
 
 @contextmanager
-def opened_mailbox(person: int, pool: int, base: Path) -> Iterator[Mailbox]:
+def opened_mailbox(
+    person: int, pool: int, base: Path, options: Mapping[str, Any] | None = None
+) -> Iterator[Mailbox]:
     """The mailbox of a person: `pool` answers of the base, and gold cases that the person has
-    reviewed."""
+    reviewed. `options` are further settings, such as {"train": {"sft": {"lora_r": 8}}}."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        options = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=GOLD)
-        emitted = emit(folder / "world", options, base.parent)
-        with Workspace.open(Home.at(folder / "home"), Sources(SETTINGS, "bench", {})) as ws:
+        wanted = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=GOLD)
+        emitted = emit(folder / "world", wanted, base.parent)
+        settings = Sources(SETTINGS | dict(options or {}), "bench", {})
+        with Workspace.open(Home.at(folder / "home"), settings) as ws:
             ingest(ws, AGENT, "jsonl", emitted.traces)
             ingest(ws, AGENT, "jsonl", emitted.gold, reviewer="owner")
-            mails = Person(person).mails(random.Random(f"use:{person}"), options.messages, "known")
+            mails = Person(person).mails(random.Random(f"use:{person}"), wanted.messages, "known")
             yield Mailbox(
                 ws,
                 emitted.base,

@@ -29,6 +29,7 @@ from thumbwheel.training.types import RunState
 OPTIONS: dict[str, Any] = {
     "batch_size": 4,
     "num_train_epochs": 4,
+    "min_steps": 1,
     "learning_rate": 1e-3,
     "lora_r": 4,
     "max_length": 128,

@@ -42,15 +42,20 @@ class Assembly:
     dtype: str
 
     @property
+    def order(self) -> Order:
+        """The steps that the settings ask for."""
+        return Order.of(len(self.train.items), self.config)
+
+    @property
     def steps(self) -> int:
-        """Optimiser steps that the settings ask for."""
-        return Order.of(len(self.train.items), self.config).steps
+        """Optimiser steps."""
+        return self.order.steps
 
     @cached_property
     def planned_tokens(self) -> float:
         """Tokens of all steps, prompts that answers share counted once; answers that the run writes
         itself are taken at full length."""
-        order, kind = Order.of(len(self.train.items), self.config), self.engine.layout.kind
+        order, kind = self.order, self.engine.layout.kind
         epoch_tokens = sum(example.rows(kind) for example in self.runner.examples(self.train.items))
         return epoch_tokens * order.steps / max(1, order.steps_an_epoch)
 

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from thumbwheel.training.types import TrainConfig
 
+FEW_ROWS_EPOCHS = 16
+"""Most passes over rows that are too few for the fewest steps: a dozen rows that are passed over
+fifty times are learned by heart."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -24,7 +28,9 @@ class Order:
     def of(cls, rows: int, config: TrainConfig) -> Order:
         """The order of a run over `rows` rows."""
         epoch_steps = math.ceil(rows / config.batch_size)
-        steps = config.max_steps or max(1, math.ceil(epoch_steps * config.num_train_epochs))
+        by_epochs = math.ceil(epoch_steps * config.num_train_epochs)
+        of_few = min(config.min_steps, epoch_steps * FEW_ROWS_EPOCHS)
+        steps = config.max_steps or max(by_epochs, of_few)
         return cls(rows, config.batch_size, steps if rows else 0, config.seed)
 
     @property

@@ -201,7 +201,12 @@ def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
     checkpoints = Checkpoints(run.checkpoints, config.save_total_limit)
     resume_from = checkpoints.newest_sound()
     run.forget_metrics_after(-1 if resume_from is None else resume_from)
-    log.say("starting" if resume_from is None else f"going on after step {resume_from}")
+    order = assembly.order
+    log.say(
+        f"{order.rows} rows in {order.steps} steps, {order.epoch(order.steps):.3g} times over all"
+        if resume_from is None
+        else f"going on after step {resume_from}"
+    )
     trained = prepare(assembly.model, config, assembly.steps, assembly.runner.groups())
     metrics = MetricsFile(run.metrics)
     loop = Loop(

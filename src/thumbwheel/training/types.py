@@ -58,8 +58,11 @@ class TrainConfig(Config):
     """Rows an optimiser step."""
     num_train_epochs: float = Field(4.0, gt=0)
     """Passes over the training rows."""
+    min_steps: int = Field(1, ge=1)
+    """Fewest optimiser steps: rows that are too few for them are passed over more often than
+    num_train_epochs says, up to 16 times."""
     max_steps: int | None = Field(None, ge=1)
-    """Optimiser steps; overrides the epochs."""
+    """Optimiser steps; overrides the epochs and min_steps."""
     warmup_ratio: float = Field(0.1, ge=0, lt=1)
     """Share of the steps in which the learning rate rises."""
     lr_scheduler_type: Literal["cosine", "linear", "constant"] = "cosine"

@@ -6,6 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thumbwheel.training.algorithms.sft import SftConfig
 from thumbwheel.training.order import Order
 from thumbwheel.training.types import TrainConfig
 
@@ -29,6 +30,15 @@ def test_another_seed_or_epoch_is_another_order() -> None:
     )
     assert first[0] != first[1]
     assert first[0] != second[0]
+
+
+def test_few_rows_are_passed_over_more_often() -> None:
+    fewest, few, many = (Order.of(rows, SftConfig(batch_size=16)) for rows in (10, 60, 2000))
+    assert (fewest.steps, fewest.epoch(fewest.steps)) == (16, 16.0)
+    assert (few.steps, few.epoch(few.steps)) == (50, 12.5)
+    assert (many.steps, many.epoch(many.steps)) == (500, 4.0)
+    assert Order.of(49, SftConfig(batch_size=16, min_steps=1)).steps == 16
+    assert Order.of(0, SftConfig()).steps == 0
 
 
 def test_max_steps_wins_over_epochs() -> None:

@@ -47,6 +47,7 @@ MAIN = (
     "preset",
     "learning_rate",
     "num_train_epochs",
+    "min_steps",
     "max_steps",
     "beta",
     "lora_r",

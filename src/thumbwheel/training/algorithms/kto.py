@@ -42,6 +42,9 @@ GOOD, BAD = "desirable", "undesirable"
 class KtoConfig(TrainConfig):
     """Settings of kto."""
 
+    min_steps: int = Field(50, ge=1)
+    """Fewest optimiser steps: rows that are too few for them are passed over more often than
+    num_train_epochs says, up to 16 times."""
     metric_for_best_model: Metric = "rewards/margins"
     """The dev metric that decides which checkpoint is best; dev loss would stop at the first wobble
     of the likelihood anchor."""
