@@ -308,6 +308,8 @@ def test_the_command(ws: Workspace, base: Path) -> None:
             "2",
             "--num-train-epochs",
             "2",
+            "--min-steps",
+            "1",
         ],
     )
     outcome = runner.invoke(
