@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from thumbwheel.core.clock import Clock
+from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, Fenced, InputError, NotFound
 from thumbwheel.db.engine import Database
@@ -437,17 +437,28 @@ def test_a_clock_that_jumps_starts_nothing_twice_and_forgets_nothing(
 def test_a_worker_whose_clock_was_ahead_moves_no_schedule_away(
     ws: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker whose clock is right sets the schedule right, although its own never jumped."""
-    add("30 3 * * *")
+    """A worker whose clock is right sets the schedule right, although its own never jumped."""
+    monkeypatch.setattr(worker_module, "SCHEDULE_CHECK_SECONDS", 3600.0)
+    add("30 3 * * *", utc_now())
     (daily,) = schedules.schedules(ws)
     first = daily.next_at
     assert first is not None
-    with pulsing(ws, lambda: NOW + timedelta(days=1)):
+    with pulsing(ws, lambda: utc_now() + timedelta(days=1)):
         until(lambda: next_at(ws) == (first + timedelta(days=1)).isoformat())
-    monkeypatch.setattr(worker_module, "CHECKED", 0.0)
-    with pulsing(ws, lambda: NOW):
+    with pulsing(ws, utc_now):
         until(lambda: next_at(ws) == first.isoformat())
     assert fire(ws, first) == []  # that day's job was asked for by the clock that was ahead
+
+
+def test_a_worker_whose_clock_is_behind_asks_for_nothing_that_is_over(
+    ws: Workspace, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "SCHEDULE_CHECK_SECONDS", 0.0)
+    add("30 3 * * *", utc_now())
+    first = next_at(ws)
+    with pulsing(ws, lambda: utc_now() - timedelta(days=1)):
+        time.sleep(1.0)  # a few looks
+    assert next_at(ws) == first
 
 
 @pytest.mark.parametrize(
@@ -471,6 +482,14 @@ def test_days_on_which_the_clock_is_changed(
         now += timedelta(minutes=30)
         fired += fire(ws, now)
     assert fired == [f"2026-{instant}:00+00:00" for instant in instants]
+
+
+def test_in_the_hour_that_comes_twice_the_next_time_is_to_come(ws: Workspace, add: Add) -> None:
+    add("30 2 * * *", datetime(2026, 10, 24, 12, tzinfo=UTC), timezone="Europe/Berlin")
+    assert fire(ws, datetime(2026, 10, 25, 1, 10, tzinfo=UTC)) == ["2026-10-25T00:30:00+00:00"]
+    assert next_at(ws) == "2026-10-26T01:30:00+00:00"
+    (daily,) = schedules.schedules(ws)
+    assert not schedules.is_ahead(daily, datetime(2026, 10, 25, 1, 15, tzinfo=UTC))
 
 
 def test_a_schedule_whose_last_job_goes_on_waits(ws: Workspace, add: Add) -> None:

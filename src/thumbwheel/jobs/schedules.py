@@ -37,9 +37,12 @@ MOST_MISSED = 100
 
 def next_time(cron: str, timezone: str, after: datetime) -> datetime | None:
     """The first instant of the expression after `after`, in UTC; None: there is none."""
-    iterator = CronSim(cron, after.astimezone(ZoneInfo(timezone)))
-    instant = next(iterator, None)
-    return instant.astimezone(UTC) if instant is not None else None
+    for local in CronSim(cron, after.astimezone(ZoneInfo(timezone))):
+        instant = local.astimezone(UTC)
+        # within the hour that comes twice, the library begins with the first one
+        if instant > after:
+            return instant
+    return None
 
 
 def check(cron: str, timezone: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -251,6 +251,12 @@ def all_workers(connection: sa.Connection) -> list[WorkerRow]:
 def add_schedule(connection: sa.Connection, schedule: Schedule) -> None:
     """Store a new schedule."""
     connection.execute(schedules.insert().values(**asdict(schedule)))
+
+
+def database_time(connection: sa.Connection) -> datetime:
+    """What the database's clock says, which is one for all workers."""
+    instant = connection.execute(sa.select(sa.func.now())).scalar_one()
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
 def all_schedules(connection: sa.Connection) -> list[Schedule]:

@@ -12,6 +12,7 @@ A worker that cannot show a sign of life for a lease ends itself at once, and it
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -43,9 +44,9 @@ TICK = 0.25
 """Seconds between two looks at the database; a look costs microseconds."""
 BEATS = 4
 """Signs of life in a lease."""
-CHECKED = 30.0
-"""Seconds between two looks for schedules that wait too long: the clock of a worker was wrong, and
-it set the next time by that."""
+SCHEDULE_CHECK_SECONDS = 30.0
+"""Between two looks for schedules that wait too long, because a worker set the next time whose
+clock was wrong."""
 AGAIN = 1.0
 """Seconds before something is tried again that the database refused."""
 LOST = 75
@@ -221,7 +222,7 @@ class Pulse:
         self._alive_at = self._beat_at = time.monotonic()
         self._complained = False
         self._looked_at_clock = worker.now()
-        self._checked_at = time.monotonic()
+        self._checked_at = -math.inf
         self.stopped = threading.Event()
 
     def register(self) -> None:
@@ -308,14 +309,24 @@ class Pulse:
 
     def _mind_schedules(self) -> None:
         now = self._worker.now()
-        must_fire = any(schedules.is_due(schedule, now) for schedule in self._schedules)
-        is_set_back = now < self._looked_at_clock
-        if is_set_back or time.monotonic() - self._checked_at > CHECKED:
-            must_fire |= any(schedules.is_ahead(schedule, now) for schedule in self._schedules)
-            self._checked_at = time.monotonic()
+        is_due = any(schedules.is_due(schedule, now) for schedule in self._schedules)
+        # The other check takes longer and is for clocks that are set back.
+        if not is_due and now < self._looked_at_clock:
+            is_due = any(schedules.is_ahead(schedule, now) for schedule in self._schedules)
         self._looked_at_clock = now
-        if must_fire:
+        if is_due:
             self._write(lambda connection: schedules.fire(connection, self._worker.now()))
+        elif time.monotonic() - self._checked_at > SCHEDULE_CHECK_SECONDS:
+            self._check_schedules()
+            self._checked_at = time.monotonic()
+
+    def _check_schedules(self) -> None:
+        """Set right what waits too long, by the clock of the database: whose own is behind would
+        ask for jobs of times that are over."""
+        with self._db.read() as connection:
+            now = store.database_time(connection)
+        if any(schedules.is_ahead(schedule, now) for schedule in self._schedules):
+            self._write(lambda connection: schedules.fire(connection, now))
 
     def _mind_attempt(self) -> None:
         """Write down what the job says, and interrupt it where it has to stop."""
