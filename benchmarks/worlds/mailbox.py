@@ -68,6 +68,17 @@ class Mailbox:
         return round(cycle.evaluation.primary.gain, 4), str(cycle.verdict)
 
 
+def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with these changes, section within section."""
+    result = dict(settings)
+    for name, value in changes.items():
+        section = result.get(name)
+        if isinstance(value, Mapping) and isinstance(section, Mapping):
+            value = merged(section, value)
+        result[name] = value
+    return result
+
+
 @contextmanager
 def opened_mailbox(
     person: int, pool: int, base: Path, options: Mapping[str, Any] | None = None
@@ -76,13 +87,15 @@ def opened_mailbox(
     reviewed. `options` are further settings, such as {"train": {"sft": {"lora_r": 8}}}."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        wanted = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=GOLD)
-        emitted = emit(folder / "world", wanted, base.parent)
-        settings = Sources(SETTINGS | dict(options or {}), "bench", {})
+        emit_options = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=GOLD)
+        emitted = emit(folder / "world", emit_options, base.parent)
+        settings = Sources(merged(SETTINGS, options or {}), "bench", {})
         with Workspace.open(Home.at(folder / "home"), settings) as ws:
             ingest(ws, AGENT, "jsonl", emitted.traces)
             ingest(ws, AGENT, "jsonl", emitted.gold, reviewer="owner")
-            mails = Person(person).mails(random.Random(f"use:{person}"), wanted.messages, "known")
+            mails = Person(person).mails(
+                random.Random(f"use:{person}"), emit_options.messages, "known"
+            )
             yield Mailbox(
                 ws,
                 emitted.base,

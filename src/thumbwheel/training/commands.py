@@ -59,7 +59,7 @@ def _after_nothing(agent: str, name: str) -> str:
     health = f"thumbwheel dataset health {ALGORITHMS.get(name).needs} --agent {agent}"
     return (
         f"see what the feedback holds ({health}), collect more of it, or try another "
-        "learning_rate or more epochs. --no-require-gain keeps the result all the same"
+        "learning_rate or more steps (max_steps). --no-require-gain keeps the result all the same"
     )
 
 

@@ -29,8 +29,8 @@ class Order:
         """The order of a run over `rows` rows."""
         epoch_steps = math.ceil(rows / config.batch_size)
         by_epochs = math.ceil(epoch_steps * config.num_train_epochs)
-        of_few = min(config.min_steps, epoch_steps * FEW_ROWS_EPOCHS)
-        steps = config.max_steps or max(by_epochs, of_few)
+        fewest = min(config.min_steps, epoch_steps * FEW_ROWS_EPOCHS)
+        steps = config.max_steps or max(by_epochs, fewest)
         return cls(rows, config.batch_size, steps if rows else 0, config.seed)
 
     @property

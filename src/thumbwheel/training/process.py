@@ -203,7 +203,7 @@ def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
     run.forget_metrics_after(-1 if resume_from is None else resume_from)
     order = assembly.order
     log.say(
-        f"{order.rows} rows in {order.steps} steps, {order.epoch(order.steps):.3g} times over all"
+        f"{order.rows} rows, {order.steps} steps, {order.epoch(order.steps):.3g} passes"
         if resume_from is None
         else f"going on after step {resume_from}"
     )

@@ -57,7 +57,7 @@ class TrainConfig(Config):
     batch_size: int = Field(16, ge=1)
     """Rows an optimiser step."""
     num_train_epochs: float = Field(4.0, gt=0)
-    """Passes over the training rows."""
+    """Passes over the training rows; sft and kto make more over few rows (min_steps)."""
     min_steps: int = Field(1, ge=1)
     """Fewest optimiser steps: rows that are too few for them are passed over more often than
     num_train_epochs says, up to 16 times."""

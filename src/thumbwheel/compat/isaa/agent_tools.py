@@ -69,7 +69,11 @@ class RLTrainingManager:
         if method not in METHODS:
             names = ", ".join(METHODS)
             raise ConfigError(f"method {method!r}", "there is no such method", f"Known: {names}")
-        options = {"num_train_epochs": num_epochs, "learning_rate": learning_rate}
+        options = {
+            "num_train_epochs": num_epochs,
+            "min_steps": 1,
+            "learning_rate": learning_rate,
+        }
         spec = {
             "method": METHODS[method],
             "agent": agent_name,

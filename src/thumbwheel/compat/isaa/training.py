@@ -121,6 +121,7 @@ class TrainingConfig:
         shared = {
             "learning_rate": self.learning_rate,
             "num_train_epochs": self.num_epochs,
+            "min_steps": 1,
             "batch_size": self.per_device_batch_size * self.gradient_accumulation_steps,
             "max_length": self.max_seq_length,
             "lora_r": self.lora_r,
