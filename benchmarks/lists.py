@@ -8,13 +8,15 @@ of a model each, ten traces a session, one of five rated. Two things are rare on
 order that suits the frequent does not suit them: a status and a model of fifty traces. Another
 model answered only the oldest tenth. Each list is what `thumbwheel traces list` shows, with last
 calls and feedback. A call is timed from the open home to the finished page, on the clock and in CPU
-time of its thread, because machines are shared.
+time of its thread, because machines are shared. Then a server shows some of them as pages: their
+size, seconds, and CPU time of the server.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,10 +24,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import httpx2
 import numpy as np
+import psutil
 import raw
 import sqlalchemy as sa
 
+from tests.servers.thumbwheel_server import running
 from thumbwheel.capture.judged import Judged
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.capture.traces import TracePage, list_traces, show_trace
@@ -46,6 +53,17 @@ RARE = 50
 SESSION, RATED, SUBJECT = 10, 5, 200
 """Traces a session, of which one is rated, and of a subject."""
 WANTED_MS = 50.0
+WANTED_KB = 150.0
+PAGES = {
+    "first page": "",
+    "deep page": "?until=2025-06-01",
+    "a rare status": "?status=error",
+    "a model": "?model=large",
+    "rated": "?rated=yes",
+    "what people disliked": "?judged=bad",
+    "a rare word": "?text=parcel+70.",
+}
+"""Name -> the query of the page of traces."""
 
 
 def rows(agent_id: str, numbers: range, total: int) -> dict[sa.Table, list[dict[str, Any]]]:
@@ -233,6 +251,39 @@ def measure(home: Path, traces: int, calls: int, most_seconds: float) -> list[di
     return figures
 
 
+def shown(home: Path, calls: int) -> list[dict[str, Any]]:
+    """A row of figures for each page, as a server sends it."""
+    figures = []
+    with Workspace.open(Home(home), Sources({}, "none", {})) as ws:
+        token_file = ws.home.access_token
+    with (
+        running(home, log=home / "server.log") as server,
+        httpx2.Client(base_url=server.url, trust_env=False, timeout=30) as client,
+    ):
+        client.headers["authorization"] = f"Bearer {token_file.read_text().strip()}"
+        process = psutil.Process(server.process.pid)
+        for name, query in PAGES.items():
+            path = f"/agents/{AGENT}/traces{query}"
+            size = len(client.get(path).raise_for_status().content)
+            cpu_before = sum(process.cpu_times()[:2])
+            seconds = []
+            for _ in range(calls):
+                began = time.perf_counter()
+                client.get(path).raise_for_status()
+                seconds.append(time.perf_counter() - began)
+            cpu = (sum(process.cpu_times()[:2]) - cpu_before) / calls
+            median = float(np.median(seconds))
+            figures.append(
+                {
+                    "page": name,
+                    "kb": round(size / 1000, 1),
+                    "p50_ms": round(1000 * median, 1),
+                    "cpu_ms": round(1000 * cpu, 1),
+                }
+            )
+    return figures
+
+
 def main() -> None:
     """Measure, print the table, keep the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -251,7 +302,15 @@ def main() -> None:
         )
     slow = [row["list"] for row in figures if row["cpu_p99_ms"] > WANTED_MS]
     print(f"over {WANTED_MS:g} ms of CPU at p99: {', '.join(slow) or 'none'}")
-    raw.write(options.json, traces=options.traces, lists=figures)
+    sent = shown(home, min(options.calls, 20))
+    for row in sent:
+        print(
+            f"page: {row['page']:20} {row['kb']:6.1f} kB  p50 {row['p50_ms']:7.1f} ms  "
+            f"of the server's CPU {row['cpu_ms']:7.1f} ms"
+        )
+    large = [row["page"] for row in sent if row["kb"] > WANTED_KB]
+    print(f"pages over {WANTED_KB:g} kB: {', '.join(large) or 'none'}")
+    raw.write(options.json, traces=options.traces, lists=figures, pages=sent)
 
 
 if __name__ == "__main__":
