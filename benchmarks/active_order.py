@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import raw
+from options import numbers
 from worlds.mail import MailWorld
 from worlds.mailbox import AGENT, CACHE, NOISE, Mailbox, opened_mailbox
 
@@ -168,8 +169,10 @@ def summary(outcomes: Sequence[Outcome], counts: Sequence[int]) -> list[dict[str
 def main() -> None:
     """Measure, print, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--persons", help="as 6,7 [default: those that no default was chosen on]")
-    parser.add_argument("--counts", default=COUNTS)
+    parser.add_argument(
+        "--persons", type=numbers, help="as 6,7 [default: those that no default was chosen on]"
+    )
+    parser.add_argument("--counts", type=numbers, default=COUNTS)
     parser.add_argument("--wrong", default="", help="chances of a wrong answer, as 0.7,0.9")
     parser.add_argument("--method", default="sft", help="a method, or plan")
     raw.option(parser, "active_order")
@@ -177,10 +180,8 @@ def main() -> None:
     logging.getLogger("thumbwheel").setLevel(logging.ERROR)
     world = MailWorld()
     base = world.base(CACHE)
-    persons = list(world.prove)
-    if options.persons:
-        persons = [int(text) for text in options.persons.split(",")]
-    counts = [int(text) for text in options.counts.split(",")]
+    persons = options.persons or list(world.prove)
+    counts = options.counts
     orders = [*ORDERS, *(f"{WRONG}{share}" for share in options.wrong.split(",") if share)]
     outcomes = []
     for person in persons:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import raw
+from options import numbers
 from worlds.mail import MailWorld
 from worlds.mailbox import AGENT, CACHE, NOISE, Mailbox, opened_mailbox
 
@@ -162,8 +163,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ways", default=",".join(RECOMMENDED))
     parser.add_argument("--tune", action="store_true", help="The persons that ways are chosen on.")
-    parser.add_argument("--persons", help="Other persons, as 6,7.")
-    parser.add_argument("--looks", default=LOOKS, help="interactions after which a turn is made")
+    parser.add_argument("--persons", type=numbers, help="Other persons, as 6,7.")
+    parser.add_argument(
+        "--looks", type=numbers, default=LOOKS, help="interactions after which a turn is made"
+    )
     parser.add_argument(
         "--options",
         type=json.loads,
@@ -175,14 +178,11 @@ def main() -> None:
     logging.getLogger("thumbwheel").setLevel(logging.ERROR)
     world = MailWorld()
     base = world.base(CACHE)
-    persons = list(world.tune[:3] if options.tune else world.prove)
-    if options.persons:
-        persons = [int(text) for text in options.persons.split(",")]
-    looks = [int(text) for text in options.looks.split(",")]
+    persons = options.persons or list(world.tune[:3] if options.tune else world.prove)
     outcomes = []
     for way in options.ways.split(","):
         for person in persons:
-            outcomes.append(until_gain(person, way, base, looks, options.options))
+            outcomes.append(until_gain(person, way, base, options.looks, options.options))
             print(json.dumps(asdict(outcomes[-1])), flush=True)
     table = summary(outcomes)
     print(json.dumps(table, indent=1))

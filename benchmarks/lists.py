@@ -15,6 +15,7 @@ size, seconds, and CPU time of the server.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
@@ -31,6 +32,7 @@ import numpy as np
 import psutil
 import raw
 import sqlalchemy as sa
+from idle import cpu
 
 from tests.servers.thumbwheel_server import running
 from thumbwheel.capture.judged import Judged
@@ -254,34 +256,33 @@ def measure(home: Path, traces: int, calls: int, most_seconds: float) -> list[di
 def shown(home: Path, calls: int) -> list[dict[str, Any]]:
     """A row of figures for each page, as a server sends it."""
     figures = []
-    with Workspace.open(Home(home), Sources({}, "none", {})) as ws:
-        token_file = ws.home.access_token
     with (
         running(home, log=home / "server.log") as server,
         httpx2.Client(base_url=server.url, trust_env=False, timeout=30) as client,
     ):
-        client.headers["authorization"] = f"Bearer {token_file.read_text().strip()}"
-        process = psutil.Process(server.process.pid)
+        client.headers["authorization"] = f"Bearer {Home(home).access_token.read_text().strip()}"
+        processes = [psutil.Process(server.process.pid)]
         for name, query in PAGES.items():
-            path = f"/agents/{AGENT}/traces{query}"
-            size = len(client.get(path).raise_for_status().content)
-            cpu_before = sum(process.cpu_times()[:2])
-            seconds = []
-            for _ in range(calls):
-                began = time.perf_counter()
-                client.get(path).raise_for_status()
-                seconds.append(time.perf_counter() - began)
-            cpu = (sum(process.cpu_times()[:2]) - cpu_before) / calls
-            median = float(np.median(seconds))
+            ask = partial(ask_page, client, f"/agents/{AGENT}/traces{query}")
+            size = ask()
+            cpu_before = cpu(processes)
+            seconds, _ = timed(ask, calls, math.inf)
+            asked = len(seconds) + 1  # `timed` begins with one that it does not count
+            cpu_a_page = (cpu(processes) - cpu_before) / asked
             figures.append(
                 {
                     "page": name,
                     "kb": round(size / 1000, 1),
-                    "p50_ms": round(1000 * median, 1),
-                    "cpu_ms": round(1000 * cpu, 1),
+                    "p50_ms": round(1000 * float(np.median(seconds)), 1),
+                    "cpu_ms": round(1000 * cpu_a_page, 1),
                 }
             )
     return figures
+
+
+def ask_page(client: httpx2.Client, path: str) -> int:
+    """Bytes of the page."""
+    return len(client.get(path).raise_for_status().content)
 
 
 def main() -> None:

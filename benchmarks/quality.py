@@ -43,6 +43,7 @@ import raw
 from learners.learner import Spec
 from learners.plain_loop import PLAIN_REWARD
 from learners.prompted import few_shot_answers, nearest_answers
+from options import numbers
 from worlds.judges import JUDGES, AnswerJudge, Judge
 from worlds.world import Files, World, read_lines, write_lines
 
@@ -215,11 +216,6 @@ def parser() -> argparse.ArgumentParser:
         help="settings of ours as JSON, to try others than the defaults",
     )
     return arguments
-
-
-def numbers(text: str) -> list[int]:
-    """`4,5` -> [4, 5]."""
-    return [int(part) for part in text.split(",")]
 
 
 def known_rows(path: Path) -> list[dict[str, Any]]:

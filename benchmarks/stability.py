@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import raw
 from judge import ranked
+from options import numbers
 
 from tests.reversal import reversal_base, reversal_rows, strings, success
 from tests.training_rows import by_split, loop_of
@@ -234,15 +235,6 @@ def over_seeds(task: str, method: str, seeds: int, run: Callable[[int], Row]) ->
             **result,
         }
         yield row | {"sound": sound(row)}
-
-
-def numbers(text: str) -> list[int]:
-    """`11-13,20` -> [11, 12, 13, 20]."""
-    seeds: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        seeds += range(int(first), int(last or first) + 1)
-    return seeds
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ import httpx2
 import material
 import psutil
 import raw
-from idle import family, until_ready
+from idle import cpu, family, until_ready
 
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
@@ -86,18 +86,13 @@ class Served:
 
     def ask(self, count: int, phase: Phase) -> None:
         for number in range(count):
-            began, cpu = time.monotonic(), _cpu(self.processes)
+            began, cpu_before = time.monotonic(), cpu(self.processes)
             message = {"role": "user", "content": f"fox {number}"}
             body = {"model": AGENT, "messages": [message], "max_tokens": TOKENS}
             self.client.post("/v1/chat/completions", json=body).raise_for_status()
             phase.wall.append(time.monotonic() - began)
-            phase.cpu.append(_cpu(self.processes) - cpu)
+            phase.cpu.append(cpu(self.processes) - cpu_before)
             time.sleep(max(0.0, PAUSE - (time.monotonic() - began)))
-
-
-def _cpu(processes: list[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return float(sum(each.user + each.system for each in times))
 
 
 @contextmanager
@@ -173,13 +168,13 @@ def _steps(run: Path) -> int:
 
 def yield_time(trainers: list[psutil.Process], began: float) -> tuple[float, float]:
     """(seconds until the processes are gone, CPU seconds that they took until then)."""
-    cpu_before = last = _cpu(trainers)
+    cpu_before = last = cpu(trainers)
     while True:
         alive = [each for each in trainers if each.is_running() and each.status() != "zombie"]
         if not alive:
             return time.monotonic() - began, last - cpu_before
         try:
-            last = _cpu(alive)
+            last = cpu(alive)
         except psutil.NoSuchProcess:
             continue
         time.sleep(0.01)
@@ -203,7 +198,7 @@ def measure(home: Path, base: Path, calls: int, rounds: int) -> dict[str, Any]:
     alone = figures["alone"]
     return {
         "seconds_to_yield": [round(seconds, 2) for seconds, _ in yields],
-        "cpu_seconds_to_yield": [round(cpu, 2) for _, cpu in yields],
+        "cpu_seconds_to_yield": [round(spent, 2) for _, spent in yields],
         "latency": figures,
         "yielding_to_alone": round(
             figures["yielding"]["wall_ms_median"] / alone["wall_ms_median"], 2

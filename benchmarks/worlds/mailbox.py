@@ -13,7 +13,7 @@ from typing import Any
 import platformdirs
 
 from thumbwheel.capture.ingest import ingest
-from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.config import Home, Sources, merge
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
@@ -68,17 +68,6 @@ class Mailbox:
         return round(cycle.evaluation.primary.gain, 4), str(cycle.verdict)
 
 
-def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with these changes, section within section."""
-    result = dict(settings)
-    for name, value in changes.items():
-        section = result.get(name)
-        if isinstance(value, Mapping) and isinstance(section, Mapping):
-            value = merged(section, value)
-        result[name] = value
-    return result
-
-
 @contextmanager
 def opened_mailbox(
     person: int, pool: int, base: Path, options: Mapping[str, Any] | None = None
@@ -89,7 +78,7 @@ def opened_mailbox(
         folder = Path(name)
         emit_options = EmitOptions(seed=person, ratings=pool // 2, noise=0.0, gold=GOLD)
         emitted = emit(folder / "world", emit_options, base.parent)
-        settings = Sources(merged(SETTINGS, options or {}), "bench", {})
+        settings = Sources(merge(SETTINGS, options or {}), "bench", {})
         with Workspace.open(Home.at(folder / "home"), settings) as ws:
             ingest(ws, AGENT, "jsonl", emitted.traces)
             ingest(ws, AGENT, "jsonl", emitted.gold, reviewer="owner")

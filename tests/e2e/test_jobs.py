@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests import waiting
 from tests.models.tiny_models import tiny_base
 from tests.training_rows import SHORT_TRAINING, frozen
 from thumbwheel.core.config import Home, Sources
@@ -29,6 +30,7 @@ from thumbwheel.training.train import runs, train
 
 STEPS = 24
 SLOW = {"callbacks": ["training_callbacks:Slow"]}
+until = partial(waiting.until, seconds=120.0)
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -60,14 +62,6 @@ def start(ws: Workspace, tmp_path: Path) -> Iterator[Start]:
     for worker in workers:
         worker.kill()
         worker.wait()
-
-
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> float:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + seconds
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 def asked(ws: Workspace, method: str, base: Path, dataset: str, options: dict[str, Any]) -> Job:

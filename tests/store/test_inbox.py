@@ -9,15 +9,16 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 import thumbwheel
+from tests.waiting import until
 from thumbwheel.capture import inbox, store
 from thumbwheel.capture.feedback import feedback_stats
 from thumbwheel.capture.inbox import Drainer, drain_inbox
@@ -35,6 +36,7 @@ from thumbwheel.sdk import spool as spool_line
 from thumbwheel.sdk.segment import Segment
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+wait_until = partial(until, seconds=10.0)
 
 
 @pytest.fixture
@@ -182,13 +184,6 @@ def test_a_killed_writer_loses_only_what_was_not_acknowledged(ws: Workspace) -> 
         child.wait()
         drain_inbox(ws)
         assert set(acknowledged) <= set(names(ws))
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.01)
 
 
 def test_a_drainer_stores_what_comes_while_it_runs(ws: Workspace) -> None:

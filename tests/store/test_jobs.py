@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.waiting import until
 from thumbwheel.core.clock import Clock, utc_now
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, Fenced, InputError, NotFound
@@ -89,13 +90,6 @@ def pulsing(ws: Workspace, now: Clock) -> Iterator[None]:
         pulse.stopped.set()
         thread.join()
         ws.db.write(lambda connection: store.remove_worker(connection, idle.id))
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def states(ws: Workspace, job: Job) -> list[str]:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from tests.servers.job_worker import BORDERS, WorkerProcess, opened, started
 from tests.servers.postgres_server import Databases, PostgresServer
+from tests.waiting import until
 from thumbwheel.db.dialects import VARIABLE
 from thumbwheel.db.schema import agents
 from thumbwheel.db.workspace import Workspace
@@ -40,13 +41,6 @@ def start(ws: Workspace) -> Iterator[Callable[..., WorkerProcess]]:
     yield start
     for process in processes:
         process.end(signal.SIGKILL)
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def steps(ws: Workspace, **spec: object) -> Job:

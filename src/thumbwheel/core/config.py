@@ -112,7 +112,7 @@ class Sources:
         """The settings of `section` ("train.dpo"): file, then environment
         (`THUMBWHEEL_TRAIN__DPO__BETA`), then `options`."""
         overrides = self._environment(section) | dict(options or {})
-        values = _merge(self._section(section), overrides)
+        values = merge(self._section(section), overrides)
         return build(cls, values, f"{section} ({self.path}, environment, options)")
 
     def _section(self, section: str) -> dict[str, Any]:
@@ -144,16 +144,16 @@ class Sources:
                     ) from None
                 for part in reversed(name[len(start) :].lower().split("__")):
                     value = {part: value}
-                values = _merge(values, value)
+                values = merge(values, value)
         return values
 
 
-def _merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
+def merge(low: Mapping[str, Any], high: Mapping[str, Any]) -> dict[str, Any]:
     """Both mappings together, nested ones too; `high` wins."""
     merged = {**low, **high}
     for key, value in high.items():
         if isinstance(value, Mapping) and isinstance(low.get(key), Mapping):
-            merged[key] = _merge(low[key], value)
+            merged[key] = merge(low[key], value)
     return merged
 
 

@@ -309,20 +309,19 @@ class Pulse:
 
     def _mind_schedules(self) -> None:
         now = self._worker.now()
-        is_due = any(schedules.is_due(schedule, now) for schedule in self._schedules)
-        # The other check takes longer and is for clocks that are set back.
-        if not is_due and now < self._looked_at_clock:
-            is_due = any(schedules.is_ahead(schedule, now) for schedule in self._schedules)
+        is_set_back = now < self._looked_at_clock
         self._looked_at_clock = now
-        if is_due:
+        if any(schedules.is_due(schedule, now) for schedule in self._schedules):
             self._write(lambda connection: schedules.fire(connection, self._worker.now()))
-        elif time.monotonic() - self._checked_at > SCHEDULE_CHECK_SECONDS:
+        elif is_set_back or time.monotonic() - self._checked_at > SCHEDULE_CHECK_SECONDS:
             self._check_schedules()
             self._checked_at = time.monotonic()
 
     def _check_schedules(self) -> None:
         """Set right what waits too long, by the clock of the database: whose own is behind would
         ask for jobs of times that are over."""
+        if not self._schedules:
+            return
         with self._db.read() as connection:
             now = store.database_time(connection)
         if any(schedules.is_ahead(schedule, now) for schedule in self._schedules):

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,11 +19,14 @@ import pytest
 import uvicorn
 
 import thumbwheel
+from tests.waiting import until
 from tests.worlds.api_world import opened_api
 from thumbwheel.capture import routes
 from thumbwheel.capture.feedback_token import FeedbackTokens
 from thumbwheel.sdk import record, remote
 from thumbwheel.sdk.segment import Segment
+
+wait_until = partial(until, seconds=10.0)
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +53,6 @@ def unsent(home: Path) -> Path:
     """The folder for the one server that the app has."""
     (folder,) = (home / "unsent").iterdir()
     return folder
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture
