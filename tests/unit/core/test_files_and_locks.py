@@ -9,12 +9,12 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from thumbwheel.core import files, locks
 from thumbwheel.core.errors import Conflict, InputError
 
@@ -73,46 +73,57 @@ def fair(path: Path, seconds: float = 10.0) -> AbstractContextManager[None]:
     return locks.FairLock(path).hold(seconds, notice_after=60, notice=lambda: None)
 
 
-GREEDY = """
-import sys, time
+WAITING = """
+import sys
 from pathlib import Path
 from thumbwheel.core.locks import FairLock
 lock, log = FairLock(Path(sys.argv[1])), open(sys.argv[2], "a", buffering=1)
-while True:
-    with lock.hold(10, notice_after=60, notice=lambda: None):
-        log.write("greedy\\n")
-        time.sleep(0.02)
+for _ in sys.stdin:
+    with lock.hold(60, notice_after=60, notice=lambda: None):
+        log.write("waited\\n")
 """
 
 
 def test_who_takes_a_lock_again_and_again_keeps_nobody_out(tmp_path: Path) -> None:
     path, log = tmp_path / "lock", tmp_path / "log"
-    greedy = [subprocess.Popen([sys.executable, "-c", GREEDY, path, log]) for _ in range(2)]
-    try:
-        while not log.exists() or log.read_text().count("greedy") < 4:
-            time.sleep(0.01)
-        turns = []
-        for _ in range(15):
-            before = log.read_text().count("greedy")
-            with fair(path):
-                turns.append(log.read_text().count("greedy") - before)
-    finally:
-        for process in greedy:
-            process.kill()
-            process.wait()
-    # two wait in front at most, and a third may slip in before we have come to the queue
-    assert sum(turns) <= 3 * len(turns), turns
+    command = [sys.executable, "-c", WAITING, path, log]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stdin
+        for turns in range(1, 16):
+            with fair(path, 60):
+                waiting.stdin.write("\n")
+                waiting.stdin.flush()
+                until(lambda: _is_held(path.with_suffix(".queue")), seconds=60)
+            with fair(path, 60):
+                assert log.read_text().splitlines() == ["waited"] * turns
+
+
+def _is_held(path: Path) -> bool:
+    handle = locks.try_lock(path)
+    if handle is not None:
+        os.close(handle)
+    return handle is None
+
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from thumbwheel.core.locks import FairLock
+with FairLock(Path(sys.argv[1])).hold(10, notice_after=60, notice=lambda: None):
+    print(flush=True)
+    time.sleep(60)
+"""
 
 
 def test_the_end_of_a_killed_process_frees_its_lock(tmp_path: Path) -> None:
-    path, log = tmp_path / "lock", tmp_path / "log"
-    holder = subprocess.Popen([sys.executable, "-c", GREEDY.replace("0.02", "60"), path, log])
-    while not log.exists() or not log.read_text():
-        time.sleep(0.01)
-    with pytest.raises(TimeoutError), fair(path, 0.05):
-        pass
-    holder.kill()
-    holder.wait()
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", HOLDING, path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(TimeoutError), fair(path, 0.05):
+            pass
+        holder.kill()
     with fair(path):
         pass
 
