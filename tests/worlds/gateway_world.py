@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import uvicorn
 
+from tests.waiting import until
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import deploy
@@ -49,13 +50,8 @@ class GatewayWorld:
 
     def lines(self, count: int = 1) -> list[dict[str, Any]]:
         """The recorded lines, once there are `count`; they stay in the inbox."""
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            lines = spooled(self.ws.home.inbox)
-            if len(lines) >= count:
-                return lines
-            time.sleep(0.02)
-        raise AssertionError(f"{len(lines)} lines are recorded, and {count} were expected")
+        until(lambda: len(spooled(self.ws.home.inbox)) >= count)
+        return spooled(self.ws.home.inbox)
 
 
 def call_of(line: Mapping[str, Any]) -> dict[str, Any]:

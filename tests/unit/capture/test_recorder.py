@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future
 
+from tests.waiting import until
 from thumbwheel.capture.gateway.recorder import Entry, Recorder
 
 
@@ -32,9 +32,7 @@ def test_a_line_from_before_a_loss_does_not_end_it_and_one_from_after_does() -> 
         recorder.add(Entry(lambda: b"before", 6))
         recorder.add(Entry(refused, 6))
         recorder.add(Entry(lambda: b"after", 5))
-        deadline = time.monotonic() + 10
-        while len(disk.written) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: len(disk.written) == 2)
         before, after = disk.written
         before.set_result(None)
         assert "beyond a quota" in (recorder.problem() or "")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
+from tests.waiting import until
 from thumbwheel.jobs import supervisor
 from thumbwheel.jobs.supervisor import Supervisor
 
@@ -28,16 +28,9 @@ def starts(folder: Path) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def until(number: int, folder: Path) -> None:
-    deadline = time.monotonic() + 20
-    while len(starts(folder)) < number:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_workers_that_run_are_left_alone_and_end_with_the_supervisor(tmp_path: Path) -> None:
     with supervised(tmp_path, "long", 2) as workers:
-        until(2, tmp_path)
+        until(lambda: len(starts(tmp_path)) >= 2)
         assert workers.problem() is None
     assert not [pid for pid in starts(tmp_path) if Path(f"/proc/{pid}").exists()]
 
@@ -46,12 +39,8 @@ def test_a_worker_that_ends_is_started_again_after_a_pause(tmp_path: Path, monke
     monkeypatch.setattr(supervisor, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(supervisor, "LONGEST_PAUSE", 0.1)
     with supervised(tmp_path, "short", 1) as workers:
-        until(1, tmp_path)
-        deadline = time.monotonic() + 20
-        while "1 of 1 workers" not in (workers.problem() or ""):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        until(3, tmp_path)
+        until(lambda: "1 of 1 workers" in (workers.problem() or ""))
+        until(lambda: len(starts(tmp_path)) >= 3)
 
 
 def test_no_workers_are_none(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx2
@@ -15,6 +14,7 @@ import pytest
 
 from tests.models.tiny_models import tiny_adapter
 from tests.servers.llama_tools import needs, wide_base
+from tests.waiting import until
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.types import Source
@@ -86,10 +86,7 @@ def test_a_killed_server_is_not_healthy(files: tuple[Path, Path, Path]) -> None:
     with LlamaServer(files[0], context=256) as server:
         assert server.pid
         os.kill(server.pid, signal.SIGKILL)
-        end = time.monotonic() + 10
-        while server.healthy() and time.monotonic() < end:
-            time.sleep(0.02)
-        assert not server.healthy()
+        until(lambda: not server.healthy())
 
 
 def test_a_key_is_asked_for_and_not_shown(files: tuple[Path, Path, Path]) -> None:
@@ -129,10 +126,7 @@ def test_it_dies_with_its_owner(files: tuple[Path, Path, Path]) -> None:
     owner.kill()
     owner.wait()
     owner.stdout.close()
-    end = time.monotonic() + 10
-    while _lives(pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not _lives(pid)
+    until(lambda: not _lives(pid))
 
 
 def _lives(pid: int) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import StorageError
 from thumbwheel.db.workspace import Workspace
@@ -38,8 +39,6 @@ def test_a_database_that_comes_back_is_looked_at_at_once(
 
     monkeypatch.setattr(ExperimentRunner, "_look", look)
     with ExperimentRunner(ws, every=0.05) as runner:
-        deadline = time.monotonic() + 30
-        while len(looks) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: len(looks) >= 3)
         assert looks[1] - looks[0] < 5 * WAITED
         assert runner.problem() is None

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,15 +40,17 @@ def test_an_answer_means_that_the_line_is_on_disk(segment: Segment) -> None:
 
 def test_lines_that_wait_share_one_fsync(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
+    all_wait = threading.Event()
     fsync = os.fsync
 
     def slow(handle: int) -> None:
         synced.append(handle)
-        time.sleep(0.05)
+        all_wait.wait(60)
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", slow)
     answers = [segment.append(b"%03d" % number) for number in range(200)]
+    all_wait.set()
     for answer in answers:
         answer.result(10)
     assert b"".join(files(segment)) == b"".join(b"%03d\n" % number for number in range(200))
@@ -59,10 +62,10 @@ def test_where_the_disk_hangs_a_line_is_refused_at_once(
 ) -> None:
     monkeypatch.setattr(module, "LINES", 10)
     fsync = os.fsync
-    released = time.monotonic() + 0.3
+    released = threading.Event()
 
     def hanging(handle: int) -> None:
-        time.sleep(max(0.0, released - time.monotonic()))
+        released.wait(60)
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", hanging)
@@ -72,7 +75,7 @@ def test_where_the_disk_hangs_a_line_is_refused_at_once(
     answers = [first, *(segment.append(b"%d" % number) for number in range(10))]
     with pytest.raises(Full, match="too many lines wait"):
         segment.append(b"too many")
-    assert time.monotonic() < released
+    released.set()
     for answer in answers:
         answer.result(10)
     assert b"".join(files(segment)).count(b"\n") == len(answers)

@@ -34,6 +34,7 @@ from tests.servers.scripted_upstream import (
     stream_head,
 )
 from tests.unit.server.conftest import Serve
+from tests.waiting import until
 from tests.worlds.gateway_world import CHAT, GatewayWorld, call_of
 from thumbwheel.capture.gateway.application import UPSTREAM_BROKE
 from thumbwheel.capture.gateway.routing import Upstream
@@ -169,10 +170,7 @@ def test_a_client_that_leaves_ends_the_upstream_and_is_recorded(
         next(answer.iter_raw())
     (line,) = gateway.lines()
     assert "the client left" in error_of(line) and line["output"] == "begun"
-    deadline = time.monotonic() + 5
-    while not upstream.ended and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert upstream.ended
+    until(lambda: upstream.ended)
 
 
 def test_a_client_that_leaves_before_the_answer_is_recorded_too(
@@ -337,13 +335,8 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 def health_after(world: GatewayWorld, status: int) -> dict[str, Any]:
     """What /health says, once its answer has this status."""
-    deadline = time.monotonic() + 5
-    answer = world.client.get("/health")
-    while answer.status_code != status and time.monotonic() < deadline:
-        time.sleep(0.02)
-        answer = world.client.get("/health")
-    assert answer.status_code == status, answer.text
-    return dict(answer.json())
+    until(lambda: world.client.get("/health").status_code == status)
+    return dict(world.client.get("/health").json())
 
 
 @pytest.mark.parametrize("fault", ["full", "read-only"])
@@ -355,9 +348,7 @@ def test_a_disk_that_takes_nothing_fails_no_call_and_health_turns_red(
     disk.fill() if fault == "full" else disk.refuse(writes=True)
     for _ in range(3):
         assert gateway.ask({"messages": [{"role": "user", "content": "x" * 9000}]}).is_success
-    deadline = time.monotonic() + 5
-    while health_after(gateway, 503)["lost_calls"] < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: health_after(gateway, 503)["lost_calls"] == 3)
     assert "3 calls are not recorded" in health_after(gateway, 503)["problems"]["recording"]
     disk.free() if fault == "full" else disk.refuse(writes=False)
     assert gateway.ask().status_code == 200

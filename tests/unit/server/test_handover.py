@@ -25,6 +25,7 @@ from tests.servers.scripted_upstream import (
     reply,
     stream_head,
 )
+from tests.waiting import until
 from tests.worlds.gateway_world import CHAT, HELLO, opened_home, serve_remote
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.core.errors import Conflict
@@ -128,9 +129,7 @@ def test_requests_all_the_time(home: Path, upstream: ScriptedUpstream) -> None:
         third = int(re.findall(r'"pid": (\d+)', note)[0])
         os.kill(third, signal.SIGTERM)
     assert crowd.failures == []
-    deadline = time.monotonic() + 30
-    while (home / "serving" / f"{port}.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: not (home / "serving" / f"{port}.json").exists())
     with opened_home(home) as ws:
         for _ in range(200):
             drain_inbox(ws)
@@ -157,9 +156,7 @@ def test_a_successor_that_does_not_start_takes_nothing(tmp_path: Path) -> None:
             with again.listener, socket.create_connection(("127.0.0.1", port)):
                 again.listener.accept()[0].close()
                 again.answers()
-                deadline = time.monotonic() + 5
-                while not left and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                until(lambda: left)
     assert left == [True]
     assert not list((tmp_path / "serving").iterdir())
 

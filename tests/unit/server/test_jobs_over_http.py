@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.command_line import Run
 from tests.servers.thumbwheel_server import running
 from tests.unit.server.test_remote_commands import FILE, LINES
+from tests.waiting import until
 from thumbwheel.core.config import Home
 
 AGENT = "/api/agents/support"
@@ -39,10 +39,7 @@ def served(tmp_path: Path, command_line: Run) -> Iterator[Served]:
         assert server.health()["status"]  # it answers once all of it is there
         key = {"authorization": f"Bearer {home.access_token.read_text().strip()}"}
         with httpx2.Client(base_url=server.url, headers=key, timeout=60) as client:
-            until = time.monotonic() + 120
-            while client.get("/api/jobs").json()["workers"] == 0:
-                assert time.monotonic() < until, "no worker has entered itself"
-                time.sleep(0.1)
+            until(lambda: client.get("/api/jobs").json()["workers"], seconds=120)
             yield Served(server.url, client)
 
 

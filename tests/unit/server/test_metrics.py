@@ -10,6 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.servers.scripted_upstream import ScriptedUpstream, reply
 from tests.unit.server.conftest import Serve
+from tests.waiting import until
 from tests.worlds.gateway_world import GatewayWorld
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
@@ -83,11 +84,8 @@ def test_a_client_that_left_is_no_success(serve: Serve, upstream: ScriptedUpstre
     upstream.script = lambda request: [5.0, reply({})]
     with suppress(httpx2.TimeoutException):
         gateway.ask(timeout=0.2)
-    deadline = time.monotonic() + 5
-    while not (calls := samples(gateway, "thumbwheel_calls_total")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    assert list(calls) == [("support", "left", "v0")]
+    until(lambda: samples(gateway, "thumbwheel_calls_total"))
+    assert list(samples(gateway, "thumbwheel_calls_total")) == [("support", "left", "v0")]
 
 
 def test_a_figure_that_cannot_be_read_hides_no_other(gateway: GatewayWorld) -> None:

@@ -87,7 +87,7 @@ def test_a_stream_passes_at_once_and_unchanged(
     upstream.script = lambda request: [
         stream_head(),
         chunk(pieces[0]),
-        0.4,
+        1.0,
         *map(chunk, pieces[1:]),
         END,
     ]

@@ -86,10 +86,11 @@ def test_headers_without_an_end_are_refused(gateway: GatewayWorld) -> None:
     assert gateway.client.get("/health").status_code == 200
 
 
-def test_many_slow_clients_keep_nobody_out(gateway: GatewayWorld) -> None:
+def test_many_slow_clients_keep_nobody_out(
+    gateway: GatewayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "HEADER_SECONDS", 600.0)
     with ExitStack() as stack:
         for _ in range(200):
             stack.enter_context(connected(gateway)).sendall(b"GET / HT")
-        began = time.monotonic()
         assert gateway.client.get("/health").status_code == 200
-        assert time.monotonic() - began < 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.servers.scripted_upstream import ScriptedUpstream
+from tests.waiting import until
 from tests.worlds.gateway_world import GatewayWorld, running, serve_remote
 from thumbwheel.capture import quota
 from thumbwheel.capture.quota import QuotaConfig, QuotaExceeded, Quotas
@@ -74,10 +74,7 @@ def test_stored_traces(serve: Serve) -> None:
 def test_a_call_beyond_the_quota_is_answered(serve: Serve) -> None:
     gateway = serve(support={"rows_per_day": 1})
     assert [gateway.ask().status_code for _ in range(3)] == [200] * 3
-    deadline = time.monotonic() + 5
-    while gateway.application.gateway.recorder.losses.count < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: gateway.application.gateway.recorder.losses.count >= 2)
     assert len(gateway.lines(1)) == 1
     problems = gateway.client.get("/health").json()["problems"]
     assert "1 rows a day" in problems["recording"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from tests.servers.scripted_upstream import RESET, ScriptedUpstream
+from tests.waiting import until
 from tests.worlds.gateway_world import AGENT, call_of, opened_home, running, serve_remote
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.db.workspace import Workspace
@@ -42,10 +42,7 @@ def test_a_dead_arm_is_ended_by_the_server_and_no_client_notices(tmp_path: Path)
             counted = [routing for routing in routings if routing.get("arm") == "v0"]
             assert all(routing["probabilities"] == {"v0": 0.5, "v1": 0.5} for routing in counted)
             drain_inbox(ws, everything=True)
-            deadline = time.monotonic() + 60
-            while controller.find(ws, experiment.id).state is State.RUNNING:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: controller.find(ws, experiment.id).state is not State.RUNNING)
             assert "failed to answer 5 calls in a row" in controller.find(ws, experiment.id).reason
             health = gateway.client.get("/health").json()
             assert "experiments" not in health["problems"]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.unit.server.conftest import Serve
+from tests.waiting import until
 from tests.worlds.gateway_world import GatewayWorld
 from thumbwheel.jobs import queue, schedules
 from thumbwheel.server import serve as serve_module
@@ -61,10 +62,7 @@ def test_calls_that_cannot_be_recorded(
     inbox.write_text("no folder")
     try:
         assert gateway.ask().status_code == (503 if require_capture else 200)
-        deadline = time.monotonic() + 5
-        while not gateway.application.gateway.recorder.problem():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(gateway.application.gateway.recorder.problem)
         health = gateway.client.get("/health").json()
         assert "not recorded" in health["problems"]["recording"]
         assert health["lost_calls"] == 1
@@ -120,10 +118,7 @@ def test_a_database_that_does_not_answer_keeps_nobody_waiting() -> None:
         assert check() == "its state could not be read within 0.05 s"
     assert n_readings == 1
     answers.set()
-    until = time.monotonic() + 10
-    while check() is not None:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: check() is None)
 
 
 def test_what_a_limited_check_raises_is_heard() -> None:
