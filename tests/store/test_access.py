@@ -11,7 +11,10 @@ import sqlalchemy as sa
 from tests.waiting import until
 from thumbwheel.access import audit, keys, users
 from thumbwheel.access.audit import Act
+from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.directory import Directory
+from thumbwheel.access.gate import opened_gate
+from thumbwheel.access.settings import AccessConfig
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
 from thumbwheel.core.seal import make_seal
@@ -50,15 +53,24 @@ def test_who_is_here_and_what_they_did(tmp_path: Path) -> None:
         assert audit.verify(ws).problem == "rows 10 to 23 are missing at the end"
 
 
-def test_a_key_that_another_process_made_holds_at_once(tmp_path: Path) -> None:
+def test_what_another_process_made_holds_at_once(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home").prepare()
     nowhere = Sources({}, "", {})
+    config = AccessConfig()
     with (
         Workspace.open(home, nowhere) as ws,
         Workspace.open(home, nowhere) as others,
-        Directory(ws) as directory,
+        opened_gate(ws, config, local=True, apps=False) as gate,
+        opened_gate(others, config, local=True, apps=False) as others_gate,
     ):
-        seal = make_seal(home.access_key)
         for number in range(30):
-            secret = keys.add(others, f"app-{number}").secret
-            assert directory.of_key(keys.mac_of(seal, secret)) is not None, number
+            key = keys.add(others, f"app-{number}")
+            assert gate.identify(presented(key=key.secret)), number
+            user = users.add(others, f"ann-{number}", password=None, role="rater", agent="support")
+            assert gate.directory.of_id(user.id), number
+            cookie = others_gate.open_session(user.id).cookie
+            assert gate.identify(presented(session=cookie)), number
+
+
+def presented(key: str | None = None, session: str | None = None) -> Credentials:
+    return Credentials((key,) if key else (), session, csrf=None, is_foreign=False)

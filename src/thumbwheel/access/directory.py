@@ -1,11 +1,12 @@
 """Keys, users and sessions in memory: who presents what is looked up without a row being read.
 
-A new key holds at once; what is revoked, removed or changed holds 50 ms later (db/refreshed.py).
+What is new holds at once, wherever it was made; what is revoked, removed or changed holds 50 ms
+later (db/refreshed.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -75,10 +76,7 @@ class Directory:
 
     def of_key(self, mac: str) -> Principal | None:
         """Who presents the key of this hash."""
-        entries = self._current()
-        if mac not in entries.keys:
-            self._refreshed.ask(age=0)  # another process may just have made it
-            entries = self._entries
+        entries = self._current_with(lambda entries: mac in entries.keys)
         key = entries.keys.get(mac)
         now = datetime.now(UTC)
         if key is None or (key.expires_at is not None and key.expires_at <= now):
@@ -88,7 +86,7 @@ class Directory:
 
     def of_session(self, mac: str) -> tuple[LoginSession, Principal] | None:
         """The session of the cookie of this hash, and who is logged in by it."""
-        entries = self._current()
+        entries = self._current_with(lambda entries: mac in entries.sessions)
         session = entries.sessions.get(mac)
         if session is None or session.expires_at <= datetime.now(UTC):
             return None
@@ -99,7 +97,7 @@ class Directory:
 
     def of_id(self, principal_id: str) -> Principal | None:
         """The key or user of this id, as they are now."""
-        entries = self._current()
+        entries = self._current_with(lambda entries: principal_id in entries.principals)
         for key in entries.keys.values():
             is_expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
             if key.id == principal_id and is_expired:
@@ -112,6 +110,15 @@ class Directory:
 
     def _current(self) -> Entries:
         self._refreshed.ask()
+        return self._entries
+
+    def _current_with(self, has: Callable[[Entries], bool]) -> Entries:
+        """The entries, read once more where they lack what is looked for: another process may just
+        have written it."""
+        entries = self._current()
+        if has(entries):
+            return entries
+        self.refresh()
         return self._entries
 
     def _look(self) -> None:

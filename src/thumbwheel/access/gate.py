@@ -131,9 +131,8 @@ class AccessGate:
         if content is None:
             return None
         principal_id, grants = content
-        principal = self.directory.of_id(principal_id)
-        if principal_id == LOCAL_TOKEN.id and self.token is not None:
-            principal = LOCAL_TOKEN
+        is_local = principal_id == LOCAL_TOKEN.id and self.token is not None
+        principal = LOCAL_TOKEN if is_local else self.directory.of_id(principal_id)
         if principal is None:
             return None
         allowed = narrowed(principal.grants, grants)
