@@ -15,6 +15,7 @@ URLS: dict[str, str] = {
     "data-plan": "/agents/support/data",
     "datasets": "/agents/support/datasets",
     "dataset": "/agents/support/datasets/{dataset}",
+    "cases": "/agents/support/cases",
     "runs": "/agents/support/runs",
     "run": "/agents/support/runs/run_sft",
     "train": "/agents/support/train",

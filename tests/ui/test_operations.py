@@ -7,9 +7,10 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.worlds.browser_world import Visitor, visitor
 from tests.worlds.operations_world import running_operations
@@ -57,6 +58,23 @@ def test_curves_go_on_while_a_run_trains(person: Visitor, world: PagesWorld) -> 
     expect(drawing).to_have_attribute("aria-label", _ending("kto train", "0.0625"))
     page.get_by_label("Draw all runs").check()
     expect(page.locator("#curves")).to_have_attribute("data-drawn", "3")
+
+
+def test_a_training_begins_with_the_settings_of_an_earlier_run(person: Visitor) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def answer(route: Route) -> None:
+        sent.append(route.request.post_data_json)
+        route.fulfill(json={})
+
+    page = person.open(f"{PAGES}/runs/run_sft")
+    page.get_by_role("link", name="Train with these settings").click()
+    expect(page.get_by_label("Learning rate")).to_have_value("0.0005")
+    page.get_by_label("Seed").fill("7")
+    page.route("**/api/agents/support/runs/sft", answer)
+    page.get_by_role("button", name="Train").click()
+    expect(page).to_have_url(re.compile("/runs$"))
+    assert sent[0]["learning_rate"] == 0.0005 and sent[0]["seed"] == 7
 
 
 def test_a_run_that_trains_says_how_long_it_takes_on(person: Visitor, world: PagesWorld) -> None:

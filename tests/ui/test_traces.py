@@ -78,6 +78,28 @@ def test_a_trace_shows_its_steps_and_what_was_said(person: Visitor) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Where is my order 42?")
 
 
+def test_the_traces_of_a_list_are_gone_through_one_by_one(person: Visitor) -> None:
+    page = person.open(f"{LIST}?session=chat-1")
+    links = page.locator("#traces .what a")
+    first, second = [f"{link.get_attribute('href')}" for link in links.all()]
+    links.first.click()
+    expect(page.get_by_role("link", name="Next")).to_have_attribute("href", second)
+    expect(page.get_by_role("link", name="Previous")).to_be_hidden()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("link", name="Previous")).to_have_attribute("href", first)
+    expect(page.get_by_role("link", name="Next")).to_be_hidden()
+    page.get_by_text("Write a comment").click()
+    page.get_by_label("Comment", exact=True).press("ArrowLeft")
+    assert page.url.endswith(second)
+    page.get_by_label("Feedback").click()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("link", name="Next")).to_have_attribute("href", second)
+    page.get_by_role("main").get_by_role("link", name="Traces").click()
+    expect(page.locator("#traces .what a")).to_have_count(2)
+    page = person.open(f"{LIST}/order-42")
+    expect(page.get_by_role("link", name="Next")).to_be_hidden()
+
+
 def test_a_correction_and_a_comment_are_posted(person: Visitor, world: PagesWorld) -> None:
     page = person.open(f"{LIST}/q3")
     page.get_by_text("Write a better answer").click()
@@ -92,6 +114,7 @@ def test_a_correction_and_a_comment_are_posted(person: Visitor, world: PagesWorl
     expect(page.locator(".rail .said")).to_have_count(2)
     posted = [word for word in list_feedback(world.ws, AGENT) if word["source"] != "jsonl"]
     assert sorted(word["kind"] for word in posted) == ["comment", "correction"], "each once"
+    assert {word["rater"] for word in posted} == {"owner"}, "as on the rating bench"
 
 
 def test_what_the_filters_show_becomes_a_queue(person: Visitor, world: PagesWorld) -> None:
@@ -126,6 +149,11 @@ def test_a_trace_becomes_a_gold_case(person: Visitor, world: PagesWorld) -> None
     page.get_by_label("Compared by").select_option("exact_answer")
     page.get_by_role("button", name="I reviewed it").click()
     expect(page.get_by_role("status")).to_contain_text("It is a gold case now.")
+    page.get_by_role("link", name="Cases").click()
+    page.get_by_role("navigation", name="Bases").get_by_role("link", name="Gold").click()
+    row = page.get_by_role("row").filter(has_text="Yes, by invoice, too.")
+    expect(row).to_contain_text("exact_answer")
+    expect(row).to_contain_text("owner")
 
 
 def test_the_lineage_says_what_would_be_erased(person: Visitor) -> None:

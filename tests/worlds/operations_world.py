@@ -112,7 +112,7 @@ def _runs(ws: Workspace, dataset_id: str, folder: Path) -> ModelVersion:
                 "base": base.base,
                 "base_fingerprint": base.base_fingerprint,
                 "seed": 1,
-                "config": {"learning_rate": 2e-4, "lora_r": 16, "num_train_epochs": 3.0},
+                "config": {"learning_rate": 5e-4, "lora_r": 16, "num_train_epochs": 3.0},
                 "environment": {"torch": "2.9.0"},
                 "state": "running" if algorithm == "kto" else "finished",
                 "recorded_at": began + timedelta(minutes=20 * number),

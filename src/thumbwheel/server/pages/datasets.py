@@ -1,13 +1,15 @@
-"""The pages of data: what the feedback would teach, datasets with their health, and their rows."""
+"""The pages of data: what the feedback would teach, datasets with their health, their rows, and the
+cases that the gate asks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
+from thumbwheel.capture.cases import list_cases
 from thumbwheel.core.config import Config
 from thumbwheel.datasets import build
 from thumbwheel.datasets.stale import stale
@@ -17,6 +19,8 @@ from thumbwheel.training.data_plan import data_plan
 
 ROWS = 20
 """Rows of a dataset on a page."""
+CASES = 50
+"""Cases on a page."""
 READINESS = {"ready": "good", "usable": "wait", "too few": ""}
 VERDICTS = {"ok": "good", "warning": "wait", "error": "bad"}
 
@@ -28,6 +32,15 @@ class RowsQuery(Config):
     """train, dev or gate"""
     skip: int = Field(default=0, ge=0)
     """Rows before them"""
+
+
+class CasesQuery(Config):
+    """Which cases are shown."""
+
+    basis: Literal["gold", "feedback"] | None = None
+    """Reviewed by somebody, or not"""
+    after: str | None = None
+    """The last case of the page before"""
 
 
 def load_plan(asked: PageRequest) -> Mapping[str, Any]:
@@ -76,4 +89,22 @@ def load_dataset(asked: PageRequest) -> Mapping[str, Any]:
         "total": dataset.counts.get(query.split, 0),
         "verdicts": VERDICTS,
         "may_run": asked.principal.may("run", asked.agent.slug),
+    }
+
+
+def load_cases(asked: PageRequest) -> Mapping[str, Any]:
+    """A page of the cases, newest first."""
+    query = asked.parsed(CasesQuery)
+    counts, cases = list_cases(
+        asked.ws, asked.agent.slug, basis=query.basis, limit=CASES + 1, after=query.after
+    )
+    has_more = len(cases) > CASES
+    cases = cases[:CASES]
+    return {
+        "counts": counts,
+        "cases": cases,
+        "after": cases[-1]["id"] if has_more else None,
+        "basis": query.basis,
+        "parameters": asked.query,
+        "may_edit": asked.principal.may("edit", asked.agent.slug),
     }

@@ -20,6 +20,9 @@ from thumbwheel.models.versions import require_agent
 
 C = TypeVar("C", bound=Config)
 
+OWNER = "owner"
+"""Who rates with the token of the home."""
+
 
 @dataclass(frozen=True)
 class PageRequest:
@@ -49,6 +52,11 @@ class PageRequest:
     def agent(self) -> Agent:
         """The agent of the path; raises NotFound where there is none of that name."""
         return require_agent(self.ws, self.parts["agent"])
+
+    @property
+    def rater(self) -> str:
+        """The name under which the judgements of whoever looks are stored."""
+        return OWNER if self.principal.kind == "token" else self.principal.name
 
     def parsed(self, cls: type[C]) -> C:
         """The query as a config class; raises ConfigError with the nearest known name."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from thumbwheel.access.types import Principal
 from thumbwheel.review.queues import all_queues, require_queue
 from thumbwheel.review.raters import report
 from thumbwheel.review.types import LETTERS, Kind, Queue, QueueState
 from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.server.pages.traces import TraceQuery
 
-OWNER = "owner"
-"""Who rates with the token of the home."""
 ASKED = {
     Kind.ANSWER: "answers",
     Kind.COMPARISON: "comparisons",
@@ -36,20 +33,14 @@ class QueuesQuery(TraceQuery):
         return filters
 
 
-def rater_of(principal: Principal) -> str:
-    """The name under which somebody's ratings are stored."""
-    return OWNER if principal.kind == "token" else principal.name
-
-
 def load_queues(asked: PageRequest) -> Mapping[str, Any]:
     """The queues of an agent, with those that this person may rate in first."""
-    rater = rater_of(asked.principal)
     query = asked.parsed(QueuesQuery)
     selected = query.selected()
     queues = all_queues(asked.ws, asked.agent, every=query.all is not None)
     rows = []
     for queue in queues:
-        is_mine = not queue.config.raters or rater in queue.config.raters
+        is_mine = not queue.config.raters or asked.rater in queue.config.raters
         is_open = queue.state is QueueState.OPEN
         row = {"queue": queue, "asked": ASKED[queue.kind], "is_open": is_open}
         rows.append(row | {"mine": is_mine and is_open})
@@ -89,7 +80,7 @@ def _bench(asked: PageRequest, queue: Queue) -> dict[str, Any]:
         "letters": LETTERS,
         "order": config.order,
         "layout": config.layout,
-        "rater": rater_of(asked.principal),
+        "rater": asked.rater,
         "may_edit": asked.principal.may("edit", asked.agent.slug),
         "done": queue.done,
         "total": queue.items,

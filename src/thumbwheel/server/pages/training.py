@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from thumbwheel.core.config import build
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.build import datasets
@@ -21,7 +23,7 @@ from thumbwheel.server.pages.page import PageRequest
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import run_dir, run_of, runs
-from thumbwheel.training.types import Run, RunState
+from thumbwheel.training.types import Run, RunState, TrainConfig
 
 METRICS = {
     "loss": "Loss",
@@ -63,6 +65,8 @@ class RunRow:
 
     run: Run
     version: ModelVersion | None
+    running: Running | None
+    """Where it is, while it trains."""
 
     @property
     def figures(self) -> Mapping[str, Any]:
@@ -86,7 +90,9 @@ def load_runs(asked: PageRequest) -> Mapping[str, Any]:
     results = _versions_by_run(asked.ws, agent)
     newest = [*reversed(runs(asked.ws, agent))]
     return {
-        "rows": [RunRow(run, results.get(run.id)) for run in newest],
+        "rows": [
+            RunRow(run, results.get(run.id), _running(asked.ws, agent, run)) for run in newest
+        ],
         "checked": CHECKED,
         "metrics": list(METRICS.items()),
         "tones": TONES,
@@ -98,12 +104,12 @@ def load_run(asked: PageRequest) -> Mapping[str, Any]:
     """One run: its curves, its settings, and what came of it."""
     agent = asked.agent
     run = run_of(asked.ws, agent, asked.parts["run"])
-    running = _running(asked.ws, agent, run) if run.state is RunState.RUNNING else None
     return {
         "title": f"{run.algorithm} {run.id}",
         "run": run,
-        "row": RunRow(run, _versions_by_run(asked.ws, agent).get(run.id)),
-        "running": running,
+        "row": RunRow(
+            run, _versions_by_run(asked.ws, agent).get(run.id), _running(asked.ws, agent, run)
+        ),
         "changed": changed(run.algorithm, run.config),
         "metrics": list((METRICS | OF_ONE_RUN).items()),
         "tones": TONES,
@@ -122,7 +128,10 @@ class Running:
     """None where a command trains, or a turn of the loop."""
 
 
-def _running(ws: Workspace, agent: Agent, run: Run) -> Running:
+def _running(ws: Workspace, agent: Agent, run: Run) -> Running | None:
+    """Where a training is; None for one that has ended."""
+    if run.state is not RunState.RUNNING:
+        return None
     folder = run_dir(ws, run)
     status = folder.status()
     lines = folder.read_metrics()
@@ -146,6 +155,12 @@ def load_training(asked: PageRequest) -> Mapping[str, Any]:
         raise NotFound(f"method {method!r}", "there is none of that name", fix)
     algorithm = ALGORITHMS.get(method)
     config = ws.settings(algorithm.Config, f"train.{method}")
+    bases = _bases(ws)
+    base = bases[0] if bases else ""
+    template = run_of(ws, agent, asked.query["run"]) if "run" in asked.query else None
+    if template is not None:
+        config = _settings_of(template, algorithm.Config)
+        base = _name_of_base(ws, template.base)
     fields, more_fields = offered_fields(f"train {method}", algorithm.Config, config, MAIN)
     readiness = {name: plan.methods[name].readiness for name in plan.methods}
     return {
@@ -155,7 +170,9 @@ def load_training(asked: PageRequest) -> Mapping[str, Any]:
         "readiness": readiness,
         "recommended": plan.recommended,
         "why": plan.why,
-        "bases": _bases(ws),
+        "template": template,
+        "base": base,
+        "bases": bases,
         "datasets": [
             dataset
             for dataset in reversed(datasets(ws, agent.slug))
@@ -172,6 +189,18 @@ def _versions_by_run(ws: Workspace, agent: Agent) -> dict[str, ModelVersion]:
         if version.run_id is not None:
             by_run[version.run_id] = version
     return by_run
+
+
+def _settings_of(run: Run, cls: type[TrainConfig]) -> TrainConfig:
+    """The settings of an earlier run, as far as a method of this class has them."""
+    known = {name: value for name, value in run.config.items() if name in cls.model_fields}
+    return build(cls, known, f"the settings of {run.id}")
+
+
+def _name_of_base(ws: Workspace, base: str) -> str:
+    """What a request calls the base of an earlier run."""
+    path = Path(base)
+    return path.name if path.parent == ws.home.bases else base
 
 
 def _bases(ws: Workspace) -> list[str]:

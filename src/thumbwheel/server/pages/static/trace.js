@@ -1,7 +1,8 @@
-// The rest of long texts of a trace, fetched when somebody wants it.
+// The rest of long texts of a trace, fetched when somebody wants it; the way to the next trace.
 
 import { send } from "./api.js";
 import { say } from "./messages.js";
+import { around } from "./neighbours.js";
 
 let whole = null;
 
@@ -37,3 +38,25 @@ document.addEventListener("click", async (event) => {
     say(error.message, "bad");
   }
 });
+
+function link(name, label, address) {
+  const anchor = document.querySelector(`#neighbours [rel=${name}]`);
+  anchor.hidden = !address;
+  if (address) anchor.href = address;
+  return { [label]: anchor };
+}
+
+function neighbours() {
+  const known = around(location.pathname);
+  if (!known) return;
+  document.getElementById("to-list").href = known.list;
+  const byKey = { ...link("prev", "ArrowLeft", known.previous), ...link("next", "ArrowRight", known.next) };
+  document.addEventListener("keydown", (event) => {
+    const isForPage = event.target === document.body || event.target.id === "main";
+    const isPlain = !(event.altKey || event.ctrlKey || event.metaKey || event.shiftKey);
+    const anchor = byKey[event.key];
+    if (isForPage && isPlain && anchor && !anchor.hidden) anchor.click();
+  });
+}
+
+neighbours();
