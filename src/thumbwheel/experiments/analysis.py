@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -26,7 +26,13 @@ from thumbwheel.stats import best_arm
 from thumbwheel.stats.covariate import adjusted
 from thumbwheel.stats.sample_ratio import Stratum as Shares
 from thumbwheel.stats.sample_ratio import sequential_p
-from thumbwheel.stats.sequential import Difference, Sample, bounded_difference, combined
+from thumbwheel.stats.sequential import (
+    Difference,
+    Sample,
+    arrival_p,
+    bounded_difference,
+    combined,
+)
 from thumbwheel.stats.types import Interval
 
 Array = NDArray[np.float64]
@@ -244,11 +250,22 @@ def _difference(
     return combined(differences)
 
 
+def in_order(units: Iterable[UnitFigures]) -> list[UnitFigures]:
+    """The units in the order in which their outcomes came in; those whose outcomes came in at once,
+    as from one file, by lot."""
+    return sorted(units, key=lambda unit: (unit.answered_at or unit.exposed_at, _lot(unit)))
+
+
+def _lot(unit: UnitFigures) -> str:
+    """The name from its end: it says nothing of the arm, which the digits at the begin chose."""
+    return unit.unit[::-1]
+
+
 def _exact(
     experiment: Experiment, units: Sequence[UnitFigures], arm: str, alpha: float
 ) -> Interval:
     """The exact interval, of the units in the order in which their outcomes came in."""
-    ordered = sorted(units, key=lambda unit: (unit.answered_at or unit.exposed_at, unit.unit))
+    ordered = in_order(units)
     values = np.array([unit.outcome for unit in ordered], float)
     return _exact_of(experiment, ordered, values, arm, alpha)
 
@@ -257,7 +274,7 @@ def _exact_of(
     experiment: Experiment, units: Sequence[UnitFigures], values: Array, arm: str, alpha: float
 ) -> Interval:
     """The exact interval of values within [0, 1]. Among the units of two arms, each got the second
-    one with the probability that its stratum says."""
+    one with the probability that its stratum says; where they come arm by arm, nothing is known."""
     control = experiment.plan.control.name
     by_stratum = {}
     for stratum in experiment.strata:
@@ -267,6 +284,8 @@ def _exact_of(
     propensities = np.array([by_stratum.get(unit.stratum, 0.0) for unit in units])
     drawn = (propensities > 0.0) & (propensities < 1.0)
     treated = np.array([unit.arm == arm for unit in units], bool)
+    if arrival_p(treated[drawn], propensities[drawn]) < MISMATCH:
+        return Interval(-1.0, 1.0, 1 - alpha)
     return bounded_difference(treated[drawn], values[drawn], propensities[drawn], alpha)
 
 
@@ -323,7 +342,7 @@ def _harm_ends(
         interval = _difference(units, values, control, arm).interval(config.alpha, GUARD_TUNED_FOR)
         scale = samples[control].mean
         return _finite(interval.low / scale), _finite(interval.high / scale)
-    ordered = sorted(units, key=lambda unit: (unit.exposed_at, unit.unit))
+    ordered = sorted(units, key=lambda unit: (unit.exposed_at, _lot(unit)))
     ordered_harms = np.array([values[unit.unit] for unit in ordered], float)
     exact = _exact_of(experiment, ordered, ordered_harms, arm, config.alpha / 2)
     low, high = exact.low, exact.high
@@ -393,8 +412,13 @@ def _winner(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> Decision | None:
     """The decision for the best of the arms that won; None where none did."""
     winners = []
     for comparison in inputs.comparisons:
-        ahead = comparison.low is not None and comparison.low > 0
-        if ahead and comparison.arm not in lost and not _obstacles(plan, inputs, comparison):
+        if comparison.gain is None or comparison.low is None:
+            continue
+        if (
+            comparison.low > 0
+            and comparison.arm not in lost
+            and not _obstacles(plan, inputs, comparison)
+        ):
             winners.append(comparison)
     if not winners:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.experiments.analysis import ArmComparison, analyse
+from thumbwheel.experiments.analysis import ArmComparison, analyse, in_order
 from thumbwheel.experiments.metrics import figures
 from thumbwheel.experiments.types import Experiment, Figures, UnitFigures
 
@@ -31,8 +31,7 @@ def history(ws: Workspace, experiment: Experiment, moments: int = 24) -> list[Mo
     What was taken back or corrected since counts as it is now; guards are not looked at.
     """
     units = figures(ws, experiment).units
-    answered = [unit for unit in units if unit.answered_at is not None]
-    ordered = sorted(answered, key=lambda unit: (unit.answered_at, unit.unit))
+    ordered = in_order(unit for unit in units if unit.answered_at is not None)
     if not ordered:
         return []
     unguarded = replace(experiment, plan=experiment.plan.model_copy(update={"guards": ()}))

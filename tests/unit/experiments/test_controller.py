@@ -25,6 +25,7 @@ from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError,
 from thumbwheel.db.schema import deployments, exposed_calls, exposures, model_versions, traces
 from thumbwheel.experiments import controller, store
 from thumbwheel.experiments.exposures import collect
+from thumbwheel.experiments.history import history
 from thumbwheel.experiments.metrics import figures
 from thumbwheel.experiments.row_seals import SealCheck, check_seals
 from thumbwheel.experiments.types import State
@@ -623,3 +624,28 @@ def test_an_arm_that_loses_drops_out_and_the_others_go_on_with_the_ramp(tmp_path
         world.turn(later(3))
         current = controller.find(world.ws, experiment.id)
         assert current.stratum.shares == pytest.approx({"v0": 0.4, "v1": 0.0, "v2": 0.6})
+
+
+@pytest.mark.parametrize("first", [None, "v0", "v1"], ids=["at once", "v0 first", "v1 first"])
+def test_ratings_that_come_arm_by_arm_decide_nothing(
+    world: ExperimentWorld, first: str | None
+) -> None:
+    """As from a file in which somebody gathered them. People like both versions alike."""
+    experiment = world.begin()
+    calls = [world.ask(f"user-{number}") for number in range(190)]
+    world.drain()
+    waves = [calls]
+    if first is not None:
+        waves = [
+            [call for call in calls if call[1].version == first],
+            [call for call in calls if call[1].version != first],
+        ]
+    draw = random.Random(3)
+    for wave in waves:
+        for trace_id, _ in wave:
+            world.rate(trace_id, draw.random() < 0.9)
+        assert world.turn()[experiment.id].verdict == "undecided"
+    (comparison,) = history(world.ws, experiment)[-1].comparisons
+    assert comparison.method == "exact"
+    assert comparison.low is not None and comparison.high is not None
+    assert -comparison.low == pytest.approx(comparison.high, abs=0.1)
