@@ -25,7 +25,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.erase import erase
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
-from thumbwheel.review.hand_out import next_items
+from thumbwheel.review.hand_out import next_items, return_skipped
 from thumbwheel.review.order import reorder
 from thumbwheel.review.queues import Selection, add, all_queues, close, create, require_queue
 from thumbwheel.review.rate import Request, approve, labels_of, rate, skip, undo, withdraw
@@ -176,6 +176,28 @@ def test_skipping_leaves_an_item_to_others(ws: Workspace, agent: Agent) -> None:
     with pytest.raises(Conflict, match="somebody else has it by now"):
         undo(ws, agent, Request(queue, item.id, "anna", "k2"))
     assert in_force(ws) == []
+
+
+def test_what_was_skipped_can_be_had_again_unless_others_took_it(
+    ws: Workspace, agent: Agent
+) -> None:
+    queue = new_queue(ws, agent)
+    items = next_items(ws, queue, "anna", 100).items
+    for item in items:
+        skip(ws, agent, Request(queue, item.id, "anna", f"skip {item.id}"))
+    batch = next_items(ws, queue, "anna", 100)
+    assert (batch.items, batch.skipped) == ([], 2 * TRACES)
+    (taken,) = next_items(ws, queue, "ben").items
+    assert next_items(ws, queue, "anna").skipped == 2 * TRACES - 1
+    assert return_skipped(ws, queue, "anna") == 2 * TRACES - 1
+    batch = next_items(ws, queue, "anna", 100)
+    assert [item.id for item in batch.items] == [item.id for item in items if item.id != taken.id]
+    assert batch.skipped == 0
+    with pytest.raises(Conflict, match="neither rated nor skipped"):
+        undo(ws, agent, Request(queue, taken.id, "anna", "too late"))
+    for item in batch.items:
+        rated(ws, queue, item.id, "anna")
+    assert require_queue(ws, agent, "q").done == 2 * TRACES - 1
 
 
 def test_comparisons_are_blind_and_turned_around(ws: Workspace, agent: Agent) -> None:

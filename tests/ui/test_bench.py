@@ -279,6 +279,17 @@ def test_off_the_network_ratings_wait_and_a_reload_keeps_them(bench: Bench) -> N
     bench.person.complaints.clear()  # the browser itself says that it was offline
 
 
+def test_what_was_skipped_is_looked_at_again(bench: Bench) -> None:
+    page = bench.begin(traces(2, bench.name))
+    bench.press("s", "s")
+    page.get_by_role("button", name="Look again at the 2 that you skipped").click()
+    expect(page.locator("#item .answers .text")).to_be_visible()
+    bench.press("y", "y")
+    expect(page.locator("#item .empty")).to_contain_text("That was all")
+    expect(page.get_by_role("button", name="Look again")).to_have_count(0)
+    assert bench.verdicts() == [("thumb", True)] * 2
+
+
 def test_on_a_slow_network_the_next_item_is_there_at_once(bench: Bench) -> None:
     page = bench.begin(traces(6, bench.name))
     slow = bench.person.context.new_cdp_session(page)

@@ -317,6 +317,26 @@ def next_(
     present.page(batch.to_json(), parts, json=as_json)
 
 
+@queue.command("return")
+def return_(
+    ctx: typer.Context,
+    queue: QueueName,
+    agent: AgentName,
+    rater: RaterName,
+    as_json: AsJson = False,
+) -> None:
+    """Have the items again that a rater skipped, unless others took them.
+
+    Example: thumbwheel queue return july --agent support --rater anna
+    """
+    from thumbwheel.review.hand_out import return_skipped
+
+    with ctx.obj() as ws:
+        _, shown = _resolved(ws, agent, queue)
+        returned = return_skipped(ws, shown, rater)
+    present.message({"returned": returned}, f"{returned} come again", json=as_json)
+
+
 @queue.command("rate")
 def rate_(
     ctx: typer.Context,

@@ -36,6 +36,8 @@ class Batch:
     items: Sequence[Item]
     rated: int
     """By this rater."""
+    skipped: int
+    """By this rater, and still to be had."""
     done: int
     total: int
 
@@ -44,6 +46,7 @@ class Batch:
         return {
             "items": [item.to_json() for item in self.items],
             "rated": self.rated,
+            "skipped": self.skipped,
             "done": self.done,
             "total": self.total,
         }
@@ -73,7 +76,22 @@ def next_items(
     with ws.db.read() as connection:
         items = _contents(connection, queue, assignments)
         (current,) = store.queues(connection, queue.agent_id, queue.id)
-    return Batch(items, row["rated"] if row else 0, current.done, current.items)
+        skipped = store.count_skipped(connection, queue.id, rater)
+    return Batch(items, row["rated"] if row else 0, skipped, current.done, current.items)
+
+
+def return_skipped(ws: Workspace, queue: Queue, rater: str) -> int:
+    """Let the rater have again what they skipped, unless others took it; how many items that are.
+    Raises Conflict for a closed queue, Forbidden for somebody whom it is not assigned to."""
+    require_open(queue)
+
+    def work(connection: sa.Connection) -> int:
+        require_rater(connection, queue, rater)
+        skipped = store.count_skipped(connection, queue.id, rater)
+        store.return_skipped(connection, queue.id, rater)
+        return skipped
+
+    return ws.db.write(work)
 
 
 def require_rater(connection: sa.Connection, queue: Queue, rater: str) -> None:

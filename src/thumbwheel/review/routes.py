@@ -31,6 +31,15 @@ ROUTES = (
         recorded=False,
     ),
     Route(
+        "queue return",
+        "POST",
+        f"{QUEUE}/returned",
+        "rate",
+        {"rater": "anna"},
+        in_name_of="rater",
+        recorded=False,
+    ),
+    Route(
         "queue rate",
         "POST",
         f"{ITEM}/rating",

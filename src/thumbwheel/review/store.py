@@ -321,6 +321,31 @@ def free_items(
     return list(connection.execute(query).mappings())
 
 
+def count_skipped(connection: sa.Connection, queue_id: str, rater: str) -> int:
+    """How many items the rater skipped that somebody can still take."""
+    query = (
+        sa.select(sa.func.count())
+        .select_from(review_assignments.join(review_items))
+        .where(*_skipped(queue_id, rater), review_items.c.free > 0)
+    )
+    return int(connection.execute(query).scalar_one())
+
+
+def return_skipped(connection: sa.Connection, queue_id: str, rater: str) -> None:
+    """Let the rater take again what they skipped."""
+    update = review_assignments.update().where(*_skipped(queue_id, rater))
+    connection.execute(update.values(state=AssignmentState.EXPIRED))
+    move_frontiers(connection, queue_id, -1, rater)
+
+
+def _skipped(queue_id: str, rater: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        review_assignments.c.queue_id == queue_id,
+        review_assignments.c.rater == rater,
+        review_assignments.c.state == AssignmentState.SKIPPED,
+    )
+
+
 def last_rank(connection: sa.Connection, queue_id: str) -> int:
     """The rank of the last item that somebody can take; -1 where there is none."""
     query = sa.select(sa.func.max(review_items.c.rank)).where(

@@ -82,7 +82,9 @@ MOVES: Mapping[AssignmentState, frozenset[AssignmentState]] = {
         {AssignmentState.RATED, AssignmentState.SKIPPED, AssignmentState.EXPIRED}
     ),
     AssignmentState.RATED: frozenset({AssignmentState.RATED, AssignmentState.LEASED}),
-    AssignmentState.SKIPPED: frozenset({AssignmentState.RATED, AssignmentState.LEASED}),
+    AssignmentState.SKIPPED: frozenset(
+        {AssignmentState.RATED, AssignmentState.LEASED, AssignmentState.EXPIRED}
+    ),
     AssignmentState.EXPIRED: frozenset(
         {AssignmentState.LEASED, AssignmentState.RATED, AssignmentState.SKIPPED}
     ),

@@ -34,6 +34,7 @@ let isEmpty = false;
 let done = bench.done;
 let total = bench.total;
 let rated = 0;
+let skipped = 0; // items that this person skipped and could still rate
 let sinceReorder = 0;
 let editor = null;
 
@@ -167,6 +168,7 @@ async function fetchMore() {
       done = value.done;
       total = value.total;
       rated = value.rated;
+      skipped = value.skipped;
       isEmpty = waiting.length === 0;
       if (outbox.state === "offline" && outbox.size === 0) outbox.set("idle");
       return true;
@@ -203,6 +205,7 @@ async function advance(before = "") {
   since = performance.now();
   if (!current) {
     render();
+    await fetching; // what is on its way may have been asked before the last item was done
     await fetchMore();
     if (!current && waiting.length) { advance(before); return; }
     render();
@@ -306,6 +309,18 @@ function changed() {
 
 function skip() {
   if (current) finish("skip", "rating", { skip: true, ...rest() }, "Skipped.");
+}
+
+async function lookAgain() {
+  try {
+    await send("POST", `${bench.api}/returned`, { rater: bench.rater }, { key: null });
+  } catch (problem) {
+    say(problem.message, "bad");
+    return;
+  }
+  past.splice(0, past.length, ...past.filter((entry) => entry.kind !== "skip"));
+  skipped = 0;
+  await advance();
 }
 
 function gold() {
@@ -453,6 +468,10 @@ function render() {
   if (!current) {
     const words = fetching ? "Looking for the next item …" : emptyWords();
     itemBox.append(element("p", { class: "empty" }, words));
+    if (!fetching && skipped) {
+      const label = `Look again at the ${skipped.toLocaleString()} that you skipped`;
+      itemBox.append(element("p", { class: "buttons" }, element("button", { class: "primary", onclick: lookAgain }, label)));
+    }
     if (!fetching) announce(words);
     return;
   }
