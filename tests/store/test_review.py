@@ -187,14 +187,14 @@ def test_what_was_skipped_can_be_had_again_unless_others_took_it(
         skip(ws, agent, Request(queue, item.id, "anna", f"skip {item.id}"))
     batch = next_items(ws, queue, "anna", 100)
     assert (batch.items, batch.skipped) == ([], 2 * TRACES)
-    (taken,) = next_items(ws, queue, "ben").items
+    (lost,) = next_items(ws, queue, "ben").items
     assert next_items(ws, queue, "anna").skipped == 2 * TRACES - 1
     assert return_skipped(ws, queue, "anna") == 2 * TRACES - 1
     batch = next_items(ws, queue, "anna", 100)
-    assert [item.id for item in batch.items] == [item.id for item in items if item.id != taken.id]
+    assert [item.id for item in batch.items] == [item.id for item in items if item.id != lost.id]
     assert batch.skipped == 0
     with pytest.raises(Conflict, match="neither rated nor skipped"):
-        undo(ws, agent, Request(queue, taken.id, "anna", "too late"))
+        undo(ws, agent, Request(queue, lost.id, "anna", "too late"))
     for item in batch.items:
         rated(ws, queue, item.id, "anna")
     assert require_queue(ws, agent, "q").done == 2 * TRACES - 1

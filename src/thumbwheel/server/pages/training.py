@@ -193,8 +193,8 @@ def _versions_by_run(ws: Workspace, agent: Agent) -> dict[str, ModelVersion]:
 
 def _settings_of(run: Run, cls: type[TrainConfig]) -> TrainConfig:
     """The settings of an earlier run, as far as a method of this class has them."""
-    known = {name: value for name, value in run.config.items() if name in cls.model_fields}
-    return build(cls, known, f"the settings of {run.id}")
+    settings = {name: value for name, value in run.config.items() if name in cls.model_fields}
+    return build(cls, settings, f"the settings of {run.id}")
 
 
 def _name_of_base(ws: Workspace, base: str) -> str:
