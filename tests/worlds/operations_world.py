@@ -21,6 +21,7 @@ from tests.worlds.gateway_world import AGENT, opened_home, running, serve_remote
 from tests.worlds.pages_world import PagesWorld, add_queue, fill, small_home
 from thumbwheel.access import keys, users
 from thumbwheel.app.routing_table import RoutingTable
+from thumbwheel.capture.cases import add_case
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core import ids
@@ -42,6 +43,11 @@ from thumbwheel.rewards.component import components
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import RunState, Status
 
+GOLD = {
+    "Which form settles a late refund?": "Form 5.",
+    "How long may a parcel take within the country?": "Three days.",
+    "Can I pay by invoice?": "Yes, from the second order on.",
+}
 STEPS = 120
 DEV_LOSS = 2.25
 """Of the base on dev rows."""
@@ -63,6 +69,8 @@ def operations(ws: Workspace, folder: Path) -> Iterator[dict[str, str]]:
         candidate = _runs(ws, dataset_id, folder)
         approve(ws, candidate, Basis.GOLD, losses=2)
         _export(ws, candidate)
+        for question, answer in GOLD.items():
+            add_case(ws, AGENT, "ann", input=question, reference=answer, checker="exact_answer")
         ledger.run(ws, Agent.named(AGENT), components(ws, AGENT, ledger.settings(ws, AGENT)))
         experiment = _experiment(ws)
         _loop(ws, candidate)
@@ -212,7 +220,7 @@ def _loop(ws: Workspace, candidate: ModelVersion) -> None:
         "settings": {},
         "verdict": "approved",
         "reasons": ["the gain holds, and so do all guards"],
-        "gain": {"before": 0.31, "after": 0.64, "gain": 0.33, "low": 0.21, "high": 0.45},
+        "gain": {"before": 0.033, "after": 0.667, "gain": 0.633, "low": 0.465, "high": 0.761},
     }
     question = f"make {candidate.name} live?"
     pending = Pending(
