@@ -21,15 +21,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from thumbwheel.core.config import Config
-from thumbwheel.experiments.types import Experiment, Figures, GuardPlan, Plan, UnitFigures
+from thumbwheel.experiments.types import (
+    Experiment,
+    Figures,
+    GuardPlan,
+    Plan,
+    Stratum,
+    UnitFigures,
+)
 from thumbwheel.stats import best_arm
 from thumbwheel.stats.covariate import adjusted
 from thumbwheel.stats.sample_ratio import Stratum as Shares
-from thumbwheel.stats.sample_ratio import sequential_p
+from thumbwheel.stats.sample_ratio import arrival_p, response_p, sequential_p
 from thumbwheel.stats.sequential import (
     Difference,
     Sample,
-    arrival_p,
     bounded_difference,
     combined,
 )
@@ -96,6 +102,8 @@ class ArmComparison(Config):
     stop_high: float | None
     """Upper end at the looser error of the stop-loss."""
     guards: tuple[GuardFigures, ...] = ()
+    response_p: float = 1.0
+    """The p value that outcomes of both arms are in for the same people."""
 
 
 class Inputs(Config):
@@ -231,7 +239,15 @@ def _compared(
         method=method,
         stop_high=stop_high,
         guards=guards,
+        response_p=_response_p(both, outcomes, arm),
     )
+
+
+def _response_p(units: Sequence[UnitFigures], outcomes: Mapping[str, float], arm: str) -> float:
+    ordered = sorted(units, key=lambda unit: (unit.exposed_at, _lot(unit)))
+    treated = np.array([unit.arm == arm for unit in ordered], bool)
+    answered = np.array([unit.unit in outcomes for unit in ordered], bool)
+    return response_p(treated, answered)
 
 
 def _difference(
@@ -264,8 +280,16 @@ def _lot(unit: UnitFigures) -> str:
 def _exact(
     experiment: Experiment, units: Sequence[UnitFigures], arm: str, alpha: float
 ) -> Interval:
-    """The exact interval, of the units in the order in which their outcomes came in."""
+    """The exact interval, of the units in the order in which their outcomes came in; where they
+    came arm by arm, nothing is known."""
     ordered = in_order(units)
+    p_values = []
+    for stratum in experiment.strata:
+        treated = [unit.arm == arm for unit in ordered if unit.stratum == stratum.number]
+        share = _share_of_two(experiment, stratum, arm)
+        p_values.append(arrival_p(np.array(treated, bool), share))
+    if min(p_values) < MISMATCH / len(p_values):
+        return Interval(-1.0, 1.0, 1 - alpha)
     values = np.array([unit.outcome for unit in ordered], float)
     return _exact_of(experiment, ordered, values, arm, alpha)
 
@@ -274,19 +298,22 @@ def _exact_of(
     experiment: Experiment, units: Sequence[UnitFigures], values: Array, arm: str, alpha: float
 ) -> Interval:
     """The exact interval of values within [0, 1]. Among the units of two arms, each got the second
-    one with the probability that its stratum says; where they come arm by arm, nothing is known."""
-    control = experiment.plan.control.name
-    by_stratum = {}
-    for stratum in experiment.strata:
-        both = stratum.shares.get(control, 0.0) + stratum.shares.get(arm, 0.0)
-        by_stratum[stratum.number] = stratum.shares.get(arm, 0.0) / both if both else 0.0
+    one with the probability that its stratum says."""
+    by_stratum = {
+        stratum.number: _share_of_two(experiment, stratum, arm) for stratum in experiment.strata
+    }
     # A stratum that is not there is one that somebody wrote into a row.
     propensities = np.array([by_stratum.get(unit.stratum, 0.0) for unit in units])
     drawn = (propensities > 0.0) & (propensities < 1.0)
     treated = np.array([unit.arm == arm for unit in units], bool)
-    if arrival_p(treated[drawn], propensities[drawn]) < MISMATCH:
-        return Interval(-1.0, 1.0, 1 - alpha)
     return bounded_difference(treated[drawn], values[drawn], propensities[drawn], alpha)
+
+
+def _share_of_two(experiment: Experiment, stratum: Stratum, arm: str) -> float:
+    """Of the units that go to this arm or the control, the share of the arm."""
+    share = stratum.shares.get(arm, 0.0)
+    both = stratum.shares.get(experiment.plan.control.name, 0.0) + share
+    return share / both if both else 0.0
 
 
 def _guarded(
@@ -452,6 +479,11 @@ def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[st
     obstacles = []
     if inputs.hours < plan.config.min_hours:
         obstacles.append(f"{plan.config.min_hours - inputs.hours:.1f} of min_hours are to come")
+    if comparison.response_p < MISMATCH:
+        obstacles.append(
+            f"outcomes of {comparison.arm} and {plan.control.name} are in for other people (p = "
+            f"{comparison.response_p:.2g}): wait for those that lag"
+        )
     for guard in comparison.guards:
         if not guard.holds:
             extent = "nothing is known yet" if guard.high is None else f"up to {guard.high:.4f}"

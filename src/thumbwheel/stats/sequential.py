@@ -236,24 +236,6 @@ def bounded_difference(
     return Interval(max(-1.0, centre - radius), min(1.0, centre + radius), 1 - alpha)
 
 
-def arrival_p(treated: NDArray[np.bool_], propensities: Array) -> float:
-    """The p value, over all moments, that each unit in turn got the treatment with its probability,
-    whatever came before: small where the units of one arm came before those of the other.
-
-    A likelihood ratio against the share seen so far (Ville's inequality). Of n units that are all
-    of one arm at even shares it is (n + 1) / 2**n. `bounded_difference` means nothing where it is
-    small.
-    """
-    if not len(treated):
-        return 1.0
-    before = np.arange(len(treated))
-    share_before = (1 + np.cumsum(treated) - treated) / (2 + before)
-    factors = np.where(
-        treated, share_before / propensities, (1 - share_before) / (1 - propensities)
-    )
-    return float(min(1.0, np.exp(-np.log(factors).cumsum().max())))
-
-
 def _increments(
     treated: NDArray[np.bool_], outcomes: Array, propensities: Array
 ) -> tuple[Array, Array]:

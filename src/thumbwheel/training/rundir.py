@@ -27,6 +27,8 @@ from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.training.types import JUDGED, JUDGED_SHAPE, RunSpec, RunState, Status
 
 SPEC = "spec.json"
+LONGEST_LINE = 65_536
+"""Bytes of a line of metrics, at most."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,16 @@ class RunDir:
     def read_metrics(self, skip: int = 0) -> list[dict[str, Any]]:
         """All complete lines of metrics behind the first `skip`."""
         return list(_lines(self.metrics, skip))
+
+    def last_step(self) -> int:
+        """The step of the last complete line of metrics; 0 where there is none yet."""
+        try:
+            with self.metrics.open("rb") as file:
+                file.seek(max(0, self.metrics.stat().st_size - LONGEST_LINE))
+                complete, _, _ = file.read().rpartition(b"\n")
+            return int(json.loads(complete.rpartition(b"\n")[2])["step"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop the lines of steps that a resumed run will do again, and half a line that a kill

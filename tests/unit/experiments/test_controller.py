@@ -4,6 +4,7 @@ they got, and the controller decides."""
 from __future__ import annotations
 
 import random
+import statistics
 import time
 import timeit
 from collections import Counter
@@ -514,7 +515,7 @@ def test_a_routing_decision_takes_less_than_twenty_microseconds(world: Experimen
     seconds = timeit.repeat(
         lambda: world.table.choose(request), time.thread_time, repeat=10, number=500
     )
-    assert min(seconds) / 500 < 20e-6
+    assert statistics.median(seconds) / 500 < 20e-6
 
 
 def test_an_experiment_is_followed_by_the_table(world: ExperimentWorld) -> None:
@@ -649,3 +650,23 @@ def test_ratings_that_come_arm_by_arm_decide_nothing(
     assert comparison.method == "exact"
     assert comparison.low is not None and comparison.high is not None
     assert -comparison.low == pytest.approx(comparison.high, abs=0.1)
+
+
+def test_an_arm_whose_ratings_lag_decides_nothing(world: ExperimentWorld) -> None:
+    """People became happier, and of the later ones only those of v1 have spoken so far."""
+    experiment = world.begin()
+    draw = random.Random(5)
+    calls = [world.ask(f"user-{number}") for number in range(440)]
+    lagging = []
+    for number, (trace_id, choice) in enumerate(calls):
+        if number >= 220 and choice.version == "v0":
+            lagging.append(trace_id)
+            continue
+        world.rate(trace_id, draw.random() < (0.3 if number < 220 else 0.95))
+    decision = world.turn()[experiment.id]
+    assert decision.verdict == "undecided"
+    assert "outcomes of v1 and v0 are in for other people" in decision.reasons[0]
+    for trace_id in lagging:
+        world.rate(trace_id, draw.random() < 0.95)
+    (reason,) = world.turn()[experiment.id].reasons
+    assert "other people" not in reason

@@ -210,7 +210,7 @@ def test_an_interruption_ends_what_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = program(
-        tmp_path / "make", f"/bin/sleep 60 & echo $! > {tmp_path}/child; echo '[ 1%]'; wait"
+        tmp_path / "make", f"/bin/sleep 600 & echo $! > {tmp_path}/child; echo '[ 1%]'; wait"
     )
 
     class Interrupted:

@@ -17,7 +17,14 @@ from thumbwheel.stats.best_arm import is_decided, optimal_shares, tracked_shares
 from thumbwheel.stats.covariate import adjusted, slope
 from thumbwheel.stats.duration import detectable_effect, expected_units
 from thumbwheel.stats.off_policy import doubly_robust, effective_size, ips, snips
-from thumbwheel.stats.sample_ratio import Stratum, chi_squared_p, log_evidence, sequential_p
+from thumbwheel.stats.sample_ratio import (
+    Stratum,
+    arrival_p,
+    chi_squared_p,
+    log_evidence,
+    response_p,
+    sequential_p,
+)
 from thumbwheel.stats.sequential import Difference, Sample
 
 VECTORS = json.loads((Path(__file__).parent / "peer_vectors.json").read_text())
@@ -249,3 +256,31 @@ def test_the_duration_and_the_effect_agree() -> None:
     assert detectable_effect(0, (0.25, 0.25), 0.05) == math.inf
     with pytest.raises(InputError, match="above zero"):
         expected_units(0.0, (0.25, 0.25), 0.05)
+
+
+def test_outcomes_that_arrive_arm_by_arm_are_seen_and_chance_is_not() -> None:
+    random = np.random.default_rng(8)
+    alarms = 0
+    for _ in range(300):
+        treated = random.random(200) < 0.3
+        alarms += arrival_p(treated, 0.3) < 0.05
+        assert arrival_p(np.sort(treated), 0.3) < 1e-6
+        assert arrival_p(np.sort(treated)[::-1], 0.3) < 1e-6
+        begins_well = np.concatenate([random.random(100) < 0.5, np.full(80, True)])
+        assert arrival_p(begins_well, 0.5) < 1e-3
+    assert alarms <= 15
+    assert arrival_p(np.array([], bool), 0.5) == arrival_p(np.full(50, True), 1.0) == 1.0
+
+
+def test_outcomes_that_lag_in_one_arm_are_seen_and_other_rates_of_answering_are_not() -> None:
+    random = np.random.default_rng(9)
+    alarms = 0
+    for _ in range(300):
+        treated = random.random(1000) < 0.5
+        answered = random.random(1000) < np.where(treated, 0.7, 0.4)
+        alarms += response_p(treated, answered) < 0.05
+        lags = (np.arange(1000) >= 500) & ~treated
+        assert response_p(treated, answered & ~lags) < 1e-3
+    assert alarms <= 15
+    assert response_p(np.array([True]), np.array([True])) == 1.0
+    assert response_p(np.array([], bool), np.array([], bool)) == 1.0

@@ -14,7 +14,6 @@ from thumbwheel.stats.sequential import (
     Difference,
     GammaExponential,
     Sample,
-    arrival_p,
     bounded_difference,
     combined,
     empirical_bernstein,
@@ -143,17 +142,3 @@ def test_the_exact_difference_holds_under_uneven_probabilities_and_sees_a_large_
     treated = random.random(800) < shares
     outcomes = (random.random(800) < np.where(treated, 0.9, 0.1)).astype(float)
     assert bounded_difference(treated, outcomes, shares, 0.1).low > 0
-
-
-def test_an_order_that_follows_the_arms_is_seen_and_chance_is_not() -> None:
-    random = np.random.default_rng(8)
-    shares = np.where(np.arange(200) < 100, 0.2, 0.5)
-    alarms = 0
-    for _ in range(500):
-        treated = random.random(200) < shares
-        alarms += arrival_p(treated, shares) < 0.05
-        assert arrival_p(np.sort(treated), np.full(200, 0.5)) < 1e-6
-        assert arrival_p(np.sort(treated)[::-1], np.full(200, 0.5)) < 1e-6
-    assert alarms <= 25
-    assert arrival_p(np.full(14, True), np.full(14, 0.5)) == pytest.approx(15 / 2**14)
-    assert arrival_p(np.array([], bool), np.array([])) == 1.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.config import build
@@ -134,11 +133,11 @@ def _running(ws: Workspace, agent: Agent, run: Run) -> Running | None:
         return None
     folder = run_dir(ws, run)
     status = folder.status()
-    lines = folder.read_metrics()
+    step = folder.last_step()
     started, _ = queue.jobs(ws, states=[JobState.RUNNING], agents=[agent.slug])
     jobs = [job.id for job in started if job.notes.get("run") == run.id]
     return Running(
-        step=lines[-1]["step"] if lines else 0,
+        step=step,
         steps=status.result.get("planned_steps") if status and status.result else None,
         job_id=jobs[0] if jobs else None,
     )
@@ -198,14 +197,20 @@ def _settings_of(run: Run, cls: type[TrainConfig]) -> TrainConfig:
 
 
 def _name_of_base(ws: Workspace, base: str) -> str:
-    """What a request calls the base of an earlier run."""
-    path = Path(base)
-    return path.name if path.parent == ws.home.bases else base
+    """What a request calls the base of an earlier run, of which a run keeps where it truly lies."""
+    for name in _folders_of_bases(ws):
+        if str((ws.home.bases / name).resolve()) == base:
+            return name
+    return base
 
 
 def _bases(ws: Workspace) -> list[str]:
     """What a request may name as a base, besides any id of Hugging Face."""
-    folders = []
-    if ws.home.bases.is_dir():
-        folders = sorted(folder.name for folder in ws.home.bases.iterdir() if folder.is_dir())
+    folders = _folders_of_bases(ws)
     return [*folders, *sorted(versions.bases(ws) - set(folders))]
+
+
+def _folders_of_bases(ws: Workspace) -> list[str]:
+    if not ws.home.bases.is_dir():
+        return []
+    return sorted(folder.name for folder in ws.home.bases.iterdir() if folder.is_dir())

@@ -311,10 +311,12 @@ function skip() {
   if (current) finish("skip", "rating", { skip: true, ...rest() }, "Skipped.");
 }
 
-async function lookAgain() {
+async function lookAgain(event) {
+  event.target.disabled = true;
   try {
     await send("POST", `${bench.api}/returned`, { rater: bench.rater }, { key: null });
   } catch (problem) {
+    event.target.disabled = false;
     say(problem.message, "bad");
     return;
   }
