@@ -158,5 +158,5 @@ def test_a_lost_network_says_so_and_the_same_click_works_later(
         expect(page.get_by_role("status")).to_contain_text("cannot be reached")
         person.context.set_offline(False)
         page.get_by_role("button", name="Bad").click()
-        expect(page.get_by_label("Feedback")).to_contain_text("local token")
+        expect(page.get_by_label("Feedback")).to_contain_text("owner")
         person.check()
