@@ -33,12 +33,7 @@ from thumbwheel.stats import best_arm
 from thumbwheel.stats.covariate import adjusted
 from thumbwheel.stats.sample_ratio import Stratum as Shares
 from thumbwheel.stats.sample_ratio import arrival_p, response_p, sequential_p
-from thumbwheel.stats.sequential import (
-    Difference,
-    Sample,
-    bounded_difference,
-    combined,
-)
+from thumbwheel.stats.sequential import Difference, Sample, bounded_difference, combined
 from thumbwheel.stats.types import Interval
 
 Array = NDArray[np.float64]
@@ -244,7 +239,7 @@ def _compared(
 
 
 def _response_p(units: Sequence[UnitFigures], outcomes: Mapping[str, float], arm: str) -> float:
-    ordered = sorted(units, key=lambda unit: (unit.exposed_at, _lot(unit)))
+    ordered = _by_exposure(units)
     treated = np.array([unit.arm == arm for unit in ordered], bool)
     answered = np.array([unit.unit in outcomes for unit in ordered], bool)
     return response_p(treated, answered)
@@ -270,6 +265,11 @@ def in_order(units: Iterable[UnitFigures]) -> list[UnitFigures]:
     """The units in the order in which their outcomes came in; those whose outcomes came in at once,
     as from one file, by lot."""
     return sorted(units, key=lambda unit: (unit.answered_at or unit.exposed_at, _lot(unit)))
+
+
+def _by_exposure(units: Iterable[UnitFigures]) -> list[UnitFigures]:
+    """The units in the order in which they saw their arms first; those of one moment by lot."""
+    return sorted(units, key=lambda unit: (unit.exposed_at, _lot(unit)))
 
 
 def _lot(unit: UnitFigures) -> str:
@@ -369,7 +369,7 @@ def _harm_ends(
         interval = _difference(units, values, control, arm).interval(config.alpha, GUARD_TUNED_FOR)
         scale = samples[control].mean
         return _finite(interval.low / scale), _finite(interval.high / scale)
-    ordered = sorted(units, key=lambda unit: (unit.exposed_at, _lot(unit)))
+    ordered = _by_exposure(units)
     ordered_harms = np.array([values[unit.unit] for unit in ordered], float)
     exact = _exact_of(experiment, ordered, ordered_harms, arm, config.alpha / 2)
     low, high = exact.low, exact.high
