@@ -9,6 +9,8 @@ many units best-arm mode saves.
     python benchmarks/experiments.py served      # A/A through a server of its own, over HTTP
     python benchmarks/experiments.py seals       # what the seals of exposures cost
 
+`--processes 2` shares the runs of `aa`, `stoploss`, `whole` and `served` between two processes.
+
 `aa` and `stoploss` take the controller's own analysis and decision over people who come one after
 another, answer late, several times or not at all; every event is a look. `whole` takes everything
 but HTTP, and `served` HTTP too: the server is killed once and stopped once in each run. `bandit`
@@ -25,11 +27,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import numpy as np
@@ -69,6 +74,7 @@ PEOPLE_OF_A_PART = 120
 BATCH = 100
 LEAST_PULLS = 10
 DELTA = 0.05
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -138,74 +144,75 @@ def figures_over_time(crowd: list[Person]) -> Iterator[tuple[float, int, Figures
         yield hour, len(units), Figures(tuple(units.values()))
 
 
-def run_experiments(
-    runs: int, count: int, rates: dict[str, float], config: ExperimentConfig, every: int
-) -> list[tuple[str, int]]:
-    """(verdict, people who were exposed by then) of each run; `every`: words between two looks."""
-    results = []
-    for seed in range(runs):
-        random = np.random.default_rng(seed)
-        experiment = experiment_of(config)
-        crowd = people(random, count, rates)
-        verdict, exposed = "undecided", count
-        for number, (hour, came, figures) in enumerate(figures_over_time(crowd)):
-            if number % every:
-                continue
-            inputs = analyse(experiment, figures, START + timedelta(hours=hour))
-            decision = decide(experiment.plan, inputs)
-            if decision.verdict != "undecided":
-                verdict, exposed = decision.verdict, came
-                break
-        results.append((verdict, exposed))
-    return results
+def each_seed(run: Callable[[int], Result], runs: int, processes: int) -> Iterator[Result]:
+    """`run` of the seeds 0 to `runs` - 1, in order."""
+    if processes == 1:
+        yield from map(run, range(runs))
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run, range(runs))
 
 
-def bench_aa(runs: int, every: int, count: int) -> dict[str, Any]:
+def run_aa(count: int, every: int, seed: int) -> str:
+    """The verdict over people of whom no arm's are happier; `every`: words between two looks."""
+    random = np.random.default_rng(seed)
+    experiment = experiment_of(ExperimentConfig())
+    crowd = people(random, count, {"v0": 0.6, "v1": 0.6})
+    for number, (hour, _, figures) in enumerate(figures_over_time(crowd)):
+        if number % every:
+            continue
+        inputs = analyse(experiment, figures, START + timedelta(hours=hour))
+        decision = decide(experiment.plan, inputs)
+        if decision.verdict != "undecided":
+            return decision.verdict
+    return "undecided"
+
+
+def bench_aa(runs: int, processes: int, every: int, count: int) -> dict[str, Any]:
     """Arms that are the same: none may win in more than alpha of all runs."""
     config = ExperimentConfig()
-    results = run_experiments(runs, count, {"v0": 0.6, "v1": 0.6}, config, every)
-    verdicts = [verdict for verdict, _ in results]
+    verdicts = Counter(each_seed(partial(run_aa, count, every), runs, processes))
     return {
         "runs": runs,
         "people": count,
         "words_between_looks": every,
         "alpha": config.alpha,
-        "won": verdicts.count("won"),
-        "wrong_promotions": verdicts.count("won") / runs,
-        "stopped_wrongly": verdicts.count("lost") / runs,
+        "won": verdicts["won"],
+        "wrong_promotions": verdicts["won"] / runs,
+        "stopped_wrongly": verdicts["lost"] / runs,
         "stop_alpha": config.stop_alpha,
-        "units_do_not_arrive": verdicts.count("stopped") / runs,
+        "units_do_not_arrive": verdicts["stopped"] / runs,
     }
 
 
-def bench_stoploss(runs: int, every: int) -> dict[str, Any]:
+def run_stoploss(every: int, seed: int) -> tuple[str, int]:
+    """(verdict, exposures until then) of an arm whose people are happy in 0.5 instead of 0.7."""
+    random = np.random.default_rng(seed)
+    experiment = experiment_of(ExperimentConfig())
+    units: list[UnitFigures] = []
+    for number in range(3000):
+        arm = "v1" if random.random() < 0.5 else "v0"
+        rate = {"v0": 0.7, "v1": 0.5}[arm]
+        moment = START + timedelta(minutes=number)
+        value = float(random.random() < rate)
+        units.append(UnitFigures(f"u{number}", arm, 0, moment, value, 1.0, moment))
+        if number % every:
+            continue
+        inputs = analyse(experiment, Figures(tuple(units)), moment)
+        verdict = decide(experiment.plan, inputs).verdict
+        if verdict != "undecided":
+            return verdict, len(units)
+    return "undecided", len(units)
+
+
+def bench_stoploss(runs: int, processes: int, every: int) -> dict[str, Any]:
     """An arm that is 20 points worse, where everybody answers at once."""
-    config = ExperimentConfig()
-    exposures = []
-    verdicts = []
-    for seed in range(runs):
-        random = np.random.default_rng(seed)
-        experiment = experiment_of(config)
-        units: list[UnitFigures] = []
-        verdict = "undecided"
-        for number in range(3000):
-            arm = "v1" if random.random() < 0.5 else "v0"
-            rate = {"v0": 0.7, "v1": 0.5}[arm]
-            moment = START + timedelta(minutes=number)
-            value = float(random.random() < rate)
-            units.append(UnitFigures(f"u{number}", arm, 0, moment, value, 1.0, moment))
-            if number % every:
-                continue
-            inputs = analyse(experiment, Figures(tuple(units)), moment)
-            verdict = decide(experiment.plan, inputs).verdict
-            if verdict != "undecided":
-                break
-        verdicts.append(verdict)
-        exposures.append(len(units))
+    ends = list(each_seed(partial(run_stoploss, every), runs, processes))
+    exposures = [count for _, count in ends]
     return {
         "runs": runs,
         "rates": [0.7, 0.5],
-        "lost": verdicts.count("lost") / runs,
+        "lost": sum(verdict == "lost" for verdict, _ in ends) / runs,
         "median_exposures": statistics.median(exposures),
         "exposures_95": float(np.quantile(exposures, 0.95)),
     }
@@ -249,64 +256,75 @@ def identify(random: np.random.Generator, rates: np.ndarray, is_adaptive: bool) 
             shares = best_arm.tracked_shares(counts, means, variances)
 
 
-def bench_whole(runs: int) -> dict[str, Any]:
-    """A/A experiments of the whole controller: calls through the routing table, words through the
-    inbox, the database, a restart on the way, a look after every few events."""
+@dataclass
+class WholeRun:
+    """What became of an A/A experiment of the whole controller."""
+
+    verdict: str = "undecided"
+    cpu_seconds: list[float] = field(default_factory=list)
+    """Of each look."""
+
+
+def run_whole(seed: int) -> WholeRun:
+    """400 people who call through the routing table and speak through the inbox, late and in
+    another order; a look after every twenty of them."""
     sys.path.insert(0, str(ROOT))
     from tests.worlds.experiment_world import experiment_world
 
-    won = looks = 0
-    seconds = []
-    for seed in range(runs):
-        random = np.random.default_rng(seed)
-        with tempfile.TemporaryDirectory() as folder, experiment_world(Path(folder)) as world:
-            experiment = world.begin()
-            waiting: list[tuple[str, bool]] = []
-            decision = None
-            for number in range(400):
-                trace_id, _ = world.ask(f"user-{number}")
-                waiting.append((trace_id, bool(random.random() < 0.6)))
-                while len(waiting) > 10 or (waiting and random.random() < 0.3):
-                    world.rate(*waiting.pop(int(random.integers(len(waiting)))))
-                if number == 200:
-                    world.refresh()  # a server that starts anew reads everything from its rows
-                if number % 20 == 19:
-                    began = time.process_time()
-                    decision = world.turn().get(experiment.id, decision)
-                    seconds.append(time.process_time() - began)
-                    looks += 1
-                    if decision is not None and decision.verdict != "undecided":
-                        break
-            won += decision is not None and decision.verdict == "won"
+    random = np.random.default_rng(seed)
+    run = WholeRun()
+    with tempfile.TemporaryDirectory() as folder, experiment_world(Path(folder)) as world:
+        experiment = world.begin()
+        waiting: list[tuple[str, bool]] = []
+        for number in range(400):
+            trace_id, _ = world.ask(f"user-{seed}-{number}")
+            waiting.append((trace_id, bool(random.random() < 0.6)))
+            while len(waiting) > 10 or (waiting and random.random() < 0.3):
+                world.rate(*waiting.pop(int(random.integers(len(waiting)))))
+            if number == 200:
+                world.refresh()  # a server that starts anew reads everything from its rows
+            if number % 20 == 19:
+                began = time.process_time()
+                decision = world.turn().get(experiment.id)
+                run.cpu_seconds.append(time.process_time() - began)
+                if decision is not None and decision.verdict != "undecided":
+                    run.verdict = decision.verdict
+                    break
+    return run
+
+
+def bench_whole(runs: int, processes: int) -> dict[str, Any]:
+    """A/A experiments of the whole controller: calls through the routing table, words through the
+    inbox, the database, a restart on the way, a look after every few events."""
+    ends = list(each_seed(run_whole, runs, processes))
+    verdicts = Counter(run.verdict for run in ends)
+    seconds = [look for run in ends for look in run.cpu_seconds]
     return {
         "runs": runs,
-        "looks": looks,
-        "won": won,
-        "wrong_promotions": won / runs,
+        "looks": len(seconds),
+        "verdicts": dict(verdicts),
+        "wrong_promotions": verdicts["won"] / runs,
+        "stopped_wrongly": verdicts["lost"] / runs,
         "cpu_seconds_a_look": statistics.median(seconds),
     }
 
 
-def bench_served(runs: int) -> dict[str, Any]:
+def bench_served(runs: int, processes: int) -> dict[str, Any]:
     """A/A experiments through a server in a process of its own: calls and words over HTTP, late
     words, a kill and a stop on the way, a look after every few people beside the server's own."""
-    sys.path.insert(0, str(ROOT))
-    verdicts: Counter[str] = Counter()
-    asked = counted = looks = 0
-    for seed in range(runs):
-        with tempfile.TemporaryDirectory() as folder:
-            run = _served_run(Path(folder) / "home", seed)
-        verdicts[run.verdict] += 1
-        asked, counted, looks = asked + run.asked, counted + run.counted, looks + run.looks
+    ends = []
+    for seed, run in enumerate(each_seed(run_served, runs, processes)):
+        ends.append(run)
         print(f"run {seed}: {run}", file=sys.stderr, flush=True)
+    verdicts = Counter(run.verdict for run in ends)
     return {
         "runs": runs,
-        "looks_beside_the_servers": looks,
+        "looks_beside_the_servers": sum(run.looks for run in ends),
         "verdicts": dict(verdicts),
         "wrong_promotions": verdicts["won"] / runs,
         "stopped_wrongly": verdicts["lost"] / runs,
-        "calls": asked,
-        "calls_counted": counted,
+        "calls": sum(run.asked for run in ends),
+        "calls_counted": sum(run.counted for run in ends),
     }
 
 
@@ -320,7 +338,14 @@ class ServedRun:
     looks: int = 0
 
 
-def _served_run(home: Path, seed: int) -> ServedRun:
+def run_served(seed: int) -> ServedRun:
+    """One A/A experiment behind a server of its own, in a home of its own."""
+    sys.path.insert(0, str(ROOT))
+    with tempfile.TemporaryDirectory() as folder:
+        return _served_in(Path(folder) / "home", seed)
+
+
+def _served_in(home: Path, seed: int) -> ServedRun:
     from tests.servers.scripted_upstream import ScriptedUpstream
     from tests.servers.thumbwheel_server import running
     from tests.worlds.experiment_world import ask_over_http, rate_over_http
@@ -405,19 +430,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int)
     parser.add_argument("--every", type=int, default=1, help="Words between two looks.")
     parser.add_argument("--people", type=int, default=1000, help="Of each A/A experiment.")
+    parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
     began = time.monotonic()
     runs = arguments.runs or FIGURES[arguments.figure]
     if arguments.figure == "aa":
-        result = bench_aa(runs, arguments.every, arguments.people)
+        result = bench_aa(runs, arguments.processes, arguments.every, arguments.people)
     elif arguments.figure == "stoploss":
-        result = bench_stoploss(runs, arguments.every)
+        result = bench_stoploss(runs, arguments.processes, arguments.every)
     elif arguments.figure == "bandit":
         result = bench_bandit(runs)
     elif arguments.figure == "whole":
-        result = bench_whole(runs)
+        result = bench_whole(runs, arguments.processes)
     elif arguments.figure == "served":
-        result = bench_served(runs)
+        result = bench_served(runs, arguments.processes)
     else:
         result = bench_seals(runs)
     result["minutes"] = round((time.monotonic() - began) / 60, 1)

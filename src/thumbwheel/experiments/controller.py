@@ -62,6 +62,10 @@ REWEIGH_UNITS = 50
 """New units with an outcome after which best-arm mode looks at the shares again."""
 REWEIGH = 0.03
 """Change of a share below which best-arm mode leaves all as they are."""
+HORIZON_DAYS = 30.0
+"""Days for which it is said which gain will be seen, unless the experiment is stopped before."""
+FEWEST_TUNED_FOR, MOST_TUNED_FOR = 200.0, 50_000.0
+"""Bounds of the units at which an interval may be tightest."""
 UNKNOWN_RATE = 0.5
 """The rate that is assumed where nothing is known: power is lowest there."""
 
@@ -91,8 +95,12 @@ class Forecast:
     units_a_day: float | None
     """Units with an outcome a day so far; None where nothing is known."""
     days: float | None
-    month_effect: float | None
-    """The gain that is seen four times out of five within 30 days."""
+    tuned_for: float
+    """Units at which the interval will be tightest."""
+    horizon_days: float
+    """Days until the experiment is stopped undecided; 30 where that is never or later."""
+    horizon_effect: float | None
+    """The gain that is seen four times out of five within these days."""
     spend: int
     error: float
     veto: str
@@ -127,10 +135,7 @@ def plan(
         spend=spend,
     )
     forecast = _forecast(ws, agent, draft)
-    tuned_for = TUNED_FOR
-    if forecast.units is not None:
-        tuned_for = float(min(max(forecast.units, 200), 50_000))
-    return draft.model_copy(update={"tuned_for": tuned_for}), forecast
+    return draft.model_copy(update={"tuned_for": forecast.tuned_for}), forecast
 
 
 def _guard(
@@ -189,10 +194,16 @@ def _forecast(ws: Workspace, agent: Agent, draft: Plan) -> Forecast:
         newest_at, oldest_at = statements[0].recorded_at, statements[-1].recorded_at
         days_seen = max((newest_at - oldest_at) / timedelta(days=1), 1 / 24)
         a_day = len({statement.trace_id for statement in statements}) / days_seen
-    month_effect = None
+    horizon_days = min(HORIZON_DAYS, config.max_hours / 24 or HORIZON_DAYS)
+    tuned_for = _tuned_for(config, units, a_day)
+    horizon_effect = None
     if a_day:
-        month_effect = detectable_effect(
-            max(1, int(a_day * 30)), (variance, variance), alpha, share=share
+        horizon_effect = detectable_effect(
+            max(1, int(a_day * horizon_days)),
+            (variance, variance),
+            alpha,
+            share=share,
+            tuned_for=tuned_for,
         )
     return Forecast(
         rate=rate,
@@ -201,11 +212,24 @@ def _forecast(ws: Workspace, agent: Agent, draft: Plan) -> Forecast:
         effect=config.effect,
         units_a_day=a_day,
         days=units / a_day if units and a_day else None,
-        month_effect=month_effect,
+        tuned_for=tuned_for,
+        horizon_days=horizon_days,
+        horizon_effect=horizon_effect,
         spend=draft.spend,
         error=draft.error,
         veto=veto(ws, agent, draft),
     )
+
+
+def _tuned_for(config: ExperimentConfig, units: int | None, a_day: float | None) -> float:
+    """The units at which the interval is tightest: those that the smallest gain worth a switch
+    takes, or those that come before the experiment is stopped undecided, if they are fewer."""
+    wanted = [] if units is None else [float(units)]
+    if config.max_hours and a_day:
+        wanted.append(a_day * config.max_hours / 24)
+    if not wanted:
+        return TUNED_FOR
+    return min(max(min(wanted), FEWEST_TUNED_FOR), MOST_TUNED_FOR)
 
 
 def veto(ws: Workspace, agent: Agent, draft: Plan) -> str:

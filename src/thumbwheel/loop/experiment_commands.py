@@ -95,7 +95,8 @@ def _start_page(
     ]
     if forecast.days is not None and forecast.units_a_day is not None:
         rows.append(("days", f"{forecast.days:.1f}, at {forecast.units_a_day:.0f} units a day"))
-        rows.append(("seen within 30 days", f"a gain of {forecast.month_effect:.3f}"))
+        horizon = f"seen within {forecast.horizon_days:g} days"
+        rows.append((horizon, f"a gain of {forecast.horizon_effect:.3f}"))
     else:
         rows.append(("days", "nobody knows: no outcome of the control is recorded yet"))
     for guard in plan.guards:

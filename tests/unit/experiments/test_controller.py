@@ -609,7 +609,31 @@ def test_a_forecast_knows_the_rate_so_far(world: ExperimentWorld) -> None:
     world.drain()
     _, forecast = verbs.draft(world.ws, world.agent, "live", ["v0", "v1"], [], {})
     assert forecast.is_known and forecast.rate == pytest.approx(0.75)
-    assert forecast.days is not None and forecast.month_effect is not None
+    assert forecast.days is not None and forecast.horizon_effect is not None
+
+
+def test_an_interval_is_tightest_for_the_units_that_come_before_the_end(
+    world: ExperimentWorld,
+) -> None:
+    for number in range(100):
+        trace_id, _ = world.ask(f"user-{number}")
+        world.rate(trace_id, number % 4 > 0)
+    world.drain()
+
+    def forecast_until(hours: float) -> controller.Forecast:
+        options = {"max_hours": hours}
+        plan, forecast = verbs.draft(world.ws, world.agent, "live", ["v0", "v1"], [], options)
+        assert plan.tuned_for == forecast.tuned_for
+        return forecast
+
+    endless, short, long = forecast_until(0), forecast_until(6), forecast_until(1e6)
+    assert endless.units is not None and endless.units_a_day == pytest.approx(2400)
+    assert endless.tuned_for == long.tuned_for == endless.units > 4000
+    assert short.tuned_for == pytest.approx(600)
+    assert (endless.horizon_days, short.horizon_days, long.horizon_days) == (30, 0.25, 30)
+    assert short.horizon_effect is not None and endless.horizon_effect is not None
+    assert short.horizon_effect > endless.horizon_effect
+    assert forecast_until(0.01).tuned_for == controller.FEWEST_TUNED_FOR
 
 
 def test_an_arm_that_loses_drops_out_and_the_others_go_on_with_the_ramp(tmp_path: Path) -> None:
