@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.llm.port import free_port
+import psutil
 
 
 @dataclass(frozen=True)
@@ -60,28 +59,28 @@ def running(
     options: Sequence[str] = (),
 ) -> Iterator[ThumbwheelServer]:
     """A server for this home; it is stopped at the end, and what it recorded are rows then."""
-    port = free_port()
     with (log or home.with_suffix(".log")).open("wb") as output:
         process = subprocess.Popen(
-            [*serve_command(home, port, workers, prelude), *options],
+            [*serve_command(home, 0, workers, prelude), *options],
             stderr=output,
             env={**os.environ, **(environment or {})},
         )
-    server = ThumbwheelServer(port, process)
     try:
-        _await_start(server)
-        yield server
+        yield ThumbwheelServer(_await_port(process), process)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
 
 
-def _await_start(server: ThumbwheelServer) -> None:
+def _await_port(process: subprocess.Popen[bytes]) -> int:
+    """The port on which the server listens, as soon as it does. It is asked of the process: what
+    answers at a port that was free a moment ago may be the server of another test."""
     for _ in range(600):
-        if server.process.poll() is not None:
-            raise RuntimeError(f"thumbwheel serve ended with {server.process.returncode}")
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", server.port)) == 0:
-                return
+        if process.poll() is not None:
+            raise RuntimeError(f"thumbwheel serve ended with {process.returncode}")
+        with suppress(psutil.Error):
+            for connection in psutil.Process(process.pid).net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    return int(connection.laddr.port)
         time.sleep(0.1)
     raise RuntimeError("thumbwheel serve does not listen")
