@@ -67,7 +67,7 @@ GAPS = {
     "medium": (0.7, (0.08, 0.06, 0.05, 0.04, 0.03)),
 }
 """Difficulty -> the best arm's rate, and how much worse the others are."""
-FIGURES = {"aa": 1000, "stoploss": 400, "bandit": 400, "whole": 20, "served": 20, "seals": 2000}
+FIGURES = {"aa": 1000, "stoploss": 400, "bandit": 400, "whole": 1000, "served": 20, "seals": 2000}
 """Figure -> how many runs (of `seals`: calls) there are unless --runs says otherwise."""
 PEOPLE_OF_A_PART = 120
 """Who come during one life of the server."""

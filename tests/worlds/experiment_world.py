@@ -193,6 +193,7 @@ def ask_over_http(client: httpx2.Client, user: str) -> tuple[str, str]:
     headers = {"x-thumbwheel-subject": user}
     reply = client.post("/v1/chat/completions", json=HELLO, headers=headers)
     assert reply.status_code == 200, reply.text
+    assert "x-thumbwheel-trace" in reply.headers, (reply.headers, reply.text)
     return reply.headers["x-thumbwheel-trace"], reply.headers["x-thumbwheel-version"]
 
 
