@@ -8,6 +8,7 @@ many units best-arm mode saves.
                                                  # database and restarts; --runs as many as wanted
     python benchmarks/experiments.py served      # A/A through a server of its own, over HTTP
     python benchmarks/experiments.py seals       # what the seals of exposures cost
+    python benchmarks/experiments.py routing     # what the choice of an arm costs a call
 
 `--processes 2` shares the runs of `aa`, `stoploss`, `whole` and `served` between two processes.
 
@@ -26,6 +27,7 @@ import statistics
 import sys
 import tempfile
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -67,8 +69,17 @@ GAPS = {
     "medium": (0.7, (0.08, 0.06, 0.05, 0.04, 0.03)),
 }
 """Difficulty -> the best arm's rate, and how much worse the others are."""
-FIGURES = {"aa": 1000, "stoploss": 400, "bandit": 400, "whole": 1000, "served": 20, "seals": 2000}
-"""Figure -> how many runs (of `seals`: calls) there are unless --runs says otherwise."""
+FIGURES = {
+    "aa": 1000,
+    "stoploss": 400,
+    "bandit": 400,
+    "whole": 1000,
+    "served": 20,
+    "seals": 2000,
+    "routing": 500,
+}
+"""Figure -> how many runs (of `seals` and `routing`: calls) there are unless --runs says otherwise.
+"""
 PEOPLE_OF_A_PART = 120
 """Who come during one life of the server."""
 BATCH = 100
@@ -424,6 +435,28 @@ def bench_seals(calls: int) -> dict[str, Any]:
     }
 
 
+def bench_routing(calls: int) -> dict[str, Any]:
+    """Processor time of choosing what answers a call, while an experiment runs."""
+    sys.path.insert(0, str(ROOT))
+    from tests.worlds.experiment_world import experiment_world
+    from tests.worlds.gateway_world import AGENT
+    from thumbwheel.capture.gateway.routing import RoutingRequest
+
+    with tempfile.TemporaryDirectory() as folder, experiment_world(Path(folder)) as world:
+        world.begin()
+        request = RoutingRequest(AGENT, "live", AGENT, subject="anna", session="s", trace="t")
+        assert world.table.choose(request).draw is not None
+        rounds = timeit.repeat(
+            lambda: world.table.choose(request), time.thread_time, repeat=20, number=calls
+        )
+    return {
+        "calls": calls,
+        "rounds": len(rounds),
+        "median_microseconds": round(1e6 * statistics.median(rounds) / calls, 2),
+        "slowest_microseconds": round(1e6 * max(rounds) / calls, 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("figure", choices=list(FIGURES))
@@ -444,8 +477,10 @@ def main() -> None:
         result = bench_whole(runs, arguments.processes)
     elif arguments.figure == "served":
         result = bench_served(runs, arguments.processes)
-    else:
+    elif arguments.figure == "seals":
         result = bench_seals(runs)
+    else:
+        result = bench_routing(runs)
     result["minutes"] = round((time.monotonic() - began) / 60, 1)
     path = RESULTS / f"experiments-{arguments.figure}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
