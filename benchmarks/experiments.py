@@ -29,11 +29,12 @@ import tempfile
 import time
 import timeit
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +63,7 @@ from thumbwheel.loop import experiment as verbs
 from thumbwheel.stats import best_arm
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # for the worlds and servers of the tests
 RESULTS = ROOT / "benchmarks" / "results"
 START = datetime(2026, 1, 5, tzinfo=UTC)
 GAPS = {
@@ -78,8 +80,7 @@ FIGURES = {
     "seals": 2000,
     "routing": 500,
 }
-"""Figure -> how many runs (of `seals` and `routing`: calls) there are unless --runs says otherwise.
-"""
+"""Figure -> runs (of `seals` and `routing`: calls), unless --runs says otherwise."""
 PEOPLE_OF_A_PART = 120
 """Who come during one life of the server."""
 BATCH = 100
@@ -164,19 +165,27 @@ def each_seed(run: Callable[[int], Result], runs: int, processes: int) -> Iterat
         yield from pool.map(run, range(runs))
 
 
-def run_aa(count: int, every: int, seed: int) -> str:
-    """The verdict over people of whom no arm's are happier; `every`: words between two looks."""
-    random = np.random.default_rng(seed)
+def first_verdict(looks: Iterable[tuple[float, int, Figures]], every: int) -> tuple[str, int]:
+    """(verdict, people who were exposed by then) of an experiment. `looks`: what could be seen, as
+    `figures_over_time` gives it; every `every`-th is seen."""
     experiment = experiment_of(ExperimentConfig())
-    crowd = people(random, count, {"v0": 0.6, "v1": 0.6})
-    for number, (hour, _, figures) in enumerate(figures_over_time(crowd)):
+    exposed = 0
+    for number, (hour, came, figures) in enumerate(looks):
+        exposed = came
         if number % every:
             continue
         inputs = analyse(experiment, figures, START + timedelta(hours=hour))
-        decision = decide(experiment.plan, inputs)
-        if decision.verdict != "undecided":
-            return decision.verdict
-    return "undecided"
+        verdict = decide(experiment.plan, inputs).verdict
+        if verdict != "undecided":
+            return verdict, exposed
+    return "undecided", exposed
+
+
+def run_aa(count: int, every: int, seed: int) -> str:
+    """The verdict over people of whom no arm's are happier."""
+    crowd = people(np.random.default_rng(seed), count, {"v0": 0.6, "v1": 0.6})
+    verdict, _ = first_verdict(figures_over_time(crowd), every)
+    return verdict
 
 
 def bench_aa(runs: int, processes: int, every: int, count: int) -> dict[str, Any]:
@@ -196,24 +205,23 @@ def bench_aa(runs: int, processes: int, every: int, count: int) -> dict[str, Any
     }
 
 
-def run_stoploss(every: int, seed: int) -> tuple[str, int]:
-    """(verdict, exposures until then) of an arm whose people are happy in 0.5 instead of 0.7."""
-    random = np.random.default_rng(seed)
-    experiment = experiment_of(ExperimentConfig())
+def figures_of_a_bad_arm(random: np.random.Generator) -> Iterator[tuple[float, int, Figures]]:
+    """As `figures_over_time`, of people who come every minute and answer at once, happy in 0.5
+    instead of 0.7 with v1."""
     units: list[UnitFigures] = []
     for number in range(3000):
         arm = "v1" if random.random() < 0.5 else "v0"
         rate = {"v0": 0.7, "v1": 0.5}[arm]
-        moment = START + timedelta(minutes=number)
+        hour = number / 60
+        moment = START + timedelta(hours=hour)
         value = float(random.random() < rate)
         units.append(UnitFigures(f"u{number}", arm, 0, moment, value, 1.0, moment))
-        if number % every:
-            continue
-        inputs = analyse(experiment, Figures(tuple(units)), moment)
-        verdict = decide(experiment.plan, inputs).verdict
-        if verdict != "undecided":
-            return verdict, len(units)
-    return "undecided", len(units)
+        yield hour, len(units), Figures(tuple(units))
+
+
+def run_stoploss(every: int, seed: int) -> tuple[str, int]:
+    """(verdict, exposures until then) of an arm that is 20 points worse."""
+    return first_verdict(figures_of_a_bad_arm(np.random.default_rng(seed)), every)
 
 
 def bench_stoploss(runs: int, processes: int, every: int) -> dict[str, Any]:
@@ -279,7 +287,6 @@ class WholeRun:
 def run_whole(seed: int) -> WholeRun:
     """400 people who call through the routing table and speak through the inbox, late and in
     another order; a look after every twenty of them."""
-    sys.path.insert(0, str(ROOT))
     from tests.worlds.experiment_world import experiment_world
 
     random = np.random.default_rng(seed)
@@ -309,7 +316,7 @@ def bench_whole(runs: int, processes: int) -> dict[str, Any]:
     inbox, the database, a restart on the way, a look after every few events."""
     ends = list(each_seed(run_whole, runs, processes))
     verdicts = Counter(run.verdict for run in ends)
-    seconds = [look for run in ends for look in run.cpu_seconds]
+    seconds = list(chain.from_iterable(run.cpu_seconds for run in ends))
     return {
         "runs": runs,
         "looks": len(seconds),
@@ -351,12 +358,6 @@ class ServedRun:
 
 def run_served(seed: int) -> ServedRun:
     """One A/A experiment behind a server of its own, in a home of its own."""
-    sys.path.insert(0, str(ROOT))
-    with tempfile.TemporaryDirectory() as folder:
-        return _served_in(Path(folder) / "home", seed)
-
-
-def _served_in(home: Path, seed: int) -> ServedRun:
     from tests.servers.scripted_upstream import ScriptedUpstream
     from tests.servers.thumbwheel_server import running
     from tests.worlds.experiment_world import ask_over_http, rate_over_http
@@ -366,7 +367,11 @@ def _served_in(home: Path, seed: int) -> ServedRun:
     random = np.random.default_rng(seed)
     run = ServedRun()
     late: list[tuple[str, bool]] = []
-    with ScriptedUpstream() as upstream, opened_home(home) as ws:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ScriptedUpstream() as upstream,
+        opened_home(home := Path(folder) / "home") as ws,
+    ):
         serve_remote(ws, EndpointAddress(upstream.url, "large"))
         serve_remote(ws, EndpointAddress(upstream.url, "small"), alias=None)
         agent = Agent.named(AGENT)
@@ -401,7 +406,6 @@ def _served_in(home: Path, seed: int) -> ServedRun:
 def bench_seals(calls: int) -> dict[str, Any]:
     """Processor time of reading recorded calls into exposures, and the part of it that the seals
     take: all calls again, sealed and compared as a replay does it."""
-    sys.path.insert(0, str(ROOT))
     from tests.worlds.experiment_world import experiment_world
 
     with tempfile.TemporaryDirectory() as folder, experiment_world(Path(folder)) as world:
@@ -437,7 +441,6 @@ def bench_seals(calls: int) -> dict[str, Any]:
 
 def bench_routing(calls: int) -> dict[str, Any]:
     """Processor time of choosing what answers a call, while an experiment runs."""
-    sys.path.insert(0, str(ROOT))
     from tests.worlds.experiment_world import experiment_world
     from tests.worlds.gateway_world import AGENT
     from thumbwheel.capture.gateway.routing import RoutingRequest
