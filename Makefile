@@ -4,28 +4,41 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-fast test-slow test-repeat test-gpu test-ui test-peers test-openwebui check size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
+.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql test-gpu test-ui test-peers test-openwebui check check-lint check-types check-imports check-house size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
 	$(BIN)/thumbwheel demo $(ARGS)
 
+# Which tests are in which set, and why: tests/sets.py
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+PARALLEL := -n 2 --dist worksteal
+
+# what runs for every change, without the slow proofs
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not repeat and not gpu and not ui" $(ARGS)
+	$(PYTEST) $(PARALLEL) --ignore tests/ui --tests fast $(ARGS)
 
-# without torch, the sandbox, whole programs and what goes over all stages: what to run while writing
+# files of tests that take a moment: what to run while writing
 test-fast: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p tests.without_torch -n 2 --dist worksteal \
-		-m "not slow and not repeat and not gpu and not tools" \
-		--ignore tests/architecture --ignore tests/contract --ignore tests/e2e \
-		--ignore tests/ui --ignore tests/unit/demo --ignore tests/unit/loop \
-		--ignore tests/unit/sandbox $(ARGS)
+	$(PYTEST) $(PARALLEL) --tests quick $(ARGS)
 
-test-slow: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu and not repeat and not peers and not ui" $(ARGS)
+# the slow proofs of every change, and all slow tests that the change reaches since the last full run
+test-touched: $(VENV)/.dev
+	$(PYTEST) $(PARALLEL) --ignore tests/ui --tests touched $(ARGS)
+	$(PYTEST) -n 2 --dist loadfile tests/ui --tests touched $(ARGS)
+
+# everything, with fresh seeds of hypothesis; writes tests/last_full_run.json where all pass
+test-all: $(VENV)/.dev
+	THUMBWHEEL_FRESH_SEEDS=1 $(PYTEST) $(PARALLEL) --ignore tests/ui --tests everything --record build/tests.json $(ARGS)
+	THUMBWHEEL_FRESH_SEEDS=1 $(PYTEST) -n 2 --dist loadfile tests/ui --tests everything --record build/tests-ui.json $(ARGS)
+	$(BIN)/python -m tests.full_run build/tests.json build/tests-ui.json
 
 test-repeat: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "repeat and not gpu" $(ARGS)
+	$(PYTEST) $(PARALLEL) -m "repeat and not gpu" $(ARGS)
+
+# stages whose rows differ most between databases, on PostgreSQL
+test-postgresql: $(VENV)/.dev
+	THUMBWHEEL_TEST_DATABASE=postgresql $(PYTEST) $(PARALLEL) --tests fast -m "not sqlite" tests/unit/models tests/unit/loop $(ARGS)
 
 # twenty thousand broken requests to a running server
 fuzz: $(VENV)/.dev
@@ -36,7 +49,7 @@ test-gpu: $(VENV)/.dev
 
 # the pages in chromium; with THUMBWHEEL_UI_PICTURES=docs/ui their pictures are written, too
 test-ui: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/ui $(ARGS)
+	$(PYTEST) -n 2 --dist loadfile tests/ui $(ARGS)
 
 # a real MLflow and Phoenix, each in an environment of its own under ~/.cache/thumbwheel/peers
 test-peers: $(VENV)/.dev
@@ -46,12 +59,20 @@ test-peers: $(VENV)/.dev
 test-openwebui: $(VENV)/.dev
 	THUMBWHEEL_REQUIRE_PEERS=1 $(BIN)/python -m pytest -m openwebui tests/others $(ARGS)
 
-check: $(VENV)/.dev
+check: check-lint check-types check-imports check-house
+
+check-lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check-types: $(VENV)/.dev
 	$(BIN)/mypy
 	MYPYPATH=src:.:benchmarks $(BIN)/mypy --config-file= --cache-dir=.mypy_cache/benchmarks --ignore-missing-imports --follow-imports=silent benchmarks
+
+check-imports: $(VENV)/.dev
 	$(BIN)/lint-imports
+
+check-house: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/architecture
 	$(BIN)/python tests/architecture/size.py --against origin/main
 

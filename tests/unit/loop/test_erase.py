@@ -308,6 +308,13 @@ def _merged(row: Any, rows: list[Any]) -> bool:
     return bool(gone & set(row.trace_ids))
 
 
+@pytest.mark.slow
+def test_nothing_is_left_in_postgresql(
+    homes_in_postgresql: dict[Path, str], turned: Turned
+) -> None:
+    test_nothing_is_left_and_nothing_comes_back(turned)
+
+
 def test_the_sdk_cannot_bring_it_back_and_a_later_visit_is_welcome(
     turned: Turned, monkeypatch: pytest.MonkeyPatch
 ) -> None:

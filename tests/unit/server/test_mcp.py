@@ -168,6 +168,7 @@ def test_nobody_gets_in_without_a_key(world: ToolsWorld) -> None:
     assert looked.status_code == 405 and "It takes POST" in looked.json()["detail"]
 
 
+@pytest.mark.slow
 def test_no_argument_makes_a_tool_fail(world: ToolsWorld) -> None:
     """Values of every wrong kind, for every tool: each is an error that says so, or taken as what
     it is."""

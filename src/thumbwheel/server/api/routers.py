@@ -61,9 +61,13 @@ def operations() -> dict[str, Operation]:
     return by_name
 
 
+@cache
 def api_router() -> APIRouter:
-    """The routes of all commands. The more words a path has, the earlier it is compared, so that
-    a name of the path takes no word of another."""
+    """Make the routes of all commands, once a process.
+
+    The more words a path has, the earlier it is compared, so that a name of the path takes no word
+    of another.
+    """
     routes = APIRouter(route_class=BoundedRoute)
     routes.include_router(events.router())
     routes.include_router(export_files.router())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -52,8 +53,9 @@ class PageRoute(APIRoute):
         return answer
 
 
+@cache
 def router() -> APIRouter:
-    """The routes of all pages."""
+    """Make the routes of all pages, once a process."""
     routes = APIRouter(route_class=PageRoute)
     for page in sorted(PAGES, key=lambda page: page.path.count("{")):
         _add(routes, page)

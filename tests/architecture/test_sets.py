@@ -1,0 +1,133 @@
+"""Every test is in a set, and a change reaches the tests of what it touches."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests import selection
+from tests.sets import ALWAYS, BY_TOUCH, ELSEWHERE, OUTSIDE
+from tests.touched import ROOT, LastFullRun, Reach
+
+NAMED = next(iter(ALWAYS))
+RECORD = LastFullRun(
+    "0" * 40, {"tests/unit/a.py": 0.01, "tests/unit/b.py": 0.4}, {"tests/unit/a.py::s3": 500.0}
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A collected test, as far as a choice looks at it."""
+
+    nodeid: str
+    marks: tuple[str, ...] = ()
+
+    def iter_markers(self) -> Any:
+        return [SimpleNamespace(name=mark) for mark in self.marks]
+
+
+ITEMS = [
+    Item("tests/unit/a.py::test_quick"),
+    Item("tests/unit/b.py::test_fast"),
+    Item("tests/store/c.py::test_twin[postgresql-1]"),
+    Item(NAMED, ("slow",)),
+    *(Item(f"tests/unit/a.py::{name}", ("slow",)) for name in ("s1", "s2", "s3")),
+]
+
+
+def names(name: str, seconds: float = 25.0) -> set[str]:
+    return {item.nodeid.split("::")[-1] for item in selection.chosen(ITEMS, name, seconds)}  # type: ignore[arg-type, list-item]
+
+
+@pytest.fixture(autouse=True)
+def record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LastFullRun, "read", classmethod(lambda cls: RECORD))
+
+
+def test_each_set_holds_the_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "nearness", lambda base: lambda item: 1)
+    monkeypatch.setattr(selection, "is_known", lambda commit: True)
+    monkeypatch.setattr(selection, "is_stale", lambda commit: False)
+    named = NAMED.split("::")[-1]
+    assert names("quick") == {"test_quick"}
+    assert names("fast") == {"test_quick", "test_fast"}
+    assert names("always") == {"test_quick", "test_fast", named}
+    assert (
+        names("touched") == names("everything") == {item.nodeid.split("::")[-1] for item in ITEMS}
+    )
+
+
+def test_ci_takes_the_nearest_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    distance = {"s1": 2, "s2": 0, "s3": 1, "test_twin[postgresql-1]": None}
+    monkeypatch.setattr(
+        selection, "nearness", lambda base: lambda item: distance[item.nodeid.split("::")[-1]]
+    )
+    monkeypatch.setattr(selection, "is_known", lambda commit: True)
+    monkeypatch.setattr(selection, "is_stale", lambda commit: False)
+    assert names("ci", 10.0) == names("always") | {"s2"}
+    assert names("ci", 25.0) == names("always") | {"s2", "s1"}
+
+
+def test_without_a_recent_full_run_three_turns_prove_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "is_known", lambda commit: False)
+    turns = []
+    for turn in range(3):
+        monkeypatch.setattr(selection, "git", lambda *arguments, turn=turn: f"{turn:x}")
+        turns.append(names("ci") - names("always"))
+    assert set.union(*turns) == names("everything") - names("always")
+    assert sum(map(len, turns)) == len(set.union(*turns))
+
+
+def test_every_named_proof_exists_and_has_a_reason() -> None:
+    for name, reason in ALWAYS.items():
+        file, _, rest = name.partition("::")
+        tree = ast.parse((ROOT / file).read_text())
+        functions = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        function = rest.partition("[")[0].rpartition("::")[-1]
+        assert reason
+        assert any(named.startswith(function or "test_") for named in functions), name
+
+
+def test_every_marker_is_in_a_set_or_elsewhere(pytestconfig: pytest.Config) -> None:
+    known = {line.split(":")[0] for line in pytestconfig.getini("markers")}
+    ours = known & {*BY_TOUCH, *ELSEWHERE, "slow", "ui", "tools", "sqlite"}
+    assert {*BY_TOUCH, *ELSEWHERE} <= ours
+    makefile = (ROOT / "Makefile").read_text()
+    for why in ELSEWHERE.values():
+        command = why.rpartition("make ")[2]
+        assert f"\n{command}: " in makefile
+
+
+@pytest.mark.parametrize(
+    ("changed", "test", "distance"),
+    [
+        ("src/thumbwheel/stats/sequential.py", "tests/unit/stats/test_sequential.py::test_x", 0),
+        ("src/thumbwheel/loop/report.py", "tests/unit/stats/test_sequential.py::test_x", None),
+        ("docs/13-ingest.md", "tests/e2e/test_docs.py::test_a_page_runs[13-ingest.md]", 0),
+        ("docs/13-ingest.md", "tests/e2e/test_docs.py::test_a_page_runs[15-sources.md]", None),
+        ("tests/models/tiny_models.py", "tests/unit/training/test_parity_trl.py::test_sft", 0),
+        ("tests/unit/stats/test_paired.py", "tests/unit/stats/test_paired.py::test_x", 0),
+        ("tests/unit/stats/test_paired.py", "tests/unit/stats/test_sequential.py::test_x", None),
+        (next(iter(OUTSIDE)) + "year.py", next(iter(OUTSIDE.values())) + "test_worlds.py::x", 0),
+    ],
+)
+def test_a_change_reaches_what_it_touches(changed: str, test: str, distance: int | None) -> None:
+    assert Reach([changed]).distance(test) == distance
+
+
+def test_a_test_is_the_farther_the_more_imports_lie_between() -> None:
+    reach = Reach(["src/thumbwheel/stats/sequential.py"])
+    near = reach.distance("tests/unit/stats/test_sequential.py::test_x")
+    far = reach.distance("tests/unit/experiments/test_controller.py::test_x")
+    assert near is not None and far is not None and near < far
+
+
+def test_a_script_of_the_pages_reaches_their_tests() -> None:
+    folder = Path("src/thumbwheel/server/pages/static")
+    script = next((ROOT / folder).rglob("*.js")).relative_to(ROOT)
+    assert Reach([str(script)]).distance("tests/ui/test_traces.py::test_filters") is not None

@@ -1,0 +1,50 @@
+"""Makes tests/last_full_run.json of what the sessions of `make test-all` recorded: `python -m
+tests.full_run FILE...`. Where a test failed it ends with the names and leaves the record
+as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from tests.touched import RECORD, git
+
+
+def main(*files: str) -> None:
+    """Write the record."""
+    tests: dict[str, dict[str, Any]] = {}
+    seconds = 0.0
+    for file in files:
+        session = json.loads(Path(file).read_text())
+        tests |= session["tests"]
+        seconds += session["seconds"]
+    if failed := [name for name, test in tests.items() if test["outcome"] == "failed"]:
+        sys.exit("full run: not recorded, since these failed:\n" + "\n".join(failed))
+    by_file: dict[str, list[float]] = defaultdict(list)
+    for name, test in tests.items():
+        if not test["is_slow"]:
+            by_file[name.split("::")[0]].append(test["seconds"])
+    record = {
+        "commit": git("rev-parse", "HEAD"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+        "seconds": round(seconds),
+        "counts": dict(Counter(test["outcome"] for test in tests.values())),
+        "file_seconds": {file: round(mean(times), 3) for file, times in sorted(by_file.items())},
+        "slow_seconds": {
+            name: test["seconds"] for name, test in sorted(tests.items()) if test["is_slow"]
+        },
+    }
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

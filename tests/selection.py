@@ -1,0 +1,228 @@
+"""Gives pytest the option `--tests SET` (tests/sets.py says which sets there are), and writes with
+`--record FILE` how long each test took, from which tests/full_run.py makes the record of a full
+run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sets import (
+    ALWAYS,
+    BY_TOUCH,
+    ELSEWHERE,
+    QUICK_SECONDS,
+    TOUCHED_SECONDS,
+    UNKNOWN_SECONDS,
+    is_always,
+)
+from tests.touched import LastFullRun, Reach, changed_files, git, is_stale
+
+NAMES = ("quick", "fast", "always", "touched", "ci", "everything")
+COUNTED = pytest.StashKey[str]()
+COUNTED_KEY = "counted_tests"
+TWIN = "[postgresql"
+"""In the name of a test of a store that also runs on SQLite."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("thumbwheel")
+    group.addoption("--tests", choices=NAMES, help="which set of tests/sets.py to run")
+    group.addoption(
+        "--touched-seconds",
+        type=float,
+        default=TOUCHED_SECONDS,
+        help="of slow tests that a change reaches, `ci` runs so many seconds' worth",
+    )
+    group.addoption("--record", type=Path, help="a file for how long each test took")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (record := config.getoption("record")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(record))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the set that was asked for."""
+    name = config.getoption("tests")
+    if name is None:
+        return
+    check_names(items)
+    available = [item for item in items if not markers(item) & set(ELSEWHERE)]
+    touched_seconds = config.getoption("touched_seconds")
+    kept = {item.nodeid for item in chosen(available, name, touched_seconds)}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
+    n_slow = sum(not is_fast(item) for item in items)
+    n_all = sum(not is_fast(item) for item in available)
+    counted = f"{len(items) - n_slow} fast tests, {n_slow} of {n_all} slow ones"
+    config.stash[COUNTED] = f"--tests {name}: {counted}"
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[COUNTED_KEY] = config.stash[COUNTED]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker of xdist counted."""
+    if text := getattr(node, "workeroutput", {}).get(COUNTED_KEY):
+        node.config.stash[COUNTED] = text
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if text := config.stash.get(COUNTED, None):
+        terminalreporter.write_line(text)
+
+
+def check_names(items: list[pytest.Item]) -> None:
+    """Raise UsageError for a name in sets.ALWAYS that no test has, though its file was collected in
+    whole."""
+    files = {file_of(item) for item in items}
+    for beginning in ALWAYS:
+        is_collected = beginning.split("::")[0] in files
+        if is_collected and not any(item.nodeid.startswith(beginning) for item in items):
+            raise pytest.UsageError(f"tests/sets.py: no test is called {beginning!r}")
+
+
+def markers(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
+
+
+def is_named(item: pytest.Item) -> bool:
+    return is_always(item.nodeid)
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Return whether the test runs for every change without being named."""
+    return not markers(item) & {*BY_TOUCH, *ELSEWHERE} and TWIN not in item.nodeid
+
+
+def fast(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in items if is_fast(item)]
+
+
+def quick(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return the fast tests of the files that take a moment."""
+    seconds = LastFullRun.read().file_seconds
+    return [item for item in fast(items) if seconds.get(file_of(item), 0.0) <= QUICK_SECONDS]
+
+
+def always(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in items if is_fast(item) or is_named(item)]
+
+
+def touched(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return what always runs, and every slow test that the change since the last full run reaches;
+    all slow tests where the history does not have that run."""
+    near = nearness(LastFullRun.read().commit)
+    return [item for item in items if is_fast(item) or is_named(item) or near(item) is not None]
+
+
+def ci(items: list[pytest.Item], touched_seconds: float) -> list[pytest.Item]:
+    """Return what always runs, and of the slow tests the nearest that fit into `touched_seconds`;
+    a third of them all where the last full run is long ago."""
+    last = LastFullRun.read()
+    certain = always(items)
+    rest = [item for item in items if not is_fast(item) and not is_named(item)]
+    if not is_known(last.commit) or is_stale(last.commit):
+        return [*certain, *third(rest)]
+    near = nearness(last.commit)
+    reached = [(distance, item) for item in rest if (distance := near(item)) is not None]
+    commit = git("rev-parse", "HEAD")
+    reached.sort(key=lambda pair: (pair[0], digest(commit + pair[1].nodeid)))
+    seconds = 0.0
+    for _, item in reached:
+        cost = last.slow_seconds.get(item.nodeid, UNKNOWN_SECONDS)
+        if seconds + cost <= touched_seconds:
+            certain.append(item)
+            seconds += cost
+    return certain
+
+
+def third(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the third of these tests that the commit's hash draws."""
+    turn = int(git("rev-parse", "HEAD"), 16) % 3
+    return [item for item in items if digest(item.nodeid) % 3 == turn]
+
+
+def chosen(items: list[pytest.Item], name: str, touched_seconds: float) -> list[pytest.Item]:
+    """Return the tests of the set called `name`."""
+    match name:
+        case "quick":
+            return quick(items)
+        case "fast":
+            return fast(items)
+        case "always":
+            return always(items)
+        case "touched":
+            return touched(items)
+        case "ci":
+            return ci(items, touched_seconds)
+        case _:
+            return items
+
+
+def nearness(base: str) -> Callable[[pytest.Item], int | None]:
+    """Return how far tests are from the change since `base`; 0 for all where that is unknown."""
+    if not is_known(base):
+        return lambda item: 0
+    reach = Reach(changed_files(base))
+    return lambda item: reach.distance(item.nodeid)
+
+
+def is_known(commit: str) -> bool:
+    """Return whether the history has this commit."""
+    try:
+        git("cat-file", "-e", f"{commit}^{{commit}}")
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
+def digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0]
+
+
+class Recorder:
+    """Writes how long each test took and what became of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._began = time.monotonic()
+        self._seconds: Counter[str] = Counter()
+        self._outcomes: dict[str, str] = {}
+        self._is_slow: dict[str, bool] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+        self._is_slow[report.nodeid] = not report.keywords.keys().isdisjoint(BY_TOUCH)
+        if report.when == "call" or report.outcome != "passed":
+            self._outcomes[report.nodeid] = report.outcome
+
+    def pytest_sessionfinish(self) -> None:
+        rows = {
+            name: {
+                "seconds": round(seconds, 2),
+                "outcome": self._outcomes.get(name, "passed"),
+                "is_slow": self._is_slow[name],
+            }
+            for name, seconds in sorted(self._seconds.items())
+        }
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        session = {"seconds": time.monotonic() - self._began, "tests": rows}
+        self._path.write_text(json.dumps(session, indent=0))
