@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# tests start thousands of processes, which would each compile our modules again
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql test-gpu test-ui test-peers test-openwebui check check-lint check-types check-imports check-house size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
 .DELETE_ON_ERROR:
