@@ -1,13 +1,14 @@
-"""What our processes pay before they do any work: seconds of CPU, modules, and what the imports are.
+"""What our processes pay before they do any work: seconds of CPU, and the packages they go to.
 
     make bench-startup
     make bench-startup ARGS="--runs 9"
 
 A training child counts up to its first step over a base of two small layers, a worker until it
 finds nothing to do, the embedded server until it answers with an adapter loaded. So nearly all of
-it is imports. CPU is user and system time of the process, the median of some runs, because machines
-are shared. One more run with `-X importtime` says which packages it goes to (milliseconds without
-what they import; of torch and transformers by subpackage).
+it is imports. CPU is user and system time of the process, the median of some runs that alternate
+with the others, because machines are shared; `import torch` alone says how fast the machine was.
+One more run with `-X importtime` says how many modules there are and which packages take the time
+(milliseconds without what they import; of torch, transformers and ours by subpackage).
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from typing import Any
 import httpx2
 import psutil
 import raw
+from first_step import FIGURES, cpu
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.models.tiny_models import tiny_base
 from tests.training_rows import SHORT_TRAINING, frozen
-
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
@@ -45,27 +46,19 @@ from thumbwheel.models.types import Agent
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import train
 
-FIGURES = "STARTUP_FIGURES"
-"""Environment variable: the file for the figures of a training child."""
 IMPORT = re.compile(r"import time: +(\d+) \| +\d+ \| +(\S+)")
 DIVIDED = ("torch", "transformers", "thumbwheel")
 SHOWN = 20
 """Packages that are listed."""
-HEAVY = ("bitsandbytes", "torch._dynamo", "torch._inductor", "scipy", "sklearn", "pandas", "datasets")
-"""Packages whose absence is worth knowing."""
-
-
-def first_step() -> Any:
-    """Make the callback that notes what the child has paid when its first step begins."""
-    from transformers import TrainerCallback
-
-    class FirstStep(TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            path = Path(os.environ[FIGURES])
-            if not path.exists():
-                path.write_text(str(cpu()), encoding="utf-8")
-
-    return FirstStep()
+HEAVY = (
+    "bitsandbytes",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "scipy.optimize",
+    "scipy.stats",
+    "sqlalchemy",
+)
+"""Packages of which it is worth knowing whether they are loaded."""
 
 
 class Material:
@@ -80,7 +73,7 @@ class Material:
 
     def train(self, variables: Mapping[str, str]) -> Path:
         """Train in a child with these environment variables; return the folder of the run."""
-        callbacks = {"num_train_epochs": 1, "callbacks": ["startup:first_step"]}
+        callbacks = {"num_train_epochs": 1, "callbacks": ["first_step:FirstStep"]}
         search = os.pathsep.join([str(Path(__file__).parent), *sys.path])
         os.environ.update({"PYTHONPATH": search, FIGURES: str(self.figures), **variables})
         try:
@@ -95,24 +88,29 @@ class Material:
                 del os.environ[name]
 
 
+def torch_alone(material: Material, variables: Mapping[str, str]) -> tuple[float, str]:
+    """(CPU seconds, standard error) of a process that imports torch."""
+    return of_a_command([sys.executable, "-c", "import torch"], variables)
+
+
 def training_child(material: Material, variables: Mapping[str, str]) -> tuple[float, str]:
     """(CPU seconds, standard error) of a training child up to its first step."""
     material.figures.unlink(missing_ok=True)
     run = material.train(variables)
-    seconds = json.loads(material.figures.read_text(encoding="utf-8"))
+    seconds = float(material.figures.read_text(encoding="utf-8"))
     return seconds, RunDir(run).log.read_text(encoding="utf-8")
 
 
 def worker(material: Material, variables: Mapping[str, str]) -> tuple[float, str]:
     """(CPU seconds, standard error) of a worker that finds nothing to do."""
     command = [sys.executable, "-P", "-m", "thumbwheel", "--home", str(material.home.path)]
+    return of_a_command([*command, "worker", "--until-idle"], variables)
+
+
+def of_a_command(command: list[str], variables: Mapping[str, str]) -> tuple[float, str]:
     before = cpu(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [*command, "worker", "--until-idle"],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=True,
+        command, env=os.environ | dict(variables), capture_output=True, text=True, check=True
     )
     return cpu(resource.RUSAGE_CHILDREN) - before, done.stderr
 
@@ -129,7 +127,7 @@ def embedded(material: Material, variables: Mapping[str, str]) -> tuple[float, s
     with log.open("w", encoding="utf-8") as stderr:
         process = psutil.Popen(
             [sys.executable, "-P", "-m", "thumbwheel.deploy.embedded", str(folder), str(port)],
-            env=os.environ | {TOKEN: "t"} | variables,
+            env=os.environ | {TOKEN: "t"} | dict(variables),
             stderr=stderr,
         )
     try:
@@ -154,12 +152,6 @@ def answers(port: int) -> bool:
     return response.status_code == 200
 
 
-def cpu(who: int = resource.RUSAGE_SELF) -> float:
-    """User and system seconds."""
-    usage = resource.getrusage(who)
-    return usage.ru_utime + usage.ru_stime
-
-
 def packages(log: str) -> dict[str, float]:
     """Package -> milliseconds that its own modules took, the largest first."""
     microseconds: Counter[str] = Counter()
@@ -170,19 +162,27 @@ def packages(log: str) -> dict[str, float]:
     return {name: round(took / 1000, 1) for name, took in microseconds.most_common()}
 
 
-PROCESSES = {"training child": training_child, "worker": worker, "embedded server": embedded}
+PROCESSES = {
+    "import torch": torch_alone,
+    "training child": training_child,
+    "worker": worker,
+    "embedded server": embedded,
+}
 
 
 def measure(material: Material, runs: int) -> list[dict[str, Any]]:
     """Return a row for each process."""
+    seconds: dict[str, list[float]] = {name: [] for name in PROCESSES}
+    for _ in range(runs):
+        for name, start in PROCESSES.items():
+            seconds[name].append(start(material, {})[0])
     rows = []
     for name, start in PROCESSES.items():
-        seconds = [start(material, {})[0] for _ in range(runs)]
         _, log = start(material, {"PYTHONPROFILEIMPORTTIME": "1"})
         row = {
             "process": name,
-            "cpu_seconds": round(statistics.median(seconds), 2),
-            "runs": [round(value, 2) for value in sorted(seconds)],
+            "cpu_seconds": round(statistics.median(seconds[name]), 2),
+            "runs": [round(value, 2) for value in sorted(seconds[name])],
             "modules": len(IMPORT.findall(log)),
             "loaded": [package for package in HEAVY if f" {package}\n" in log],
             "packages_ms": dict(list(packages(log).items())[:SHOWN]),

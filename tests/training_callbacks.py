@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -53,3 +54,11 @@ class Interrupt(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 3:
             signal.raise_signal(signal.SIGINT)
+
+
+class Modules(TrainerCallback):
+    """Writes the names of all modules that are loaded when the first step begins."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 0:
+            Path(os.environ["MODULES_FILE"]).write_text("\n".join(sys.modules))

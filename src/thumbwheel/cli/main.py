@@ -74,7 +74,9 @@ def main() -> None:
     from thumbwheel.core.errors import StorageError, ThumbwheelError
     from thumbwheel.core.files import unwritable
     from thumbwheel.core.private import close_to_others
+    from thumbwheel.engine.libraries import leave_out_bitsandbytes
 
+    leave_out_bitsandbytes()
     # Threads that spin while they wait make every step several times slower as soon as another
     # program wants a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -33,6 +33,7 @@ from thumbwheel.deploy.streaming_generator import (
     sampling_of,
 )
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
+from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.llm.port import HOST
 
 if TYPE_CHECKING:
@@ -416,6 +417,7 @@ def main(arguments: list[str]) -> None:
     """Serve until stopped."""
     import uvicorn
 
+    load_libraries()
     folder, port = Path(arguments[0]), int(arguments[1])
     app = application(Server(folder), os.environ.pop(TOKEN))
     uvicorn.run(app, host=HOST, port=port, log_level="warning")

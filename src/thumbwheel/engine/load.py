@@ -7,6 +7,7 @@ Bases are loaded from safetensors only, and without code of their own; adapters 
 from __future__ import annotations
 
 import hashlib
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from thumbwheel.core.errors import MissingExtra, ModelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.engine.config_check import check_config
 from thumbwheel.engine.forward import is_encoder, is_scorer, trunk_of
+from thumbwheel.engine.libraries import BITSANDBYTES, tell_of_bitsandbytes
 
 if TYPE_CHECKING:
     import torch
@@ -161,6 +163,8 @@ def _pretrained(
             raise _damaged(path_or_hub_id, error) from None
         raise _load_error(path_or_hub_id, error) from None
     _check_tokenizer(tokenizer, path_or_hub_id)
+    if BITSANDBYTES in sys.modules:
+        tell_of_bitsandbytes()  # the files of a base may be quantised, too
     if quantized:
         for module in model.modules():
             # bitsandbytes' kernel for it has no gradient, and does not say so

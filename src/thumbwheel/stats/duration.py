@@ -26,7 +26,7 @@ def expected_units(
     `variances`: of an outcome under control and treatment; `share`: the treatment's share of the
     units. The test looks all the time, so this errs on the side of more.
     """
-    from scipy import stats
+    from scipy import special
 
     if not effect > 0 or not 0 < share < 1:
         raise InputError(
@@ -35,7 +35,7 @@ def expected_units(
             "Give the smallest gain that would be worth a switch, for example 0.05",
         )
     spread = variances[0] / (1 - share) + variances[1] / share
-    quantile = float(stats.norm.isf(1 - power))
+    quantile = -float(special.ndtri(1 - power))
 
     def is_seen(n: int) -> bool:
         return effect >= math.sqrt(spread / n) * (boundary(n, alpha, tuned_for) + quantile)
@@ -62,10 +62,10 @@ def detectable_effect(
     tuned_for: float = TUNED_FOR,
 ) -> float:
     """The smallest effect that `n` units with outcomes show with probability `power`."""
-    from scipy import stats
+    from scipy import special
 
     if n < 1:
         return math.inf
     spread = variances[0] / (1 - share) + variances[1] / share
-    quantile = float(stats.norm.isf(1 - power))
+    quantile = -float(special.ndtri(1 - power))
     return math.sqrt(spread / n) * (boundary(n, alpha, tuned_for) + quantile)

@@ -76,12 +76,12 @@ def doubly_robust(
 
 
 def _estimate(method: str, contributions: Array, weights: Array, level: float) -> PolicyValue:
-    from scipy import stats
+    from scipy import special
 
     n = len(contributions)
     value = float(contributions.mean())
     error = float(contributions.std(ddof=1)) / math.sqrt(n)
-    half = float(stats.norm.isf((1 - level) / 2)) * error
+    half = -float(special.ndtri((1 - level) / 2)) * error
     interval = Interval(value - half, value + half, level)
     return PolicyValue(method, value, interval, n, effective_size(weights))
 

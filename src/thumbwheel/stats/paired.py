@@ -89,9 +89,9 @@ def mean(sums: Array, sizes: Array, span: float | None) -> Estimate:
 def no_change_halfwidth(groups: float, level: float) -> float:
     """Half the width of the interval of `compare` (span 1) over `groups` clusters of equal size in
     which nothing changed."""
-    from scipy import stats
+    from scipy import special
 
-    quantile = float(stats.t.isf((1 - level) / 2, groups - 1))
+    quantile = -float(special.stdtrit(groups - 1, (1 - level) / 2))
     clusters = groups + 2  # with the two pseudo-clusters
     return quantile * float(np.sqrt(2 / (1 - 1 / clusters))) / clusters
 
@@ -168,7 +168,7 @@ def _accelerated(
 ) -> Array:
     """The quantiles that BCa reads: shifted by the median bias, and by the skewness of the changes
     that leaving out each cluster makes."""
-    from scipy import stats
+    from scipy import special
 
     whole = statistic(np.concatenate(members)) or 0.0
     left = [value for value in _left_out(statistic, members) if value is not None]
@@ -178,9 +178,9 @@ def _accelerated(
     pulls = np.mean(left) - np.array(left)
     spread = float((pulls**2).sum())
     acceleration = float((pulls**3).sum()) / (6 * spread**1.5) if spread else 0.0
-    bias = stats.norm.ppf(share)
-    shifted = bias + stats.norm.ppf(tails)
-    return np.asarray(stats.norm.cdf(bias + shifted / (1 - acceleration * shifted)))
+    bias = special.ndtri(share)
+    shifted = bias + special.ndtri(tails)
+    return np.asarray(special.ndtr(bias + shifted / (1 - acceleration * shifted)))
 
 
 def jackknife(

@@ -17,12 +17,12 @@ from thumbwheel.stats.types import Interval
 
 def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """The score interval: close to its level on average, never of zero width."""
-    from scipy import stats
+    from scipy import special
 
     _check(successes, n, level)
     if n == 0:
         return Interval(0.0, 1.0, level)
-    z = float(stats.norm.isf((1 - level) / 2))
+    z = -float(special.ndtri((1 - level) / 2))
     rate, denominator = successes / n, 1 + z * z / n
     centre = (rate + z * z / (2 * n)) / denominator
     half = z / denominator * float(np.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)))

@@ -48,11 +48,11 @@ class Estimate:
 
     def interval(self, level: float) -> Interval:
         """Two-sided, at confidence `level`."""
-        from scipy import stats
+        from scipy import special
 
         if self.error is None:
             return Interval(-self.limit, self.limit, level)
-        half = float(stats.t.isf((1 - level) / 2, self.degrees)) * self.error
+        half = -float(special.stdtrit(self.degrees, (1 - level) / 2)) * self.error
         low, high = min(self.centre - half, self.value), max(self.centre + half, self.value)
         if self.units:
             from thumbwheel.stats import bounded
@@ -66,13 +66,13 @@ class Estimate:
     def p_value(self) -> float:
         """The smallest 1 - level at which the interval excludes zero; 1 where the error is
         unknown."""
-        from scipy import stats
+        from scipy import special
 
         if self.error is None or self.centre * self.value <= 0:
             return 1.0
         p_value = 0.0
         if self.error:
-            p_value = float(2 * stats.t.sf(abs(self.centre) / self.error, self.degrees))
+            p_value = float(2 * special.stdtr(self.degrees, -abs(self.centre) / self.error))
         if self.units:
             from thumbwheel.stats import bounded
 
@@ -83,14 +83,14 @@ class Estimate:
     def detectable(self, level: float, power: float) -> float | None:
         """The true value whose interval at `level` lies above zero with probability `power`, at
         this error; None beyond the limit."""
-        from scipy import stats
+        from scipy import special
 
         if not self.error:
             return None
-        half = float(stats.t.isf((1 - level) / 2, self.degrees)) * self.error
+        half = -float(special.stdtrit(self.degrees, (1 - level) / 2)) * self.error
         if self.units:
             half = max(half, self.value - self.interval(level).low)
-        gain = (half + float(stats.t.isf(1 - power, self.degrees)) * self.error) * self.drawn
+        gain = (half - float(special.stdtrit(self.degrees, 1 - power)) * self.error) * self.drawn
         return gain if gain <= self.limit else None
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core import log
 from thumbwheel.engine.prompt import Target
 from thumbwheel.engine.tree import Branch, Example
-from thumbwheel.training.algorithm import DropRow, Row, fitted
+from thumbwheel.training.algorithm import Algorithm, DropRow, Row, fitted
 
 if TYPE_CHECKING:
     from thumbwheel.training.assemble import Assembly
@@ -60,6 +60,9 @@ def check_judge(assembly: Assembly, rows: Iterable[Row]) -> JudgeCheck | None:
     model judges, or where too few answers can tell."""
     from thumbwheel.engine.reward_model import RewardInput
     from thumbwheel.stats.rates import ranking_area
+
+    if isinstance(assembly.method, Algorithm):
+        return None  # it learns from recorded answers, which nobody judges
     from thumbwheel.training.online_step import OnlineRunner
 
     runner = assembly.runner

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core import log
 from thumbwheel.core.child import die_with_parent
 from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
+from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
 
@@ -136,6 +137,7 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
+    load_libraries()
     rows = open_rows(spec)
     assembly = made_to_fit(run, spec, rows)
     device = assembly.engine.device.type

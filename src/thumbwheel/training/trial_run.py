@@ -12,13 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.core.hardware import GB
+from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.training.memory import Meter, meter, parameter_gb
 from thumbwheel.training.order import Order
 from thumbwheel.training.process import guarded, made_to_fit, probe_of
@@ -42,8 +42,9 @@ def main(folder: str) -> int:
 
 
 def _work(run: RunDir) -> int:
-    # Imported beforehand, so that what they take is known.
-    torch, *_ = map(import_module, ("torch", "transformers", "peft"))
+    load_libraries()  # beforehand, so that what they take is known
+    import torch
+
     started = time.monotonic()
     gauge = meter("cpu")
     process = gauge.now() if gauge and not torch.cuda.is_available() else 0.0
