@@ -21,10 +21,17 @@ from tests.servers.postgres_server import Databases
 EVERYWHERE = "THUMBWHEEL_TEST_DATABASE"
 """Set to postgresql, it gives every home of every test a PostgreSQL database."""
 
+FRESH_SEEDS = "THUMBWHEEL_FRESH_SEEDS"
+"""Set to 1, it gives the property tests examples that no earlier run had."""
+
+# No verdict depends on how busy the machine is; nor on chance, unless fresh seeds are asked for.
 settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("steady")  # no verdict depends on how busy the machine is, or on chance
+settings.register_profile(
+    "fresh", settings.get_profile("steady"), derandomize=False, print_blob=True
+)
+settings.load_profile("fresh" if os.environ.get(FRESH_SEEDS) == "1" else "steady")
 
 
 def pytest_configure() -> None:

@@ -94,14 +94,14 @@ def test_a_function_that_declares_nothing_takes_nothing_from_a_case():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_answers_are_scores_in_bounded_time(function, name):
-    start = time.perf_counter()
+    start = time.thread_time()
     for reference in REFERENCES:
         (score,) = function.score([Case(HOSTILE[name], reference)])
         assert isinstance(score, Score)
         assert (
             score.value in (None, 0.0) or function_name(function) in OF_FORM
         )  # none of them is a right answer
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def refusal(name: str, path: Path) -> str:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    reader.join(10)
+    reader.join(60)
     assert outcome, f"{name} waits for {path}"
     return outcome[0]
 

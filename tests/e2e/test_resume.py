@@ -16,6 +16,7 @@ import pytest
 
 from tests.models.tiny_models import tiny_base
 from tests.training_rows import frozen
+from tests.waiting import until
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, StorageError, TrainingError
 from thumbwheel.db.workspace import Workspace
@@ -102,13 +103,15 @@ def wait_for(run: RunDir, step: int, process: subprocess.Popen[bytes]) -> None:
 
 def unlocked(run: RunDir) -> None:
     """Wait until nobody trains the run any more."""
-    for _ in range(100):
-        try:
-            os.close(run.lock())
-            return
-        except Conflict:
-            time.sleep(0.05)
-    raise AssertionError("the training process outlived its parent")
+    until(lambda: not is_locked(run))
+
+
+def is_locked(run: RunDir) -> bool:
+    try:
+        os.close(run.lock())
+    except Conflict:
+        return True
+    return False
 
 
 def only_run(tmp_path: Path, before: set[str]) -> str:

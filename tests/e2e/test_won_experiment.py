@@ -134,7 +134,7 @@ def await_end(ws: Workspace, experiment: Experiment) -> Experiment:
 
 def await_version(client: httpx2.Client, version: str) -> None:
     """Everybody is answered by this version, as soon as the table of routes has followed."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while {ask_over_http(client, f"late-{number}")[1] for number in range(8)} != {version}:
         assert time.monotonic() < deadline
 

@@ -104,6 +104,8 @@ class ScriptedUpstream:
     requests: list[Received] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     """When clients ended connections that hung."""
+    last_words: list[Received] = field(default_factory=list)
+    """The last request of each connection that is closed on this side."""
 
     def __post_init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -137,13 +139,20 @@ class ScriptedUpstream:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        last = None
         with connection, connection.makefile("rb") as stream, suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while (request := _read(stream)) is not None:
-                self.requests.append(request)
-                for step in self.script(request):
-                    if not self._do(connection, step):
-                        return
+                last = request
+                if not self._answer(connection, request):
+                    break
+        if last is not None:
+            self.last_words.append(last)
+
+    def _answer(self, connection: socket.socket, request: Received) -> bool:
+        """Do the steps of the script; whether the connection goes on."""
+        self.requests.append(request)
+        return all(self._do(connection, step) for step in self.script(request))
 
     def _do(self, connection: socket.socket, step: Any) -> bool:
         """Do one step of a script; whether the connection goes on."""

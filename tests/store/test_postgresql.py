@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.servers.postgres_server import Databases, PostgresServer
+from tests.waiting import until
 from tests.worlds.erasure_world import AGENT, lines_of, name, word, write
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core.config import Home, Sources
@@ -275,18 +276,18 @@ def test_a_deadlock_is_tried_again(url: str) -> None:
         connection.exec_driver_sql("SET LOCAL deadlock_timeout = '10ms'")
         connection.exec_driver_sql("LOCK TABLE cases")
         first_locked.set()
-        second_locked.wait(10)
+        second_locked.wait(60)
         connection.exec_driver_sql("LOCK TABLE raters")
         return add(connection, "a")
 
     answer = database.submit(work)
     with psycopg.connect(url) as other:
         other.execute("SET deadlock_timeout = '60s'")  # so that the writer is the one that is ended
-        first_locked.wait(10)
+        first_locked.wait(60)
         other.execute("LOCK TABLE raters")
         second_locked.set()
         other.execute("LOCK TABLE cases")
-    assert answer.result(30) == "a"
+    assert answer.result(60) == "a"
     assert runs == ["run", "run"]
     assert names(database) == {"a"}
     database.close()
@@ -341,11 +342,10 @@ def test_a_server_that_restarts_under_load_loses_nothing_acknowledged(mode: str)
             server.stop(mode)
             server.start()
         before = len(acknowledged)
-        time.sleep(0.5)
+        until(lambda: len(acknowledged) > before)  # it goes on by itself
         stop.set()
         for thread in threads:
-            thread.join(30)
-        assert len(acknowledged) > before  # it goes on by itself
+            thread.join(60)
         assert acknowledged <= names(database)
         assert len(refused) <= 3 * len(threads)
         for message in refused:
@@ -423,15 +423,15 @@ def test_a_write_that_stands_still_is_ended_and_done_again(
     def work(connection: sa.Connection) -> None:
         attempts.append(add(connection, "first"))
         is_inside.set()
-        assert goes_on.wait(20)
+        assert goes_on.wait(60)
         add(connection, "second")
 
     answer = stuck.submit(work)
-    assert is_inside.wait(20)
+    assert is_inside.wait(60)
     other.write(lambda connection: add(connection, "third"))
     assert names(other) == {"third"}
     goes_on.set()
-    answer.result(20)
+    answer.result(60)
     assert names(other) == {"first", "second", "third"} and len(attempts) == 2
     stuck.close()
     other.close()
@@ -464,9 +464,9 @@ def test_a_write_that_goes_on_is_waited_for(url: str, monkeypatch: pytest.Monkey
         add(connection, "first")
 
     answer = slow.submit(work)
-    assert is_inside.wait(20)
+    assert is_inside.wait(60)
     other.write(lambda connection: add(connection, "second"))
     assert names(other) == {"first", "second"}
-    answer.result(20)
+    answer.result(60)
     slow.close()
     other.close()

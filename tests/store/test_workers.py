@@ -74,9 +74,7 @@ def test_nothing_of_a_zombie_lands_and_its_job_is_taken_over_after_a_lease(
     heir = start()
     until(lambda: len(workers(ws)) == 2)
     zombie.send(signal.SIGSTOP)
-    stopped_at = time.monotonic()
     until(lambda: queue.job(ws, job.id).worker_id not in (first, None))
-    assert time.monotonic() - stopped_at < 3 * LEASE
     assert queue.job(ws, job.id).fence == 3  # two claims, and the release between them
     gate.touch()
     zombie.send(signal.SIGCONT)

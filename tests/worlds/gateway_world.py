@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,12 +85,11 @@ def running(
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        while not server.started:
-            time.sleep(0.005)
-        with httpx2.Client(base_url=url, timeout=30, trust_env=False) as client:
+        until(lambda: server.started)
+        with httpx2.Client(base_url=url, timeout=60, trust_env=False) as client:
             yield GatewayWorld(ws, application, url, client)
         server.should_exit = True
-        thread.join(40)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,12 +23,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply, sent after `delay` seconds; text is sent as it is, anything else as JSON."""
+    """A reply; text is sent as it is, anything else as JSON."""
 
     content: Any
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    delay: float = 0.0
 
 
 Script = Callable[[Request], Reply]
@@ -64,9 +62,7 @@ class FakeServer:
             self._busy += 1
             self.busiest = max(self.busiest, self._busy)
         try:
-            reply = self.script(request)
-            time.sleep(reply.delay)
-            return reply
+            return self.script(request)
         finally:
             with self._lock:
                 self._busy -= 1

@@ -29,6 +29,12 @@ BOUND = 0.05
 """Seconds that the table may be older than the database."""
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice waits for the look that it asked for also where the machine stands still."""
+    monkeypatch.setattr(refreshed, "PATIENCE", 60.0)
+
+
 @pytest.fixture
 def ws(tmp_path: Path):
     with ScriptedUpstream() as upstream, opened_home(tmp_path / "home") as workspace:
@@ -37,27 +43,16 @@ def ws(tmp_path: Path):
         yield workspace
 
 
-def switched(ws: Workspace, table: RoutingTable, version: str) -> float:
-    """Seconds from a switch, made by another connection, to the last choice that went by what was
-    before. Only when the choice was asked for counts, since the machine is not ours alone."""
-    switch.promote(ws, versions.version(ws, AGENT, version))
-    committed = time.monotonic()
-    last = 0.0
-    while last < 5:
-        asked = time.monotonic()
-        if table.choose(LIVE).version == version:
-            return last
-        last = asked - committed
-        time.sleep(0.001)
-    raise AssertionError("the table does not follow")
-
-
 @pytest.mark.parametrize("every", [0.04, 3600.0], ids=["by the thread", "by the choice"])
-def test_a_switch_is_followed_within_the_bound(ws: Workspace, every: float) -> None:
+def test_the_first_choice_after_the_bound_follows_a_switch(ws: Workspace, every: float) -> None:
+    """Another connection switches. What the table knew before is older than the bound when the
+    choice is asked for, however long anything takes."""
     with RoutingTable(ws, GatewayConfig(), every) as table:
         assert table.choose(LIVE).version == "v1"
-        seconds = [switched(ws, table, version) for version in ("v0", "v1") * 4]
-    assert max(seconds) < BOUND
+        for version in ("v0", "v1") * 4:
+            switch.promote(ws, versions.version(ws, AGENT, version))
+            time.sleep(BOUND)
+            assert table.choose(LIVE).version == version
 
 
 def test_a_choice_says_what_answers_and_why(ws: Workspace) -> None:
@@ -88,6 +83,20 @@ def test_a_tainted_version_answers_no_more(ws: Workspace) -> None:
             table.choose(LIVE)
 
 
+def waits_of(table: RoutingTable, monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
+    """The seconds of every wait for a look, from now on."""
+    seconds: list[float | None] = []
+    looked = table._refreshed._looked
+    wait = looked.wait
+
+    def counted(timeout: float | None = None) -> bool:
+        seconds.append(timeout)
+        return wait(timeout)
+
+    monkeypatch.setattr(looked, "wait", counted)
+    return seconds
+
+
 def test_a_database_that_hangs_holds_up_no_choice(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,20 +106,19 @@ def test_a_database_that_hangs_holds_up_no_choice(
 
         def hang(ws: Workspace) -> str:
             hangs.set()
-            released.wait(60)
+            released.wait()
             return ""
 
         monkeypatch.setattr(refreshed, "HANGING", 0.3)
-        monkeypatch.setattr(refreshed, "PATIENCE", 1.0)
+        monkeypatch.setattr(refreshed, "PATIENCE", 0.2)
         monkeypatch.setattr(routing, "routing_state", hang)
         versions.ensure_agent(ws, "another")
         assert hangs.wait(60)
-        time.sleep(BOUND)
-        began = time.monotonic()
+        until(lambda: "not answered" in str(table.problem()))
+        waits = waits_of(table, monkeypatch)
         for _ in range(20):
             assert table.choose(LIVE).version == "v1"
-        assert time.monotonic() - began < 10 * refreshed.PATIENCE
-        until(lambda: "not answered" in str(table.problem()))
+        assert waits == []
         released.set()
 
 
@@ -122,16 +130,19 @@ def test_a_server_that_went_away_without_a_word_holds_up_the_first_choice_only(
 
         def hang() -> object:
             asked.set()
-            released.wait(60)
+            released.wait()
             raise OSError("gone")
 
         monkeypatch.setattr(table._changes, "marker", hang)
-        monkeypatch.setattr(refreshed, "PATIENCE", 1.0)
+        monkeypatch.setattr(refreshed, "PATIENCE", 0.2)
         time.sleep(BOUND)
-        began = time.monotonic()
+        # The first one waits, and again where the thread of the table is slow to begin.
+        until(lambda: table.choose(LIVE).version == "v1" and asked.is_set())
+        time.sleep(refreshed.PATIENCE)
+        waits = waits_of(table, monkeypatch)
         for _ in range(20):
             assert table.choose(LIVE).version == "v1"
-        assert asked.is_set() and time.monotonic() - began < 10 * refreshed.PATIENCE
+        assert waits == []
         released.set()
 
 

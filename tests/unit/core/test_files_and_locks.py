@@ -69,7 +69,7 @@ def test_a_lock_is_held_by_one_until_it_is_closed(tmp_path: Path) -> None:
     os.close(locks.lock(path, "the run", "nobody has it"))
 
 
-def fair(path: Path, seconds: float = 10.0) -> AbstractContextManager[None]:
+def fair(path: Path, seconds: float = 60.0) -> AbstractContextManager[None]:
     return locks.FairLock(path).hold(seconds, notice_after=60, notice=lambda: None)
 
 
@@ -109,7 +109,7 @@ HOLDING = """
 import sys, time
 from pathlib import Path
 from thumbwheel.core.locks import FairLock
-with FairLock(Path(sys.argv[1])).hold(10, notice_after=60, notice=lambda: None):
+with FairLock(Path(sys.argv[1])).hold(60, notice_after=60, notice=lambda: None):
     print(flush=True)
     time.sleep(60)
 """
@@ -132,7 +132,7 @@ FORKING = """
 import os, sys, time
 from pathlib import Path
 from thumbwheel.core.locks import FairLock
-with FairLock(Path(sys.argv[1])).hold(10, notice_after=60, notice=lambda: None):
+with FairLock(Path(sys.argv[1])).hold(60, notice_after=60, notice=lambda: None):
     if not os.fork():
         time.sleep(60)
         os._exit(0)
@@ -148,7 +148,7 @@ def test_a_process_that_was_forked_meanwhile_keeps_no_lock(tmp_path: Path) -> No
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            with fair(path, 5):
+            with fair(path):
                 pass
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ def test_who_gives_up_waiting_neither_blocks_others_nor_loses_the_turn(tmp_path:
     assert sum(thread.name == "thumbwheel-lock" for thread in threading.enumerate()) <= 1
     with fair(path):  # nobody holds it for the caller who gave up
         pass
-    with waiting.hold(10, notice_after=60, notice=lambda: None):
+    with waiting.hold(60, notice_after=60, notice=lambda: None):
         assert locks.try_lock(path) is None
 
 

@@ -358,9 +358,9 @@ def test_an_alarm_in_the_middle_of_a_run_costs_the_next_candidate_nothing(pool):
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
     try:
         with pytest.raises(TimeoutError):
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
             pool.run([Job("import time\ntime.sleep(3)", tests=Asked(("assert f(1) == 2",)))])
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

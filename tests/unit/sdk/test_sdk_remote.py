@@ -7,10 +7,8 @@ import json
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,6 @@ from thumbwheel.capture.feedback_token import FeedbackTokens
 from thumbwheel.sdk import record, remote
 from thumbwheel.sdk.segment import Segment
 
-wait_until = partial(until, seconds=10.0)
-
 
 @pytest.fixture(autouse=True)
 def app_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -40,7 +36,7 @@ def app_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for way in record._REMOTES.values():
         way.leave()
         if way._thread is not None:
-            way._thread.join(5)
+            way._thread.join(60)
     record._REMOTES.clear()
 
 
@@ -65,7 +61,7 @@ def server_inbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
         thread = threading.Thread(target=server.run)
         thread.start()
-        wait_until(lambda: server.started)
+        until(lambda: server.started)
         port = server.servers[0].sockets[0].getsockname()[1]
         monkeypatch.setenv("THUMBWHEEL_URL", f"http://127.0.0.1:{port}/")
         yield inbox
@@ -80,7 +76,7 @@ def test_traces_and_feedback_reach_the_server(server_inbox: Path, app_home: Path
     with thumbwheel.trace("Support", input="hi") as run:
         run.output = "block"
     thumbwheel.feedback("Support", name, thumb=True, id="f1", rater="ann")
-    assert thumbwheel.flush(10)
+    assert thumbwheel.flush(60)
     arrived = lines(server_inbox)
     assert [line["id"] for line in arrived if line["type"] == "trace"] == [
         *(f"t{number}" for number in range(250)),
@@ -98,7 +94,7 @@ def test_what_the_server_refuses_spoils_nothing_else(
         for number in range(20):
             fields = {"mood": "good"} if number % 5 == 0 else {}
             thumbwheel.trace("a", input="hi", output="ho", id=f"t{number}", **fields)
-        assert thumbwheel.flush(10)
+        assert thumbwheel.flush(60)
     assert {line["id"] for line in lines(server_inbox)} == {
         f"t{number}" for number in range(20) if number % 5
     }
@@ -170,27 +166,32 @@ def test_what_a_server_does_not_take_waits_on_the_disk_until_it_does(
     thumbwheel.feedback("a", "t1", thumb=True, id="f1")
     assert "kept in" in caplog.text
     thumbwheel.trace("a", input="hi", output="ho", id="t2")
-    wait_until(lambda: {row["id"] for row in script.rows} == {"f1", "t2"})
-    wait_until(lambda: not list(unsent(app_home).iterdir()))
+    until(lambda: {row["id"] for row in script.rows} == {"f1", "t2"})
+    until(lambda: not list(unsent(app_home).iterdir()))
 
 
 def test_a_server_that_is_away_costs_nothing_and_gets_everything_later(
     script: Script, app_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away = partial(http.client.HTTPConnection, "127.0.0.1", 9)  # nobody listens there
+    attempts: list[float] = []
+
+    def away(*_: object, timeout: float) -> http.client.HTTPConnection:
+        attempts.append(timeout)
+        return http.client.HTTPConnection("127.0.0.1", 9, timeout=timeout)  # nobody listens there
+
     with monkeypatch.context() as network:
-        network.setitem(remote.CONNECTIONS, "http", lambda *_, timeout: away(timeout=timeout))  # type: ignore[arg-type]
-        began = time.monotonic()
+        network.setitem(remote.CONNECTIONS, "http", away)  # type: ignore[arg-type]
+        network.setattr(remote, "RETRY", 3600.0)
         names = [thumbwheel.trace("a", input="hi", output="ho") for _ in range(100)]
         names.append(thumbwheel.feedback("a", names[0], thumb=True))
-        assert thumbwheel.flush(5)
-        assert time.monotonic() - began < 5
+        assert thumbwheel.flush(60)
+        assert len(attempts) == 1  # and the next one an hour later
         assert {line["id"] for line in lines(unsent(app_home), "*.jsonl")} == set(names)
     torn = unsent(app_home) / "spool-0000000000001-1-x.jsonl"
     torn.write_text('{"type": "trace", "id": "to')
     record._REMOTES.clear()  # the process ends, and another one finds the server there again
     names.append(thumbwheel.trace("a", input="hi", output="ho"))
-    wait_until(lambda: {row["id"] for row in script.rows} == set(names))
+    until(lambda: {row["id"] for row in script.rows} == set(names))
 
 
 def test_a_file_that_cannot_be_read_holds_up_no_other_and_no_line_goes_to_another_server(
@@ -198,7 +199,7 @@ def test_a_file_that_cannot_be_read_holds_up_no_other_and_no_line_goes_to_anothe
 ) -> None:
     script.answers = [(500, {})]
     thumbwheel.feedback("a", "t1", thumb=True, id="f1")
-    wait_until(lambda: {row["id"] for row in script.rows} == {"f1"})
+    until(lambda: {row["id"] for row in script.rows} == {"f1"})
     folder = unsent(app_home)
     (folder / "spool-0000000000001-1-x.jsonl").mkdir()
     trace = '{"type": "trace", "id": "t2"}\n'
@@ -209,7 +210,7 @@ def test_a_file_that_cannot_be_read_holds_up_no_other_and_no_line_goes_to_anothe
     record._REMOTES.clear()
     for number in range(3, 6):
         thumbwheel.feedback("a", "t1", thumb=True, id=f"f{number}")
-    wait_until(lambda: len(script.rows) == 5)
+    until(lambda: len(script.rows) == 5)
     assert [row["id"] for row in script.rows].count("t2") == 1
     assert caplog.text.count("cannot be read") == 1 and f"{other} has lines" in caplog.text
     assert len((folder / "rejected.jsonl").read_text().splitlines()) == 2
@@ -224,13 +225,13 @@ def test_neither_server_nor_disk(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert thumbwheel.trace("a", input="hi", output="ho", id="t1") == "t1"
-        thumbwheel.flush(5)
+        thumbwheel.flush(60)
     assert "not recorded" in str(caught[-1].message)
     with pytest.raises(OSError, match="Not a directory"):
         thumbwheel.feedback("a", "t1", thumb=True)
     (way,) = record._REMOTES.values()
     assert way.lost == 2
-    wait_until(lambda: "nothing can be kept in /dev/full" in caplog.text)
+    until(lambda: "nothing can be kept in /dev/full" in caplog.text)
     way._has_unsent, way._down_until, way._resend_at = True, 0.0, 0.0
     way._resend()
     assert caplog.text.count("nothing can be kept in /dev/full") == 1
@@ -243,7 +244,7 @@ def test_the_thread_ends_with_the_recording(script: Script) -> None:
     thread = way._thread
     assert thread is not None
     way.leave()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     assert [row["id"] for row in script.rows] == ["t1"]
 
@@ -255,8 +256,8 @@ def test_more_than_the_queue_holds_goes_to_the_disk(
     monkeypatch.setattr(remote, bound, most)
     script.answers = [(503, {"retry-after": "0"})] * 50
     names = [thumbwheel.trace("a", input="hi", output="ho") for _ in range(60)]
-    wait_until((app_home / "unsent").exists)
-    wait_until(lambda: {row["id"] for row in script.rows} == set(names))
+    until((app_home / "unsent").exists)
+    until(lambda: {row["id"] for row in script.rows} == set(names))
 
 
 LAST = """
@@ -267,7 +268,7 @@ for number in range(30):
 
 
 def test_the_end_of_the_process_waits_for_what_is_on_its_way(script: Script) -> None:
-    done = subprocess.run([sys.executable, "-c", LAST], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", LAST], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert {row["id"] for row in script.rows} == {f"t{number}" for number in range(30)}
 
@@ -293,7 +294,7 @@ def test_processes_of_multiprocessing_and_late_traces_lose_nothing(
 ) -> None:
     (tmp_path / "app.py").write_text(CHILD)
     command = [sys.executable, str(tmp_path / "app.py"), method]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     rows = script.rows + lines(app_home / "unsent", "*/spool-*")
     assert sorted(row["id"] for row in rows) == ["after everything", "child", "parent"]
@@ -311,8 +312,8 @@ def test_what_goes_to_no_server_and_what_nobody_foresaw_do_not_end_the_thread(
         broken.setitem(remote.CONNECTIONS, "http", None)  # type: ignore[arg-type]
         for _ in range(2):
             thumbwheel.feedback("a", "t1", thumb=True)
-            wait_until(lambda: "stays in" in caplog.text)
-    wait_until(lambda: not list(unsent(app_home).iterdir()))
+            until(lambda: "stays in" in caplog.text)
+    until(lambda: not list(unsent(app_home).iterdir()))
     assert len(script.rows) == 2
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from thumbwheel.sdk import segment as module
 from thumbwheel.sdk.segment import Full, Segment
 
@@ -30,9 +31,9 @@ def files(segment: Segment) -> list[bytes]:
 
 
 def test_an_answer_means_that_the_line_is_on_disk(segment: Segment) -> None:
-    segment.append(b"a").result(10)
+    segment.append(b"a").result(60)
     assert files(segment) == [b"a\n"]
-    segment.append(b"b").result(10)
+    segment.append(b"b").result(60)
     assert files(segment) == [b"a\nb\n"]
     assert {path.stat().st_mode & 0o777 for path in segment.inbox.iterdir()} == {0o600}
     assert segment.inbox.stat().st_mode & 0o777 == 0o700
@@ -52,7 +53,7 @@ def test_lines_that_wait_share_one_fsync(segment: Segment, monkeypatch: pytest.M
     answers = [segment.append(b"%03d" % number) for number in range(200)]
     all_wait.set()
     for answer in answers:
-        answer.result(10)
+        answer.result(60)
     assert b"".join(files(segment)) == b"".join(b"%03d\n" % number for number in range(200))
     assert len(synced) <= 5  # a new file costs one for its name
 
@@ -70,14 +71,13 @@ def test_where_the_disk_hangs_a_line_is_refused_at_once(
 
     monkeypatch.setattr(os, "fsync", hanging)
     first = segment.append(b"first")
-    while not first.running():
-        time.sleep(0.001)
+    until(first.running)
     answers = [first, *(segment.append(b"%d" % number) for number in range(10))]
     with pytest.raises(Full, match="too many lines wait"):
         segment.append(b"too many")
     released.set()
     for answer in answers:
-        answer.result(10)
+        answer.result(60)
     assert b"".join(files(segment)).count(b"\n") == len(answers)
     monkeypatch.setattr(module, "SIZE", 100)
     with pytest.raises(Full):
@@ -85,21 +85,21 @@ def test_where_the_disk_hangs_a_line_is_refused_at_once(
 
 
 def test_a_file_that_was_taken_is_left_alone(segment: Segment) -> None:
-    segment.append(b"a").result(10)
+    segment.append(b"a").result(60)
     (first,) = segment.inbox.iterdir()
     first.rename(segment.inbox / "draining")
-    segment.append(b"b").result(10)
+    segment.append(b"b").result(60)
     assert (segment.inbox / "draining").read_bytes() == b"a\n"
     (second,) = set(segment.inbox.iterdir()) - {segment.inbox / "draining"}
     second.unlink()
-    segment.append(b"c").result(10)
+    segment.append(b"c").result(60)
     assert sorted(files(segment)) == [b"a\n", b"c\n"]
 
 
 def test_what_the_disk_refuses_is_the_answer_and_leaves_nothing_behind(
     segment: Segment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segment.append(b"kept").result(10)
+    segment.append(b"kept").result(60)
     write, fsync = os.write, os.fsync
 
     def full(handle: int, data: bytes) -> int:
@@ -115,11 +115,11 @@ def test_what_the_disk_refuses_is_the_answer_and_leaves_nothing_behind(
             patch.setattr(os, name, failing)
             for _ in range(2):
                 with pytest.raises(OSError, match=r"No space|Input/output"):
-                    segment.append(b"x" * 70).result(10)
+                    segment.append(b"x" * 70).result(60)
         assert files(segment)[0] == b"kept\n"
         assert b"x" not in b"".join(files(segment))
     assert os.fsync is fsync
-    segment.append(b"after").result(10)
+    segment.append(b"after").result(60)
     assert b"".join(files(segment)) == b"kept\nafter\n"
 
 
@@ -134,15 +134,15 @@ def test_a_really_full_and_a_read_only_disk(tmp_path: Path) -> None:
         acknowledged = 0
         with pytest.raises(OSError, match="No space left"):
             for _ in range(100):
-                segment.append(b"x" * 999).result(10)
+                segment.append(b"x" * 999).result(60)
                 acknowledged += 1
         assert acknowledged
         assert b"".join(files(segment)) == (b"x" * 999 + b"\n") * acknowledged
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         with pytest.raises(OSError, match="Read-only"):
-            segment.append(b"y").result(10)
+            segment.append(b"y").result(60)
         subprocess.run(["mount", "-o", "remount,rw,size=1m", str(disk)], check=True)
-        segment.append(b"z").result(10)
+        segment.append(b"z").result(60)
         assert b"".join(files(segment)) == (b"x" * 999 + b"\n") * acknowledged + b"z\n"
     finally:
         segment.close()
@@ -151,13 +151,19 @@ def test_a_really_full_and_a_read_only_disk(tmp_path: Path) -> None:
 
 def test_a_cancelled_line_is_not_written(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda handle: (time.sleep(0.2), fsync(handle)))
+    goes_on = threading.Event()
+
+    def held(handle: int) -> None:
+        goes_on.wait(60)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", held)
     first = segment.append(b"a")
-    while not first.running():
-        time.sleep(0.001)
+    until(first.running)
     second, third = segment.append(b"b"), segment.append(b"c")
     assert second.cancel() and not first.cancel()
-    third.result(10)
+    goes_on.set()
+    third.result(60)
     assert b"".join(files(segment)) == b"a\nc\n"
 
 
@@ -166,9 +172,8 @@ def test_the_thread_ends_where_nothing_comes_and_begins_again(
 ) -> None:
     monkeypatch.setattr(module, "IDLE", 0.01)
     for number in range(5):
-        segment.append(b"%d" % number).result(10)
-        while segment._thread is not None:
-            time.sleep(0.005)
+        segment.append(b"%d" % number).result(60)
+        until(lambda: segment._thread is None)
     assert files(segment) == [b"0\n1\n2\n3\n4\n"]
 
 
@@ -185,7 +190,7 @@ def test_what_waits_is_written_before_it_closes_and_nothing_after(segment: Segme
 def run(code: str, inbox: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"THUMBWHEEL_HOME": str(inbox.parent)}
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=30)
+    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=120)
 
 
 FORKING = """

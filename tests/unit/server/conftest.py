@@ -11,9 +11,17 @@ import pytest
 
 from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.worlds.gateway_world import GatewayWorld, opened_home, running, serve_remote
+from thumbwheel.db import refreshed
 from thumbwheel.models.types import EndpointAddress
 
 Serve = Callable[..., GatewayWorld]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request waits for a look at routes and keys that are too old, also where the machine stands
+    still: what was written 50 ms before always holds."""
+    monkeypatch.setattr(refreshed, "PATIENCE", 60.0)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import gzip
 import os
 import socket
 import subprocess
-import time
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +21,7 @@ import httpx2
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from tests.leaving_client import asked
 from tests.servers.scripted_upstream import (
     END,
     HANG,
@@ -35,7 +36,7 @@ from tests.servers.scripted_upstream import (
 )
 from tests.unit.server.conftest import Serve
 from tests.waiting import until
-from tests.worlds.gateway_world import CHAT, GatewayWorld, call_of
+from tests.worlds.gateway_world import CHAT, HELLO, GatewayWorld, call_of
 from thumbwheel.capture.gateway.application import UPSTREAM_BROKE
 from thumbwheel.capture.gateway.routing import Upstream
 from thumbwheel.capture.gateway.settings import GatewayConfig
@@ -94,13 +95,19 @@ def test_an_upstream_that_speaks_no_http_is_a_bad_gateway(
     assert gateway.lines()[0]["status"] == "error"
 
 
+def closed_calls(upstream: ScriptedUpstream) -> int:
+    """Connections that the upstream has closed after a call."""
+    return sum(request.method == "POST" for request in upstream.last_words)
+
+
 def test_a_connection_that_ended_while_nobody_used_it_is_made_anew(
     gateway: GatewayWorld, upstream: ScriptedUpstream
 ) -> None:
     upstream.script = lambda request: [reply(chat_reply()), RESET]
-    for _ in range(3):
+    for number in range(1, 4):
         assert gateway.ask().json() == chat_reply()
-        time.sleep(0.1)
+        until(lambda number=number: closed_calls(upstream) == number)
+        gateway.client.get("/live")  # the server has heard of it by then
     assert len(upstream.requests) == 3
 
 
@@ -177,11 +184,11 @@ def test_a_client_that_leaves_before_the_answer_is_recorded_too(
     gateway: GatewayWorld, upstream: ScriptedUpstream
 ) -> None:
     upstream.script = lambda request: [HANG]
-    with pytest.raises(httpx2.ReadTimeout):
-        gateway.ask(timeout=0.3)
+    with asked(f"{gateway.url}{CHAT}", HELLO):
+        until(lambda: upstream.requests)
     (line,) = gateway.lines()
     assert "the client left" in error_of(line) and "output" not in line
-    assert gateway.application.gateway.running == 0
+    until(lambda: gateway.application.gateway.running == 0)
 
 
 def test_a_stream_without_an_end_is_ended(serve: Serve, upstream: ScriptedUpstream) -> None:
@@ -202,7 +209,7 @@ def test_a_stream_without_an_end_is_ended(serve: Serve, upstream: ScriptedUpstre
             pass
     (line,) = gateway.lines()
     assert "took longer than is allowed" in error_of(line)
-    assert line["output"].startswith("onon")
+    assert set(line["output"].split("on")) == {""}
 
 
 def test_silence_ends_a_call(serve: Serve, upstream: ScriptedUpstream) -> None:
@@ -238,9 +245,11 @@ def test_a_request_that_unpacks_to_too_much_is_refused_in_constant_memory(
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     bomb = gzip.compress(b" " * (200 << 20), 9)
     assert len(bomb) < 1 << 20
-    began = time.process_time()
+    tracemalloc.start()
     answer = gateway.client.post(CHAT, content=bomb, headers=headers)
-    assert answer.status_code == 413 and time.process_time() - began < 0.5
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert answer.status_code == 413 and peak < 16 << 20
     for broken in (b"no gzip", bomb[: len(bomb) // 2]):
         answer = gateway.client.post(CHAT, content=broken, headers=headers)
         assert answer.status_code in (400, 413)

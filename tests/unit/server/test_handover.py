@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import aiohttp
@@ -74,6 +73,11 @@ class Crowd:
         self.failures: list[str] = []
         self.is_over = False
 
+    async def goes_on(self) -> None:
+        """Wait until each client has had some more answers."""
+        enough = self.answers + 10 * CLIENTS
+        await asyncio.to_thread(until, lambda: self.answers >= enough)
+
     async def client(self, is_stream: bool) -> None:
         async with aiohttp.ClientSession() as session:
             while not self.is_over:
@@ -109,16 +113,14 @@ def test_requests_all_the_time(home: Path, upstream: ScriptedUpstream) -> None:
 
     async def run() -> None:
         clients = [asyncio.create_task(crowd.client(n % 2 == 0)) for n in range(CLIENTS)]
-        await asyncio.sleep(0.5)
+        await crowd.goes_on()
         second = await asyncio.to_thread(start, home, port, "--replace")
-        assert await asyncio.to_thread(first.wait, 30) == 0
-        before = crowd.answers
-        await asyncio.sleep(0.5)
-        assert crowd.answers > before
+        assert await asyncio.to_thread(first.wait, 120) == 0
+        await crowd.goes_on()
         second.send_signal(signal.SIGUSR2)
         await asyncio.to_thread(await_answer, second)
-        assert await asyncio.to_thread(second.wait, 30) == 0
-        await asyncio.sleep(0.5)
+        assert await asyncio.to_thread(second.wait, 120) == 0
+        await crowd.goes_on()
         crowd.is_over = True
         await asyncio.gather(*clients)
 
@@ -131,14 +133,14 @@ def test_requests_all_the_time(home: Path, upstream: ScriptedUpstream) -> None:
     assert crowd.failures == []
     until(lambda: not (home / "serving" / f"{port}.json").exists())
     with opened_home(home) as ws:
-        for _ in range(200):
+
+        def drained() -> int:
             drain_inbox(ws)
             with ws.db.read() as connection:
-                rows = connection.execute(sa.select(sa.func.count()).select_from(traces)).scalar()
-            if rows == crowd.answers:
-                break
-            time.sleep(0.05)
-    assert rows == crowd.answers
+                query = sa.select(sa.func.count()).select_from(traces)
+                return int(connection.execute(query).scalar_one())
+
+        until(lambda: drained() == crowd.answers)
 
 
 def test_a_successor_that_does_not_start_takes_nothing(tmp_path: Path) -> None:
@@ -190,9 +192,9 @@ def test_the_socket_of_a_service_manager() -> None:
             pass_fds=[listener.fileno()],
             env=environment | {"CODE": code, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-        with socket.create_connection(listener.getsockname(), timeout=20) as client:
+        with socket.create_connection(listener.getsockname(), timeout=60) as client:
             assert client.recv(4) == b"here"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     assert passed_socket() is None
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 
-import httpx2
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.servers.scripted_upstream import ScriptedUpstream, reply
+from tests.leaving_client import asked
+from tests.servers.scripted_upstream import HANG, ScriptedUpstream, reply
 from tests.unit.server.conftest import Serve
 from tests.waiting import until
-from tests.worlds.gateway_world import GatewayWorld
+from tests.worlds.gateway_world import CHAT, HELLO, GatewayWorld
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 
@@ -81,9 +80,9 @@ def test_the_state_of_the_parts(gateway: GatewayWorld) -> None:
 
 def test_a_client_that_left_is_no_success(serve: Serve, upstream: ScriptedUpstream) -> None:
     gateway = serve()
-    upstream.script = lambda request: [5.0, reply({})]
-    with suppress(httpx2.TimeoutException):
-        gateway.ask(timeout=0.2)
+    upstream.script = lambda request: [HANG]
+    with asked(f"{gateway.url}{CHAT}", HELLO):
+        until(lambda: upstream.requests)
     until(lambda: samples(gateway, "thumbwheel_calls_total"))
     assert list(samples(gateway, "thumbwheel_calls_total")) == [("support", "left", "v0")]
 

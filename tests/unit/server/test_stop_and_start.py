@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import httpx2
@@ -17,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.servers.scripted_upstream import ScriptedUpstream, chat_reply, reply
+from tests.waiting import until
 from tests.worlds.gateway_world import CHAT, HELLO, opened_home, serve_remote
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.schema import steps, traces
@@ -63,19 +63,18 @@ def test_a_server_that_is_stopped_ends_its_calls_and_keeps_what_they_said(
     statuses: list[int] = []
 
     def ask() -> None:
-        answer = httpx2.post(f"{url}{CHAT}", json=HELLO, timeout=30, trust_env=False)
+        answer = httpx2.post(f"{url}{CHAT}", json=HELLO, timeout=120, trust_env=False)
         statuses.append(answer.status_code)
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
-    while len(upstream.requests) < 8:
-        time.sleep(0.01)
+    until(lambda: len(upstream.requests) == 8)
     process.send_signal(signal.SIGTERM)
     for thread in threads:
         thread.join()
     assert process.stderr is not None
-    assert process.wait(30) == 0, process.stderr.read()
+    assert process.wait(120) == 0, process.stderr.read()
     process.stderr.close()
     assert statuses == [200] * 8
     with opened_home(home) as ws, ws.db.read() as connection:

@@ -30,7 +30,7 @@ def test_a_second_ctrl_c_kills_and_the_run_is_stopped_not_failed(
     def follow(process: subprocess.Popen[bytes], _: RunDir) -> None:
         if next(presses):
             raise KeyboardInterrupt
-        process.wait(10)
+        process.wait(60)
 
     monkeypatch.setattr(launch, "_follow", follow)
     asked = launch._until_done(child, run)
