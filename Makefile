@@ -6,7 +6,7 @@ ARGS ?=
 # tests start thousands of processes, which would each compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql test-gpu test-ui test-peers test-openwebui check check-lint check-types check-imports check-house size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
+.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu test-ui test-peers test-openwebui check check-lint check-types check-imports check-house size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-startup bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -41,6 +41,10 @@ test-repeat: $(VENV)/.dev
 # stages whose rows differ most between databases, on PostgreSQL
 test-postgresql: $(VENV)/.dev
 	THUMBWHEEL_TEST_DATABASE=postgresql $(PYTEST) $(PARALLEL) --tests fast -m "not sqlite" tests/unit/models tests/unit/loop $(ARGS)
+
+# the attacks on a server in their long form; every run of the tests has the short one
+attack: $(VENV)/.dev
+	$(PYTEST) tests/attacks $(ARGS)
 
 # twenty thousand broken requests to a running server
 fuzz: $(VENV)/.dev
@@ -131,6 +135,9 @@ bench-quality: $(VENV)/.dev
 
 bench-ingest: $(VENV)/.dev
 	$(BIN)/python benchmarks/ingest.py $(ARGS)
+
+bench-startup: $(VENV)/.dev
+	$(BIN)/python benchmarks/startup.py $(ARGS)
 
 bench-idle: $(VENV)/.dev
 	$(BIN)/python benchmarks/idle.py $(ARGS)

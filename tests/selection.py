@@ -5,6 +5,7 @@ run.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import subprocess
@@ -69,6 +70,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[COUNTED] = f"--tests {name}: {counted}"
     if hasattr(config, "workeroutput"):
         config.workeroutput[COUNTED_KEY] = config.stash[COUNTED]
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the millions of objects that imported modules consist of."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
