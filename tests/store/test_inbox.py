@@ -141,6 +141,28 @@ def test_a_drain_that_is_killed_before_it_deletes_is_replayed(ws: Workspace) -> 
     assert names(ws) == [*(f"t{i:03}" for i in range(700)), "u"]
 
 
+def test_a_drain_that_is_killed_when_it_deletes_has_the_refused_lines_aside(ws: Workspace) -> None:
+    """Killed after the file is gone, and nothing that comes later in the drain is done."""
+    append(ws, "t1")
+    (spool,) = ws.home.inbox.glob("spool-*")
+    spool.write_bytes(spool.read_bytes() + b'{"agent": "a", "type": "no such"}\n')
+    code = (
+        "import os, pathlib, sys\n"
+        "from thumbwheel.core.config import Home, Sources\n"
+        "from thumbwheel.db.workspace import Workspace\n"
+        "from thumbwheel.capture.inbox import drain_inbox\n"
+        "delete = pathlib.Path.unlink\n"
+        "pathlib.Path.unlink = lambda *a, **k: (delete(*a, **k), os.kill(os.getpid(), 9))\n"
+        "with Workspace.open(Home.at(sys.argv[1]), Sources.read()) as ws: drain_inbox(ws)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(ws.home.path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert leftovers(ws) == ["rejected.jsonl"]
+    (refused,) = (ws.home.inbox / "rejected.jsonl").read_text().splitlines()
+    assert "no such" in json.loads(refused)["text"]
+    assert names(ws) == ["t1"]
+
+
 def test_writers_and_drains_at_once_lose_nothing(ws: Workspace) -> None:
     writer = (
         "import sys, thumbwheel\n"

@@ -197,6 +197,17 @@ def test_a_worker_that_gives_its_job_back_lets_another_go_on(ws: Workspace) -> N
         finish(ws, job)
 
 
+def test_a_job_that_is_released_has_another_fence_before_anybody_claims_it(ws: Workspace) -> None:
+    queue.enqueue(ws, "import", {})
+    job = claimed(ws)
+    ws.db.write(lambda connection: claims.give_back(connection, job, NOW))
+    assert queue.job(ws, job.id).fence == job.fence + 1
+    dead = worker(ws)
+    again = claimed(ws)
+    assert [lost.id for lost in take_over(ws, dead)] == [job.id]
+    assert queue.job(ws, job.id).fence == again.fence + 1
+
+
 def test_nothing_of_a_zombie_reaches_the_database(ws: Workspace) -> None:
     """Not by its own road and not by that of any stage."""
     dead = worker(ws)

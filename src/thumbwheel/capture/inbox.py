@@ -340,6 +340,7 @@ class _Drain:
             file.write("".join(refusal.as_json() + "\n" for refusal in refused))
             file.flush()
             os.fsync(file.fileno())
+        sync(self._ws.home.inbox)  # the file may be new
 
 
 def _batches(file: BinaryIO) -> Iterator[list[Spooled]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+import pytest
+
 from tests.waiting import until
+from thumbwheel.capture.gateway import recorder as recorder_module
 from thumbwheel.capture.gateway.recorder import Entry, Recorder
 
 
@@ -38,3 +41,20 @@ def test_a_line_from_before_a_loss_does_not_end_it_and_one_from_after_does() -> 
         assert "beyond a quota" in (recorder.problem() or "")
         after.set_result(None)
         assert recorder.problem() is None and recorder.losses.count == 1
+
+
+def test_a_call_that_is_lost_for_a_full_queue_is_charged_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorder_module, "MOST_CALLS", 0)
+    charged: list[str] = []
+
+    def line(name: str) -> bytes:
+        charged.append(name)
+        return name.encode()
+
+    with Recorder(SlowDisk) as recorder:
+        recorder.add(Entry(lambda: line("budget"), 6, charges=True))
+        recorder.add(Entry(lambda: line("no budget"), 9))
+    assert charged == ["budget"]
+    assert recorder.losses.count == 2 and "more calls wait" in recorder.losses.last

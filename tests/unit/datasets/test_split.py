@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import DataError
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.split import group_of, prompt_key, split_of
+from thumbwheel.datasets.split_assignment import ASSIGNMENTS, JUDGED_FLAG, _Groups
 from thumbwheel.datasets.types import SPLITS, DatasetConfig
 
 CONFIG = DatasetConfig(dev=0.3, gate=0.3)
@@ -361,3 +363,19 @@ def test_what_its_owner_holds_out_is_never_trained_on(tmp_path: Path) -> None:
             ] == (30 if shape == "labels" else 40)
         with pytest.raises(DataError, match="held out, and dev and gate are empty"):
             build(ws, AGENT, "labels", DatasetConfig(dev=0, gate=0, sample=0.0001))
+
+
+def test_a_continuation_with_a_smaller_key_moves_no_dialogue() -> None:
+    """The group's split is that of the prompt that opens the dialogue, whatever its later turns
+    hash to."""
+    openings = np.arange(1000, 1040, dtype=np.uint64)
+    continuations = np.arange(1, 41, dtype=np.uint64)
+    keys = np.concatenate([continuations, openings])
+    groups = _Groups(keys, np.full(len(keys), JUDGED_FLAG, np.uint8))
+    groups.tie(np.array([[number + 40, number] for number in range(40)]), continued=True)
+    assigned = groups.assignments(CONFIG)
+    expected = [split_of(f"{int(key):016x}", CONFIG) for key in openings]
+    assert [ASSIGNMENTS[number] for number in assigned[40:]] == expected
+    assert (assigned[:40] == assigned[40:]).all()
+    alone = [split_of(f"{int(key):016x}", CONFIG) for key in continuations]
+    assert alone != expected, "their own keys would say otherwise"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.worlds.deploy_world import World
 from thumbwheel.deploy import canary
-from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, chance, vote
+from thumbwheel.deploy.canary import ALPHA, ENOUGH, TOKENS, Duel, chance, vote
 from thumbwheel.deploy.prepare import prompts
 from thumbwheel.deploy.types import Endpoint, Verdict
 from thumbwheel.evaluation.local_model import LocalModel
@@ -150,6 +150,13 @@ def test_the_statistic():
     assert chance(ENOUGH, ENOUGH) < ALPHA < chance(ENOUGH - 1, ENOUGH - 1)
     assert vote("same", "same" + canary.END, "same but longer") == 0
     assert vote("same" + canary.END, "same" + canary.END, "same but longer") == 1
+
+
+@pytest.mark.parametrize(("votes", "passed"), [(13, False), (16, False), (17, True), (24, True)])
+def test_a_duel_is_won_by_more_than_a_majority(votes: int, passed: bool) -> None:
+    """Of 24 coins 17 or more show heads in 3.2 % of all throws, 16 or more in 7.6 %."""
+    assert Duel("the base", 24, votes, 0).passed is passed
+    assert Duel("the base", 24, 0, votes).control_passed is passed
 
 
 def test_a_base_that_is_served_by_chance_passes_seldom():

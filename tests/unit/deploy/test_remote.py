@@ -65,6 +65,23 @@ def test_what_somebody_else_serves_goes_live_and_can_be_rolled_back(
     assert holders == ["UPSTREAM"]
 
 
+def test_a_rollback_never_goes_back_to_the_version_that_is_live(
+    ws: Workspace, server: FakeServer
+) -> None:
+    """The alias moved to another deployment of the same version, which is no version before."""
+    first, second = (
+        versions.add_endpoint(ws, "support", EndpointAddress(server.url, model))
+        for model in ("large", "small")
+    )
+    deploy.deploy(ws, first, "remote")
+    deploy.deploy(ws, second, "remote")
+    moved = deploy.deploy(ws, second, "remote", settings={"wait": 5}).switch
+    assert moved is not None
+    assert (moved.from_id, moved.to_id) == (second.id, second.id)
+    assert switch.rollback(ws, SUPPORT).to_id == first.id
+    assert routing.resolve(ws, "support").version == "v0"
+
+
 class Killed(BaseException):
     """What stands for kill -9: nothing that comes after it is done."""
 

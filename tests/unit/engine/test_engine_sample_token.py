@@ -56,6 +56,15 @@ def test_chance_falls_where_the_running_sum_says():
     assert (tokens == expected).double().mean() > 0.99
 
 
+@pytest.mark.parametrize(("top_p", "last"), [(0.79, 1), (0.81, 2), (0.49, 0), (0.51, 1)])
+def test_the_nucleus_is_the_fewest_tokens_that_hold_top_p(top_p, last):
+    """Of tokens with 0.5, 0.3 and 0.2, the highest random number draws the last that is left."""
+    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
+    sampling = Sampling(max_new_tokens=1, top_p=top_p)
+    tokens, _ = TokenSampler(sampling, torch.tensor([[0.9999]])).tokens(logits, 0)
+    assert tokens.tolist() == [last]
+
+
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_give_no_token(wrong):
     logits = torch.zeros(2, 600)

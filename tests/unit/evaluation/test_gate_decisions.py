@@ -23,7 +23,16 @@ from thumbwheel.evaluation.gate import decide, gate, inputs_of, replay
 from thumbwheel.evaluation.policy import GatePolicy, Look, Verdict
 from thumbwheel.evaluation.secondary_tests import secondary_tests
 from thumbwheel.evaluation.spending import look_number, row_keys
-from thumbwheel.evaluation.types import SUCCESS, Case, Evaluation, EvaluationConfig, SuiteResult
+from thumbwheel.evaluation.types import (
+    EOS,
+    SUCCESS,
+    Case,
+    Evaluation,
+    EvaluationConfig,
+    Guard,
+    Spread,
+    SuiteResult,
+)
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, Basis, State
 from thumbwheel.stats.rates import clopper_pearson
@@ -315,6 +324,19 @@ def test_a_narrow_level_of_the_evaluation_buys_nothing(ws):
         inputs_of(judged(before, after, level=level), GatePolicy()) for level in (0.6, 0.95)
     )
     assert loose == usual.model_copy() and loose.low < 0
+
+
+def test_a_guard_is_held_to_its_interval_at_one_minus_alpha():
+    """By hand: centre +- t(0.975, 39 degrees of freedom) * error."""
+    spread = Spread(centre=-0.02, error=0.02, degrees=39.0, limit=1.0)
+    guard = Guard(name=EOS, before=0.9, after=0.88, n=40, spread=spread)
+    evaluation = judged([0] * 60, [1] * 60, guards=(guard,))
+    (held,) = (guard for guard in inputs_of(evaluation, GatePolicy()).guards if guard.name == EOS)
+    half = 2.0226909 * 0.02
+    assert (held.low, held.high) == pytest.approx((-0.02 - half, -0.02 + half))
+    stricter = inputs_of(evaluation, GatePolicy(alpha=0.01)).guards
+    (held,) = (guard for guard in stricter if guard.name == EOS)
+    assert held.low == pytest.approx(-0.02 - 2.7079132 * 0.02)
 
 
 def test_looks_are_read_from_what_is_stored_and_keys_say_nothing(ws, tmp_path):

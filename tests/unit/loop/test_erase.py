@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,17 @@ from hypothesis import strategies as st
 from tests.models.tiny_models import record
 from tests.training_rows import frozen
 from tests.worlds import label_world
-from tests.worlds.erasure_world import AGENT, dump, find, lines_of, name, personal, word, write
+from tests.worlds.erasure_world import (
+    AGENT,
+    dump,
+    find,
+    judged,
+    lines_of,
+    name,
+    personal,
+    word,
+    write,
+)
 from thumbwheel import sdk
 from thumbwheel.capture.feedback import add_feedback
 from thumbwheel.capture.inbox import drain_inbox
@@ -296,6 +307,30 @@ def test_nothing_is_left_and_nothing_comes_back(turned: Turned) -> None:
     assert (again.stored, again.erased, again.refused) == (0, len(lines_of(GONE)), 0)
     assert again.read == again.duplicates + again.erased
     assert find(home, word(GONE)) == []
+
+
+def test_what_the_subject_said_about_others_does_not_come_back(turned: Turned) -> None:
+    """A tombstone of the rater covers words about traces that stay."""
+    line = judged(GONE, "about-5", f"t0-{word(5)}", "thumb", True, name(GONE))
+    file = write(turned.folder / "said.jsonl", [line])
+    erase(turned.ws, Agent.named(AGENT), name(GONE))
+    again = ingest(turned.ws, AGENT, "jsonl", file)
+    assert (again.stored, again.erased) == (0, 1)
+    assert find(turned.ws.home.path, word(GONE)) == []
+
+
+def test_stored_answers_to_requests_go(turned: Turned) -> None:
+    row = {
+        "key": "k" * 64,
+        "fingerprint": "f" * 64,
+        "recorded_at": datetime.now(UTC),
+        "answer": {"status": 200, "headers": {}, "body": personal(GONE, "told again")},
+    }
+    turned.ws.db.write(lambda c: c.execute(schema.request_keys.insert().values(**row)))
+    erase(turned.ws, Agent.named(AGENT), name(GONE))
+    with turned.ws.db.read() as connection:
+        left = connection.execute(sa.select(sa.func.count()).select_from(schema.request_keys))
+        assert left.scalar_one() == 0
 
 
 def _merged(row: Any, rows: list[Any]) -> bool:

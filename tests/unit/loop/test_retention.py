@@ -112,6 +112,21 @@ def test_what_something_stands_on_stays(ws: Workspace) -> None:
     assert again.removed["traces"] == 0
 
 
+def test_a_run_of_a_gold_case_stays_also_where_it_asked_in_other_words(ws: Workspace) -> None:
+    case = {"type": "case", "id": "c1", "input": "Where is order 7?", "reference": "Soon."}
+    item = SOURCE.item(1, case, "")
+    assert isinstance(item, Line), item
+    save(ws, scope_of(ws, "desk", "sdk"), [item])
+    store(ws, numbered(1, case="c1"), numbered(2))
+    with ws.db.read() as connection:
+        of_case = sa.select(schema.traces.c.external_id).where(schema.traces.c.case_id.is_not(None))
+        assert connection.execute(of_case).scalars().all() == ["t1"]
+    result = only(retain(ws, now=LATER))
+    assert result.stays == {"a gold case": 1}
+    assert result.removed["traces"] == 1
+    assert (counts(ws)["traces"], counts(ws)["cases"]) == (1, 1)
+
+
 def test_a_comparison_with_a_newer_answer_stays(ws: Workspace) -> None:
     store(ws, numbered(0), numbered(1), numbered(2))
     preference = {

@@ -218,6 +218,28 @@ def test_an_alias_switches_in_one_step(ws: Workspace, adapter: Path) -> None:
     assert versions.version(ws, "support", "live") == tuned
 
 
+def test_a_switch_that_failed_is_taken_back_unless_the_alias_moved_since(
+    ws: Workspace, adapter: Path
+) -> None:
+    base = versions.ensure_base(ws, "support", "base", "f" * 64)
+    first = in_state(ws, adapter, State.APPROVED)
+    begun = versions.point(ws, base, "live")
+    failed = versions.point(ws, first, "live")
+    versions.take_back(ws, SUPPORT, failed)
+    assert versions.aliases_of(ws, SUPPORT) == {"live": base.id}
+    assert [switch.id for switch in versions.switches(ws, SUPPORT, "live")] == [begun.id]
+    versions.take_back(ws, SUPPORT, begun)
+    assert versions.aliases_of(ws, SUPPORT) == {}
+    assert versions.switches(ws, SUPPORT, "live") == []
+
+    late = versions.point(ws, first, "live")
+    newer = versions.point(ws, base, "live")
+    versions.take_back(ws, SUPPORT, late)
+    assert versions.aliases_of(ws, SUPPORT) == {"live": base.id}
+    history = [switch.id for switch in versions.switches(ws, SUPPORT, "live")]
+    assert history == [late.id, newer.id]
+
+
 @pytest.mark.parametrize("alias", ["latest", "v1", "12", "../live", "", "Live now"])
 def test_an_alias_cannot_mean_a_version_or_a_path(ws: Workspace, alias: str) -> None:
     base = versions.ensure_base(ws, "support", "base", "f" * 64)

@@ -78,6 +78,27 @@ def test_over_single_items_it_is_bonett_price(better, worse, n):
     assert comparison.gain == pytest.approx((better - worse) / n)
 
 
+def test_two_pseudo_clusters_of_typical_size_widen_the_interval_and_ask_for_a_larger_gain():
+    """Clusters of 5, 4 and 3 items, of which 3, 1 and none became right; the typical item is in a
+    cluster of 50 / 12 items."""
+    estimate = mean(np.array([3.0, 1.0, 0.0]), np.array([5.0, 4.0, 3.0]), span=1.0)
+    typical = 50 / 12
+    items = 12 + 2 * typical
+    centre = 4 / items
+    squares = 0.0
+    for total, size in ((3, 5), (1, 4), (0, 3), (typical, typical), (-typical, typical)):
+        squares += (total - centre * size) ** 2 / (1 - size / items)
+    assert estimate.value == pytest.approx(4 / 12)
+    assert estimate.centre == pytest.approx(centre)
+    assert estimate.error == pytest.approx(np.sqrt(squares) / items)
+
+    # A gain is drawn towards zero by the two, so one that is to be seen has to be larger.
+    alone = mean(np.array([1.0] * 10 + [0.0] * 30), np.ones(40), span=1.0)
+    half = stats.t.isf(0.025, 39) * alone.error
+    wanted = (half + stats.t.isf(0.2, 39) * alone.error) * 42 / 40
+    assert alone.detectable(0.95, 0.8) == pytest.approx(wanted)
+
+
 def test_five_changes_for_the_better_do_not_exclude_zero_but_six_do():
     def low(better):
         return compare([0.0] * better + [1.0] * 795, [1.0] * better + [1.0] * 795).low

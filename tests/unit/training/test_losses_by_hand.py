@@ -3,6 +3,7 @@ model: losses and gradients."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from tests.models.tiny_models import tiny_base
 from tests.training_rows import assembled, logps, plain_rows, shake
-from thumbwheel.training.algorithms.kto import GOOD
+from thumbwheel.engine.tree import Branch, Example
+from thumbwheel.training.algorithms.dpo import Dpo, DpoConfig
+from thumbwheel.training.algorithms.kto import GOOD, Kto, KtoConfig
 
 
 def ratio(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> Any:
@@ -118,3 +121,33 @@ def test_the_ratio_of_good_answers_compares_whole_answers_with_the_base_and_is_c
         ratios, rel=1e-4
     )  # the references were stored in single precision
     assert evaluation.metrics["ratio/good"] == pytest.approx(sum(ratios) / 8, rel=1e-4)
+
+
+def test_dpo_on_log_ratios_a_token_by_hand() -> None:
+    """Whole answers are 4 and 1 nats above the base, a token 0.5 and 0.25."""
+    import torch
+
+    whole, per_token = torch.tensor([[4.0, 1.0]]), torch.tensor([[0.5, 0.25]])
+    for kind, difference in (("sigmoid", 3.0), ("sigmoid_norm", 0.25)):
+        loss = Dpo(DpoConfig(loss_type=kind, beta=0.4))._pair_loss(whole, per_token)
+        assert loss.tolist() == pytest.approx([math.log1p(math.exp(-0.4 * difference))]), kind
+    ipo = Dpo(DpoConfig(loss_type="ipo", beta=0.4))._pair_loss(whole, per_token)
+    assert ipo.tolist() == pytest.approx([(0.25 - 1.25) ** 2])
+
+
+def test_the_baseline_of_kto_is_never_below_zero() -> None:
+    """Mismatched answers that are less likely than under the base say that the KL is 0."""
+    import torch
+
+    method = Kto(KtoConfig())
+    block = [Example([1], (Branch([number], role=GOOD),), "g") for number in (2, 3, 4)]
+
+    def score_with(policy: Sequence[float]) -> Any:
+        def score(mismatched: Sequence[Example]) -> tuple[Any, Any]:
+            assert [row.branches[0].ids for row in mismatched] == [[4], [2], [3]]
+            return torch.tensor(policy), torch.tensor([-1.0, -2.0, -3.0])
+
+        return score
+
+    assert float(method.baseline(block, score_with([-2.0, -4.0, -3.0]))) == 0.0
+    assert float(method.baseline(block, score_with([-1.0, -1.0, -1.0]))) == pytest.approx(1.0)

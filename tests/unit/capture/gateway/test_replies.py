@@ -26,7 +26,12 @@ from recorded_replies import (
     sse,
 )
 from tests.scrambled_json import json_values, scrambled
-from thumbwheel.capture.gateway.event_stream import MAX_DECODED, MAX_EVENT
+from thumbwheel.capture.gateway.event_stream import (
+    MAX_DECODED,
+    MAX_EVENT,
+    JsonLines,
+    ServerSentEvents,
+)
 from thumbwheel.capture.gateway.protocol import MAX_WHOLE, ReplyReader
 from thumbwheel.capture.gateway.protocols import PROTOCOLS
 from thumbwheel.capture.gateway.reply_draft import CLIENT_LEFT, MAX_TEXT, CallReply
@@ -168,6 +173,15 @@ def test_a_server_that_counts_every_call_as_the_first() -> None:
 def test_events_without_an_empty_line_between_them() -> None:
     body = OPENAI_CHAT.body.replace(b"\n\n", b"\n")
     assert read(OPENAI_CHAT, body).text == read(OPENAI_CHAT).text
+
+
+def test_the_last_event_counts_where_the_stream_ends_within_its_line() -> None:
+    events = ServerSentEvents()
+    assert events.feed(b'data: {"n": 1}\n\ndata: {"n": 2}') == [b'{"n": 1}']
+    assert events.rest() == [b'{"n": 2}']
+    lines = JsonLines()
+    assert lines.feed(b'{"n": 1}\n{"n": 2}') == [b'{"n": 1}']
+    assert lines.rest() == [b'{"n": 2}']
 
 
 def test_half_a_surrogate_pair_in_each_of_two_chunks_is_one_character() -> None:
