@@ -104,7 +104,7 @@ def canary_experiment(ws: Workspace, upstream: ScriptedUpstream) -> Experiment:
     edited = model_versions.update().where(is_second).values(**trained)
     ws.db.write(lambda connection: connection.execute(edited))
     version = approve(ws, versions.version(ws, AGENT, "v1"), Basis.FEEDBACK)
-    config = CycleConfig(experiment="thumb", deploy="embedded")
+    config = CycleConfig(experiment="thumb", deploy="embedded", auto_promote="on")
     report = CycleReport(AGENT, version="v1")
     experiment = begin_experiment(ws, version, config, report)
     assert experiment is not None, report.reasons

@@ -48,7 +48,7 @@ def test_a_mutation_that_has_no_place_is_refused(tmp_path: Path) -> None:
     source.parent.mkdir(parents=True)
     source.write_text("a = 1\na = 1\n")
     mutation = Mutation("twice", "", "core/ids.py", "a = 1", "a = 2", ())
-    with pytest.raises(ValueError, match="stands 2 times in core/ids.py instead of once"):
+    with pytest.raises(ValueError, match=r"stands 2 times in core/ids\.py instead of once"):
         mutation.plant(tmp_path)
 
 

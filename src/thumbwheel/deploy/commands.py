@@ -206,6 +206,7 @@ def deployments(
             "alias": lambda move: move.alias,
             "from": lambda move: names.get(move.from_id or "", ""),
             "to": lambda move: names.get(move.to_id),
+            "basis": lambda move: move.evidence.get("basis", ""),
             "why": lambda move: move.reason,
         }
         present.records(moves, "switches", columns, json=False)

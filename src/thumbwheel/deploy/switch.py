@@ -19,7 +19,7 @@ from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import Deployment, public_name
 from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.models import versions
-from thumbwheel.models.types import LIVE, Agent, ModelVersion, Switch
+from thumbwheel.models.types import BASIS, LIVE, Agent, Basis, ModelVersion, Switch
 
 UNDOES = "undoes"
 """Key in a switch's evidence: the ids of the switches that it takes back."""
@@ -44,6 +44,15 @@ def promote(
         # Under the lock its state is read anew: it may have changed since it was looked up.
         current = versions.by_id(ws, model_version.id)
         return _switch(ws, current, alias, reason, {}, preferred_id)
+
+
+def is_first_by_traffic(ws: Workspace, model_version: ModelVersion) -> bool:
+    """Whether a won experiment alone would make it live, and no version of its agent went live so
+    before."""
+    if model_version.basis is not Basis.TRAFFIC:
+        return False
+    history = versions.switches(ws, Agent.named(model_version.agent), LIVE)
+    return all(switch.evidence.get(BASIS) != Basis.TRAFFIC for switch in history)
 
 
 def rollback(ws: Workspace, agent: Agent, alias: str = LIVE) -> Switch:

@@ -18,7 +18,7 @@ from thumbwheel.evaluation import store
 from thumbwheel.evaluation.policy import StoredDecision, Verdict
 from thumbwheel.evaluation.signing import WHY, genuine
 from thumbwheel.evaluation.traffic import WON, TrafficVerdict
-from thumbwheel.models.types import Basis, ModelVersion
+from thumbwheel.models.types import LIVE, Basis, ModelVersion
 
 ENOUGH = {
     Basis.GOLD: (Verdict.APPROVED,),
@@ -52,8 +52,7 @@ def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
         decisions = store.find_decisions(connection, version_id=version.id)
         verdicts = store.traffic_verdicts(connection, version_id=version.id)
     if version.basis is Basis.TRAFFIC and not any(
-        verdict.verdict == WON and verdict.weights == version.weights and genuine(ws, verdict)
-        for verdict in verdicts
+        _has_won(ws, version, verdict) for verdict in verdicts
     ):
         return []
     justifying = []
@@ -64,6 +63,13 @@ def approvals(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
         if enough and same_weights and genuine(ws, decision):
             justifying.append(decision)
     return justifying
+
+
+def _has_won(ws: Workspace, version: ModelVersion, verdict: TrafficVerdict) -> bool:
+    """Whether this home signed that the version, with the weights that it has now, won against what
+    was live."""
+    about_live = verdict.verdict == WON and verdict.alias == LIVE
+    return about_live and verdict.weights == version.weights and genuine(ws, verdict)
 
 
 def approval_state(ws: Workspace) -> str:

@@ -19,6 +19,8 @@ class TrafficVerdict(Config):
 
     id: str
     agent: str
+    alias: str = "live"
+    """Whose traffic it was; only that of `live` opens `live`."""
     version_id: str
     experiment_id: str
     verdict: str

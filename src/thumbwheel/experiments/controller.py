@@ -49,7 +49,7 @@ from thumbwheel.experiments.types import (
     ramp_steps,
 )
 from thumbwheel.models import versions
-from thumbwheel.models.types import Agent, Basis, ModelVersion
+from thumbwheel.models.types import LIVE, Agent, Basis, ModelVersion
 from thumbwheel.stats.duration import detectable_effect, expected_units
 from thumbwheel.stats.off_policy import snips
 from thumbwheel.stats.types import TUNED_FOR
@@ -73,8 +73,12 @@ UNKNOWN_RATE = 0.5
 class Effects(Protocol):
     """What a decision asks of others. Each may be asked for again and then changes nothing."""
 
-    def promote(self, version: ModelVersion, alias: str, reason: str) -> None:
-        """Point the alias at a version."""
+    def promote(
+        self, winner: ModelVersion, control: str, alias: str, reason: str, ask_first: bool
+    ) -> None:
+        """Point the alias at the winner where it points at the version with the id `control`. With
+        `ask_first` a person is asked before the agent's first version goes live by traffic
+        alone."""
 
     def roll_back(
         self, loser: ModelVersion, control: ModelVersion, alias: str, reason: str
@@ -469,6 +473,7 @@ def _record(ws: Workspace, experiment: Experiment, inputs: Inputs, decision: Dec
         unsigned = TrafficVerdict(
             id=ids.new("tvd"),
             agent=experiment.agent,
+            alias=experiment.alias,
             version_id=arm.version_id,
             experiment_id=experiment.id,
             verdict=decision.verdict,
@@ -496,10 +501,13 @@ def _finish(ws: Workspace, experiment: Experiment, decision: Decision, effects: 
     evidence = f"experiment {experiment.id}: {reason}"
     if decision.verdict == "won" and decision.arm:
         winner = versions.by_id(ws, arms[decision.arm].version_id)
-        if winner.basis is Basis.FEEDBACK:
+        # Only who won against what is live is better than that.
+        if winner.basis is Basis.FEEDBACK and experiment.alias == LIVE:
             versions.confirm(ws, winner, Basis.TRAFFIC)
-        if experiment.plan.config.promote:
-            effects.promote(winner, experiment.alias, evidence)
+        config = experiment.plan.config
+        if config.promote:
+            control_id = experiment.plan.control.version_id
+            effects.promote(winner, control_id, experiment.alias, evidence, config.ask_first)
     if decision.verdict == "lost":
         control = versions.by_id(ws, experiment.plan.control.version_id)
         for arm in experiment.plan.treatments:

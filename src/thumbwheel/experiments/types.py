@@ -85,6 +85,9 @@ class ExperimentConfig(Config):
     """The smallest gain that would be worth a switch: power and duration are said for it."""
     promote: bool = True
     """Whether the alias moves to an arm that won; otherwise the verdict only allows it."""
+    ask_first: bool = True
+    """Whether a person is asked before the agent's first version goes live that no gold cases speak
+    for, only a won experiment."""
     rater_units: int = Field(default=10, ge=1)
     """Units that one rater's words count for; what the same rater says of more is a flood."""
     automatic: bool = False

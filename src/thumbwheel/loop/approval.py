@@ -60,12 +60,12 @@ def approve(ws: Workspace, agent: Agent, name: str, by: str, clock: Clock = utc_
             result.exports.append(str(export_once(ws, version, format, config).path))
     elif pending.kind is Wish.DEPLOY:
         for_all = pending.evidence.get("verdict") == Verdict.APPROVED and not config.experiment
-        alias = LIVE if for_all and config.auto_promote == "on" else CANARY
+        alias = LIVE if for_all and config.promotes_on_gold == "on" else CANARY
         result.deployment = deploy_once(ws, version, config, alias, quant=config.quant).name
         if config.experiment:
             begun = begin_experiment(ws, version, config, CycleReport(agent.slug))
             result.experiment = begun.id if begun else None
-        if for_all and config.auto_promote == "ask":
+        if for_all and config.promotes_on_gold == "ask":
             cycle = CycleReport(agent.slug, verdict=Verdict.APPROVED)
             result.next_question = ask(ws, version, Wish.PROMOTE, config, cycle, clock)
     else:

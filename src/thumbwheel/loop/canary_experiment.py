@@ -2,7 +2,9 @@
 
 The control is what answers today. The server looks at the experiment at every moment: an arm that
 wins goes live, one that gets worse loses its traffic and is rolled back (`loop/experiment.py`).
-Where the owner wants to be asked, a win only permits it, and the next check puts the question.
+Where the owner wants to be asked, a win only permits it, and the next check puts the question. A
+person is asked in any case before the agent's first version goes live by traffic alone, unless
+`auto_promote` is `on`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,6 @@ from thumbwheel.experiments import controller
 from thumbwheel.experiments.types import ENDS, Experiment, State
 from thumbwheel.loop import experiment as verbs
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
-from thumbwheel.loop.inbox import ask
-from thumbwheel.loop.trigger_types import Wish
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, Agent, ModelVersion
 
@@ -46,7 +46,8 @@ def begin_experiment(
     live = versions.by_id(ws, live_id)
     options: dict[str, Any] = {
         "metric": config.experiment,
-        "promote": config.auto_promote == "on",
+        "promote": config.auto_promote in ("on", None),
+        "ask_first": config.auto_promote is None,
     }
     if config.experiment_days is not None:
         options["max_hours"] = 24 * config.experiment_days
@@ -82,6 +83,5 @@ def ask_about_winners(ws: Workspace, agent: Agent) -> list[str]:
         if not winners or winners[-1] == live_id:
             continue
         winner = versions.by_id(ws, winners[-1])
-        cycle = CycleReport(agent.slug, version=winner.name, reasons=[experiment.reason or ""])
-        questions.append(ask(ws, winner, Wish.PROMOTE, CycleConfig(), cycle))
+        questions.append(verbs.ask_about_winner(ws, winner, experiment.reason))
     return questions

@@ -333,7 +333,7 @@ def is_allowed(
     consent = {
         Wish.EXPORT: config.auto_export,
         Wish.DEPLOY: config.auto_deploy,
-        Wish.PROMOTE: config.auto_promote,
+        Wish.PROMOTE: config.promotes_on_gold,
     }[wish]
     if consent == "ask":
         question = ask(ws, version, wish, config, cycle)

@@ -39,9 +39,10 @@ class CycleConfig(Config):
     """Whether an approved version is exported: off, ask (a person first) or on."""
     auto_deploy: Consent = "on"
     """Whether it is deployed on the target that `deploy` names: off, ask or on."""
-    auto_promote: Consent = "on"
-    """Whether one that the gate approved for all becomes live at once: off and ask deploy it as
-    canary, and ask lets a person promote it."""
+    auto_promote: Consent | None = None
+    """Whether one that the gate approved on gold cases, or that won its experiment, becomes live by
+    itself: off and ask leave it a canary, and ask lets a person promote it. Unset: on, and ask for
+    the agent's first version that only an experiment speaks for."""
     experiment: str | None = None
     """Metric by which live traffic decides between what is live and a canary: thumb, rating, score
     or outcome:NAME. The winner goes live as auto_promote says. Unset, no experiment begins."""
@@ -59,6 +60,11 @@ class CycleConfig(Config):
     report_to: Path | None = None
     """HTML file of the report; the same as JSON lies beside it. Unset, one in the folder `reports`
     of the home."""
+
+    @property
+    def promotes_on_gold(self) -> Consent:
+        """Whether a version that the gate approved on gold cases becomes live by itself."""
+        return self.auto_promote or "on"
 
     @property
     def training_settings(self) -> dict[str, Any]:

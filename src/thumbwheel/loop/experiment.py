@@ -12,13 +12,17 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import routing, switch
+from thumbwheel.evaluation.traffic import WON
 from thumbwheel.experiments import controller
 from thumbwheel.experiments.analysis import Decision
 from thumbwheel.experiments.controller import Forecast
 from thumbwheel.experiments.running import running
-from thumbwheel.experiments.types import Experiment, ExperimentConfig, Plan
+from thumbwheel.experiments.types import Experiment, ExperimentConfig, Plan, State
+from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
+from thumbwheel.loop.inbox import ask, decisions
+from thumbwheel.loop.trigger_types import Pending, Wish
 from thumbwheel.models import versions
-from thumbwheel.models.types import CANARY, Agent, ModelVersion
+from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,21 @@ class AliasEffects:
 
     ws: Workspace
 
-    def promote(self, version: ModelVersion, alias: str, reason: str) -> None:
-        """Point the alias at the version, in one step; nothing where it points there already."""
-        current = versions.aliases_of(self.ws, Agent.named(version.agent)).get(alias)
-        if current != version.id:
-            switch.promote(self.ws, versions.by_id(self.ws, version.id), alias, reason=reason)
+    def promote(
+        self, winner: ModelVersion, control: str, alias: str, reason: str, ask_first: bool
+    ) -> None:
+        """Point the alias at the winner, in one step, or put the question to a person; nothing
+        where it points there already."""
+        current = versions.aliases_of(self.ws, Agent.named(winner.agent)).get(alias)
+        if current == winner.id:
+            return
+        version = versions.by_id(self.ws, winner.id)
+        if current != control:
+            log.say(f"{alias!r} was moved since the experiment began; it stays where it is")
+        elif ask_first and alias == LIVE and switch.is_first_by_traffic(self.ws, version):
+            log.say(f"waits for a person: {ask_about_winner(self.ws, version, reason)}")
+        else:
+            switch.promote(self.ws, version, alias, reason=reason)
 
     def roll_back(
         self, loser: ModelVersion, control: ModelVersion, alias: str, reason: str
@@ -40,7 +54,29 @@ class AliasEffects:
         for name in (alias, CANARY):
             current = versions.aliases_of(self.ws, Agent.named(loser.agent)).get(name)
             if current == loser.id:
-                self.promote(control, name, reason)
+                switch.promote(self.ws, versions.by_id(self.ws, control.id), name, reason=reason)
+
+
+def ask_about_winner(ws: Workspace, winner: ModelVersion, reason: str) -> str:
+    """Put the question whether a version that won its experiment becomes live, unless it was put
+    before; returns it."""
+    cycle = CycleReport(winner.agent, version=winner.name, reasons=[reason])
+    return ask(ws, winner, Wish.PROMOTE, CycleConfig(), cycle)
+
+
+def waiting_winner(ws: Workspace, experiment: Experiment) -> Pending | None:
+    """The question that waits for a person about the version that won this experiment, if any."""
+    if experiment.state is not State.WON:
+        return None
+    winners = [
+        verdict.version_id
+        for verdict in controller.verdicts_of(ws, experiment)
+        if verdict.verdict == WON
+    ]
+    for pending in decisions(ws, Agent.named(experiment.agent)):
+        if pending.kind is Wish.PROMOTE and pending.version_id in winners:
+            return pending
+    return None
 
 
 def draft(
@@ -54,8 +90,8 @@ def draft(
     """The plan of an experiment with these versions as arms, the control first, and what is to be
     expected of it; changes nothing.
 
-    Raises Conflict where an arm is deployed nowhere or may not answer, or where the control is not
-    what the alias points at.
+    Raises Conflict where an arm is deployed nowhere or may not answer, where no arm is what the
+    alias points at, and where an arm could win without being compared with that.
     """
     arms = [versions.version(ws, agent.slug, name) for name in names]
     config = ws.settings(ExperimentConfig, "experiment", options)
@@ -70,6 +106,14 @@ def draft(
             f"alias {alias!r} points at {shown}, which is none of them; units that take no part "
             "would be answered by it",
             f"Name it as the first arm: --arm {shown}" if current else "Deploy a version first",
+        )
+    if current != arms[0].id and len(arms) > 2:
+        shown = versions.by_id(ws, current).name
+        raise Conflict(
+            f"control {arms[0].name}",
+            f"alias {alias!r} points at {shown}, and an arm that wins against {arms[0].name} need "
+            f"not be better than {shown}",
+            f"Name it as the first arm: --arm {shown}, or compare those two alone",
         )
     return plan, forecast
 
@@ -98,12 +142,12 @@ def start(
 def turn_all(ws: Workspace, now: datetime | None = None) -> dict[str, Decision]:
     """One look at every running experiment; experiment -> what it came to. What goes wrong with one
     holds up no other and is tried again by the next look."""
-    decisions = {}
+    results = {}
     for experiment in running(ws):
         try:
-            decisions[experiment.id] = controller.turn(
+            results[experiment.id] = controller.turn(
                 ws, experiment, AliasEffects(ws), now or datetime.now(UTC)
             )
         except ThumbwheelError as error:
             log.logger.error("experiment %s: %s", experiment.id, error)
-    return decisions
+    return results

@@ -56,8 +56,9 @@ def start(
 
     Everybody keeps one arm: the user that a call names, or with --unit session the conversation.
     `thumbwheel serve` shares the traffic and looks at every moment; the first arm is the control.
-    An arm that wins goes live, also where the gate approved it for a canary only. One that gets
-    worse loses its traffic by itself. Nothing is edited while it runs.
+    An arm that wins goes live (basis traffic), also where the gate approved it for a canary only;
+    of these, a person is asked about the agent's first. One that gets worse loses its traffic by
+    itself. Nothing is edited while it runs.
 
     Example: thumbwheel experiment start --agent support --arm v0 --arm v3 --metric thumb --guard
     error_rate --dry-run
@@ -146,18 +147,21 @@ def show(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = Fa
     Example: thumbwheel experiment show exp_06gk
     """
     from thumbwheel.experiments import controller
+    from thumbwheel.loop.experiment import waiting_winner
 
     with ctx.obj() as ws:
         current = controller.find(ws, id, agent)
         inputs, decision = controller.look(ws, current)
         events = controller.events_of(ws, current)
         verdicts = controller.verdicts_of(ws, current)
+        pending = waiting_winner(ws, current)
     data = {
         **_as_json(current),
         "inputs": inputs.model_dump(mode="json"),
         "decision": decision.model_dump(mode="json"),
         "events": [asdict(event) for event in events],
         "verdicts": [verdict.model_dump(mode="json") for verdict in verdicts],
+        "waiting": pending.id if pending else None,
     }
 
     def page() -> Iterator[present.Part]:
@@ -170,6 +174,11 @@ def show(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = Fa
             yield present.Table("what happened", ("when", "what", "why"), rows)
         for verdict in verdicts:
             yield present.Note(f"verdict {verdict.id}: {verdict.verdict}")
+        if pending:
+            yield present.Note(
+                f"{pending.question} A person decides: thumbwheel loop approve {pending.id} "
+                f"--agent {current.agent} --by NAME"
+            )
 
     present.page(data, page(), json=as_json)
 

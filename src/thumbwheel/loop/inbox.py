@@ -16,7 +16,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
 from thumbwheel.loop.trigger_types import Pending, TurnState, Wish, WishState
-from thumbwheel.models.types import Agent, ModelVersion
+from thumbwheel.models import versions
+from thumbwheel.models.types import Agent, Basis, ModelVersion
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -33,6 +34,14 @@ KEPT_SETTINGS = (
 """Settings of the turn that a later answer needs."""
 
 
+EVIDENCE = {
+    Basis.GOLD: "approved on cases that you reviewed",
+    Basis.TRAFFIC: "won an experiment, and was approved on no gold cases",
+    Basis.FEEDBACK: "approved on held-out feedback alone",
+}
+"""Basis -> what speaks for a version that a person is asked about."""
+
+
 def ask(
     ws: Workspace,
     version: ModelVersion,
@@ -43,6 +52,7 @@ def ask(
 ) -> str:
     """Put a question into the inbox, unless it was put before; returns it."""
     agent = Agent.named(version.agent)
+    version = versions.by_id(ws, version.id)  # the gate may have decided since it was looked up
     settings = config.model_dump(mode="json", include=set(KEPT_SETTINGS))
     evidence: dict[str, Any] = {
         "settings": settings,
@@ -95,7 +105,8 @@ def question_of(
         )
     if wish is Wish.DEPLOY:
         return f"deploy {version.name} on {config.deploy}?"
-    return f"make {version.name} live?"
+    approved = f" (basis {version.basis}: {EVIDENCE[version.basis]})" if version.basis else ""
+    return f"make {version.name} live{approved}?"
 
 
 def decisions(ws: Workspace, agent: Agent, every: bool = False) -> list[Pending]:

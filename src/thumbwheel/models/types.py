@@ -48,6 +48,9 @@ MOVES: dict[State, frozenset[State]] = {
 }
 
 
+BASIS = "basis"
+"""Key in a switch's evidence: what the approval of the version was based on at that moment. What
+was not trained here has none."""
 LIVE = "live"
 """The alias that serves everybody; not for versions that were approved on feedback alone."""
 CANARY = "canary"
@@ -57,7 +60,8 @@ for it."""
 
 class Basis(StrEnum):
     """What a judgement is based on: cases that the owner reviewed, held-out ratings, or an
-    experiment on live traffic that was won. `feedback` alone allows no promotion."""
+    experiment on live traffic that was won. `gold` and `traffic` open `live`, `feedback` alone
+    does not."""
 
     GOLD = "gold"
     FEEDBACK = "feedback"
@@ -202,7 +206,7 @@ class ModelVersion:
 
     def check_alias(self, alias: str) -> None:
         """Raise Conflict unless this version may be served under `alias`: it must be approved and
-        untainted, and for `live` approved on gold cases."""
+        untainted, and for `live` approved on gold cases or by a won experiment."""
         if self.state is not State.APPROVED:
             raise Conflict(
                 self.label,

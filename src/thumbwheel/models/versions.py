@@ -18,6 +18,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.types import (
+    BASIS,
     Agent,
     Basis,
     EndpointAddress,
@@ -261,17 +262,20 @@ def point(
     reason: str = "named by hand",
     evidence: Mapping[str, Any] | None = None,
 ) -> Switch:
-    """Point `alias` of the version's agent at the version, atomically. Its state is read anew.
+    """Point `alias` of the version's agent at the version, atomically. Its state is read anew, and
+    the switch keeps the basis of its approval.
 
     Raises Conflict for a version that may not be served under it, InputError for an invalid alias.
     """
     check_alias_name(alias)
 
     def work(connection: sa.Connection) -> Switch:
-        store.find(connection, store.by_id(version.id))[0].check_alias(alias)
-        return store.add_switch(
-            connection, version.agent_id, alias, version.id, reason, evidence or {}
-        )
+        current = store.find(connection, store.by_id(version.id))[0]
+        current.check_alias(alias)
+        proof = dict(evidence or {})
+        if current.basis is not None:
+            proof[BASIS] = current.basis
+        return store.add_switch(connection, version.agent_id, alias, version.id, reason, proof)
 
     return ws.db.write(work)
 

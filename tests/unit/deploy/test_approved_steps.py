@@ -26,7 +26,7 @@ def test_yes_deploys_a_canary_and_a_second_yes_makes_it_live(world: World) -> No
 
     result = approve(world.ws, world.learner, pending.id, "anna")
     assert result.deployment
-    assert result.next_question == "make v1 live?"
+    assert result.next_question == "make v1 live (basis gold: approved on cases that you reviewed)?"
     assert world.live() == "v0"
     assert versions.aliases_of(world.ws, world.learner)["canary"] == version.id
 

@@ -99,7 +99,7 @@ def test_a_version_on_feedback_goes_live_by_winning_and_by_nothing_else(tmp_path
             require_approval(world.ws, versions.by_id(world.ws, version.id), LIVE)
         versions.confirm(world.ws, version, Basis.FEEDBACK)
 
-        experiment = world.begin()
+        experiment = world.begin(ask_first=False)
         assert experiment.plan.spend == 2  # the gate looked once before
         serve_people(world, 600, {"v0": 0.3, "v1": 0.8})
         world.drain()

@@ -15,6 +15,7 @@ from thumbwheel.experiments.analysis import MISMATCH
 from thumbwheel.experiments.history import Moment, history
 from thumbwheel.experiments.types import ExperimentConfig
 from thumbwheel.loop.charts import Band, Line, series
+from thumbwheel.loop.experiment import waiting_winner
 from thumbwheel.models import versions
 from thumbwheel.server.pages.charts import chart
 from thumbwheel.server.pages.operations import offered_fields
@@ -52,6 +53,7 @@ def load_experiment(asked: PageRequest) -> Mapping[str, Any]:
         "mismatch": MISMATCH,
         "events": [*reversed(controller.events_of(asked.ws, experiment))],
         "verdicts": controller.verdicts_of(asked.ws, experiment),
+        "waiting": waiting_winner(asked.ws, experiment),
         "collected": asdict(experiment.collected),
         "settings": experiment.plan.config.model_dump(mode="json"),
         "tones": TONES,
