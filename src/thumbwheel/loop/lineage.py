@@ -176,7 +176,8 @@ def tree(lineage: Lineage) -> Iterator[tuple[int, str]]:
     aliases = f" [{', '.join(lineage.aliases)}]" if lineage.aliases else ""
     taint = " TAINTED" if version["tainted"] else ""
     recorded_at = version["recorded_at"][:16]
-    yield 0, f"{version['name']}{aliases} {version['state']}{taint}  {recorded_at}"
+    basis = f" (basis {version['basis']})" if version["basis"] else ""
+    yield 0, f"{version['name']}{aliases} {version['state']}{basis}{taint}  {recorded_at}"
     yield 1, f"base {version['base']}  {_short(version['base_fingerprint'])}"
     if lineage.parent:
         yield 1, f"parent {lineage.parent['name']} {lineage.parent['state']}"

@@ -96,6 +96,7 @@ def collect(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
         "agent": version.agent,
         "version": record["name"],
         "state": record["state"],
+        "basis": version.basis,
         "tainted": record["tainted"],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "thumbwheel": thumbwheel.__version__,

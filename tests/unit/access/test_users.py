@@ -8,6 +8,7 @@ from argon2 import PasswordHasher
 
 from thumbwheel.access import audit, users
 from thumbwheel.access.audit import Act
+from thumbwheel.access.types import Principal, grants_of
 from thumbwheel.core.errors import Conflict, InputError, NotFound, Unauthenticated
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
@@ -49,6 +50,19 @@ def test_roles_are_by_agent(ws: Workspace) -> None:
     user = users.set_role(ws, "ann", "editor", agent="sales")
     assert user.roles == {"support-desk": "rater", "sales": "editor"}
     assert users.set_role(ws, "ann", "none", agent="sales").roles == {"support-desk": "rater"}
+
+
+def test_a_role_for_one_agent_opens_no_other() -> None:
+    ann = Principal("usr_1", "ann", "user", grants_of({"support": ["read", "rate"]}))
+    for agent, verb, allowed in (
+        ("support", "rate", True),
+        ("support", "edit", False),
+        ("sales", "rate", False),
+        (None, "rate", False),
+    ):
+        assert ann.may(verb, agent) is allowed, (agent, verb)
+    everywhere = Principal("usr_2", "bo", "user", grants_of({"*": ["read"]}))
+    assert everywhere.may("read", "sales") and everywhere.may("read", None)
 
 
 def test_what_cannot_be_asked_for(ws: Workspace) -> None:

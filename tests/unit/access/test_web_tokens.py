@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from thumbwheel.access import keys, web_tokens
+from thumbwheel.access import keys, users, web_tokens
 from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import grants_of
@@ -63,6 +63,20 @@ def test_a_token_stands_for_its_key_and_never_for_more(
     keys.revoke(ws, "mobile")
     gate.directory.refresh()
     assert gate.identify(presented(token)) is None
+
+
+def test_a_token_loses_what_its_owner_may_no_more(gate: AccessGate, ws: Workspace) -> None:
+    ann = users.add(ws, "ann", password=None, role="editor", agent="support")
+    gate.directory.refresh()
+    principal = gate.directory.of_id(ann.id)
+    assert principal is not None
+    token, _ = gate.make_web_token(principal, None)
+    users.set_role(ws, "ann", "rater", agent="support")
+    gate.directory.refresh()
+    identity = gate.identify(presented(token))
+    assert identity is not None
+    assert identity.principal.may("rate", "support")
+    assert not identity.principal.may("edit", "support")
 
 
 @pytest.mark.parametrize(

@@ -453,8 +453,9 @@ def test_an_open_guard_does_what_the_policy_says():
 
 def test_the_reward_model_that_was_optimised_approves_nothing_alone():
     trained = {"optimised": ("reward_model", "rm1")}
-    alone = decide(passing(judges=("rm1",), **trained), GatePolicy())
-    assert alone.verdict is Verdict.REJECTED and "trained to please" in alone.reasons[0]
+    for optimised in (("rm1",), trained["optimised"]):
+        alone = decide(passing(judges=("rm1",), optimised=optimised), GatePolicy())
+        assert alone.verdict is Verdict.REJECTED and "trained to please" in alone.reasons[0]
     partly = decide(passing(judges=("rm1", "json_fields"), **trained), GatePolicy())
     assert partly.verdict is Verdict.CANARY and "rm1 judged a part" in partly.reasons[1]
     assert decide(passing(judges=("rm2",), **trained), GatePolicy()).verdict is Verdict.APPROVED

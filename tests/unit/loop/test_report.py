@@ -261,7 +261,7 @@ def test_other_decisions_and_basis_feedback(
     ws.db.write(change)
     text = " ".join(read(page(collect(ws, versions.version(ws, "support", "v1")))).text.split())
     assert words in text
-    assert "it can reach a canary at most" in text
+    assert "it permits a canary, and a won experiment then opens live" in text
     assert "no fresh answer was judged" in text
 
 

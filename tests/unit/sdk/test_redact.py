@@ -36,6 +36,17 @@ def test_a_value_under_a_telling_key_is_taken_out_everywhere(key: str) -> None:
     assert redacted(row) == {"config": {key: GONE}, "text": f"it said {GONE} twice"}
 
 
+def test_lists_and_the_keys_of_objects_are_searched() -> None:
+    row = {
+        "headers": [{"api_key": "Zx81-quiet"}, ["it is Zx81-quiet"]],
+        "of Zx81-quiet": {"Zx81-quiet": 1},
+    }
+    assert redacted(row) == {
+        "headers": [{"api_key": GONE}, [f"it is {GONE}"]],
+        f"of {GONE}": {GONE: 1},
+    }
+
+
 @pytest.mark.parametrize(
     "key",
     [
