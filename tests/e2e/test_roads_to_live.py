@@ -417,12 +417,12 @@ def test_there_is_no_other_road() -> None:
     """Who moves an alias is in this list, and in a test above. `deploy` calls `promote`, jobs and
     the wheel call `deploy`; routes, pages and MCP tools run the commands."""
     root = Path(thumbwheel.__file__).parent
-    found: dict[str, set[str]] = {}
+    callers: dict[str, set[str]] = {}
     for path in root.rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         if not any(f"{mover}(" in source for mover in MOVERS):
             continue
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in MOVERS:
-                found.setdefault(str(path.relative_to(root)), set()).add(ast.unparse(node.func))
-    assert found == WHO_MOVES
+                callers.setdefault(str(path.relative_to(root)), set()).add(ast.unparse(node.func))
+    assert callers == WHO_MOVES

@@ -80,11 +80,11 @@ class Outcome:
 def mutations(names: Iterable[str] = ()) -> list[Mutation]:
     """The mutations of these names, or all of them, by name; raises ValueError for an unknown
     one."""
-    known = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
-    wanted = list(names) or list(known)
-    if unknown := [name for name in wanted if name not in known]:
-        raise ValueError(f"no mutation {', '.join(unknown)}. Known: {', '.join(known)}")
-    return [Mutation.read(known[name]) for name in wanted]
+    paths = {path.stem: path for path in sorted(FOLDER.glob("*.toml"))}
+    wanted = list(names) or list(paths)
+    if unknown := [name for name in wanted if name not in paths]:
+        raise ValueError(f"no mutation {', '.join(unknown)}. Known: {', '.join(paths)}")
+    return [Mutation.read(paths[name]) for name in wanted]
 
 
 @contextmanager

@@ -38,8 +38,8 @@ def _functions(path: Path) -> dict[str, set[str]]:
         if isinstance(node, ast.FunctionDef):
             decorators = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
             # A mark inside of parametrize is one of a single case.
-            own = "" if "parametrize" in decorators else decorators
-            functions[node.name] = marks_of_file | set(re.findall(r"mark\.(\w+)", own))
+            marks = "" if "parametrize" in decorators else decorators
+            functions[node.name] = marks_of_file | set(re.findall(r"mark\.(\w+)", marks))
     return functions
 
 

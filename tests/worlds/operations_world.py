@@ -222,7 +222,7 @@ def _loop(ws: Workspace, candidate: ModelVersion) -> None:
         "reasons": ["the gain holds, and so do all guards"],
         "gain": {"before": 0.033, "after": 0.667, "gain": 0.633, "low": 0.465, "high": 0.761},
     }
-    question = f"make {candidate.name} live?"
+    question = f"make {candidate.name} live (basis gold: approved on cases that you reviewed)?"
     pending = Pending(
         "dec_waiting",
         None,

@@ -59,7 +59,7 @@ def test_a_turn_asks_once_for_each_version_and_step(ws: Workspace, approved: Mod
     assert [pending.question for pending in waiting] == [
         "export v1 as merged?",
         "deploy v1 on embedded?",
-        "make v1 live?",
+        "make v1 live (basis gold: approved on cases that you reviewed)?",
     ]
     assert [pending.question for pending in status(ws, AGENT).waiting] == [
         pending.question for pending in waiting
