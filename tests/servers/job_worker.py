@@ -29,6 +29,7 @@ from thumbwheel.core.config import Config, Home, Sources
 from thumbwheel.db.schema import agents
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, current, store
+from thumbwheel.jobs.supervisor import SPENT
 from thumbwheel.jobs.types import Job, JobsConfig, Kind
 from thumbwheel.jobs.worker import Worker
 
@@ -91,7 +92,18 @@ def die(ws: Workspace, spec: StepsSpec, step: int, border: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-KINDS = {"steps": Kind(StepsSpec, run_steps)}
+class CodeSpec(Config):
+    """What somebody's code does."""
+
+    code: str
+
+
+def run_code(ws: Workspace, spec: CodeSpec) -> None:
+    # compiled beforehand: Python ends a process by SIGINT after an interrupt in the text itself
+    exec(compile(spec.code, "somebody.py", "exec"), {"os": os, "sys": sys, "time": time})
+
+
+KINDS = {"steps": Kind(StepsSpec, run_steps), "code": Kind(CodeSpec, run_code)}
 
 
 def opened(home: Path) -> Workspace:
@@ -131,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--host")
     parser.add_argument("--serve", type=int, default=0)
     parser.add_argument("--until-idle", action="store_true")
+    parser.add_argument("--supervised", action="store_true")
     options = parser.parse_args(arguments)
     log.configure()
     if options.serve:
@@ -140,8 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def work(options: argparse.Namespace) -> None:
-    """Do jobs until SIGTERM."""
-    Worker(
+    """Do jobs until SIGTERM; as `thumbwheel worker`, in a fresh process after some of them."""
+    is_spent = Worker(
         open_home=lambda: opened(options.home),
         kinds=KINDS,
         config=JobsConfig(lease_seconds=options.lease, crashes=options.crashes),
@@ -149,6 +162,10 @@ def work(options: argparse.Namespace) -> None:
         host=options.host or claims.host_name(),
         stop_when_idle=options.until_idle,
     ).run()
+    if is_spent and options.supervised:
+        os._exit(SPENT)
+    if is_spent:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -172,6 +189,7 @@ def serve(options: argparse.Namespace) -> int:
                 os.setpgrp()
                 die_with_parent(signal.SIGTERM)
                 if os.getppid() == server:
+                    options.supervised = True
                     work(options)
                 os._exit(0)
             workers.add(worker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from thumbwheel.db.dialects import VARIABLE
 from thumbwheel.db.schema import agents
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import queue, store
+from thumbwheel.jobs.supervisor import SPENT
 from thumbwheel.jobs.types import Job, JobState, WorkerRow
 from thumbwheel.jobs.worker import LOST
 
@@ -150,6 +152,77 @@ def test_a_cancelled_job_stops_at_once_and_goes_on_where_it_was(
     queue.resume(ws, job.id)
     until(in_state(ws, job, JobState.SUCCEEDED))
     assert len(effects(ws)) == 60 and 3 < done < 60
+
+
+def code(ws: Workspace, *lines: str) -> Job:
+    return queue.enqueue(ws, "code", {"code": "\n".join(lines)})
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite
+def test_an_interrupt_waits_for_the_end_of_an_import(
+    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    begun, over = tmp_path / "begun", tmp_path / "over"
+    (tmp_path / "heavy_package.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(1.5)\n"
+        f"pathlib.Path({str(over)!r}).touch()\n"
+    )
+    job = code(ws, f"sys.path.append({str(tmp_path)!r})", "import heavy_package", "time.sleep(60)")
+    worker = start("--supervised")
+    until(begun.exists)
+    queue.cancel(ws, job.id)
+    until(in_state(ws, job, JobState.CANCELLED), 30)
+    assert over.exists()
+    assert worker.process.wait(30) == SPENT, "its process ends after an interrupt"
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite
+@pytest.mark.parametrize("line", ["raise TypeError('bad call flags')", "sys.exit(3)"])
+def test_a_crash_ends_its_process_and_its_traceback_is_in_the_log(
+    ws: Workspace, start: Callable[..., WorkerProcess], line: str
+) -> None:
+    for number in range(queue.CRASHES_IN_A_ROW):
+        assert queue.crashing(ws) is None
+        job = code(ws, line)
+        assert start("--supervised").process.wait(30) == SPENT
+        ended = queue.job(ws, job.id)
+        assert ended.state is JobState.FAILED and ended.error is not None
+        assert ended.error["kind"] == "Crash" and "with the log of the server" in ended.error["fix"]
+        text = ws.home.path.with_suffix(".log").read_text()
+        assert text.count("Traceback (most recent call last)") == number + 1
+        assert f"job {job.id} crashed" in text
+    problem = queue.crashing(ws)
+    assert problem is not None and job.id in problem and "bad call flags" not in problem
+    steps(ws)
+    start("--until-idle")
+    until(lambda: queue.crashing(ws) is None)
+
+
+@pytest.mark.slow
+@pytest.mark.sqlite
+def test_what_an_interrupted_attempt_had_started_ends_before_its_job_is_free(
+    ws: Workspace, start: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    """A server with a session of its own, as that of a deployment, goes on."""
+    pids = tmp_path / "pids"
+    program = "[sys.executable, '-c', 'import time; time.sleep(600)']"
+    job = code(
+        ws,
+        "import subprocess",
+        f"helper = subprocess.Popen({program}, process_group=0)",
+        f"server = subprocess.Popen({program}, start_new_session=True)",
+        f"open({str(pids)!r}, 'w').write(f'{{helper.pid}} {{server.pid}}')",
+        "time.sleep(600)",
+    )
+    start()
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    helper, server = map(int, pids.read_text().split())
+    queue.cancel(ws, job.id)
+    until(in_state(ws, job, JobState.CANCELLED), 30)
+    assert not Path(f"/proc/{helper}").exists()
+    os.kill(server, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -227,6 +227,7 @@ def worker(
 
     from thumbwheel.app.job_kinds import job_kinds
     from thumbwheel.core.child import die_with_parent
+    from thumbwheel.jobs.supervisor import SPENT
     from thumbwheel.jobs.types import JobsConfig
     from thumbwheel.jobs.worker import Worker
 
@@ -241,9 +242,14 @@ def worker(
         settings=ctx.obj.settings_fingerprint(),
         stop_when_idle=until_idle,
     )
-    if process.run():
-        # What a job has loaded stays in memory until its process ends.
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if not process.run():
+        return
+    # What a job has loaded, or left half done, stays in memory until its process ends. The
+    # interpreter is not taken apart: threads of a job that was interrupted may never end.
+    sys.stderr.flush()
+    if parent is not None:
+        os._exit(SPENT)  # the server starts a fresh one
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 @schedule.command("list")

@@ -58,6 +58,19 @@ def end(process: subprocess.Popen[bytes]) -> None:
                 continue
 
 
+def end_children() -> None:
+    """Kill the processes that this one started and that still run, and wait for them. Those with a
+    session of their own are meant to outlive it and are left (Linux; elsewhere nothing happens)."""
+    me, session = os.getpid(), os.getsid(0)
+    for path in Path("/proc").glob("[0-9]*"):
+        fields = stat_fields(int(path.name))
+        if fields is None or int(fields[1]) != me or int(fields[3]) != session:
+            continue
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(int(path.name), signal.SIGKILL)
+            os.waitpid(int(path.name), 0)
+
+
 def limit_memory(size: int) -> None:
     """Limit the data of this process to `size` bytes; beyond it an allocation fails. Does nothing
     on systems without such a limit."""

@@ -29,7 +29,9 @@ from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.core.locks import try_lock
 from thumbwheel.jobs import store
 from thumbwheel.jobs.types import (
+    CRASH,
     HEAVY,
+    WORKER_DIED,
     Job,
     JobsConfig,
     JobState,
@@ -143,7 +145,7 @@ def take_over(
             _release(connection, job, now, crashes=crashes)
             continue
         error = {
-            "kind": "Crashed",
+            "kind": WORKER_DIED,
             "what": f"job {job.id!r}",
             "why": f"{crashes} workers died while they did it (out of memory?)",
             "fix": f"Look into the log of the server, then: thumbwheel jobs retry {job.id}",
@@ -185,7 +187,7 @@ def error_of(job: Job, error: BaseException) -> dict[str, str]:
             "fix": error.fix,
         }
     return {
-        "kind": "Crash",
+        "kind": CRASH,
         "what": f"job {job.id!r}",
         "why": f"{type(error).__name__}: {error}",
         "fix": "This is a fault of the program: report it, with the log of the server",

@@ -21,12 +21,24 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import store
-from thumbwheel.jobs.types import EventKind, Job, JobEvent, JobState, WorkerRow
+from thumbwheel.jobs.types import (
+    CRASH,
+    WORKER_DIED,
+    EventKind,
+    Job,
+    JobEvent,
+    JobState,
+    WorkerRow,
+)
 
 PAGE = 50
 """Jobs of one page."""
 LIVE_SECONDS = 60.0
 """A worker that gave no sign of life for so long is not counted on."""
+CRASHES_IN_A_ROW = 3
+"""Crashes after which something is wrong with more than one job."""
+LOOKED_AT = 50
+"""Jobs among which those that ended last are looked for."""
 LOOK_EVERY = 0.1
 """Seconds between two looks at a job that is followed."""
 ERASED = "(erased)"
@@ -259,6 +271,35 @@ def standstill(ws: Workspace, seconds: float = LIVE_SECONDS) -> str | None:
         return None
     waited = (now - waiting[0].recorded_at).total_seconds()
     return f"a job waits for {waited:.0f} s, and no worker is alive" if waited > seconds else None
+
+
+def crashing(ws: Workspace) -> str | None:
+    """Return a message if attempts at jobs crash again and again, else None: the newest jobs that
+    ended crashed, or workers die under one that goes on. Who asks for health needs no key, so the
+    message names the kind of the exception and leaves its text out, which may quote somebody."""
+    with ws.db.read() as connection:
+        held_or_queued = [*store.queued(connection, LOOKED_AT), *store.held(connection)]
+        newest = store.listed(
+            connection, states=[JobState.SUCCEEDED, JobState.FAILED], limit=LOOKED_AT
+        )
+    for job in held_or_queued:
+        if job.crashes >= CRASHES_IN_A_ROW:
+            return (
+                f"{job.crashes} workers died under job {job.id} ({job.kind}), which is tried again; "
+                "the log of the server says how"
+            )
+    newest.sort(key=lambda job: job.ended_at or job.recorded_at, reverse=True)
+    in_a_row = newest[:CRASHES_IN_A_ROW]
+    crashed = [job for job in in_a_row if (job.error or {}).get("kind") in (CRASH, WORKER_DIED)]
+    if len(crashed) < CRASHES_IN_A_ROW:
+        return None
+    last = crashed[0]
+    assert last.error is not None  # noqa: S101 - narrows the type: it has the kind of a crash
+    exception = last.error["why"].partition(":")[0]
+    return (
+        f"the last {CRASHES_IN_A_ROW} jobs crashed, at last {last.id} ({last.kind}): {exception}; "
+        "the log of the server has the traceback"
+    )
 
 
 def follow(

@@ -18,6 +18,11 @@ LOOK_EVERY = 0.5
 SHORT_LIFE = 10.0
 """A worker that ended sooner is started again after a pause that doubles, up to LONGEST_PAUSE."""
 LONGEST_PAUSE = 30.0
+SHORT_LIVES = 3
+"""Short lives in a row after which a worker is a problem also while it runs."""
+SPENT = 76
+"""Exit code of a worker that did its work and asks for a fresh process to go on: it is started at
+once."""
 
 
 @dataclass
@@ -27,6 +32,10 @@ class _Slot:
     process: subprocess.Popen[bytes]
     started_at: float
     pause: float = 0.0
+    short_lives: int = 0
+    """Ends in a row that came sooner than SHORT_LIFE after a start."""
+    last_code: int | None = None
+    """Exit code of the last of them."""
     start_at: float | None = None
     """When to start it again."""
 
@@ -60,11 +69,19 @@ class Supervisor:
         self._stopped.set()
 
     def problem(self) -> str | None:
-        """What is wrong with the workers; None where all run."""
-        ended = [slot for slot in self._slots if slot.process.poll() is not None]
-        if not ended:
-            return None
-        return f"{len(ended)} of {self.n_workers} workers do not run, and are started again"
+        """Return what is wrong with the workers, or None where all run."""
+        ended = [slot for slot in self._slots if slot.process.poll() not in (None, SPENT)]
+        if ended:
+            return f"{len(ended)} of {self.n_workers} workers do not run, and are started again"
+        for slot in self._slots:
+            # One that was started again may end like those before it.
+            is_young = time.monotonic() - slot.started_at < SHORT_LIFE
+            if slot.short_lives >= SHORT_LIVES and is_young:
+                return (
+                    f"a worker ended {slot.short_lives} times in a row within {SHORT_LIFE:.0f} s "
+                    f"(exit code {slot.last_code}); the log of the server says why"
+                )
+        return None
 
     def _run(self) -> None:
         self._slots = [self._started() for _ in range(self.n_workers)]
@@ -83,15 +100,19 @@ class Supervisor:
         code, now = slot.process.poll(), time.monotonic()
         if code is None:
             return slot
+        if code == SPENT:
+            return self._started()
         if slot.start_at is None:
-            lived = now - slot.started_at
-            pause = min(LONGEST_PAUSE, 2 * slot.pause or 1.0) if lived < SHORT_LIFE else 0.0
-            log.say(f"a worker ended (exit code {code}); it is started again in {pause:.0f} s")
-            slot.pause, slot.start_at = pause, now + pause
+            is_short = now - slot.started_at < SHORT_LIFE
+            slot.pause = min(LONGEST_PAUSE, 2 * slot.pause or 1.0) if is_short else 0.0
+            slot.short_lives = slot.short_lives + 1 if is_short else 0
+            log.say(f"a worker ended (exit code {code}); it is started again in {slot.pause:.0f} s")
+            slot.last_code, slot.start_at = code, now + slot.pause
         if now < slot.start_at:
             return slot
         started = self._started()
-        started.pause = slot.pause
+        started.pause, started.short_lives = slot.pause, slot.short_lives
+        started.last_code = slot.last_code
         return started
 
     def _stop(self) -> None:

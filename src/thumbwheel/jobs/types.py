@@ -162,6 +162,8 @@ class Kind:
     """Resources that it holds while it runs; `{agent}` stands for the job's agent."""
 
 
+CRASH, WORKER_DIED = "Crash", "Crashed"
+"""Kinds of the error of a job that crashed, and of one under which its workers died."""
 HEAVY = "heavy"
 """The resource of kinds that compute with models."""
 

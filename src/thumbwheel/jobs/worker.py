@@ -6,6 +6,9 @@ fires schedules, writes down what the job says, and interrupts the main thread w
 cancelled or stands still. An interrupt is a KeyboardInterrupt, as Ctrl-C: every verb stops at a
 state from which it can go on.
 
+An interrupt, and a crash, may leave anything behind in the memory of the process. So it ends after
+such an attempt, and a fresh one goes on. Inside an import an interrupt waits until that is over.
+
 A worker that cannot show a sign of life for a lease ends itself at once, and its children with it.
 """
 
@@ -22,14 +25,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from pydantic import ValidationError
 
 from thumbwheel.core import ids, log, present
+from thumbwheel.core.child import end_children
 from thumbwheel.core.clock import Clock, utc_now
-from thumbwheel.core.errors import Fenced, InputError, StorageError
+from thumbwheel.core.errors import Fenced, InputError, StorageError, ThumbwheelError
+from thumbwheel.core.imports import is_importing
 from thumbwheel.core.locks import try_lock
 from thumbwheel.db.dialects import SQLITE
 from thumbwheel.db.engine import Database
@@ -85,11 +91,15 @@ class Worker:
     id: str = field(default_factory=lambda: ids.new("wrk"))
     attempt: Attempt | None = None
     draining: bool = False
+    interrupt_waits: bool = False
+    """An interrupt came during an import; `Pulse` sends it again."""
+    interrupts_itself: bool = False
+    """The next SIGINT is of `Pulse`, and does not tell the worker to stop."""
     _wake: threading.Event = field(default_factory=threading.Event)
     _interruptible: bool = False
 
     def run(self) -> bool:
-        """Work; whether the process should be replaced by a fresh one."""
+        """Work; return whether a fresh process should go on."""
         signal.signal(signal.SIGTERM, self._signalled)
         signal.signal(signal.SIGINT, self._signalled)
         with self.open_home() as ws:
@@ -101,7 +111,7 @@ class Worker:
             thread = threading.Thread(target=pulse.run, name="pulse", daemon=True)
             thread.start()
             try:
-                self._work(pulse)
+                is_spent = self._work(pulse)
             finally:
                 pulse.stopped.set()
                 thread.join()
@@ -110,21 +120,23 @@ class Worker:
                 (locks / self.id).unlink(missing_ok=True)
                 if handle is not None:
                     os.close(handle)
-        return not self.draining and not self.stop_when_idle
+        return is_spent and not self.draining
 
-    def _work(self, pulse: Pulse) -> None:
+    def _work(self, pulse: Pulse) -> bool:
+        """Do jobs; return True where this process must do no further one, False where there is
+        nothing more to do."""
         while True:
             # cleared before the check: a signal between the two must not be forgotten
             self._wake.clear()
             if self.draining:
-                return
+                return False
             job = pulse.claim()
             if job is not None:
-                self._do(job, pulse)
-                if WEIGHTY in sys.modules and not self.stop_when_idle:
-                    return
+                is_sound = self._do(job, pulse)
+                if not is_sound or (WEIGHTY in sys.modules and not self.stop_when_idle):
+                    return True
             elif self.stop_when_idle:
-                return
+                return False
             else:
                 self._wake.wait()
 
@@ -132,37 +144,57 @@ class Worker:
         """Let the main thread look for work."""
         self._wake.set()
 
-    def _signalled(self, *_: Any) -> None:
-        attempt = self.attempt
-        if attempt is None or attempt.stop_reason is None:
+    def _signalled(self, _: int, frame: FrameType | None) -> None:
+        if self.interrupts_itself:
+            self.interrupts_itself = False
+        else:
             self.draining = True
         self._wake.set()
-        if self._interruptible:
-            raise KeyboardInterrupt
+        if not self._interruptible:
+            return
+        if is_importing(frame):
+            self.interrupt_waits = True
+            return
+        raise KeyboardInterrupt
 
-    def _do(self, job: Job, pulse: Pulse) -> None:
-        """One attempt at a job, from its claim to the record of its end."""
+    def _do(self, job: Job, pulse: Pulse) -> bool:
+        """Make one attempt at a job, from its claim to the record of its end; return whether this
+        process may do another job."""
         log.say(f"job {job.id}: {job.kind}" + (f" for {job.agent}" if job.agent else ""))
         sink = JobSink(job)
         attempt = self.attempt = Attempt(job, sink)
         state, result, error = JobState.SUCCEEDED, None, None
+        is_sound = True
         try:
             result = self._run_handler(job, attempt)
         except KeyboardInterrupt:
+            is_sound = False
             state, error = self._interrupted(attempt)
         except Fenced:
             log.say(f"job {job.id}: another worker has it now")
             self.attempt = None
-            return
-        except Exception as failure:  # noqa: BLE001 - whatever it was, the job's owner must read it
-            state, error = JobState.FAILED, claims.error_of(job, failure)
+            return True
+        except ThumbwheelError as refusal:
+            state, error = JobState.FAILED, claims.error_of(job, refusal)
             log.logger.debug("job %s failed", job.id, exc_info=True)
+        except BaseException as crash:  # noqa: BLE001 - whatever it was, the job's owner must read it
+            is_sound = False
+            log.logger.error("job %s crashed", job.id, exc_info=True)
+            if self.draining or attempt.stop_reason is not None:
+                # An interrupt comes out of foreign code as anything.
+                state, error = self._interrupted(attempt)
+            else:
+                state, error = JobState.FAILED, claims.error_of(job, crash)
+        if not is_sound:
+            # Who claims the job next must not meet what this attempt had started.
+            end_children()
         try:
             state = pulse.finish(attempt, state, result, error)
             log.say(f"job {job.id}: {state}")
         except Fenced:
             log.say(f"job {job.id}: another worker has it now")
         self.attempt = None
+        return is_sound
 
     def _run_handler(self, job: Job, attempt: Attempt) -> Any:
         kind = self.kinds[job.kind]
@@ -177,6 +209,7 @@ class Worker:
         with log.sent_to(attempt.sink), self.open_home() as ws, current.doing(job):
             ws.db.guard = claims.guard(job)
             try:
+                self.interrupt_waits = False
                 self._interruptible = True
                 if self.draining or attempt.stop_reason is not None:
                     raise KeyboardInterrupt
@@ -332,6 +365,9 @@ class Pulse:
         attempt = self._worker.attempt
         if attempt is None:
             return
+        if self._worker.interrupt_waits:
+            self._worker.interrupt_waits = False
+            self._interrupt()
         if attempt.sink.due():
             try:
                 attempt.sink.flush(self._write, self._worker.now(), end=False)
@@ -351,6 +387,11 @@ class Pulse:
         attempt.stop_reason = reason
         attempt.interrupted_at = time.monotonic()
         attempt.n_interrupts += 1
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Interrupt the main thread, as Ctrl-C does."""
+        self._worker.interrupts_itself = True
         main = threading.main_thread().ident
         assert main is not None  # noqa: S101 - a started thread has one
         signal.pthread_kill(main, signal.SIGINT)

@@ -17,10 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from hashlib import sha256
+from types import FrameType
 from typing import Any, NamedTuple
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import ConfigError, NotFound
+from thumbwheel.core.imports import is_importing
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.artifacts import Artifacts
@@ -35,6 +37,8 @@ from thumbwheel.rewards.presets import CHECKER, ComponentConfig
 
 OF_ANSWERS = frozenset({"text", "reference", "prompt", "tools", "finish", "mates"})
 """A function that reads nothing else has nothing to judge where the answer was not recorded."""
+IMPORT_PATIENCE = 0.1
+"""Seconds after which a time limit that ended during an import is looked at again."""
 SetTimeout = Callable[[float], None]
 MODEL_NAME = re.compile(r"(rm)?\d+|latest")
 DOCUMENT_NAME = re.compile(r"latest|[0-9a-f]{12,64}")
@@ -218,7 +222,10 @@ def time_limit() -> Iterator[SetTimeout]:
         return
     limit = 0.0
 
-    def expire(number: int, frame: Any) -> None:
+    def expire(number: int, frame: FrameType | None) -> None:
+        if is_importing(frame):  # it must not be broken off; the next moment will do
+            signal.setitimer(signal.ITIMER_REAL, IMPORT_PATIENCE)
+            return
         raise TimeoutError(f"no score within {limit:g} s")
 
     def set_timeout(seconds: float) -> None:

@@ -47,7 +47,7 @@ from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.jobs.queue import counts, live_workers, standstill
+from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
 from thumbwheel.jobs.schedules import overdue
 from thumbwheel.jobs.supervisor import Supervisor
 from thumbwheel.loop.experiment_runner import ExperimentRunner
@@ -145,6 +145,7 @@ def assembled(
             Check("writer", lambda: _backlog(ws)),
             Check("workers", lambda: supervisor.problem() if supervisor else None),
             Check("jobs", TimeLimited(lambda: standstill(ws))),
+            Check("attempts", TimeLimited(lambda: crashing(ws))),
             Check("schedules", TimeLimited(lambda: overdue(ws))),
             Check("retention", maintenance.problem),
             Check("experiments", runner.problem, is_needed=False),
