@@ -6,8 +6,9 @@ A choice reads no file and no row. The table follows what is written within 50 m
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,6 +40,8 @@ class Routes:
     choices: Mapping[str, Mapping[str, Choice | ThumbwheelError]] = field(default_factory=dict)
     trials: Mapping[tuple[str, str], Trial] = field(default_factory=dict)
     """(agent, alias) -> the experiment that runs there."""
+    served: Mapping[str, Deployment] = field(default_factory=dict)
+    """Id -> the deployment, of all that calls may go to, also where one does not answer."""
 
     def names(self, agent: str | None) -> list[str]:
         """The models that clients may ask for, of one agent or of all."""
@@ -62,6 +65,7 @@ class RoutingTable:
         self._state = ""
         self._read_at = float("-inf")
         self._is_due = True
+        self._is_asked_again = threading.Event()
         self._refreshed = Refreshed(self._look, "table of routes", every)
 
     def __enter__(self) -> RoutingTable:
@@ -96,6 +100,16 @@ class RoutingTable:
         """Look for changes now."""
         self._refreshed.refresh()
 
+    def served(self) -> list[Deployment]:
+        """The deployments that calls may go to now, whether they answer or not."""
+        self.refresh()
+        return list(self._routes.served.values())
+
+    def read_again(self) -> None:
+        """Read the rows anew: a server ended, or was started again."""
+        self._is_asked_again.set()
+        self.refresh()
+
     def _current(self) -> Routes:
         self._refreshed.ask()
         return self._routes
@@ -103,6 +117,9 @@ class RoutingTable:
     def _look(self) -> None:
         now = time.monotonic()
         seen = (self._changes.marker(), self._secrets_written())
+        if self._is_asked_again.is_set():
+            self._is_asked_again.clear()
+            self._read(now)
         if seen != self._seen:
             state = routing.routing_state(self._ws) + experiments.routing_state(self._ws)
             if state != self._state or self._seen is None or seen[1] != self._seen[1]:
@@ -115,13 +132,17 @@ class RoutingTable:
 
     def _read(self, now: float) -> None:
         choices: dict[str, dict[str, Choice | ThumbwheelError]] = {}
+        served: dict[str, Deployment] = {}
         for agent, alias in routing.routes(self._ws):
-            choices.setdefault(agent, {})[alias] = _choice(self._ws, self._config, agent, alias)
-        self._routes = Routes(choices, self._trials(choices))
+            choice = _choice(self._ws, self._config, agent, alias, served)
+            choices.setdefault(agent, {})[alias] = choice
+        self._routes = Routes(choices, self._trials(choices, served), served)
         self._read_at, self._is_due = now, False
 
     def _trials(
-        self, choices: Mapping[str, Mapping[str, Choice | ThumbwheelError]]
+        self,
+        choices: Mapping[str, Mapping[str, Choice | ThumbwheelError]],
+        served: dict[str, Deployment],
     ) -> dict[tuple[str, str], Trial]:
         trials = {}
         for experiment in experiments.running(self._ws):
@@ -133,6 +154,7 @@ class RoutingTable:
                 version = versions.by_id(self._ws, arm.version_id)
                 try:
                     deployment = routing.answering(self._ws, version, CANARY)
+                    served[deployment.id] = deployment
                     upstreams[arm.name] = upstream_of(self._ws, deployment)
                 except ThumbwheelError as error:
                     log.logger.warning("arm %s of %s: %s", arm.name, experiment.id, error)
@@ -162,34 +184,71 @@ class RoutingTable:
 
 
 def _choice(
-    ws: Workspace, config: GatewayConfig, agent: str, alias: str
+    ws: Workspace,
+    config: GatewayConfig,
+    agent: str,
+    alias: str,
+    served: dict[str, Deployment],
 ) -> Choice | ThumbwheelError:
+    """Who answers for an alias, or why nobody does; `served` gets the deployments."""
     try:
         deployment = routing.resolve(ws, agent if alias == LIVE else f"{agent}:{alias}")
     except ThumbwheelError as error:
         return error
+    served[deployment.id] = deployment
+    fallbacks = _fallbacks(ws, config, agent, deployment, served)
     try:
         upstream = upstream_of(ws, deployment)
-    except (NotFound, InputError) as error:  # a key is missing: no fault of the app that asks
-        return ModelError(error.what, error.why, error.fix)
     except ThumbwheelError as error:
+        if fallbacks:
+            return _stand_in(deployment, alias, fallbacks, error.why)
+        if isinstance(error, NotFound | InputError):
+            # a key is missing: no fault of the app that asks
+            return ModelError(error.what, error.why, error.fix)
         return error
-    choice = Choice(
+    return Choice(
         version=upstream.version,
         deployment=upstream.deployment,
         upstream=upstream,
         reason=f"alias {alias}",
+        fallbacks=tuple(fallbacks),
     )
+
+
+def _fallbacks(
+    ws: Workspace,
+    config: GatewayConfig,
+    agent: str,
+    deployment: Deployment,
+    served: dict[str, Deployment],
+) -> list[Upstream]:
+    """The upstreams that may answer in place of a deployment; `served` gets their deployments."""
     fallbacks = []
     for name in config.policy(agent).fallback:
         try:
-            fallback = upstream_of(ws, routing.stand_in(ws, Agent.named(agent), name))
+            stand_in = routing.stand_in(ws, Agent.named(agent), name)
+            served[stand_in.id] = stand_in
+            fallback = upstream_of(ws, stand_in)
         except ThumbwheelError as error:
             log.logger.warning("fallback %r of %s is left out: %s", name, agent, error)
             continue
-        if fallback.deployment != upstream.deployment:
+        if fallback.deployment != deployment.id:
             fallbacks.append(fallback)
-    return replace(choice, fallbacks=tuple(fallbacks))
+    return fallbacks
+
+
+def _stand_in(
+    deployment: Deployment, alias: str, fallbacks: Sequence[Upstream], why: str
+) -> Choice:
+    """The choice of an alias whose own deployment cannot be asked."""
+    first, *others = fallbacks
+    chosen = Choice(
+        version=deployment.version,
+        deployment=deployment.id,
+        upstream=first,
+        reason=f"alias {alias}",
+    )
+    return replace(chosen.fall_back(first, why), fallbacks=tuple(others))
 
 
 def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:

@@ -164,10 +164,11 @@ def deployments(
         bool,
         typer.Option(
             "--stop",
-            help="Stop the agent's models on all targets (in Ollama they are deleted); --restart "
-            "brings them back.",
+            help="Stop the agent's models on all targets (in Ollama they are deleted); they stay "
+            "stopped, also under `thumbwheel serve`, until --restart brings them back.",
         ),
     ] = False,
+    deployment: Annotated[str | None, typer.Option(hidden=True)] = None,
     history: Annotated[
         bool, typer.Option("--history", help="Show the switches of all aliases too.")
     ] = False,
@@ -184,7 +185,9 @@ def deployments(
         learner = versions.require_agent(ws, agent)
         rows = routing.deployments(ws, learner)
         if stop:
-            running.stop(ws, learner)
+            running.stop(ws, learner, stays=True)
+        if deployment is not None:
+            running.start_again(ws, routing.by_id(ws, deployment))
         if restart:
             running.restart(ws, learner)
             rows = routing.deployments(ws, learner)

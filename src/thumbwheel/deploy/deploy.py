@@ -244,7 +244,7 @@ def undeploy(
         raise NotFound(
             f"a deployment of {model_version.name!r} of agent {model_version.agent!r}",
             "there is none",
-            "See: thumbwheel deployments --agent AGENT",
+            f"See: thumbwheel deployments --agent {model_version.agent}",
         )
     aliases = versions.aliases_of(ws, Agent.named(model_version.agent)).items()
     pointing = [alias for alias, version_id in aliases if version_id == model_version.id]

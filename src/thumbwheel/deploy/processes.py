@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ import httpx2
 from thumbwheel.core import log
 from thumbwheel.core.child import stat_fields
 from thumbwheel.core.errors import Conflict, ModelError, StorageError
-from thumbwheel.core.files import replace, unwritable
+from thumbwheel.core.files import replace as replace_file
+from thumbwheel.core.files import unwritable
 from thumbwheel.core.locks import wait_for
 from thumbwheel.core.private import UMASK
 from thumbwheel.llm.port import HOST, free_port
@@ -38,6 +39,8 @@ POLL = 0.05
 """Seconds between two checks of a server that starts or ends."""
 GRACE = 5.0
 """Seconds that a server has to end by itself before it is killed."""
+SILENT = 30.0
+"""Seconds without an answer after which a server counts as one that stands still."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Running:
     token: str
     place: str
     """The folder that the record was written for; in a copied home it is another one."""
+    sound_log: int = 0
+    """Bytes of its log while it was well. They do not say why it ended."""
 
     @property
     def url(self) -> str:
@@ -107,6 +112,21 @@ def find(folder: Path) -> Running | None:
     return None
 
 
+def answering(folder: Path, ready: Ready) -> Running | None:
+    """The running server of `folder`, whose lock the caller holds, once it is `ready`; None where
+    none runs. One that is busy is waited for, and one that stands still is ended."""
+    deadline = time.monotonic() + SILENT
+    while (server := find(folder)) is not None:
+        if ready(server):
+            return server
+        if time.monotonic() > deadline:
+            log.say(f"the server at {server.url} stands still, and is ended")
+            stop(folder)
+            return None
+        time.sleep(POLL)
+    return None
+
+
 def token(folder: Path, url: str, what: str) -> str:
     """The token of the server of `folder`; raises ModelError unless that server is the one at
     `url`, where another program may listen by now."""
@@ -116,9 +136,7 @@ def token(folder: Path, url: str, what: str) -> str:
             why = f"its server was started again and answers at {running.url} now"
         else:
             why = failure_reason(folder)
-        raise ModelError(
-            what, why, "Start it again: thumbwheel deployments --agent AGENT --restart"
-        )
+        raise ModelError(what, why, "Start it again: thumbwheel deployments --restart")
     return running.token
 
 
@@ -163,6 +181,15 @@ def start(
         _end_group(process.pid)
         (folder / RECORD).unlink(missing_ok=True)
         raise
+    return note_sound(folder, server)
+
+
+def note_sound(folder: Path, server: Running) -> Running:
+    """Note that the server of `folder`, whose lock the caller holds, is well: what it logged until
+    now does not say why it ends later."""
+    with suppress(OSError):
+        server = replace(server, sound_log=(folder / LOG).stat().st_size)
+    write(folder / RECORD, json.dumps(asdict(server)))
     return server
 
 
@@ -175,10 +202,10 @@ def stop(folder: Path, grace: float = GRACE) -> None:
     (folder / RECORD).unlink(missing_ok=True)
 
 
-def tail(folder: Path, lines: int = 8) -> str:
-    """The end of the server's log, in one line."""
+def tail(folder: Path, lines: int = 8, after: int = 0) -> str:
+    """The end of the server's log, in one line; only of what comes `after` so many bytes."""
     with suppress(OSError), (folder / LOG).open("rb") as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8192))
+        stream.seek(max(after, stream.seek(0, os.SEEK_END) - 8192))
         last_lines = stream.read().decode("utf-8", "replace").splitlines()[-lines:]
         return " | ".join(line.strip() for line in last_lines if line.strip())
     return ""
@@ -187,16 +214,23 @@ def tail(folder: Path, lines: int = 8) -> str:
 def failure_reason(folder: Path) -> str:
     """Why the server of `folder` does not answer. `stop` removes the record, so one without a
     record did not end by itself."""
-    if _recorded(folder) is None:
+    record = _recorded(folder)
+    if record is None:
         return "it was stopped, or never started in this home"
-    state = "its process runs but does not answer" if find(folder) else "its process has ended"
-    return f"{state}; its log ends with: {tail(folder) or '(nothing)'}"
+    last_words = tail(folder, after=record.sound_log)
+    if find(folder) is not None:
+        state = "its process runs but does not answer"
+        silent = "it has logged nothing since it started"
+    else:
+        state = "its process has ended"
+        silent = "it logged no reason, as a process that was killed (for its memory?) or a reboot"
+    return f"{state}; its log ends with: {last_words}" if last_words else f"{state}; {silent}"
 
 
 def write(path: Path, text: str) -> None:
     """Replace `path`, readable by its owner only; raises StorageError."""
     try:
-        replace(path, text, mode=0o600)
+        replace_file(path, text, mode=0o600)
     except OSError as error:
         raise unwritable(f"file {str(path)!r}", error) from error
 

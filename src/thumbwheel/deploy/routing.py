@@ -6,7 +6,7 @@ holds from the next request on.
 
 from __future__ import annotations
 
-from thumbwheel.core.errors import Conflict, NotFound
+from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import store
 from thumbwheel.deploy.targets import TARGETS
@@ -55,7 +55,7 @@ def resolve(ws: Workspace, name: str) -> Deployment:
         raise Conflict(
             what,
             "its version is deployed nowhere",
-            "Deploy it, or roll back: thumbwheel rollback --agent AGENT",
+            f"Deploy it, or roll back: thumbwheel rollback --agent {slug}",
         )
     fix = "Roll back, or deploy another version"
     require_untainted(deployment.tainted, f"{what} ({deployment.version})", fix)
@@ -118,7 +118,13 @@ def require_endpoint(deployment: Deployment) -> Endpoint:
 
 
 def secret(deployment: Deployment) -> str | None:
-    """The bearer token of a deployment's endpoint; None where it needs none."""
+    """The bearer token of a deployment's endpoint; None where it needs none. Raises ModelError
+    where its server does not run."""
     if deployment.endpoint is None:
         return None
-    return TARGETS.get(deployment.target).secret(deployment.endpoint)
+    try:
+        return TARGETS.get(deployment.target).secret(deployment.endpoint)
+    except ModelError as error:
+        # A target knows of no agents.
+        fix = f"Start it again: thumbwheel deployments --agent {deployment.agent} --restart"
+        raise ModelError(error.what, error.why, fix) from None

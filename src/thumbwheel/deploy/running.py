@@ -1,12 +1,14 @@
 """Whether deployments answer; start them again, and stop them.
 
-Records and aliases stay as they are. What a target does for that is in targets/.
+Records and aliases stay as they are. What a target does for that is in targets/. `serve` starts
+what does not answer by itself (watch.py), unless a person stopped it; files in the home mark those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import ModelError, ThumbwheelError
@@ -19,6 +21,9 @@ from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent
 
+STOPPED = "stopped"
+"""Of the folder of deployments: a file for each that a person stopped."""
+
 
 def health(deployment: Deployment) -> Health:
     """Whether a deployment answers now."""
@@ -27,9 +32,19 @@ def health(deployment: Deployment) -> Health:
     return TARGETS.get(deployment.target).health(deployment.endpoint)
 
 
+def is_stopped(ws: Workspace, deployment: Deployment) -> bool:
+    """Whether a person stopped it, and nobody has started it since."""
+    return _mark(ws, deployment).exists()
+
+
+def _mark(ws: Workspace, deployment: Deployment) -> Path:
+    return ws.home.path / store.FOLDER / STOPPED / deployment.id
+
+
 def ensure_running(ws: Workspace, deployment: Deployment) -> Deployment:
     """Start a deployment that does not answer. The canary is not repeated: the files are verified
     to be the same."""
+    _mark(ws, deployment).unlink(missing_ok=True)
     if not health(deployment).alive:
         deployment = _apply_again(ws, deployment)
     agent = Agent.named(deployment.agent)
@@ -60,11 +75,16 @@ def _apply_again(ws: Workspace, deployment: Deployment) -> Deployment:
     return by_id(ws, deployment.id)
 
 
-def stop(ws: Workspace, agent: Agent) -> list[Deployment]:
-    """Stop what serves the agent. Aliases and records stay, so that `restart` brings it back."""
+def stop(ws: Workspace, agent: Agent, *, stays: bool = False) -> list[Deployment]:
+    """Stop what serves the agent. Aliases and records stay, so that `restart` brings it back;
+    `serve` starts it again too, unless it `stays` stopped."""
     warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
 
     def remove(deployment: Deployment) -> None:
+        if stays:
+            mark = _mark(ws, deployment)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
         TARGETS.get(deployment.target).remove(require_endpoint(deployment))
 
     for_each(warm, remove)
@@ -76,6 +96,17 @@ def restart(ws: Workspace, agent: Agent) -> None:
     warm = [row for row in deployments(ws, agent) if row.state is DeploymentState.WARM]
     startable = [row for row in warm if not row.tainted]
     for_each(startable, lambda deployment: ensure_running(ws, deployment))
+
+
+def start_again(ws: Workspace, deployment: Deployment) -> None:
+    """Start a deployment for `serve`. If somebody stopped it or took it away meanwhile, it does not
+    stay."""
+    if is_stopped(ws, deployment):
+        return
+    started = ensure_running(ws, deployment)
+    current = by_id(ws, deployment.id)
+    if current.state is not DeploymentState.WARM or is_stopped(ws, current):
+        TARGETS.get(started.target).remove(require_endpoint(started))
 
 
 def for_each(rows: Sequence[Deployment], work: Callable[[Deployment], Any]) -> None:

@@ -154,7 +154,7 @@ class Deployment:
             raise Conflict(
                 f"deployment {self.name!r} on {self.target}",
                 f"it is {self.state}, which cannot become {state}",
-                "See: thumbwheel deployments --agent AGENT",
+                f"See: thumbwheel deployments --agent {self.agent}",
             )
 
 

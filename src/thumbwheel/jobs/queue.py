@@ -285,8 +285,8 @@ def crashing(ws: Workspace) -> str | None:
     for job in held_or_queued:
         if job.crashes >= CRASHES_IN_A_ROW:
             return (
-                f"{job.crashes} workers died under job {job.id} ({job.kind}), which is tried again; "
-                "the log of the server says how"
+                f"{job.crashes} workers died under job {job.id} ({job.kind}), which is tried "
+                "again; the log of the server says how"
             )
     newest.sort(key=lambda job: job.ended_at or job.recorded_at, reverse=True)
     in_a_row = newest[:CRASHES_IN_A_ROW]

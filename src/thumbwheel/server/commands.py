@@ -62,5 +62,6 @@ def serve(
             takes_over=replace,
             workers=own_workers,
             opens_browser=open_browser,
+            start_command=ctx.obj.command("deployments"),
             dialects=dialect or ws.settings(ServerConfig, "server").dialects,
         )

@@ -47,6 +47,7 @@ from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy.watch import Watch
 from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
 from thumbwheel.jobs.schedules import overdue
 from thumbwheel.jobs.supervisor import Supervisor
@@ -92,6 +93,7 @@ def assembled(
     host: str,
     drain_every: float = DRAIN_EVERY,
     supervisor: Supervisor | None = None,
+    start_command: Sequence[str] = (),
     dialects: Sequence[str] = (),
 ) -> Iterator[Application]:
     """The application for a server that listens on `host`, with all that runs beside it. Raises
@@ -104,6 +106,7 @@ def assembled(
         gate = stack.enter_context(_gate(ws, host, config))
         stack.callback(budgets.close)
         table = stack.enter_context(RoutingTable(ws, config))
+        watch = stack.enter_context(Watch(ws, table.served, table.read_again, start_command))
         # Left in the reverse order: what is recorded last is on disk before the last drain.
         drainer = stack.enter_context(Drainer(ws, drain_every))
         runner = stack.enter_context(ExperimentRunner(ws))
@@ -140,6 +143,7 @@ def assembled(
             # a call that is refused for not being recorded is a call that is not answered
             Check("recording", recorder.problem, is_needed=config.require_capture),
             Check("routing", table.problem),
+            Check("deployments", watch.problem),
             Check("access", gate.directory.problem),
             Check("drainer", lambda: _standstill(drainer)),
             Check("writer", lambda: _backlog(ws)),
@@ -171,6 +175,7 @@ def assembled(
         api.state.admit = quotas.admit_lines
         api.state.has_workers = supervisor is not None and supervisor.n_workers > 0
         api.state.gate = gate
+        api.state.watch = watch
         growing_api = GrowingApi(api, partial(_add_further_routes, dialects))
         yield Application(gateway, growing_api, health, metrics, hosts, logs_requests)
 
@@ -304,9 +309,11 @@ def serve(
     takes_over: bool = False,
     workers: Workers = Workers((), 0),
     opens_browser: bool = False,
+    start_command: Sequence[str] = (),
     dialects: Sequence[str] = (),
 ) -> None:
-    """Serve until stopped; raises Conflict for a port that is taken.
+    """Serve until stopped; raises Conflict for a port that is taken. `start_command` starts a
+    deployment that does not answer (deploy/watch.py).
 
     Where it `takes_over`, it listens on the socket of the server of this home that runs on the
     port, and that one leaves once this one answers. SIGUSR2 starts such a successor.
@@ -325,7 +332,13 @@ def serve(
         # Workers stop last, so that the calls that run do not wait for them.
         supervisor = stack.enter_context(Supervisor(workers.command, workers.number, GRACE))
         application = stack.enter_context(
-            assembled(ws, host, supervisor=supervisor, dialects=dialects)
+            assembled(
+                ws,
+                host,
+                supervisor=supervisor,
+                start_command=start_command,
+                dialects=dialects,
+            )
         )
 
         def leave() -> None:

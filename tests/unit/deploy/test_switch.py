@@ -256,7 +256,7 @@ def test_a_killed_server_is_seen_and_started_again_with_all_its_models(served):
     while processes.find(folder):
         time.sleep(0.05)
     assert (
-        "its process has ended; its log ends with"
+        "its process has ended; it logged no reason"
         in running.health(routing.deployments(world.ws, world.learner)[0]).why
     )
     assert world.ask().status_code == 502

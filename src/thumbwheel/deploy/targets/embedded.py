@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +62,7 @@ class Embedded:
                 if is_new and not _stored_models(folder):
                     processes.stop(folder)
                 raise
+            processes.note_sound(folder, running)
         return Endpoint(f"{running.url}/v1", package.name, {"place": str(folder)})
 
     def health(self, endpoint: Endpoint) -> Health:
@@ -111,18 +111,8 @@ def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Ru
         "port": settings.port,
         "threads": settings.threads,
     }
-    # A server that runs may be busy with answers of other versions, and is waited for.
-    deadline = time.monotonic() + settings.wait
-    while (running := processes.find(folder)) is not None:
-        if not _ready(running):
-            if time.monotonic() > deadline:
-                raise ModelError(
-                    what,
-                    processes.failure_reason(folder),
-                    "Try again when it is less busy, or with a longer --set wait=SECONDS",
-                )
-            time.sleep(processes.POLL)
-            continue
+    running = processes.answering(folder, _ready)
+    if running is not None:
         if json.loads((folder / SPEC).read_text(encoding="utf-8")) != spec:
             log.say(
                 f"note: {what} runs already, with the settings that it was started with; they "

@@ -73,6 +73,7 @@ class LlamaCpp:
                 if not before:
                     processes.stop(folder)
                 raise
+            processes.note_sound(folder, running)
         body = llama_server.with_adapters([1.0]) if package.kind == GGUF_ADAPTER else {}
         return Endpoint(f"{running.url}/v1", package.name, {"place": str(folder)}, body)
 
@@ -130,8 +131,8 @@ def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
 
 
 def _router(folder: Path, settings: LlamaCppConfig) -> Running:
-    running = processes.find(folder)
-    if running is not None and running.answers("health"):
+    running = processes.answering(folder, _ready)
+    if running is not None:
         if settings.port not in (0, running.port):
             log.say(
                 f"note: the router runs already, on port {running.port}; it moves after every "
@@ -155,11 +156,15 @@ def _router(folder: Path, settings: LlamaCppConfig) -> Running:
     return processes.start(
         folder,
         command,
-        lambda server: server.answers("health"),
+        _ready,
         what="llama-server",
         wait=settings.wait,
         port=settings.port,
     )
+
+
+def _ready(running: Running) -> bool:
+    return running.answers("health")
 
 
 def _sections(folder: Path) -> dict[str, Any]:

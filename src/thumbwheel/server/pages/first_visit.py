@@ -9,7 +9,6 @@ from typing import Any
 
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.traces import count_traces
-from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import agents, aliases_of, versions
 from thumbwheel.server.pages.page import PageRequest
@@ -23,12 +22,13 @@ class AgentCard:
     n_traces: int
     aliases: Mapping[str, str]
     """Alias -> the name of its version."""
+    may_deploy: bool
 
 
 def load_home(asked: PageRequest) -> Mapping[str, Any]:
     """The agents that the principal may see."""
     visible = [agent for agent in agents(asked.ws) if asked.principal.may("read", agent.slug)]
-    cards = [_card(asked.ws, agent) for agent in visible]
+    cards = [_card(asked, agent) for agent in visible]
     return {"agents": cards, **_start(asked)}
 
 
@@ -47,7 +47,9 @@ def _start(asked: PageRequest) -> dict[str, Any]:
     }
 
 
-def _card(ws: Workspace, agent: Agent) -> AgentCard:
+def _card(asked: PageRequest, agent: Agent) -> AgentCard:
+    ws = asked.ws
     names = {version.id: version.name for version in versions(ws, agent)}
     aliases = {alias: names[version_id] for alias, version_id in aliases_of(ws, agent).items()}
-    return AgentCard(agent.slug, count_traces(ws, agent.slug), aliases)
+    may_deploy = asked.principal.may("deploy", agent.slug)
+    return AgentCard(agent.slug, count_traces(ws, agent.slug), aliases, may_deploy)

@@ -178,6 +178,17 @@ def error_response(request: Request, error: ThumbwheelError) -> Response:
     return _html(request, "error.html", asked, context, error.http_status)
 
 
+def _down(request: Request) -> dict[tuple[str, str], str]:
+    """(agent, version) -> why its deployment does not answer, of those that calls go to."""
+    watch = getattr(request.app.state, "watch", None)
+    if watch is None:
+        return {}
+    return {
+        (watched.deployment.agent, watched.deployment.version): watched.health.why
+        for watched in watch.down()
+    }
+
+
 def _html(
     request: Request,
     template: str,
@@ -187,10 +198,11 @@ def _html(
     page: Page | None = None,
 ) -> Response:
     navigation = None if asked is None else Navigation.of(asked, page)
+    down = _down(request)
     content = (
         environment()
         .get_template(template)
-        .render(navigation=navigation, asked=asked, path=request.url.path, **context)
+        .render(navigation=navigation, asked=asked, path=request.url.path, down=down, **context)
     )
     text = content.encode("utf-8", "replace")
     return HTMLResponse(text, status, {**HEADERS, **PRIVATE})
