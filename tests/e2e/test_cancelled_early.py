@@ -63,4 +63,4 @@ def test_a_training_works_whenever_those_before_it_were_cancelled(
         until(lambda: queue.job(ws, last.id).has_ended)
         ended = queue.job(ws, last.id)
         assert ended.state is JobState.SUCCEEDED, ended.error
-        assert server.health()["status"] == "green"
+        until(lambda: server.health()["status"] == "green")

@@ -40,11 +40,14 @@ class Kennel:
             program = [sys.executable, "-W", "ignore", "-m", "kennel.server"]
             return [*program, str(package.folder), package.name, str(port)], {TOKEN: token}
 
+        def ready(server: processes.Running) -> bool:
+            return server.answers("v1/models")
+
         with processes.locked(folder):
-            running = processes.find(folder) or processes.start(
+            running = processes.answering(folder, ready) or processes.start(
                 folder,
                 command,
-                lambda server: server.answers("v1/models"),
+                ready,
                 what=f"the kennel server of {package.name}",
                 wait=settings.wait,
                 port=settings.port,

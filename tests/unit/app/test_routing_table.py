@@ -16,7 +16,7 @@ from tests.worlds.gateway_world import AGENT, opened_home, serve_remote
 from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.capture.gateway.routing import RoutingRequest
 from thumbwheel.capture.gateway.settings import GatewayConfig
-from thumbwheel.core.errors import Conflict, NotFound
+from thumbwheel.core.errors import Conflict, ModelError, NotFound
 from thumbwheel.db import refreshed
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
@@ -71,6 +71,24 @@ def test_a_choice_says_what_answers_and_why(ws: Workspace) -> None:
             table.choose(RoutingRequest("suport", "live", "suport"))
         with pytest.raises(NotFound, match="no version is behind that alias"):
             table.choose(RoutingRequest(AGENT, "canary", f"{AGENT}:canary"))
+
+
+def test_a_fallback_answers_where_the_live_one_cannot_be_asked(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its server has died, or here where its key is gone."""
+    url = routing.resolve(ws, AGENT).endpoint.url
+    monkeypatch.setenv("LOST_KEY", "k")
+    serve_remote(ws, EndpointAddress(url, "locked", secret="LOST_KEY"))
+    monkeypatch.delenv("LOST_KEY")
+    config = GatewayConfig.model_validate({"agents": {AGENT: {"fallback": ["v0"]}}})
+    with RoutingTable(ws, config) as table:
+        choice = table.choose(LIVE)
+        assert (choice.version, choice.is_fallback, choice.fallbacks) == ("v0", True, ())
+        assert "fallback from v2" in choice.reason
+        assert {row.version for row in table.served()} == {"v0", "v2"}
+    with RoutingTable(ws, GatewayConfig()) as table, pytest.raises(ModelError):
+        table.choose(LIVE)
 
 
 def test_a_tainted_version_answers_no_more(ws: Workspace) -> None:

@@ -19,6 +19,7 @@ import pytest
 from tests import waiting
 from tests.command_line import Run
 from tests.servers import thumbwheel_server
+from tests.servers.llama_tools import needs
 from tests.servers.vllm_server import VllmServer
 from tests.worlds.deploy_world import World
 from thumbwheel.core.config import Home, Sources
@@ -99,8 +100,13 @@ def server_of(deployment: Deployment) -> Running:
     return server
 
 
-def test_a_killed_model_turns_health_and_pages_red_and_comes_back(apart: World) -> None:
-    apart.deploy("v1")
+@pytest.mark.parametrize("target", ["embedded", "llamacpp"])
+def test_a_killed_model_turns_health_and_pages_red_and_comes_back(
+    apart: World, target: str
+) -> None:
+    if target == "llamacpp":
+        needs("llama-server", "converter")
+    apart.deploy("v1", target=target, accept="Ada: it is a test")
     with served(apart) as gateway:
         until(gateway.is_well)
         first = server_of(live(apart))
@@ -138,7 +144,7 @@ def test_a_model_whose_port_another_program_took_moves(apart: World) -> None:
         first = server_of(live(apart))
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         os.kill(first.pid, signal.SIGKILL)
-        until(lambda: processes.find(Path(live(apart).endpoint.details["place"])) is None)
+        until(lambda: not Path(f"/proc/{first.pid}/exe").exists())
         other.bind(("127.0.0.1", first.port))
         other.listen()
         until(gateway.problem)

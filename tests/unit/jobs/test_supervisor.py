@@ -14,6 +14,8 @@ import os, sys, time
 open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
 if sys.argv[2] == "short":
     sys.exit(3)
+if sys.argv[2] == "spent":
+    sys.exit(76)
 time.sleep(60)
 """
 
@@ -40,7 +42,18 @@ def test_a_worker_that_ends_is_started_again_after_a_pause(tmp_path: Path, monke
     monkeypatch.setattr(supervisor, "LONGEST_PAUSE", 0.1)
     with supervised(tmp_path, "short", 1) as workers:
         until(lambda: "1 of 1 workers" in (workers.problem() or ""))
+        until(lambda: len(starts(tmp_path)) >= 5)
+        # also while it runs: the next one may end as well
+        until(lambda: "times in a row" in (workers.problem() or ""))
+
+
+def test_a_worker_that_asks_for_a_fresh_process_gets_it_at_once(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOOK_EVERY", 0.05)
+    with supervised(tmp_path, "spent", 1) as workers:
         until(lambda: len(starts(tmp_path)) >= 3)
+        assert workers.problem() is None
 
 
 def test_no_workers_are_none(tmp_path: Path) -> None:

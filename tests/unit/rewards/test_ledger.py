@@ -366,6 +366,17 @@ def test_a_limit_of_time_leaves_no_alarm_behind():
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+def test_a_limit_of_time_does_not_break_an_import_off(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_load.py").write_text("import time\ntime.sleep(0.5)\nWHOLE = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(TimeoutError), time_limit() as bell:
+        bell(0.05)
+        import slow_to_load
+
+        time.sleep(5)
+    assert slow_to_load.WHOLE
+
+
 def test_an_answer_that_was_not_recorded_is_not_an_empty_one(world):
     home = world({"preset": "none", "components": {"length": {}, "thumb": {}}})
     home.add(trace("t1", None), trace("t2", ""), feedback_line("thumb", True, "t1"))
