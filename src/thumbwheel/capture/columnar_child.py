@@ -106,7 +106,7 @@ def _to_microseconds(batch: Any) -> Any:
 
 def _answer(row: dict[str, Any], longest: int) -> tuple[bytes, bytes]:
     try:
-        text = to_json({key: _plain(value) for key, value in row.items()})
+        text = to_json({key: _cell(key, value) for key, value in row.items()})
     except (TypeError, ValueError, RecursionError) as error:
         return PROBLEM, json.dumps([str(row)[:SHOWN], str(error)]).encode()
     if len(text) > longest:
@@ -118,12 +118,25 @@ def _answer(row: dict[str, Any], longest: int) -> tuple[bytes, bytes]:
     return ROW, text
 
 
+def _cell(column: str, value: Any) -> Any:
+    """A cell as JSON has it; raises TypeError, which names the column."""
+    try:
+        return _plain(value)
+    except TypeError as error:
+        raise TypeError(
+            f"column {column!r} holds {error}, not text or numbers; leave it out, or write it as "
+            "text"
+        ) from None
+
+
 def _plain(value: Any) -> Any:
     """`value` as JSON has it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
+        # Arrow gives every object of a column the keys of all; what is null was not there
+        parts = {str(key): _plain(part) for key, part in value.items()}
+        return {key: part for key, part in parts.items() if part is not None}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     if isinstance(value, datetime | date):
@@ -132,7 +145,7 @@ def _plain(value: Any) -> Any:
         return _plain(float(value))
     if value is None or isinstance(value, str | bool | int):
         return value
-    raise TypeError(f"it holds {type(value).__name__} data, not text or numbers")
+    raise TypeError(f"{type(value).__name__} data")
 
 
 if __name__ == "__main__":

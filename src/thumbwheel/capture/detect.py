@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from thumbwheel.capture.foreign import foreign
 from thumbwheel.capture.lines import ignore_position
 from thumbwheel.capture.location import Address, path_or_address
-from thumbwheel.capture.mapping import Scales
+from thumbwheel.capture.marks import Scales
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
 from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.rowfile import container_of, read_rows
@@ -176,12 +176,6 @@ def detect(path: Path, options: Options | None = None, source: str | None = None
         what, step = kind
         raise file_error(path, f"no source reads {what}", step)
     container = container_of(path)
-    if container == "json":
-        raise file_error(
-            path,
-            f"no source knows lines with the keys {', '.join(list(first_row)[:8])}",
-            f"Sources: {', '.join(SOURCES.names())}",
-        )
     why = "a table whose columns are known by their names"
     return Detection(container, why, _mapping(path, container, options))
 
@@ -264,12 +258,20 @@ def _detect_location(path: Path) -> Detection:
 
 def _claims(path: Path) -> tuple[Counter[str], dict[str, Any]]:
     """(source -> how many of the first rows it claims, the first row)."""
-    objects = (row.row for row in read_rows(path, ignore_position) if row.row is not None)
-    first_rows = list(islice(objects, LOOKED_AT))
+    first_rows: list[dict[str, Any]] = []
+    problem = ""
+    for row in read_rows(path, ignore_position):
+        if row.row is not None:
+            first_rows.append(row.row)
+        problem = problem or row.reason
+        if len(first_rows) == LOOKED_AT:
+            break
     if not first_rows:
-        raise file_error(
-            path, "no line of it is a JSON object", "Give a file with one object a line"
-        )
+        if container_of(path) == "json":
+            why, fix = "no line of it is a JSON object", "Give a file with one object a line"
+        else:
+            why, fix = f"no row of it can be read: {problem}", "Export the table again as CSV"
+        raise file_error(path, why, fix)
     sources = {name: SOURCES.get(name) for name in SOURCES.names()}
     claims: Counter[str] = Counter()
     for row in first_rows:

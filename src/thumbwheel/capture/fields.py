@@ -1,36 +1,26 @@
-"""Reading a row of somebody else's: typed access that says what is wrong, and the shapes in which
-chats are written.
+"""Reading a row of somebody else's: typed access that says what is wrong.
 
 Every function raises Unreadable and nothing else, whatever it gets. Lives here: what several
-sources need. Not here: a format.
+sources need. Not here: a format, the dialects of chats (`messages.py`).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from thumbwheel.capture.json_text import value_in
-from thumbwheel.capture.types import ROLES, Unreadable
+from thumbwheel.capture.types import Unreadable
 from thumbwheel.core.present import shortened
 
-Messages = list[dict[str, Any]]
 DEEPEST = 50
 """Levels of JSON in JSON, or of one shape in another, that are opened."""
 LATEST = 1e11
 """Seconds since 1970 are less."""
 _COUNTED = re.compile(r"\d{10}(\.\d+)?|\d{13}|\d{16}|\d{19}")
-_NAMES = {
-    "human": "user",
-    "gpt": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-    "ai": "assistant",
-}
-"""Roles by other names."""
 
 
 def clip(value: Any) -> str:
@@ -161,47 +151,3 @@ def content_text(content: Any, depth: int = 0) -> str | None:
             if text is not None:
                 return text
     return None
-
-
-def is_chat(value: Any) -> bool:
-    """Whether `value` is a list of messages, whatever their dialect."""
-    if not isinstance(value, list) or not value:
-        return False
-    return all(
-        isinstance(message, dict) and ("role" in message or "from" in message) for message in value
-    )
-
-
-def chat(value: Iterable[Mapping[str, Any]]) -> Messages:
-    """Messages of any dialect in the one of this project: a role, a text, and tool calls where
-    there are some."""
-    messages = []
-    for message in value:
-        role = message.get("role", message.get("from"))
-        role = _NAMES.get(role, role) if isinstance(role, str) else role
-        if role not in ROLES:
-            raise Unreadable(f"role {clip(role)} is none of {', '.join(ROLES)}")
-
-        contents = [message.get(key) for key in ("content", "parts", "value")]
-        content = next((content for content in contents if content is not None), None)
-        text = content_text(content)
-
-        keys = ("name", "tool_calls", "tool_call_id")
-        extra = {key: message[key] for key in keys if message.get(key)}
-        older_call = message.get("function_call")  # what tool calls were before
-        if isinstance(older_call, dict) and "tool_calls" not in extra:
-            extra["tool_calls"] = [{"type": "function", "function": older_call}]
-
-        if text is None and not extra.get("tool_calls"):
-            text = ""
-        messages.append({"role": role, "content": text} | extra)
-    return messages
-
-
-def split_answer(messages: Messages, what: str) -> tuple[Messages, str]:
-    """(what came before, the text of the last message, which has to be the assistant's)."""
-    *prompt, last = messages or [{}]
-    answer = last.get("content")
-    if not prompt or last.get("role") != "assistant" or not isinstance(answer, str):
-        raise Unreadable(f"{what} does not end in a text of the assistant after a question")
-    return prompt, answer

@@ -86,8 +86,9 @@ def _check_head(path: Path, stream: io.BufferedReader) -> None:
             path, f"the gzip archive cannot be read ({error})", "Pack it again"
         ) from None
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        ending = path.suffix or ".jsonl"
         raise file_error(
-            path, "it is UTF-16", f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8.jsonl"
+            path, "it is UTF-16", f"Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8{ending}"
         )
     if b"\x00" in head:
         raise file_error(

@@ -2,26 +2,50 @@
 guess is shown and never silent.
 
 Lives here: what a column can be, the guesses, and the records of a row. Two columns of which either
-could be the same thing are not guessed between: the one that is meant has to be named. Numbers are
-of the stated scale (`SCALES`, or `--scale rating=1:10`). To add something a column can be: a line
+could be the same thing are not guessed between: the one that is meant has to be named. What the
+values of a column of marks mean is decided by all of them (`marks.py`), or said by `--scale
+rating=1:10`. To add something a column can be: a line
 in MEANINGS, and in `row_records`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from thumbwheel.capture.fields import moment, name_of, number_of, unpacked
-from thumbwheel.capture.pairs import Verdict, messages_of, pair_records, split_pair
+from thumbwheel.capture.fields import moment, name_of, unpacked
+from thumbwheel.capture.marks import (
+    AGAINST,
+    RATINGS,
+    SCORES,
+    THUMBS,
+    MarkColumn,
+    Reading,
+    Scales,
+    kind_of_name,
+    plain,
+    read_mark,
+    reading_of,
+)
+from thumbwheel.capture.messages import answer_fields, chat, converted, is_chat, with_media
+from thumbwheel.capture.pairs import (
+    NOT_ASKED,
+    Verdict,
+    messages_of,
+    pair_of_row,
+    pair_records,
+    split_pair,
+    with_context,
+    with_remark,
+)
 from thumbwheel.capture.types import (
     SCALES,
     AnyRecord,
     CaseRecord,
     FeedbackRecord,
     Rater,
-    Scale,
     TraceRecord,
     Unreadable,
 )
@@ -35,10 +59,17 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "query",
         "input",
         "instruction",
-        "user_message",
-        "user_input",
+        "user-message",
+        "user-input",
+        "user-query",
+        "user-prompt",
+        "customer-message",
+        "customer-question",
+        "human",
+        "request",
         "messages",
     ),
+    "context": ("context", "input"),
     "response": (
         "response",
         "answer",
@@ -46,120 +77,138 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "completion",
         "reply",
         "generation",
-        "model_output",
-        "assistant_message",
+        "model-output",
+        "model-response",
+        "model-answer",
+        "assistant-message",
+        "assistant-response",
+        "bot-answer",
+        "bot-response",
+        "bot-reply",
+        "bot-message",
+        "ai-response",
+        "llm-response",
+        "llm-output",
+        "generated-text",
+        "assistant",
     ),
-    "chosen": ("chosen", "preferred", "preferred_response", "better"),
-    "rejected": ("rejected", "non_preferred", "rejected_response", "worse"),
-    "thumb": (
-        "thumb",
-        "thumbs",
-        "feedback",
-        "vote",
-        "liked",
-        "like",
-        "upvote",
-        "helpful",
-        "is_helpful",
+    "chosen": (
+        "chosen",
+        "chosen-response",
+        "chosen-answer",
+        "preferred",
+        "preferred-response",
+        "response-chosen",
+        "better",
     ),
-    "rating": ("rating", "stars", "star_rating", "user_rating"),
-    "score": ("score", "reward", "reward_score"),
+    "rejected": (
+        "rejected",
+        "rejected-response",
+        "rejected-answer",
+        "non-preferred",
+        "non-preferred-response",
+        "response-rejected",
+        "worse",
+    ),
+    "thumb": THUMBS,
+    "against": AGAINST,
+    "rating": RATINGS,
+    "score": SCORES,
     "correction": (
         "correction",
         "corrected",
-        "corrected_response",
-        "edited_response",
-        "ideal_response",
-        "expected_response",
+        "corrected-response",
+        "edited-response",
+        "ideal-response",
+        "expected-response",
     ),
-    "comment": ("comment", "comments", "note", "notes", "feedback_text", "reason"),
-    "reference": ("reference", "reference_answer", "ground_truth", "expected_answer", "gold"),
-    "system": ("system", "system_prompt"),
-    "rater": ("rater", "rater_id", "annotator", "annotator_id", "worker", "reviewer", "rated_by"),
-    "subject": ("subject", "user", "user_id", "userid", "customer_id"),
-    "session": ("session", "session_id", "sessionid", "conversation_id", "chat_id", "thread_id"),
-    "id": ("id", "trace_id", "run_id", "message_id"),
-    "model": ("model", "model_id", "model_name"),
+    "comment": ("comment", "comments", "note", "notes", "feedback-text", "reason"),
+    "reference": ("reference", "reference-answer", "ground-truth", "expected-answer", "gold"),
+    "system": ("system", "system-prompt"),
+    "rater": ("rater", "rater-id", "annotator", "annotator-id", "worker", "reviewer", "rated-by"),
+    "subject": ("subject", "user", "user-id", "userid", "customer-id", "username"),
+    "session": ("session", "session-id", "sessionid", "conversation-id", "chat-id", "thread-id"),
+    "id": ("id", "trace-id", "run-id", "message-id"),
+    "model": ("model", "model-id", "model-name"),
     "occurred_at": (
-        "occurred_at",
+        "occurred-at",
         "timestamp",
-        "created_at",
+        "created-at",
         "created",
         "date",
         "time",
         "datetime",
+        "sent-at",
     ),
 }
-"""What a column can be -> the names, in small letters, by which it is known."""
+"""What a column can be -> the names by which it is known, as `plain` spells them."""
+MARKS = ("thumb", "against", "rating", "score")
+"""Columns whose values are marks (`marks.py`)."""
 ASKED = ({"prompt"}, {"chosen", "rejected"})
 """A table that has none of these together says nothing that could be learned from."""
-UP = frozenset(
-    {
-        "true",
-        "1",
-        "1.0",
-        "up",
-        "thumbs_up",
-        "thumbs up",
-        "yes",
-        "y",
-        "positive",
-        "good",
-        "like",
-        "liked",
-        "helpful",
-        "👍",
-    }
-)
-DOWN = frozenset(
-    {
-        "false",
-        "0",
-        "0.0",
-        "-1",
-        "-1.0",
-        "down",
-        "thumbs_down",
-        "thumbs down",
-        "no",
-        "n",
-        "negative",
-        "bad",
-        "dislike",
-        "👎",
-    }
-)
-
-Scales = Mapping[str, tuple[float, float]]
+FREE_TEXTS = ("feedback", "user-feedback", "human-feedback")
+"""Names of columns in which people also write what they think."""
+SCALE_IN_NAME = re.compile(r"\(\s*(-?\d+)\s*(?:-|–|to|bis|\.\.)\s*(\d+)\s*\)")
+HELPSTEER = {"helpfulness", "correctness", "coherence", "complexity", "verbosity"}
+"""Columns of NVIDIA's HelpSteer, whose numbers go from 0 to 4."""
 
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """Meaning -> column, and the scales of its numbers."""
+    """Meaning -> column, and how the marks are read."""
 
     columns: Mapping[str, str]
     guessed: frozenset[str]
-    scales: Scales
+    readings: Mapping[str, Reading]
+    """Meaning -> how its marks are read."""
 
     def words(self) -> list[str]:
         """One line a column, for people."""
         lines = []
         for meaning, column in self.columns.items():
             how = "guessed from its name" if meaning in self.guessed else "as told"
-            low, high = self.scales.get(meaning) or SCALES.get(meaning, (0.0, 0.0))
-            if high:
-                how += f", from {low:g} to {high:g} (other: --scale {meaning}=LOW:HIGH)"
+            reading = self.readings.get(meaning)
+            if reading is not None and reading.problem:
+                how += f"; refused: {reading.problem}"
+            elif reading is not None and reading.scale is not None:
+                how += f", {reading.words()} (other: --scale {meaning}=LOW:HIGH)"
+            elif meaning in SCALES:
+                how += ", read as up or down by its values"
             lines.append(f"{meaning} <- {column} ({how})")
         return lines
 
 
-def map_columns(
-    keys: Iterable[str], named: Mapping[str, str], scales: Scales, where: str
-) -> ColumnMapping:
-    """Which of the columns `keys` is what; `named`: meaning -> column, as a person says. Raises
-    InputError for an unknown meaning or column, for two that fit, and for a table without
-    prompts."""
-    names = list(keys)
+@dataclass
+class TableColumns:
+    """The columns of a table as all of its rows have them."""
+
+    named: Mapping[str, str]
+    """Meaning -> column, as a person says."""
+    marks: dict[str, MarkColumn | None] = field(default_factory=dict)
+    """Every column in order, with its values where they may be marks."""
+    first: Mapping[str, Any] = field(default_factory=dict)
+    """The first row."""
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Note what a row has."""
+        self.first = self.first or row
+        for name, value in row.items():
+            if name not in self.marks:
+                self.marks[name] = MarkColumn() if self._may_be_mark(name) else None
+            column = self.marks[name]
+            if column is not None:
+                column.add(value)
+
+    def _may_be_mark(self, name: str) -> bool:
+        told = [column for meaning, column in self.named.items() if meaning in MARKS]
+        return name in told or kind_of_name(_name_of_column(name)) is not None
+
+
+def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMapping:
+    """Which column of the table is what, as a person says or as its name says. Raises InputError
+    for an unknown meaning or column, for two that fit, and for a table without prompts."""
+    named = table.named
+    names = list(table.marks)
     for meaning, column in named.items():
         if meaning not in MEANINGS:
             raise InputError(
@@ -173,13 +222,56 @@ def map_columns(
                 f"{where} has no such column",
                 f"It has: {', '.join(names)}.{nearest(column, names)}",
             )
+    columns = dict(named) | _guessed(names, named, table, where)
+    if not any(needed <= columns.keys() for needed in ASKED):
+        raise InputError(
+            where,
+            f"none of its columns {', '.join(names[:20])} is known to hold the prompt",
+            f"Name it, for example: {_proposal(table)}",
+        )
+    in_order = {meaning: columns[meaning] for meaning in MEANINGS if meaning in columns}
+    readings = {}
+    for meaning in MARKS:
+        if meaning in in_order:
+            column = in_order[meaning]
+            stated = scales.get(meaning) or scales.get(column) or _scale_in(column)
+            if stated is None and set(names) >= HELPSTEER and column == "helpfulness":
+                stated = (0.0, 4.0)
+            stated_scales = {meaning: stated} if stated else {}
+            readings[meaning] = reading_of(meaning, meaning, table.marks[column], stated_scales)
+    return ColumnMapping(in_order, frozenset(columns) - set(named), readings)
 
-    # guess the others by name
-    columns = dict(named)
+
+def _scale_in(column: str) -> tuple[float, float] | None:
+    """The scale that a header tells: "rating (1-5)"."""
+    match = SCALE_IN_NAME.search(column)
+    if match is None or float(match[1]) >= float(match[2]):
+        return None
+    return float(match[1]), float(match[2])
+
+
+def _name_of_column(column: str) -> str:
+    """A header without what stands in brackets behind it, as `plain` spells it."""
+    return plain(column.partition("(")[0] or column)
+
+
+def _guessed(
+    names: list[str], named: Mapping[str, str], table: TableColumns, where: str
+) -> dict[str, str]:
+    """Meaning -> column, by the names of those columns that nobody named."""
+    columns: dict[str, str] = {}
     free = [name for name in names if name not in named.values()]
+    if "prompt" not in named and {"instruction", "input"} <= {
+        _name_of_column(name) for name in free
+    }:
+        # an instruction and what it is about, as Alpaca has them
+        by_name = {_name_of_column(name): name for name in free}
+        columns |= {"prompt": by_name["instruction"], "context": by_name["input"]}
+    if "score" not in named and set(names) >= HELPSTEER:
+        columns["score"] = "helpfulness"
     for meaning, usual_names in MEANINGS.items():
-        fits = [name for name in free if name.casefold().replace(" ", "_") in usual_names]
-        if meaning in named or not fits:
+        fits = [name for name in free if _name_of_column(name) in usual_names]
+        if meaning in named or meaning in columns or meaning == "context" or not fits:
             continue
         exact = [name for name in fits if name.casefold() == meaning]
         if len(fits) > 1 and len(exact) != 1:
@@ -189,16 +281,35 @@ def map_columns(
                 f"Say which: --column {meaning}={fits[0]}",
             )
         columns[meaning] = (exact or fits)[0]
+    thumbs = columns.get("thumb", "")
+    values = table.marks.get(thumbs)
+    if plain(thumbs) in FREE_TEXTS and values and values.count == values.unknown > 0:
+        # nobody's feedback is a mark: people wrote what they think
+        del columns["thumb"]
+        if "comment" not in named:
+            columns["comment"] = thumbs
+    return columns
 
-    if not any(needed <= columns.keys() for needed in ASKED):
-        raise InputError(
-            where,
-            f"none of its columns {', '.join(names[:20])} is known to hold the prompt",
-            "Name it, for example: --column prompt=COLUMN --column response=COLUMN --column "
-            "rating=COLUMN",
-        )
-    in_order = {meaning: columns[meaning] for meaning in MEANINGS if meaning in columns}
-    return ColumnMapping(in_order, frozenset(columns) - set(named), scales)
+
+def _proposal(table: TableColumns) -> str:
+    """The options that name the columns which look like a prompt, an answer and a mark."""
+    texts, marks = [], []
+    for name, value in table.first.items():
+        is_id = NOT_ASKED.fullmatch(name.casefold()) is not None
+        mark = read_mark(value)
+        is_word = mark is None or mark.thumb is not None
+        if isinstance(value, str) and is_word and not is_id:
+            texts.append(name)
+        elif value is not None and mark is not None and not mark.says_nothing and not is_id:
+            marks.append(name)
+    options = [
+        f"--column {meaning}={name}"
+        for meaning, name in zip(("prompt", "response"), texts, strict=False)
+    ]
+    options += [f"--column rating={name}" for name in marks[:1]]
+    if len(texts) < 2:
+        return "--column prompt=COLUMN --column response=COLUMN --column rating=COLUMN"
+    return " ".join(options)
 
 
 def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecord]:
@@ -220,13 +331,18 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
 
     # a pair
     if "chosen" in values or "rejected" in values:
-        prompt = _prompt(values) if "prompt" in values else None
-        prompt, chosen, rejected = split_pair(prompt, values.get("chosen"), values.get("rejected"))
         verdicts: list[Verdict] = [(rater, [[0], [1]])]
-        return pair_records(prompt, (chosen, rejected), verdicts, rest, **common)
+        chosen, rejected = _chat_in(values.get("chosen")), _chat_in(values.get("rejected"))
+        if "prompt" in values:
+            prompt, *answers = split_pair(_prompt(values, rest), chosen, rejected)
+            return pair_records(prompt, (answers[0], answers[1]), verdicts, rest, **common)
+        if "prompt" in mapping.columns:
+            raise Unreadable("its prompt is empty")
+        prompt, both, remark = pair_of_row(rest, chosen, rejected)
+        return with_remark(pair_records(prompt, both, verdicts, rest, **common), remark)
 
     # no answer: a case, or a prompt alone
-    prompt = _prompt(values)
+    prompt = _prompt(values, rest)
     case = None
     if "reference" in values:
         case = CaseRecord.model_validate({"input": prompt, "reference": values["reference"]})
@@ -239,33 +355,55 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
     fields = {
         "id": name_of(values.get("id")),
         "input": prompt,
-        "output": _text(values, "response"),
-        "steps": [{"served_model": name_of(values.get("model"))}],
         "metadata": rest or None,
     }
+    call = {"served_model": name_of(values.get("model"))}
+    fields |= answer_fields(_answer(values["response"]), call)
     trace = TraceRecord.model_validate(fields | common)
     shared = {
         "targets": [trace.as_target()],
         "rater": rater,
         "occurred_at": common["occurred_at"],
     }
-    signals = _signals(values, mapping.scales)
+    signals = _signals(values, mapping.readings)
     feedback = [FeedbackRecord.model_validate(shared | signal) for signal in signals]
     return [trace, *feedback] if case is None else [case, trace, *feedback]
 
 
-def _prompt(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    prompt = values.get("prompt")
-    if isinstance(prompt, str) and prompt.lstrip().startswith("[{"):
-        prompt = unpacked(prompt)
+def _chat_in(value: Any) -> Any:
+    """The messages that are JSON in a text; everything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith(("[{", '{"role"')):
+        opened = unpacked(value)
+        messages = opened if isinstance(opened, list) else [opened]
+        if is_chat(messages):
+            return messages
+    return value
+
+
+def _prompt(values: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    prompt = _chat_in(values.get("prompt"))
     if prompt is None:
         raise Unreadable("its prompt is empty")
+    if isinstance(prompt, dict) and is_chat(prompt.get("messages")):
+        prompt = prompt["messages"]
     if not isinstance(prompt, str | list):
         prompt = str(prompt)
-    messages = messages_of(prompt)
+    if isinstance(prompt, str) and "context" in values:
+        prompt = with_context(prompt, _text(values, "context"))
+    messages = with_media(messages_of(prompt), row)
     if "system" in values:
         return [{"role": "system", "content": _text(values, "system")}, *messages]
     return messages
+
+
+def _answer(value: Any) -> dict[str, Any]:
+    """The answer as a message: a text, a message, or the last one of a chat."""
+    value = _chat_in(value)
+    messages = [value] if isinstance(value, dict) else value
+    if is_chat(messages):
+        return chat(messages)[-1]
+    text = _text({"response": value}, "response")
+    return converted({"role": "assistant", "content": text})[0]
 
 
 def _text(values: Mapping[str, Any], meaning: str) -> str:
@@ -277,21 +415,13 @@ def _text(values: Mapping[str, Any], meaning: str) -> str:
     return str(value)
 
 
-def _signals(values: Mapping[str, Any], scales: Scales) -> list[dict[str, Any]]:
+def _signals(values: Mapping[str, Any], readings: Mapping[str, Reading]) -> list[dict[str, Any]]:
     signals: list[dict[str, Any]] = []
-    if "thumb" in values:
-        signals.append({"kind": "thumb", "value": thumb_of(values["thumb"])})
-    for kind in ("rating", "score"):
-        if kind not in values:
-            continue
-        low, high = scales.get(kind, SCALES[kind])
-        value = number_of(values[kind], kind)
-        if not low <= value <= high:
-            raise Unreadable(
-                f"{kind} {value:g} is outside its scale, {low:g} to {high:g}; another one: "
-                f"--scale {kind}=LOW:HIGH"
-            )
-        signals.append({"kind": kind, "value": value, "scale": Scale(min=low, max=high)})
+    for meaning in MARKS:
+        if meaning in values:
+            signal = readings[meaning].signal(values[meaning])
+            if signal is not None and signal not in signals:
+                signals.append(signal)
     if "correction" in values:
         signals.append({"kind": "correction", "value": _text(values, "correction")})
     if "comment" in values:
@@ -300,14 +430,3 @@ def _signals(values: Mapping[str, Any], scales: Scales) -> list[dict[str, Any]]:
             return [{"kind": "comment", "value": comment}]
         signals[0]["comment"] = comment
     return signals
-
-
-def thumb_of(value: Any) -> bool:
-    """Up (True) or down; raises Unreadable for anything else."""
-    word = str(value).strip().casefold()
-    if word not in UP | DOWN:
-        raise Unreadable(
-            f"thumb {str(value)[:40]!r} is neither up (true, 1, up, yes, ...) nor down (false, 0, "
-            "-1, down, no, ...)"
-        )
-    return word in UP

@@ -3,68 +3,52 @@ such a score is as feedback."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from thumbwheel.capture.fields import number_of
-from thumbwheel.capture.mapping import Scales
+from thumbwheel.capture.fields import clip, number_of
+from thumbwheel.capture.marks import (
+    AGAINST,
+    RATINGS,
+    SCORES,
+    THUMBS,
+    MarkColumn,
+    Reading,
+    Scales,
+    plain,
+    read_mark,
+    reading_of,
+)
 from thumbwheel.capture.types import SCALES, Unreadable
 from thumbwheel.core import ids
 
-OPINIONS: Mapping[str, str] = {
-    "user-feedback": "thumb",
-    "feedback": "thumb",
-    "thumbs": "thumb",
-    "thumb": "thumb",
-    "user-rating": "rating",
-    "rating": "rating",
-    "stars": "rating",
-    "user-score": "score",
-    "quality": "score",
-    "helpfulness": "score",
-    "correctness": "score",
-}
-"""Name of a score, as `plain` spells it -> the kind of opinion that it is."""
-
-
-def plain(name: str) -> str:
-    """A name in small letters with hyphens.
-
-    >>> plain("User Feedback"), plain("user_rating")
-    ('user-feedback', 'user-rating')
-    """
-    return re.sub(r"[\s_]+", "-", name.strip().casefold())
-
-
-UP = (
-    "thumbs-up",
-    "up",
-    "positive",
-    "good",
-    "like",
-    "true",
-    "pass",
-    "yes",
-    "correct",
+METRICS = (
     "helpful",
-    "1",
-)
-DOWN = (
-    "thumbs-down",
-    "down",
-    "negative",
-    "bad",
-    "dislike",
-    "false",
-    "fail",
-    "no",
-    "incorrect",
+    "is-helpful",
+    "score",
+    "reward",
+    "reward-score",
+    "overall-score",
     "unhelpful",
-    "0",
-    "-1",
+    "bad",
+    "is-bad",
+    "undesirable",
+    "is-undesirable",
+    "flagged",
 )
-"""Labels of a thumb as `plain` spells them."""
+"""Names of marks under which a judge's metrics stand too, where they are scores of a server."""
+
+
+def _opinions() -> dict[str, str]:
+    kinds = {"thumb": THUMBS, "against": AGAINST, "rating": RATINGS, "score": SCORES}
+    opinions = {}
+    for kind, names in kinds.items():
+        opinions |= {name: kind for name in names if name not in METRICS}
+    return opinions
+
+
+OPINIONS: Mapping[str, str] = _opinions()
+"""Name of a score, as `plain` spells it -> the kind of opinion that it is."""
 
 
 def judgement(
@@ -73,10 +57,13 @@ def judgement(
     label: Any,
     opinions: Mapping[str, str] = OPINIONS,
     scales: Scales | None = None,
+    column: MarkColumn | None = None,
 ) -> dict[str, Any]:
     """Kind, name, value and scale of the feedback that a named score or label is. One whose name
     says that it is an opinion is one; any other is a label, because nobody says whether more of it
-    is better. Raises Unreadable for what is neither number nor text, or outside its scale.
+    is better, and so is an opinion in words that nobody understands. `column`: all scores of that
+    name, where they are known. Raises Unreadable for what is neither number nor text, for one that
+    says nothing, and for one that is outside its scale.
 
     >>> judgement("user_feedback", 1, None)
     {'kind': 'thumb', 'value': True}
@@ -85,27 +72,51 @@ def judgement(
     """
     opinion = opinions.get(plain(name))
     text = label if isinstance(label, str) and label.strip() else None
-    if opinion == "thumb" and text is not None and plain(text) in (*UP, *DOWN):
-        return {"kind": "thumb", "value": plain(text) in UP}
-    if opinion is not None and isinstance(score, bool):
-        return {"kind": "thumb", "value": score}
-    if opinion is None or (score is None and text is not None):
+    if opinion is None:
         return {"kind": "label", "name": name, "value": _label(name, score, text)}
-    number = number_of(score, f"score {name}")
-    if opinion == "thumb" and number in (1, 0, -1):
-        return {"kind": "thumb", "value": number > 0}
-    opinion = "score" if opinion == "thumb" else opinion
-    scales = scales or {}
-    low, high = scales.get(name) or scales.get(opinion) or SCALES[opinion]
-    if not low <= number <= high:
-        raise Unreadable(
-            f"score {name} {number:g} is outside {low:g} to {high:g}; another scale: --scale "
-            f"{name}=LOW:HIGH"
-        )
-    signal = {"kind": opinion, "value": number}
-    if (low, high) != SCALES[opinion]:
-        signal["scale"] = {"min": low, "max": high}
+    mark = read_mark(text) if text is not None else None
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    if text is not None and mark is None and not is_number:
+        return {"kind": "label", "name": name, "value": text}
+    value = score
+    if mark is not None and mark.number is None and (opinion == "thumb" or not is_number):
+        value = text
+    elif score is None or isinstance(score, str):
+        value = text if text is not None else number_of(score, f"score {name}")
+    if not isinstance(value, bool | int | float | str):
+        raise Unreadable(f"score {name} {clip(value)} is no number")
+    if column is None:
+        reading = _reading_alone(name, opinion, value, scales or {})
+    else:
+        reading = reading_of(name, opinion, column, _of_name(name, opinion, scales or {}))
+    signal = reading.signal(value)
+    if signal is None:
+        raise Unreadable(f"score {name} {clip(value)} says nothing")
+    if "scale" in signal and signal["scale"] == _usual_scale(signal["kind"]):
+        del signal["scale"]
     return signal
+
+
+def _reading_alone(name: str, opinion: str, value: Any, scales: Scales) -> Reading:
+    """How a score is read of which the others are unknown: by its documented scale."""
+    stated = _of_name(name, opinion, scales)
+    mark = read_mark(value)
+    if stated or mark is None or mark.number is None:
+        return reading_of(name, opinion, None, stated)
+    if opinion == "thumb" and mark.number not in (1, 0, -1):
+        return Reading(name, "score", SCALES["score"])
+    return reading_of(name, opinion, None)
+
+
+def _of_name(name: str, opinion: str, scales: Scales) -> Scales:
+    """The scale that a person gave for this score, or for its kind."""
+    stated = scales.get(name) or scales.get(opinion)
+    return {name: stated} if stated else {}
+
+
+def _usual_scale(kind: str) -> dict[str, float] | None:
+    ends = SCALES.get(kind)
+    return {"min": ends[0], "max": ends[1]} if ends else None
 
 
 def _label(name: str, score: Any, text: str | None) -> str | bool:
@@ -116,3 +127,39 @@ def _label(name: str, score: Any, text: str | None) -> str | bool:
     if isinstance(score, list | dict) and score:
         return ids.canonical(score)
     return f"{number_of(score, f'score {name}'):g}"
+
+
+def langfuse_signal(
+    name: str,
+    value: Any,
+    data_type: Any,
+    text: Any = None,
+    opinions: Mapping[str, str] = OPINIONS,
+    scales: Scales | None = None,
+    column: MarkColumn | None = None,
+) -> dict[str, Any]:
+    """Kind, name, value and scale of the feedback that a score of Langfuse is, by its type:
+    NUMERIC, BOOLEAN, CATEGORICAL (whose word counts, its number is a code), TEXT, CORRECTION.
+    Raises Unreadable."""
+    words = text if isinstance(text, str) and text.strip() else None
+    if words is None and isinstance(value, str):
+        words = value
+    if data_type == "CORRECTION":
+        return {"kind": "correction", "value": words}
+    is_opinion = plain(name) in opinions
+    if data_type == "TEXT" and words is not None:
+        mark = read_mark(words)
+        if is_opinion and mark is not None and mark.thumb is not None:
+            return judgement(name, None, words, opinions, scales)
+        if is_opinion:
+            return {"kind": "comment", "value": words}
+        return {"kind": "label", "name": name, "value": words}
+    if data_type == "CATEGORICAL" or (data_type is None and isinstance(value, str)):
+        if words is None:
+            raise Unreadable(f"score {name} has no category")
+        return judgement(name, None, words, opinions, scales)
+    if value is None or value == "":
+        raise Unreadable(f"score {name} has no value")
+    if data_type == "BOOLEAN" and not isinstance(value, bool):
+        value = number_of(value, f"score {name}") > 0
+    return judgement(name, value, None, opinions, scales, column)

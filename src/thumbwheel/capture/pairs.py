@@ -8,38 +8,62 @@ Shared by the sources whose rows are pairs. Not here: what the keys of a row are
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thumbwheel.capture.fields import Messages
+from thumbwheel.capture.fields import content_text, unpacked
+from thumbwheel.capture.messages import (
+    Messages,
+    answer_fields,
+    chat,
+    is_chat,
+    with_media,
+    without_old_thoughts,
+)
 from thumbwheel.capture.types import (
     AnyRecord,
     FeedbackRecord,
     Rater,
+    Records,
     TraceRecord,
     Unreadable,
 )
 
 Verdict = tuple[Rater | None, list[list[int]]]
 """Who judged, and the ranking."""
+Message = Mapping[str, Any]
+Answers = tuple[str | Message, str | Message]
+PROMPTS = ("prompt", "instruction", "question", "query", "input", "user_message", "user_input")
+"""Names of the prompt of a row, the surest first."""
+CHATS = ("messages", "conversations", "conversation")
+"""Names of a chat that a row's answers go on with."""
+SYSTEMS = ("system", "system_prompt")
+NOT_ASKED = re.compile(
+    r"(.*[_-])?(id|ids|model|source|dataset|split|category|type|language|lang|hash|url|date|"
+    r"time|timestamp|created_at|author|annotator|rater|name|reason|rationale|comment|explanation)"
+)
+"""Names of texts of which nobody would think that they were asked."""
 SPEAKER = re.compile(r"\n\n(Human|Assistant):")
 ROLE = {"Human": "user", "Assistant": "assistant"}
 NO_PROMPT = "chosen and rejected have no prompt: none is given and they do not begin alike"
+COMMON_BEGINNING = "the prompt is the words with which both answers begin, because no column has it"
 
 
 def pair_records(
     prompt: Messages,
-    answers: tuple[str, str],
+    answers: Answers,
     verdicts: list[Verdict],
     rest: dict[str, Any],
     **fields: Any,
 ) -> list[AnyRecord]:
     """Two traces and one preference a verdict; `rest` is the metadata of the preferences, `fields`
     are further keys of both traces."""
-    if answers[0] == answers[1]:
+    messages = [_message(answer) for answer in answers]
+    if _essence(messages[0]) == _essence(messages[1]):
         raise Unreadable("the two answers are the same text: there is nothing to prefer")
     traces = [
-        TraceRecord.model_validate({"input": prompt, "output": answer} | fields)
-        for answer in answers
+        TraceRecord.model_validate({"input": prompt} | answer_fields(message) | fields)
+        for message in messages
     ]
     targets = [trace.as_target() for trace in traces]
     preferences = [
@@ -55,18 +79,123 @@ def pair_records(
     return [*traces, *preferences]
 
 
-def split_pair(prompt: Any, chosen: Any, rejected: Any) -> tuple[Messages, str, str]:
-    """(prompt, answer, answer): a given prompt is taken off the front of both, otherwise their
-    common beginning is it."""
+def _message(answer: str | Message) -> Message:
+    if isinstance(answer, str):
+        return chat([{"role": "assistant", "content": answer}])[0]
+    return answer
+
+
+def _essence(message: Message) -> tuple[Any, Any]:
+    """What a reader would see of an answer."""
+    content = message.get("content")
+    return content.strip() if isinstance(content, str) else content, message.get("tool_calls")
+
+
+def pair_of_row(
+    row: Mapping[str, Any], chosen: Any, rejected: Any
+) -> tuple[Messages, Answers, str]:
+    """(prompt, the two answers, a remark or nothing) of a row that has the prompt under one of the
+    usual names. Raises Unreadable where it may have it under another one."""
+    prompt = given_prompt(row)
+    chosen, rejected = _opened(chosen), _opened(rejected)
+    are_texts = isinstance(chosen, str) and isinstance(rejected, str)
+    if prompt is None and are_texts and not (SPEAKER.match(chosen) and SPEAKER.match(rejected)):
+        other = _other_text(row)
+        if other is not None:
+            raise Unreadable(
+                f"none of its keys is known to be the prompt; if it is {other!r}: thumbwheel import "
+                f"csv FILE --column prompt={other}"
+            )
+        messages, *answers = _split_texts(chosen, rejected)
+        return messages, (answers[0], answers[1]), COMMON_BEGINNING
+    messages, first, second = split_pair(prompt, chosen, rejected)
+    return with_media(messages, row), (first, second), ""
+
+
+def _opened(value: Any) -> Any:
+    """A chat or message that is JSON in a text, as CSV has it."""
+    opened = unpacked(value)
+    if is_chat(opened) or (isinstance(opened, dict) and is_chat([opened])):
+        return opened
+    return value
+
+
+def given_prompt(row: Mapping[str, Any]) -> Messages | None:
+    """The messages that a row says were asked: the prompt or instruction with its input, the turns
+    before it, the system text; None where it says none. Raises Unreadable for an empty one."""
+    values = {key: row[key] for key in PROMPTS if row.get(key) is not None}
+    chats = [_opened(row[key]) for key in CHATS if row.get(key) is not None]
+    if not values and not any(map(is_chat, chats)):
+        return None
+    filled = {key: value for key, value in values.items() if value not in ("", [])}
+    if filled:
+        key, value = next(iter(filled.items()))
+        value = _opened(value)
+        context = row.get("input")
+        if key == "instruction" and isinstance(value, str) and isinstance(context, str) and context:
+            value = with_context(value, context)
+        messages = messages_of(value)
+    elif values:
+        raise Unreadable("its prompt is empty")
+    else:
+        messages = chat(next(value for value in chats if is_chat(value)))
+    messages = [*_history(row.get("history")), *messages]
+    system = next((content_text(row[key]) for key in SYSTEMS if row.get(key)), None)
+    if system and messages[0]["role"] not in SYSTEMS:
+        messages = [{"role": "system", "content": system}, *messages]
+    return messages
+
+
+def with_context(instruction: str, context: str) -> str:
+    """An instruction and what it is about, as one text."""
+    return f"{instruction}\n\n{context}"
+
+
+def _history(turns: Any) -> Messages:
+    """Earlier turns as Alpaca's files have them: pairs of a question and an answer."""
+    turns = unpacked(turns)
+    if is_chat(turns):
+        return chat(turns)
+    messages: Messages = []
+    for turn in turns if isinstance(turns, list) else ():
+        if not isinstance(turn, list) or len(turn) != 2 or not all(map(_is_text, turn)):
+            raise Unreadable("its history is no list of pairs of a question and an answer")
+        messages.append({"role": "user", "content": turn[0]})
+        messages.append({"role": "assistant", "content": turn[1]})
+    return messages
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _other_text(row: Mapping[str, Any]) -> str | None:
+    """The first key whose text might be what was asked."""
+    for key, value in row.items():
+        if key in ("chosen", "rejected") or NOT_ASKED.fullmatch(key.casefold()):
+            continue
+        if isinstance(value, str) and " " in value.strip():
+            return key
+    return None
+
+
+def split_pair(
+    prompt: Any, chosen: Any, rejected: Any
+) -> tuple[Messages, str | Message, str | Message]:
+    """(prompt, answer, answer): a given prompt is taken off the front of both chats, otherwise
+    their common beginning is it. Of two texts the prompt has to be given, unless they are
+    dialogues."""
     messages = messages_of(prompt) if prompt is not None else None
+    if isinstance(chosen, dict) and isinstance(rejected, dict):
+        chosen, rejected = [chosen], [rejected]
     if isinstance(chosen, str) and isinstance(rejected, str):
         if SPEAKER.match(chosen) and SPEAKER.match(rejected):
             return _split_chats(messages, _dialogue(chosen), _dialogue(rejected))
         if messages is not None:
             return messages, chosen, rejected
-        return _split_texts(chosen, rejected)
-    if isinstance(chosen, list) and isinstance(rejected, list):
-        return _split_chats(messages, chosen, rejected)
+        raise Unreadable(NO_PROMPT)
+    if is_chat(chosen) and is_chat(rejected):
+        return _split_chats(messages, chat(chosen), chat(rejected))
     raise Unreadable("chosen and rejected are neither two texts nor two lists of chat messages")
 
 
@@ -74,11 +203,11 @@ def messages_of(prompt: Any) -> Messages:
     """A prompt as messages: a text is the user's, a dialogue of the hh-rlhf form is taken apart."""
     if isinstance(prompt, str):
         return _dialogue(prompt) if SPEAKER.match(prompt) else [{"role": "user", "content": prompt}]
-    if not isinstance(prompt, list):
+    if not is_chat(prompt):
         raise Unreadable(
             f"prompt {str(prompt)[:60]!r} is neither a text nor a list of chat messages"
         )
-    return prompt
+    return chat(prompt)
 
 
 def _dialogue(text: str) -> Messages:
@@ -92,14 +221,11 @@ def _dialogue(text: str) -> Messages:
 
 def _split_chats(
     prompt: Messages | None, chosen: Messages, rejected: Messages
-) -> tuple[Messages, str, str]:
+) -> tuple[Messages, Message, Message]:
     if prompt:
-        if prompt[-1] == {"role": "assistant", "content": ""}:
+        if prompt[-1]["role"] == "assistant" and not prompt[-1]["content"]:
             prompt = prompt[:-1]
-        tails = [
-            chat[len(prompt) :] if chat[: len(prompt)] == prompt else chat
-            for chat in (chosen, rejected)
-        ]
+        tails = [_after(prompt, messages) for messages in (chosen, rejected)]
     else:
         shared = 0
         while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
@@ -107,17 +233,28 @@ def _split_chats(
         prompt, tails = chosen[:shared], [chosen[shared:], rejected[shared:]]
     if not prompt:
         raise Unreadable(NO_PROMPT)
+    prompt = without_old_thoughts(prompt)
     return prompt, _answer(tails[0], "chosen"), _answer(tails[1], "rejected")
 
 
-def _answer(tail: Messages, what: str) -> str:
+def _after(prompt: Messages, messages: Messages) -> Messages:
+    """The messages without those of the prompt that they begin with, with or without its system
+    text."""
+    asked = [message for message in prompt if message["role"] not in SYSTEMS]
+    for beginning in (prompt, asked):
+        if messages[: len(beginning)] == beginning:
+            return messages[len(beginning) :]
+    return messages
+
+
+def _answer(tail: Sequence[Message], what: str) -> Message:
     if len(tail) != 1:
         raise Unreadable(f"after the prompt {what} has {len(tail)} messages, not one answer")
     (message,) = tail
-    is_answer = isinstance(message, dict) and message.get("role") == "assistant"
-    if not is_answer or not isinstance(message.get("content"), str):
-        raise Unreadable(f"the last message of {what} is no text of the assistant")
-    return str(message["content"])
+    is_text = isinstance(message.get("content"), str)
+    if message.get("role") != "assistant" or not (is_text or message.get("tool_calls")):
+        raise Unreadable(f"the last message of {what} is no answer of the assistant")
+    return message
 
 
 def _split_texts(chosen: str, rejected: str) -> tuple[Messages, str, str]:
@@ -131,3 +268,8 @@ def _split_texts(chosen: str, rejected: str) -> tuple[Messages, str, str]:
     if not prompt:
         raise Unreadable(NO_PROMPT)
     return [{"role": "user", "content": prompt}], chosen[end:], rejected[end:]
+
+
+def with_remark(records: list[AnyRecord], remark: str) -> list[AnyRecord]:
+    """The records of a row with what a person should look at, where there is something."""
+    return Records(records, (remark,)) if remark else records

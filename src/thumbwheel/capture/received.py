@@ -15,7 +15,9 @@ from typing import Any
 
 from thumbwheel.capture.fields import name_of, number_of
 from thumbwheel.capture.json_text import json_value
-from thumbwheel.capture.opinions import OPINIONS, judgement, plain
+from thumbwheel.capture.marks import plain
+from thumbwheel.capture.messages import converted
+from thumbwheel.capture.opinions import OPINIONS, judgement, langfuse_signal
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.jsonl import RECEIVED, SOURCE
 from thumbwheel.capture.types import FeedbackKind, Unreadable
@@ -138,9 +140,22 @@ def tensorzero_row(row: Row) -> Row:
     if metric == "comment":
         return {**line, "kind": "comment", "value": value}
     if metric == "demonstration":
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return {**line, "kind": "correction", "value": text}
+        return {**line, "kind": "correction", "value": _demonstrated(value)}
     return {**line, **_measured(metric, value)}
+
+
+def _demonstrated(value: Any) -> str:
+    """The text of a demonstration: a text, blocks of content as chat functions have them, or the
+    object of a JSON function. Raises Unreadable."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    (*_, message) = converted({"role": "assistant", "content": value})
+    content = message.get("content")
+    if message.get("tool_calls") or not isinstance(content, str) or not content:
+        raise Unreadable("the demonstration is no text; a call of a tool cannot be a correction")
+    return content
 
 
 def langfuse_row(row: Row) -> Row:
@@ -161,13 +176,12 @@ def langfuse_row(row: Row) -> Row:
     }
     line = {key: value for key, value in line.items() if value is not None}
     value, data_type = row.get("value"), row.get("dataType")
-    if data_type == "CORRECTION":
-        return {**line, "kind": "correction", "value": value}
-    if isinstance(value, str) or data_type == "CATEGORICAL":
-        return {**line, "kind": "label", "name": name, "value": value}
-    if data_type == "BOOLEAN":
-        return {**line, **_measured(name, number_of(value, f"score {name}") > 0)}
-    return {**line, **_measured(name, value)}
+    is_measure = data_type in (None, "NUMERIC", "BOOLEAN") and not isinstance(value, str)
+    if is_measure and plain(name) not in OPINIONS:
+        if data_type == "BOOLEAN":
+            value = number_of(value, f"score {name}") > 0
+        return {**line, **_measured(name, value)}
+    return {**line, **langfuse_signal(name, value, data_type)}
 
 
 def langfuse_events(content: bytes) -> list[Row]:

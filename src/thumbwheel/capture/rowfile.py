@@ -8,8 +8,9 @@ the keys of a row mean (`sources/`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,30 @@ from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.tables import columnar_rows, csv_rows, is_columnar, is_csv
 from thumbwheel.capture.types import Unreadable
 
+WRAPPERS = ("data", "rows", "records", "items", "results", "examples", "traces", "feedbacks")
+"""Keys under which a file or a page has its rows."""
+AROUND = frozenset(
+    {
+        "meta",
+        "metadata",
+        "pagination",
+        "page",
+        "limit",
+        "count",
+        "total",
+        "total_count",
+        "next",
+        "next_cursor",
+        "next_page_token",
+        "has_more",
+        "object",
+        "version",
+        "status",
+        "name",
+        "description",
+    }
+)
+"""Keys of what may stand beside them."""
 HOPELESS = 1000
 """A file whose first lines, as many as this, hold not one JSON object is not read any further."""
 
@@ -38,11 +63,9 @@ def read_rows(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
     """Every row of the file in order, in constant memory; raises InputError where the file as a
     whole cannot be read."""
     container = container_of(path)
-    return (
-        _json(path, on_position)
-        if container == "json"
-        else table_rows(path, on_position, container)
-    )
+    if container == "json":
+        return _unwrapped(_json(path, on_position))
+    return table_rows(path, on_position, container)
 
 
 def table_rows(path: Path, on_position: OnPosition, container: str) -> Iterator[FileRow]:
@@ -80,6 +103,33 @@ def _json(path: Path, on_position: OnPosition) -> Iterator[FileRow]:
             continue
         has_object = True
         yield FileRow(number, row, text_of(raw))
+
+
+def _unwrapped(rows: Iterator[FileRow]) -> Iterator[FileRow]:
+    """The rows, and in place of a row that only wraps a list of objects (a page of an API, a whole
+    export) its objects, numbered on, so that one that cannot be taken costs no other."""
+    shift = 0
+    for row in rows:
+        elements = _wrapped(row.row) if row.row is not None else None
+        if elements is None:
+            yield replace(row, number=row.number + shift)
+            continue
+        for index, element in enumerate(elements):
+            number, text = row.number + shift + index, json.dumps(element, ensure_ascii=False)
+            if isinstance(element, dict):
+                yield FileRow(number, element, text)
+            else:
+                yield FileRow(number, None, text, "it is no object")
+        shift += len(elements) - 1
+
+
+def _wrapped(row: dict[str, Any]) -> list[Any] | None:
+    """The list that is all that a row has to say; None where it says more."""
+    lists = [key for key in WRAPPERS if isinstance(row.get(key), list)]
+    if len(lists) != 1 or not row.keys() <= {*lists, *AROUND}:
+        return None
+    elements: list[Any] = row[lists[0]]
+    return elements if any(isinstance(element, dict) for element in elements) else None
 
 
 def row_of(raw: bytes, problem: str | None = None) -> dict[str, Any]:

@@ -21,12 +21,13 @@ from typing import Any, Protocol, runtime_checkable
 from pydantic import ValidationError
 
 from thumbwheel.capture.lines import OnPosition
-from thumbwheel.capture.mapping import ColumnMapping, Scales
+from thumbwheel.capture.mapping import ColumnMapping
+from thumbwheel.capture.marks import Scales
 from thumbwheel.capture.rating_filter import RatingFilter
 from thumbwheel.capture.regular_file import files_below, read_regular
 from thumbwheel.capture.rowfile import HOPELESS, FileRow, read_rows, row_of, text_of
 from thumbwheel.capture.server_api import Connection
-from thumbwheel.capture.types import AnyRecord, Unreadable, explain
+from thumbwheel.capture.types import AnyRecord, Records, Unreadable, explain
 
 __all__ = [
     "HOPELESS",
@@ -51,7 +52,8 @@ __all__ = [
 
 Row = Mapping[str, Any]
 Parse = Callable[[dict[str, Any]], list[AnyRecord]]
-"""The records of a row; raises Unreadable or ValidationError."""
+"""The records of a row, `Records` where there is something to remark; raises Unreadable or
+ValidationError."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,9 @@ def items_of_files(
 def item_of(number: int, text: str, records: Callable[[], list[AnyRecord]]) -> Item:
     """The line of what `records` returns, or the refusal for what it raises."""
     try:
-        return Line(number, records(), text)
+        understood = records()
+        remarks = understood.remarks if isinstance(understood, Records) else ()
+        return Line(number, understood, text, remarks)
     except ValidationError as error:
         return Refused(number, explain(error), text)
     except Unreadable as error:

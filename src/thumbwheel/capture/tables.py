@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ Cells = tuple[int, dict[str, Any], str, str]
 """Line number, the row, its text, and why it cannot be taken (empty: it can)."""
 SEPARATORS = ",;\t|"
 MOST_COLUMNS = 10_000
+MOST_HEADER_LINES = 20
+_SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?', re.IGNORECASE)
 MOST_MEMORY = 3 * 2**29
 """Bytes of data of the process that reads Parquet: room for a page of the file, a few rows of it
 and the libraries."""
@@ -61,7 +64,7 @@ def columns_of(path: Path, container: str) -> list[str]:
     if container == "csv":
         with opened(path) as (_, stream):
             text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
-            names, _separator = _header(path, text)
+            names, _separator, _lines = _header(path, text)
             return [name for name in names if name]
     with _parquet(path) as (names, _):
         return names
@@ -71,9 +74,9 @@ def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
     """Every record after the header that is not blank, numbered by the line on which it begins."""
     with opened(path) as (raw, stream):
         text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
-        header, separator = _header(path, text)
+        header, separator, header_lines = _header(path, text)
         csv.field_size_limit(LONGEST)
-        lines = _RecordLines(text)
+        lines = _RecordLines(text, header_lines)
         reader = csv.reader(lines, delimiter=separator, strict=True)
         count = 0
         has_rows = False
@@ -85,7 +88,7 @@ def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
                 break
             except csv.Error as error:
                 has_rows = True
-                yield number, {}, lines.shown(), f"it is no CSV: {error}"
+                yield number, {}, lines.shown(), _csv_problem(error, lines.shown())
                 continue
             except (OSError, EOFError) as error:
                 raise file_error(
@@ -102,13 +105,24 @@ def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
             raise file_error(path, "it has a header and no rows", "Give a file with rows")
 
 
-def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str]:
-    """(names of the columns, separator)."""
+def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str, int]:
+    """(names of the columns, separator, lines that were read). Excel's first line `sep=;` says the separator; a name in
+    quotes may go over several lines."""
     line = text.readline(LONGEST).removeprefix("\ufeff")
-    separator = max(SEPARATORS, key=line.count)
+    stated = _SEPARATOR_LINE.fullmatch(line.strip("\r\n"))
+    if stated:
+        line = text.readline(LONGEST)
+    separator = stated[1] if stated else max(SEPARATORS, key=line.count)
     if line.count(separator) >= MOST_COLUMNS:  # more cells than that are not even taken apart
         _too_wide(path, line.count(separator) + 1)
-    names = [name.strip() for name in next(csv.reader([line], delimiter=separator), [])]
+    lines = [line]
+    while sum(part.count('"') for part in lines) % 2 and len(lines) < MOST_HEADER_LINES:
+        following = text.readline(LONGEST)
+        if not following:
+            break
+        lines.append(following)
+    cells = next(csv.reader(lines, delimiter=separator), [])
+    names = [" ".join(name.split()) for name in cells]
     why = ""
     if not any(names):
         why = "it is empty"
@@ -121,7 +135,7 @@ def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str]:
             path, why, "Give a CSV file whose first line names each column once, in UTF-8"
         )
     _check_columns(path, names)
-    return names, separator
+    return names, separator, len(lines) + bool(stated)
 
 
 def _check_columns(path: Path, names: list[Any]) -> None:
@@ -145,9 +159,9 @@ class _RecordLines:
     """The lines of the records, for csv.reader; a record of more than LONGEST characters ends as a
     csv.Error and is not held."""
 
-    def __init__(self, text: io.TextIOWrapper) -> None:
+    def __init__(self, text: io.TextIOWrapper, header_lines: int) -> None:
         self._text = text
-        self._number = 1  # the header
+        self._number = header_lines
         self._record: list[str] = []
 
     def __iter__(self) -> _RecordLines:
@@ -189,10 +203,19 @@ class _RecordLines:
 
 def _record(header: list[str], cells: list[str], text: str) -> tuple[dict[str, Any], str, str]:
     if any(map(_escaped, cells)):
-        return {}, text, "it is not UTF-8"
+        why = "it is not UTF-8; Excel writes Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE"
+        return {}, text, why
     if len(cells) != len(header):
         return {}, text, f"it has {len(cells)} cells, the header names {len(header)} columns"
     return {name: cell or None for name, cell in zip(header, cells, strict=True) if name}, text, ""
+
+
+def _csv_problem(error: csv.Error, text: str) -> str:
+    """Why a record is no CSV, with what to do where quotes are escaped as in C."""
+    hint = ""
+    if '\\"' in text:
+        hint = '; a quote inside quotes is written twice ("") in CSV, not as \\"'
+    return f"it is no CSV: {error}{hint}"
 
 
 def _escaped(text: str) -> bool:

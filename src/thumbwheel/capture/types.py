@@ -9,11 +9,13 @@ feedback, add its check to CHECKS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -57,6 +59,9 @@ OWNER_MARKS = ("is_training_data", "is_validation_data")
 may change them."""
 
 
+_MAIL_TIME = re.compile(r"(?:[A-Z][a-z]{2}, )?\d{1,2} [A-Z][a-z]{2} \d{4} ")
+
+
 class Unreadable(ValueError):
     """A line or record that cannot be taken; its text is the reason. It is data (a refused line),
     never an error of the program."""
@@ -94,7 +99,7 @@ def parse_time(value: Any) -> datetime:
     if not isinstance(value, str | datetime):
         raise Unreadable(f"{value!r} is no time; write it as '2026-01-05T08:30:00Z'")
     try:
-        time = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
+        time = _read_time(value.strip()) if isinstance(value, str) else value
         if time.tzinfo is None:
             naive = _NAIVE.get(None) or NaiveTimes()
             naive.count += 1
@@ -107,6 +112,16 @@ def parse_time(value: Any) -> datetime:
     if not 1970 <= time.year <= 2100:
         raise Unreadable(f"{value!r} is no possible time: it lies outside the years 1970 to 2100")
     return time
+
+
+def _read_time(text: str) -> datetime:
+    """A time as ISO 8601 or as mails and HTTP write it; raises ValueError."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        if _MAIL_TIME.match(text):
+            return parsedate_to_datetime(text)
+        raise
 
 
 def _name(value: Any) -> Any:
@@ -389,6 +404,15 @@ class CaseRecord(Record):
 
 
 AnyRecord = TraceRecord | FeedbackRecord | CaseRecord
+
+
+class Records(list[AnyRecord]):
+    """The records of a row with remarks: what a person should look at, in words that are the same
+    for every row of the kind."""
+
+    def __init__(self, records: Iterable[AnyRecord], remarks: Iterable[str] = ()) -> None:
+        super().__init__(records)
+        self.remarks = tuple(remarks)
 
 
 def _check_targets(record: FeedbackRecord) -> None:

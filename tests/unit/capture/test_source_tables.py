@@ -137,7 +137,7 @@ class TestCsv:
         assert [refusal.reason.split(":")[0][:26] for refusal in refused] == [
             "it has 2 cells, the header",
             "it has 4 cells, the header",
-            "it is not UTF-8",
+            "it is not UTF-8; Excel wri",
             "it holds a NUL character, ",
             "it is no CSV",
         ]

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thumbwheel.capture.fields import Messages, content_text, name_of, unpacked
+from thumbwheel.capture.fields import content_text, name_of, unpacked
+from thumbwheel.capture.messages import Messages, chat
 from thumbwheel.capture.otlp.messages import (
     chat_in,
     indexed_messages,
-    messages_with_parts,
     text_in,
 )
 from thumbwheel.capture.otlp.span import Attributes, Span, SpanEvent
@@ -218,7 +218,7 @@ def _prompt_in_events(events: Sequence[SpanEvent]) -> Messages:
         attributes = event.attributes
         if event.name in EVENT_ROLES:
             message = {"role": EVENT_ROLES[event.name], **_body(attributes)}
-            messages += messages_with_parts([message])
+            messages += chat([message])
         whole = first(attributes, ("gen_ai.input.messages", "gen_ai.prompt"))
         if whole is not None and not messages:
             messages = chat_in(whole) or []

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.capture.fields import name_of
-from thumbwheel.capture.opinions import OPINIONS, judgement, plain
+from thumbwheel.capture.marks import plain
+from thumbwheel.capture.opinions import OPINIONS, judgement
 from thumbwheel.capture.otlp.span import SpanEvent
 from thumbwheel.capture.types import FeedbackRecord, TargetRef, Unreadable
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from thumbwheel.capture.fields import Messages, chat, content_text, is_chat, unpacked
+from thumbwheel.capture.fields import content_text, unpacked
+from thumbwheel.capture.messages import Messages, chat, is_chat
 
 _INDEXED = re.compile(r"(\d+)\.(.+)")
 
@@ -22,7 +23,7 @@ def chat_in(value: Any) -> Messages | None:
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
     if is_chat(value):
-        return messages_with_parts(value)
+        return chat(value)
     if isinstance(value, Mapping):
         return _chat_in_object(value)
     if isinstance(value, list) and all(isinstance(text, str) for text in value):
@@ -49,7 +50,7 @@ def text_in(value: Any) -> str | None:
     if isinstance(opened, str):
         return opened
     if is_chat(opened):
-        messages = messages_with_parts(opened)
+        messages = chat(opened)
         texts = [content_text(message.get("content")) for message in messages]
         return next((text for text in reversed(texts) if text), None)
     if isinstance(opened, Mapping):
@@ -72,55 +73,6 @@ def _wrapped_answer(value: Mapping[str, Any]) -> str | None:
         if isinstance(inner, list) and inner:
             return text_in(inner) if is_chat(inner) else content_text(inner[0])
     return None
-
-
-def messages_with_parts(values: Iterable[Mapping[str, Any]]) -> Messages:
-    """Messages of any dialect as ours. Parts of a tool call and of its response, as the conventions
-    of 2025 write them, become `tool_calls` and messages of the role tool."""
-    messages: Messages = []
-    for value in values:
-        parts = value.get("parts", value.get("content"))
-        parts = parts if isinstance(parts, list) else []
-        objects = [part for part in parts if isinstance(part, Mapping)]
-        responses = [part for part in objects if _kind(part) == "tool-call-response"]
-        calls = [part for part in objects if _kind(part) == "tool-call"]
-        if responses:
-            messages += [_tool_message(part) for part in responses]
-            continue
-        if not calls:
-            messages += chat([value])
-            continue
-        texts = [part for part in objects if _kind(part) not in ("tool-call", "reasoning")]
-        content = content_text(texts)
-        message: dict[str, Any] = {"role": value.get("role"), "content": content}
-        message["tool_calls"] = [_call(part) for part in calls]
-        messages += chat([message])
-    return messages
-
-
-def _kind(part: Mapping[str, Any]) -> str:
-    kind = str(part.get("type")).replace("_", "-")
-    return "tool-call-response" if kind in ("tool-result", "tool-response") else kind
-
-
-def _call(part: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = part.get("arguments", part.get("args", part.get("input")))
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments or {}, ensure_ascii=False, default=str)
-    function = {"name": part.get("name", part.get("toolName")), "arguments": arguments}
-    call: dict[str, Any] = {"type": "function", "function": function}
-    call_id = part.get("id", part.get("toolCallId"))
-    return {"id": call_id, **call} if call_id else call
-
-
-def _tool_message(part: Mapping[str, Any]) -> dict[str, Any]:
-    response = part.get("response", part.get("result", part.get("output")))
-    text = content_text(response) if isinstance(response, str | list) else None
-    if text is None:
-        text = json.dumps(response, ensure_ascii=False, default=str)
-    message: dict[str, Any] = {"role": "tool", "content": text}
-    call_id = part.get("id", part.get("toolCallId"))
-    return {**message, "tool_call_id": str(call_id)} if call_id else message
 
 
 def indexed_messages(attributes: Mapping[str, Any], prefix: str) -> Messages:
@@ -165,4 +117,4 @@ def _indexed_calls(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         if name.startswith("tool_calls.") and match:
             key = match[2].removeprefix("tool_call.").removeprefix("function.")
             by_index.setdefault(int(match[1]), {})[key] = value
-    return [_call(part) for _, part in sorted(by_index.items())]
+    return [part for _, part in sorted(by_index.items())]

@@ -1,8 +1,9 @@
-"""Tables with any columns, CSV and Parquet: columns by `--column prompt=question --column
-rating=stars`, or guessed from their names.
+"""Tables with any columns, as CSV, Parquet, JSON lines or a JSON array: columns by `--column
+prompt=question --column rating=stars`, or guessed from their names.
 
 A row becomes a trace with its feedback, a pair (chosen, rejected), or a case (a reference and no
-answer). What the columns can be is in `capture/mapping.py`.
+answer). What the columns can be is in `capture/mapping.py`. The three names are one source: each
+reads whatever the file is.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from thumbwheel.capture.lines import OnPosition
-from thumbwheel.capture.mapping import ColumnMapping, Scales, map_columns, row_records
-from thumbwheel.capture.rowfile import table_rows
+from thumbwheel.capture.lines import OnPosition, ignore_position
+from thumbwheel.capture.mapping import ColumnMapping, TableColumns, map_columns, row_records
+from thumbwheel.capture.marks import Scales
+from thumbwheel.capture.regular_file import file_error
+from thumbwheel.capture.rowfile import container_of, read_rows
 from thumbwheel.capture.source import Item, JsonLines, Row
 from thumbwheel.capture.tables import columns_of
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The source for one kind of table, "csv" or "parquet"."""
+    """The source for tables."""
 
-    container: str
     example: str
+    about: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
     scales: Scales = field(default_factory=dict)
 
@@ -36,18 +39,31 @@ class Columns:
         return replace(self, columns=columns, scales=scales)
 
     def mapping(self, path: Path) -> ColumnMapping:
-        """What the columns of the file are; raises InputError where that cannot be said."""
-        return map_columns(
-            columns_of(path, self.container), self.columns, self.scales, f"file {str(path)!r}"
-        )
+        """What the columns of the file are, by all of its rows; raises InputError where that cannot
+        be said."""
+        table = TableColumns(self.columns)
+        container = container_of(path)
+        if container != "json":
+            table.add(dict.fromkeys(columns_of(path, container)))
+            table.first = {}
+        for row in read_rows(path, ignore_position):
+            if row.row is not None:
+                table.add(row.row)
+        if not table.marks:
+            raise file_error(
+                path, "no line of it is a JSON object", "Give a file with one object a line"
+            )
+        return map_columns(table, self.scales, f"file {str(path)!r}")
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         parse = partial(row_records, mapping=self.mapping(path))
         source = JsonLines(parse, self.claims, self.example)
-        yield from source.items(table_rows(path, on_position, self.container), parse)
+        yield from source.items(read_rows(path, on_position), parse)
 
 
-CSV = Columns(
-    "csv", "question,answer,stars,user_id\nHow do I reset it?,Hold the button.,5,customer-17"
+CSV = Columns("question,answer,stars,user_id\nHow do I reset it?,Hold the button.,5,customer-17")
+PARQUET = Columns("columns: question, answer, stars, user_id")
+JSON = Columns(
+    '{"question": "How do I reset it?", "answer": "Hold the button.", "stars": 5}',
+    about="a table of JSON lines or a JSON array, with any columns",
 )
-PARQUET = Columns("parquet", "columns: question, answer, stars, user_id")

@@ -8,20 +8,24 @@ files are read: a loading script in the folder is never run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.lines import OnPosition
+from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.location import Address
+from thumbwheel.capture.messages import without_nulls
 from thumbwheel.capture.regular_file import files_below
 from thumbwheel.capture.rowfile import FileRow, read_rows
 from thumbwheel.capture.source import Item, JsonLines, Refused, Row, items_of_files
+from thumbwheel.capture.training_rows import RowMarks, TrainingRows, marks_of_rows
 from thumbwheel.core.errors import InputError, MissingExtra
 
-LAYOUTS = ("preference", "sharegpt", "openai", "trl", "graded")
+LAYOUTS = ("preference", "sharegpt", "openai", "trl", "alpaca", "graded")
 """Names of the sources whose rows a dataset may hold."""
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 DESCRIPTIONS = ("dataset_info.json", "state.json", "dataset_dict.json", "dataset_infos.json")
@@ -51,22 +55,25 @@ class HuggingFace:
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         if isinstance(path, Address):
-            yield from self._items(_hub_rows(path))
+            marks = _marks(_hub_rows(path))
+            yield from self._items(_hub_rows(path), marks)
             return
         if not path.is_dir():
-            yield from self._items(read_rows(path, on_position))
+            marks = _marks(read_rows(path, ignore_position))
+            yield from self._items(read_rows(path, on_position), marks)
             return
         files = [file for file in files_below(path, *ENDINGS) if file.name not in DESCRIPTIONS]
+        marks = _marks(chain.from_iterable(map(_readable_rows, files)))
 
         def items_of_file(file: Path) -> Iterator[Item]:
             try:
-                yield from self._items(read_rows(file, lambda position: None))
+                yield from self._items(read_rows(file, ignore_position), marks)
             except InputError as error:
                 yield Refused(0, error.why, file.name)
 
         yield from items_of_files(path, files, items_of_file, on_position)
 
-    def _items(self, rows: Iterator[FileRow]) -> Iterator[Item]:
+    def _items(self, rows: Iterator[FileRow], marks: RowMarks) -> Iterator[Item]:
         for row in rows:
             if row.row is None:
                 yield Refused(row.number, row.reason, row.text)
@@ -77,7 +84,21 @@ class HuggingFace:
                 reason = f"its columns ({columns}) are of none of {', '.join(LAYOUTS)}"
                 yield Refused(row.number, reason, row.text)
                 continue
-            yield layout.item(row.number, row.row, row.text)
+            parse = layout.parse
+            if isinstance(layout, TrainingRows) and layout.parse_marked is not None:
+                parse = partial(layout.parse_marked, marks=marks)
+            yield layout.item(row.number, row.row, row.text, parse)
+
+
+def _marks(rows: Iterable[FileRow]) -> RowMarks:
+    """The marks of all rows of the dataset: those of one file do not tell their scale."""
+    return marks_of_rows(row.row for row in rows if row.row is not None)
+
+
+def _readable_rows(file: Path) -> Iterator[FileRow]:
+    """The rows of a file up to where it cannot be read, which is told when it is read for good."""
+    with suppress(InputError):
+        yield from read_rows(file, ignore_position)
 
 
 @cache
@@ -99,7 +120,7 @@ def _hub_rows(address: Address) -> Iterator[FileRow]:
         dataset: Any = load_dataset(name, split="train", streaming=True)
         for number, row in enumerate(dataset, 1):
             text = json.dumps(row, ensure_ascii=False, default=str)
-            yield FileRow(number, dict(row), text)
+            yield FileRow(number, without_nulls(dict(row)), text)
     except (OSError, ValueError, ConnectionError) as error:
         raise InputError(
             f"address {SCHEME}{name}",

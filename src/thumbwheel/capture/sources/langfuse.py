@@ -1,12 +1,13 @@
-"""Langfuse: a trace as downloaded ({trace, observations}), rows of the exported tables of traces
-and of scores, pages of its API.
+"""Langfuse: a trace as downloaded ({trace, observations}), rows of the exported tables of traces,
+observations and scores, of a blob storage export (observations_v2, scores), pages of its API.
 
 Input and output are opened whatever framework wrote them: chats, prompts, parts, JSON in a text.
-Observations become steps. A correction is a correction. Of the scores only those that are named as
-opinions (OPINIONS, or `--column score=NAME`, `thumb=`, `rating=`) are taken as such; any other
-score, say toxicity or a judge's metric, is kept as a label with its value as text, because nobody
-says whether more of it is better. A trace without input and output of its own has those of its
-observations.
+Observations become steps; rows of observations are put together by their trace. A correction is a
+correction. Of the scores only those that are named as opinions (OPINIONS, or `--column score=NAME`,
+`thumb=`, `rating=`) are taken as such; any other score, say toxicity or a judge's metric, is kept
+as a label with its value as text, because nobody says whether more of it is better. A table has its
+scores as columns. A score that cannot be taken is left out and said; its trace is kept. A trace
+without input and output of its own has those of its observations.
 """
 
 from __future__ import annotations
@@ -14,37 +15,122 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from thumbwheel.capture.fields import (
-    chat,
     content_text,
-    is_chat,
     moment,
     name_of,
-    number_of,
     object_at,
     objects_at,
     unpacked,
 )
-from thumbwheel.capture.mapping import Scales
-from thumbwheel.capture.opinions import OPINIONS, plain
-from thumbwheel.capture.rowfile import FileRow
-from thumbwheel.capture.source import Item, JsonLines, Parse, Row
+from thumbwheel.capture.lines import OnPosition, ignore_position
+from thumbwheel.capture.marks import MarkColumn, Scales, plain
+from thumbwheel.capture.messages import Messages, answer_fields, chat, is_chat, tools_of
+from thumbwheel.capture.opinions import OPINIONS, langfuse_signal
+from thumbwheel.capture.rowfile import FileRow, read_rows
+from thumbwheel.capture.source import Item, JsonLines, Parse, Row, item_of
 from thumbwheel.capture.types import (
-    SCALES,
     AnyRecord,
     FeedbackRecord,
-    Scale,
+    Records,
     StepRecord,
     TargetRef,
     Tokens,
     TraceRecord,
     Unreadable,
+    explain,
     parse_time,
 )
 
 KINDS = {"GENERATION": "llm", "EMBEDDING": "llm", "TOOL": "tool"}
+OBSERVATIONS = frozenset(
+    {
+        "SPAN",
+        "EVENT",
+        "GENERATION",
+        "AGENT",
+        "TOOL",
+        "CHAIN",
+        "RETRIEVER",
+        "EVALUATOR",
+        "EMBEDDING",
+        "GUARDRAIL",
+    }
+)
+"""Types of observations."""
+QUIET_ROWS, MOST_HELD = 1_000, 50_000
+"""The observations of a trace are put together when so many further rows held none of it, or when
+more than so many wait."""
+COLUMNS = frozenset(
+    {
+        "id",
+        "projectId",
+        "timestamp",
+        "createdAt",
+        "updatedAt",
+        "startTime",
+        "endTime",
+        "completionStartTime",
+        "name",
+        "traceName",
+        "traceTags",
+        "traceTimestamp",
+        "traceId",
+        "parentObservationId",
+        "type",
+        "userId",
+        "sessionId",
+        "release",
+        "version",
+        "environment",
+        "tags",
+        "bookmarked",
+        "public",
+        "input",
+        "output",
+        "metadata",
+        "latency",
+        "timeToFirstToken",
+        "usage",
+        "usageDetails",
+        "costDetails",
+        "inputCost",
+        "outputCost",
+        "totalCost",
+        "inputTokens",
+        "outputTokens",
+        "totalTokens",
+        "level",
+        "statusMessage",
+        "observationCount",
+        "observations",
+        "scores",
+        "corrections",
+        "model",
+        "modelId",
+        "modelParameters",
+        "providedModelName",
+        "promptName",
+        "promptVersion",
+        "promptId",
+        "comments",
+        "errorCount",
+        "warningCount",
+        "defaultCount",
+        "debugCount",
+        "toolDefinitions",
+        "toolCalls",
+        "toolCallNames",
+        "htmlPath",
+        "externalId",
+    }
+)
+"""Columns of the tables of traces and observations; any other list is the values of a score."""
 RATERS = {"ANNOTATION": "person", "EVAL": "model"}
 EXAMPLE = (
     '{"trace": {"id": "t1", "timestamp": "2026-01-05T09:00:00.000Z", "input": "\\"Hi\\"", '
@@ -64,9 +150,25 @@ def claims(row: Row) -> bool:
         return True
     if {"name", "dataType"} <= keys and {"traceId", "sessionId", "observationId"} & keys:
         return True  # a score
+    if _is_observation(row):
+        return True
     if {"id", "timestamp", "input", "output"} <= keys:
         return bool({"sessionId", "userId", "tags", "release"} & keys)  # a trace
-    return {"data", "meta"} == keys and isinstance(row["data"], list)
+    return False
+
+
+def _is_observation(row: Row) -> bool:
+    keys = {_camel(key) for key in row}
+    return row.get("type") in OBSERVATIONS and {"id", "traceId", "startTime"} <= keys
+
+
+@dataclass
+class _Waiting:
+    """The observations of a trace, while more of them may come."""
+
+    rows: list[dict[str, Any]]
+    first_number: int
+    last_number: int
 
 
 @dataclass(frozen=True)
@@ -75,16 +177,56 @@ class Langfuse(JsonLines):
 
     opinions: Mapping[str, str] = field(default_factory=lambda: OPINIONS)
     scales: Scales = field(default_factory=dict)
+    values: Mapping[str, MarkColumn] = field(default_factory=dict)
+    """Name of a score, as `plain` spells it -> all of its numbers in the file."""
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Langfuse:
         """The same, where `columns` says which name of a score is a thumb, a rating or a score."""
         named = {plain(name): kind for kind, name in columns.items()}
-        mapped = replace(self, opinions={**self.opinions, **named}, scales=scales)
-        return replace(mapped, parse=mapped.records)
+        return self._with(opinions={**self.opinions, **named}, scales=scales)
+
+    def _with(self, **settings: Any) -> Langfuse:
+        changed = replace(self, **settings)
+        return replace(changed, parse=changed.records)
+
+    def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
+        """Read the numbers of all scores first, which tell their scale."""
+        values: dict[str, MarkColumn] = {}
+        for row in read_rows(path, ignore_position):
+            for score in _scores_in(row.row) if row.row is not None else ():
+                if score.get("dataType") in (None, "NUMERIC"):
+                    name = plain(str(score.get("name")))
+                    values.setdefault(name, MarkColumn()).add(score.get("value"))
+        reader = self._with(values=values)
+        yield from reader.items(read_rows(path, on_position), reader.parse)
 
     def items(self, rows: Iterator[FileRow], parse: Parse) -> Iterator[Item]:
-        """The elements of a page are rows too, so that one that cannot be taken costs no other."""
-        return super().items(_unpaged(rows), parse)
+        """Rows of observations are put together by their trace; any other row is an item."""
+        waiting: dict[str, _Waiting] = {}
+        for row in rows:
+            observation = _cameled(row.row) if row.row and _is_observation(row.row) else {}
+            trace = observation.get("traceId")
+            if not isinstance(trace, str) or not trace:
+                yield from super().items(iter([row]), parse)
+                continue
+            held = waiting.setdefault(trace, _Waiting([], row.number, row.number))
+            held.rows.append(observation)
+            held.last_number = row.number
+            for name in _settled(waiting, row.number):
+                yield self._put_together(name, waiting.pop(name))
+        for name, held in waiting.items():
+            yield self._put_together(name, held)
+
+    def _put_together(self, trace: str, held: _Waiting) -> Item:
+        """The item of a trace of which only the observations are there."""
+        row: dict[str, Any] = {"id": trace}
+        for observation in sorted(held.rows, key=lambda part: str(part.get("startTime"))):
+            row.setdefault("timestamp", observation.get("startTime"))
+            for key in ("userId", "sessionId", "release", "version", "environment", "tags"):
+                row[key] = row.get(key) or observation.get(key)
+            row["name"] = row.get("name") or observation.get("traceName")
+        text = json.dumps({"traceId": trace, "observations": held.rows}, ensure_ascii=False)
+        return item_of(held.first_number, text, lambda: self._trace(row, held.rows))
 
     def records(self, row: dict[str, Any]) -> list[AnyRecord]:
         """The records of a row of any form."""
@@ -92,12 +234,16 @@ class Langfuse(JsonLines):
             trace = _cameled(object_at(row, "trace"))
             observations = objects_at(row, "observations") or objects_at(trace, "observations")
             return self._trace(trace, observations)
-        row = _cameled(row)
-        if "dataType" in row:
-            return [self._score(row, None)]
-        return self._trace(row, _objects(row.get("observations")))
+        cameled = _cameled(row)
+        if "dataType" in cameled:
+            return [self._score(cameled, None)]
+        if _is_observation(row):
+            name = name_of(cameled.get("traceId"))
+            return self._trace({"id": name, "timestamp": cameled.get("startTime")}, [cameled])
+        return self._trace(row, _objects(cameled.get("observations")))
 
-    def _trace(self, row: Row, observations: list[dict[str, Any]]) -> list[AnyRecord]:
+    def _trace(self, given: Row, observations: list[dict[str, Any]]) -> list[AnyRecord]:
+        row = _cameled(given)
         name = name_of(row.get("id"))
         if name is None:
             raise Unreadable("it has no id of a trace")
@@ -124,14 +270,37 @@ class Langfuse(JsonLines):
             "session": name_of(row.get("sessionId")),
             "subject": name_of(row.get("userId")),
             "input": _messages(prompt),
-            "output": None if answer is None else _answer(answer),
-            "steps": list(map(_step, observations)) or [{}],
             "occurred_at": moment(row.get("timestamp")),
             "metadata": metadata or None,
         }
+        message = None if answer is None else _answer(answer)
+        if message is None:
+            fields |= {"output": None, "steps": list(map(_step, observations)) or [{}]}
+        else:
+            fields |= answer_fields(message)
+            if observations:
+                fields["steps"] = list(map(_step, observations))
+
         scores = [*_objects(row.get("scores")), *_objects(row.get("corrections"))]
-        feedback = [self._score(_cameled(score), name) for score in scores]
-        return [TraceRecord.model_validate(fields), *feedback]
+        scores += _column_scores(given)
+        for observation in observations:
+            scores += _column_scores(observation)
+        feedback, remarks = self._readable(scores, name)
+        return Records([TraceRecord.model_validate(fields), *feedback], remarks)
+
+    def _readable(
+        self, scores: list[dict[str, Any]], trace: str
+    ) -> tuple[list[FeedbackRecord], list[str]]:
+        """The scores that can be taken, and what there is to say about the others."""
+        feedback, remarks = [], []
+        for score in scores:
+            try:
+                feedback.append(self._score(_cameled(score), trace))
+            except ValidationError as error:
+                remarks.append(f"a score was left out: {explain(error)}")
+            except Unreadable as error:
+                remarks.append(f"a score was left out: {error}")
+        return feedback, list(dict.fromkeys(remarks))
 
     def _score(self, row: Row, trace: str | None) -> FeedbackRecord:
         """A score that was changed since has another time, so it is another one, and the newest of
@@ -153,53 +322,61 @@ class Langfuse(JsonLines):
             "rater": {"id": rater, "kind": RATERS.get(str(origin))} if rater else None,
             "comment": row.get("comment") or None,
         }
-
         text = row.get("longStringValue") or row.get("stringValue")
         is_edited = score_name == "output" and row.get("longStringValue")
-        if data_type == "CORRECTION" or (data_type != "CATEGORICAL" and is_edited):
-            signal = {"kind": "correction", "value": text}
-        elif data_type == "CATEGORICAL" or (data_type == "TEXT" and text):
-            signal = {"kind": "label", "name": score_name, "value": text}
-        else:
-            signal = self._numeric(str(score_name), row.get("value"), data_type == "BOOLEAN")
+        if is_edited and data_type != "CATEGORICAL":
+            data_type = "CORRECTION"
+        name = str(score_name)
+        column = self.values.get(plain(name))
+        signal = langfuse_signal(
+            name, row.get("value"), data_type, text, self.opinions, self.scales, column
+        )
         return FeedbackRecord.model_validate(shared | signal)
 
-    def _numeric(self, name: str, number: Any, is_boolean: bool) -> dict[str, Any]:
-        value = number_of(number, f"score {name}")
-        opinion = self.opinions.get(plain(name))
-        if is_boolean and not opinion:
-            return {"kind": "label", "name": name, "value": value > 0}
-        if is_boolean or (opinion == "thumb" and value in (1, 0, -1)):
-            return {"kind": "thumb", "value": value > 0}
-        if opinion is None:
-            return {"kind": "label", "name": name, "value": f"{value:g}"}
-        kind = "score" if opinion == "thumb" else opinion
-        low, high = self.scales.get(name) or self.scales.get(kind) or SCALES[kind]
-        if not low <= value <= high:
-            raise Unreadable(
-                f"score {name} {value:g} is outside {low:g} to {high:g}; another scale: --scale "
-                f"{name}=LOW:HIGH"
-            )
-        return {"kind": kind, "value": value, "scale": Scale(min=low, max=high)}
+
+def _scores_in(row: Row) -> Iterator[dict[str, Any]]:
+    """All scores that a row of any form holds."""
+    cameled = _cameled(row)
+    if "dataType" in cameled:
+        yield cameled
+        return
+    trace = row.get("trace")
+    holder = trace if isinstance(trace, dict) else row
+    yield from map(_cameled, _objects(holder.get("scores")))
+    yield from _column_scores(holder)
 
 
-def _unpaged(rows: Iterator[FileRow]) -> Iterator[FileRow]:
-    """Rows, and the elements of pages of them, numbered on."""
-    shift = 0
-    for row in rows:
-        page = None
-        if row.row is not None and row.row.keys() <= {"data", "meta"}:
-            page = row.row.get("data")
-        if not isinstance(page, list):
-            yield replace(row, number=row.number + shift)
+def _column_scores(row: Row) -> list[dict[str, Any]]:
+    """The scores that a table has as columns: a list of values each, or one value where the name is
+    that of an opinion."""
+    scores = []
+    for name, value in row.items():
+        if _camel(name) in COLUMNS:
             continue
-        for index, element in enumerate(page):
-            number, text = row.number + shift + index, json.dumps(element, ensure_ascii=False)
-            if isinstance(element, dict):
-                yield FileRow(number, element, text)
-            else:
-                yield FileRow(number, None, text, "it is no object")
-        shift += len(page) - 1
+        values = unpacked(value)
+        if not isinstance(values, list):
+            values = [values] if plain(name) in OPINIONS else []
+        for part in values:
+            if part is None or part == "" or not isinstance(part, bool | int | float | str):
+                continue
+            score = {"name": name, "value": part}
+            if isinstance(part, str):
+                score = {"name": name, "stringValue": part, "dataType": "CATEGORICAL"}
+            scores.append(score)
+    return scores
+
+
+def _settled(waiting: Mapping[str, _Waiting], number: int) -> list[str]:
+    """Traces of which no more observations are expected, and the oldest where too many wait."""
+    settled = [name for name, held in waiting.items() if number - held.last_number >= QUIET_ROWS]
+    count = sum(len(held.rows) for held in waiting.values())
+    for name, held in waiting.items():
+        if count <= MOST_HELD:
+            break
+        if name not in settled:
+            settled.append(name)
+            count -= len(held.rows)
+    return settled
 
 
 def _camel(key: str) -> str:
@@ -236,16 +413,20 @@ def _target(row: Row, trace: str | None) -> TargetRef:
     return TargetRef(kind="session", id=session)
 
 
-def _messages(value: Any) -> list[dict[str, Any]]:
+def _messages(value: Any) -> Messages:
     """The chat that an input of any framework holds; what is unknown is the JSON that was given."""
     value = unpacked(value)
     if is_chat(value):
         return chat(value)
     if isinstance(value, dict):
+        system = content_text(unpacked(value.get("system")))
         for key in ("messages", "contents", "prompt", "input", "query", "question"):
             inner = unpacked(value.get(key))
             if is_chat(inner) or (isinstance(inner, str) and inner):
-                return _messages(inner)
+                messages = _messages(inner)
+                if system and messages[0]["role"] != "system":
+                    return [{"role": "system", "content": system}, *messages]
+                return messages
         arguments = unpacked(value.get("args"))
         if is_chat(arguments) or (isinstance(arguments, str) and arguments):
             return _messages(arguments)
@@ -255,37 +436,52 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
 
 
-def _answer(value: Any) -> str:
-    """The text that an output of any framework holds; what is unknown is the JSON that was
+def _answer(value: Any) -> dict[str, Any]:
+    """The message that an output of any framework holds; what is unknown is the JSON that was
     given."""
     value = unpacked(value)
-    answer = value
+    replies: list[Any] = []
     if is_chat(value):
-        replies = [message for message in value if message.get("role") in ("assistant", "model")]
-        texts = [text for text in map(content_text, replies) if text]
-        answer = texts[-1] if texts else value
+        replies = [part for part in chat(value) if part["role"] == "assistant"]
     elif isinstance(value, dict):
         wrapped = _wrapped_answer(value)
-        answer = value if wrapped is None else wrapped
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        if wrapped is not None:
+            replies = [part for part in chat([wrapped]) if part["role"] == "assistant"]
+    replies = [reply for reply in replies if reply["content"] or reply.get("tool_calls")]
+    if replies:
+        return dict(replies[-1])
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return chat([{"role": "assistant", "content": text}])[0]
 
 
-def _wrapped_answer(output: Row) -> str | None:
-    """The text in an object that a model's API or a framework returned."""
+def _wrapped_answer(output: Row) -> dict[str, Any] | None:
+    """The message in an object that a model's API or a framework returned."""
     for key in ("choices", "candidates"):
         if isinstance(output.get(key), list) and output[key]:
-            return content_text(output[key][0]) or None
+            first = output[key][0]
+            inner = first.get("message", first) if isinstance(first, dict) else first
+            return _as_message(inner)
     for key in ("output", "response", "answer", "raw"):
         if isinstance(output.get(key), str):
-            return str(output[key])
-    return content_text(output) or None
+            return {"role": "assistant", "content": output[key]}
+    return _as_message(output)
+
+
+def _as_message(value: Any) -> dict[str, Any] | None:
+    """The value as a message of the assistant; None where it holds neither text nor call."""
+    if isinstance(value, dict) and is_chat([value]):
+        return value
+    if isinstance(value, dict) and (value.get("tool_calls") or value.get("function_call")):
+        return {**value, "role": "assistant"}
+    if isinstance(value, dict) and isinstance(value.get("content"), list):
+        return {"role": "assistant", "content": value["content"]}
+    text = content_text(value)
+    return {"role": "assistant", "content": text} if text else None
 
 
 def _tools(value: Any) -> list[Any] | None:
     value = unpacked(value)
-    tools = value.get("tools") if isinstance(value, dict) else None
-    is_list = isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)
-    return tools if is_list and tools else None
+    return tools_of(value.get("tools")) if isinstance(value, dict) else None
 
 
 def _step(row: Row) -> dict[str, Any]:
@@ -309,7 +505,7 @@ def _step(row: Row) -> dict[str, Any]:
         counts = {key: usage[name] for key, name in names.items() if type(usage.get(name)) is int}
     sampling = unpacked(row.get("modelParameters"))
     return step | {
-        "served_model": name_of(row.get("model")),
+        "served_model": name_of(row.get("model") or row.get("providedModelName")),
         "sampling": sampling if isinstance(sampling, dict) else None,
         "tokens": Tokens.model_validate(counts) if counts else None,
     }

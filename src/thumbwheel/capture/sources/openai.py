@@ -1,22 +1,31 @@
 """Files for OpenAI's fine-tuning: chats (`messages`, with `tools`) and preferences (`input`,
-`preferred_output`, `non_preferred_output`).
+`preferred_output`, `non_preferred_output`); and chats of other trainers, with `messages`.
 
-A chat becomes a trace whose answer is the last message of the assistant, labelled good, because
-that is what such a file says of it; with the weight 0 it says nothing. A conversational row of
-other trainers (`messages` alone) is the same thing and is read here too.
+Every answer of a chat from which OpenAI would learn becomes a trace labelled good, unless its
+weight is 0. Where rows or messages carry marks (`kto_tag`, `label`, `rating`, ...), the marks say
+what is good, and an answer without one is not judged. A row with `rejected_response` or
+`rejected_messages` (ms-swift) is a pair.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from thumbwheel.capture.fields import chat, list_at, object_at, objects_at, split_answer
-from thumbwheel.capture.pairs import pair_records
-from thumbwheel.capture.source import JsonLines, Row
-from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.capture.fields import list_at, object_at, objects_at
+from thumbwheel.capture.messages import Messages, chat, is_chat, split_answer, tools_of, with_media
+from thumbwheel.capture.pairs import pair_records, split_pair
+from thumbwheel.capture.source import Row
+from thumbwheel.capture.training_rows import (
+    RowMarks,
+    TrainingRows,
+    chat_records,
+    messages_of_chat,
+)
+from thumbwheel.capture.types import AnyRecord, Unreadable
 
-CHAT = frozenset({"messages"})
 PAIR = frozenset({"input", "preferred_output", "non_preferred_output"})
+REJECTED = ("rejected_response", "rejected_messages")
+USED = frozenset({"messages", "system", "images", "videos", "audios", *REJECTED})
 EXAMPLE = (
     '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}\n'
     '{"input": {"messages": [{"role": "user", "content": "Hi"}]}, "preferred_output": [{"role": '
@@ -30,11 +39,13 @@ def claims(row: Row) -> bool:
     about = row.get("metadata")
     if isinstance(about, dict) and "decisionId" in about:
         return False  # an exported decision, which says more
-    return isinstance(row.get("messages"), list) or row.keys() >= PAIR
+    if {"chosen", "rejected"} <= row.keys():
+        return False  # a pair with the chat of its better answer beside it
+    return is_chat(row.get("messages")) or row.keys() >= PAIR
 
 
-def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """A trace and its label, or two traces and the preference."""
+def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
+    """A trace and what is said of it for every answer, or two traces and the preference."""
     if "preferred_output" in row or "non_preferred_output" in row:
         question = object_at(row, "input")
         tools = _tools(question, question.keys() - {"messages"})
@@ -43,37 +54,48 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         prompt = chat(objects_at(question, "messages"))
         return pair_records(prompt, answers, [(None, [[0], [1]])], rest, metadata=tools)
     messages = objects_at(row, "messages")
-    while messages and messages[-1].get("role") not in ("assistant", "model", "gpt"):
-        messages = messages[:-1]
-    if not messages:
-        raise Unreadable("its messages hold no answer of the assistant")
-    prompt, answer = split_answer(chat(messages), "the chat")
-    trace = TraceRecord.model_validate(
-        {"input": prompt, "output": answer, "metadata": _tools(row, row.keys() - CHAT)}
-    )
-    if messages[-1].get("weight") == 0:
-        return [trace]
-    label = FeedbackRecord(kind="label", name="good", value=True, targets=[trace.as_target()])
-    return [trace, label]
+    metadata = _tools(row, row.keys() - USED)
+    if any(row.get(key) is not None for key in REJECTED):
+        return _rejected(row, metadata)
+    return chat_records(row, messages, marks, metadata)
+
+
+def _rejected(row: Row, metadata: dict[str, Any] | None) -> list[AnyRecord]:
+    """The pair of the chat's last answer and the one that was rejected for it."""
+    pairs = messages_of_chat(row, objects_at(row, "messages"))
+    prompt, chosen = split_answer([message for message, _ in pairs], "the chat")
+    rejected: Any = row.get("rejected_messages")
+    if rejected is None:
+        rejected = row.get("rejected_response")
+    if isinstance(rejected, str):
+        rejected = [{"role": "assistant", "content": rejected}]
+    elif isinstance(rejected, dict):
+        rejected = [rejected]
+    if not is_chat(rejected):
+        raise Unreadable("its rejected answer is neither a text nor messages")
+    _, _, other = split_pair(prompt, [*prompt, chosen], with_media(chat(rejected), row))
+    verdicts = [(None, [[0], [1]])]
+    return pair_records(prompt, (chosen, other), verdicts, {}, metadata=metadata)
 
 
 def _tools(row: Row, keys: set[str]) -> dict[str, Any] | None:
     """What stands beside the messages; `tools` is where the rest of the project looks for them,
     `functions` is their older form."""
     metadata = {key: row[key] for key in sorted(keys) if row[key] is not None}
+    tools = tools_of(metadata.pop("tools", None))
     if functions := list_at(row, "functions"):
         del metadata["functions"]
-        metadata["tools"] = [{"type": "function", "function": function} for function in functions]
+        tools = [{"type": "function", "function": function} for function in functions]
+    if tools:
+        metadata["tools"] = tools
     return metadata or None
 
 
-def _output(row: Row, key: str) -> str:
-    messages = chat(objects_at(row, key))
-    if len(messages) == 1:
-        (message,) = messages
-        if message["role"] == "assistant" and isinstance(message["content"], str):
-            return message["content"]
-    raise Unreadable(f"{key} is not one text of the assistant")
+def _output(row: Row, key: str) -> dict[str, Any]:
+    messages: Messages = chat(objects_at(row, key))
+    if len(messages) == 1 and messages[0]["role"] == "assistant":
+        return messages[0]
+    raise Unreadable(f"{key} is not one message of the assistant")
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+SOURCE = TrainingRows.of(parse, claims, EXAMPLE)

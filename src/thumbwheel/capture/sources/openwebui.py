@@ -1,8 +1,10 @@
 """Open WebUI: a running server (its ratings and chats), the feedback export (Admin > Evaluations >
 Export), and exported chats whose messages carry an annotation.
 
-The rated message and what came before it are in the snapshot of the chat. A rating of 1 or -1 is a
-thumb, `details.rating` a rating from 1 to 10, an edited answer (`originalContent`) a correction.
+The rated message and what came before it are in the snapshot of the chat. What the model thought
+and the tools that it called, which Open WebUI keeps in blocks of the answer, become steps. A rating
+of 1 or -1 is a thumb, 0 a draw, `details.rating` a rating from 1 to 10, an edited answer
+(`originalContent`) a correction.
 Where the same prompt was answered by other models at once, the thumb is a preference over each of
 them as well (the leaderboard of Open WebUI counts it so). Feedback without a snapshot waits for its
 trace. An answer of a running server that the gateway recorded is not stored again: feedback about
@@ -21,7 +23,6 @@ from typing import Any
 
 from thumbwheel.capture.counterparts import MessageKeys, RecordedAnswer, aimed, counterpart
 from thumbwheel.capture.fields import (
-    Messages,
     clip,
     content_text,
     list_at,
@@ -31,6 +32,8 @@ from thumbwheel.capture.fields import (
     object_at,
 )
 from thumbwheel.capture.lines import OnPosition
+from thumbwheel.capture.messages import Messages
+from thumbwheel.capture.openwebui_messages import Turn, read_turn, user_message
 from thumbwheel.capture.openwebui_server import (
     MODEL,
     PARAMETERS,
@@ -55,6 +58,7 @@ from thumbwheel.capture.types import (
     AnyRecord,
     FeedbackRecord,
     Rater,
+    Records,
     Scale,
     TargetRef,
     TraceRecord,
@@ -63,6 +67,8 @@ from thumbwheel.capture.types import (
 from thumbwheel.core import ids
 
 THUMBS = {1: True, -1: False}
+RANKINGS = {1: [[0], [1]], -1: [[1], [0]], 0: [[0, 1]]}
+"""Rating -> how the rated answer and one beside it compare."""
 TEN = Scale(min=1, max=10)
 TOGETHER = 100
 """Ratings, or answers of a chat, that are looked up among recorded calls at once."""
@@ -111,7 +117,8 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     time = moment(row.get("updated_at", row.get("created_at")))
     state = f"{time.timestamp():.0f}" if isinstance(time, datetime) else time
     rating = _Rating(name_of(row.get("id")), state, name_of(row.get("user_id")), time, data)
-    return _rated(_history(stored), message_id, session, name_of(stored.get("user_id")), rating)
+    chat = _Chat.of(stored, session, name_of(stored.get("user_id")))
+    return _rated(chat, message_id, rating)
 
 
 @dataclass(frozen=True)
@@ -137,61 +144,76 @@ class _Rating:
         return FeedbackRecord.model_validate(shared | fields)
 
 
+@dataclass(frozen=True)
+class _Chat:
+    """The messages of a chat, its system text, its id and the user whose it is."""
+
+    history: Mapping[str, Row]
+    system: str
+    session: str | None
+    user: str | None
+
+    @classmethod
+    def of(cls, stored: Row, session: str | None, user: str | None) -> _Chat:
+        """Of a chat as it is stored; raises Unreadable."""
+        chat = object_at(stored, "chat")
+        messages = object_at(object_at(chat, "history"), "messages")
+        for key, message in messages.items():
+            if not isinstance(message, dict):
+                raise Unreadable(f"message {key!r} of the history is no object")
+        parameters = chat.get("params")
+        parameters = parameters if isinstance(parameters, dict) else {}
+        system = content_text(parameters.get("system")) or content_text(chat.get("system")) or ""
+        return cls(messages, system.strip(), session, user)
+
+
 def _chat(row: Row) -> list[AnyRecord]:
-    stored = {"id": row.get("id"), "chat": row.get("chat")}
-    history, user = _history(stored), name_of(row.get("user_id"))
+    user = name_of(row.get("user_id"))
+    chat = _Chat.of({"chat": row.get("chat")}, name_of(row.get("id")), user)
     records: list[AnyRecord] = []
     refused: list[str] = []
-    for message_id, message in history.items():
+    for message_id, message in chat.history.items():
         annotation = object_at(message, "annotation")
         if annotation.get("rating") is None:
             continue
         state = ids.fingerprint(annotation)[:12]
         rating = _Rating(name_of(message.get("feedbackId")), state, user, None, annotation)
         try:
-            records += _rated(history, message_id, name_of(row.get("id")), user, rating)
+            records += _rated(chat, message_id, rating)
         except Unreadable as error:
             refused.append(str(error))
     if not records:
         raise Unreadable(refused[0] if refused else "none of its messages was rated")
-    return list({record.name_and_fingerprint(): record for record in records}.values())
+    remarks = [f"a rated message was left out: {reason}" for reason in dict.fromkeys(refused)]
+    distinct = {record.name_and_fingerprint(): record for record in records}
+    return Records(distinct.values(), remarks)
 
 
-def _history(stored: Row) -> dict[str, dict[str, Any]]:
-    messages = object_at(object_at(object_at(stored, "chat"), "history"), "messages")
-    for key, message in messages.items():
-        if not isinstance(message, dict):
-            raise Unreadable(f"message {key!r} of the history is no object")
-    return messages
-
-
-def _rated(
-    history: Mapping[str, Row],
-    message_id: str,
-    session: str | None,
-    user: str | None,
-    rating: _Rating,
-) -> list[AnyRecord]:
+def _rated(chat: _Chat, message_id: str, rating: _Rating) -> list[AnyRecord]:
     """The traces of the rated message and of those that it is compared with, and the signals."""
     target = TargetRef(kind="trace", id=message_id)
-    message = history.get(message_id, {})
+    message = chat.history.get(message_id, {})
+    thumb = _thumb(rating.data)
     signals = _signals(target, rating, message)
+    if not signals and thumb is None:
+        raise Unreadable("it holds neither a rating nor a comment")
     if not message:
         return [*signals]
-    traces = {message_id: _trace(history, message_id, session, user)}
-    thumb = _thumb(rating.data)
+    traces = {message_id: _trace(chat, message_id)}
     if thumb is None:
         return [*traces.values(), *signals]
-    ranking = [[0], [1]] if thumb == 1 else [[1], [0]]
-    for sibling in _siblings(history, message, rating.data):
+    ranking = RANKINGS[thumb]
+    for sibling in _siblings(chat.history, message, rating.data):
         try:
-            traces[sibling] = _trace(history, sibling, session, user)
+            traces[sibling] = _trace(chat, sibling)
         except Unreadable:
             continue  # it failed, so there is nothing to compare with
         both = [target, TargetRef(kind="trace", id=sibling)]
         signals.append(
             rating.record(f"over {sibling}", both, kind="preference", value={"ranking": ranking})
         )
+    if not signals:
+        raise Unreadable("its rating is a draw, and the other answer is not in the chat")
     return [*traces.values(), *signals]
 
 
@@ -202,7 +224,7 @@ def _signals(target: TargetRef, rating: _Rating, message: Row) -> list[FeedbackR
     about = {"metadata": metadata or None, "comment": comment}
     thumb, of_ten = _thumb(data), object_at(data, "details").get("rating")
     signals = []
-    if thumb is not None:
+    if thumb in THUMBS:
         value = THUMBS[thumb]
         signals.append(rating.record("thumb", [target], kind="thumb", value=value, **about))
     if of_ten not in (None, ""):
@@ -210,14 +232,12 @@ def _signals(target: TargetRef, rating: _Rating, message: Row) -> list[FeedbackR
         signals.append(
             rating.record("rating", [target], kind="rating", value=number, scale=TEN, **about)
         )
-    original = content_text(message.get("originalContent"))
-    content = content_text(message.get("content"))
-    if original and content and original != content:
-        signals.append(rating.record("correction", [target], kind="correction", value=content))
+    if content_text(message.get("originalContent")):
+        original, content = read_turn(message, "originalContent").answer, read_turn(message).answer
+        if original and content and original != content:
+            signals.append(rating.record("correction", [target], kind="correction", value=content))
     if not signals and comment:
         signals.append(rating.record("comment", [target], kind="comment", value=comment))
-    if not signals:
-        raise Unreadable("it holds neither a rating nor a comment")
     return signals
 
 
@@ -226,8 +246,8 @@ def _thumb(data: Row) -> int | None:
     if rating in (None, ""):
         return None
     value = number_of(rating, "rating")
-    if value not in THUMBS:
-        raise Unreadable(f"rating {clip(rating)} is neither 1 (up) nor -1 (down)")
+    if value not in RANKINGS:
+        raise Unreadable(f"rating {clip(rating)} is neither 1 (up) nor -1 (down) nor 0 (a draw)")
     return int(value)
 
 
@@ -245,42 +265,57 @@ def _model(message: Row) -> Any:
     return message.get("selectedModelId") or message.get("model")
 
 
-def _trace(
-    history: Mapping[str, Row], message_id: str, session: str | None, user: str | None
-) -> TraceRecord:
-    message = history[message_id]
-    answer = content_text(message.get("originalContent")) or content_text(message.get("content"))
-    if message.get("role") != "assistant" or not answer:
+def _trace(chat: _Chat, message_id: str) -> TraceRecord:
+    message = chat.history[message_id]
+    if message.get("role") != "assistant":
         raise Unreadable(f"message {message_id!r} is no answer of the assistant")
-    prompt = _before(history, message_id)
+    if message.get("done") is False:
+        raise Unreadable(f"message {message_id!r} was not finished")
+    turn = _turn(message)
+    if not turn.answer:
+        raise Unreadable(f"message {message_id!r} is no answer of the assistant")
+    prompt = _before(chat, message_id)
     if not prompt:
         raise Unreadable(f"nothing comes before message {message_id!r}")
     fields = {
         "id": message_id,
-        "session": session,
-        "subject": user,
+        "session": chat.session,
+        "subject": chat.user,
         "input": prompt,
-        "output": answer,
-        "steps": [{"served_model": name_of(_model(message))}],
+        "output": turn.answer,
+        "steps": turn.steps(name_of(_model(message))),
         "occurred_at": moment(message.get("timestamp")),
     }
     # by its id: every snapshot has the message as it was then, and people edit their chats
     return TraceRecord.model_validate(fields).with_identity({"message": message_id})
 
 
-def _before(history: Mapping[str, Row], message_id: str) -> Messages:
-    """The messages from the first one to the one before this one."""
-    messages: Messages = []
+def _turn(message: Row) -> Turn:
+    """What the model answered, before anybody edited it."""
+    if content_text(message.get("originalContent")):
+        original = read_turn(message, "originalContent")
+        if original.answer:
+            return original
+    return read_turn(message)
+
+
+def _before(chat: _Chat, message_id: str) -> Messages:
+    """The messages from the first one to the one before this one, as a model is shown them."""
+    turns: list[Messages] = []
     visited = {message_id}
-    parent_id = history[message_id].get("parentId")
-    while isinstance(parent_id, str) and parent_id in history and parent_id not in visited:
+    parent_id = chat.history[message_id].get("parentId")
+    while isinstance(parent_id, str) and parent_id in chat.history and parent_id not in visited:
         visited.add(parent_id)
-        parent = history[parent_id]
-        text = content_text(parent.get("content"))
-        if text:
-            messages.append({"role": parent.get("role"), "content": text})
+        parent = chat.history[parent_id]
+        if parent.get("role") == "assistant":
+            turns.append(read_turn(parent).messages())
+        else:
+            turns.append(user_message(parent))
         parent_id = parent.get("parentId")
-    return messages[::-1]
+    messages = [message for turn in reversed(turns) for message in turn]
+    if messages and chat.system and messages[0]["role"] != "system":
+        return [{"role": "system", "content": chat.system}, *messages]
+    return messages
 
 
 @dataclass(frozen=True)
@@ -388,19 +423,19 @@ class _Reading:
         try:
             if not isinstance(chat, dict):
                 raise Unreadable(f"{clip(chat)} is no chat")
-            history = _history({"chat": object_at(checked(chat), "chat")})
             user = name_of(chat.get("user_id"))
+            whole = _Chat.of({"chat": object_at(checked(chat), "chat")}, entry.id, user)
         except Unreadable as error:
             yield Refused(0, str(error), entry.id)
             return
-        answers = [name for name, message in history.items() if self._is_answer(message)]
+        answers = [name for name, message in whole.history.items() if self._is_answer(message)]
         answers = [name for name in answers if name not in self._rated]
         stored = self._connection.stored("trace", answers)
         names = [name for name in answers if name not in stored]
         for start in range(0, len(names), TOGETHER):
             items = []
             for name in names[start : start + TOGETHER]:
-                records = partial(_answer_records, history, name, entry.id, user)
+                records = partial(_answer_records, whole, name)
                 items.append(item_of(0, json.dumps({"chat": entry.id, "message": name}), records))
             yield from self._matched(items)
 
@@ -408,7 +443,7 @@ class _Reading:
         """Whether a message is a whole answer, of the model that was asked for."""
         if message.get("role") != "assistant" or message.get("error"):
             return False
-        is_whole = message.get("done") is not False and bool(message.get("content"))
+        is_whole = message.get("done") is not False and bool(read_turn(message).answer)
         return is_whole and self._model in (None, _model(message))
 
     def _matched(self, items: Sequence[Item]) -> Iterator[Item]:
@@ -431,11 +466,9 @@ def _traces(items: Sequence[Item]) -> list[TraceRecord]:
     return traces
 
 
-def _answer_records(
-    history: Mapping[str, Row], message_id: str, session: str, user: str | None
-) -> list[AnyRecord]:
+def _answer_records(chat: _Chat, message_id: str) -> list[AnyRecord]:
     try:
-        return [_trace(history, message_id, session, user)]
+        return [_trace(chat, message_id)]
     except Unreadable as error:
         raise Unwanted(NOT_LEARNED_FROM) from error
 

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from thumbwheel.capture.fields import name_of, object_at, objects_at
 from thumbwheel.capture.lines import OnPosition
-from thumbwheel.capture.mapping import Scales
-from thumbwheel.capture.opinions import OPINIONS, judgement, plain
+from thumbwheel.capture.marks import Scales, plain
+from thumbwheel.capture.opinions import OPINIONS, judgement
 from thumbwheel.capture.otlp.server_traces import (
     Judgement,
     ListedTrace,

@@ -1,7 +1,8 @@
 """Pairs of answers of which people preferred one.
 
-Forms: {prompt?, chosen, rejected} as texts or chat lists (without `prompt` their common beginning
-is it); the hh-rlhf dialogue ("\\n\\nHuman: ... \\n\\nAssistant: ..."); PandaLM (instruction, input,
+Forms: {chosen, rejected} as texts or chat lists, with the prompt in `prompt`, `instruction` (and
+`input`), `question`, `query` or `input`, and `system` and `history` beside it; chat lists and texts
+without any other text may have it as their common beginning, which is said; the hh-rlhf dialogue ("\\n\\nHuman: ... \\n\\nAssistant: ..."); PandaLM (instruction, input,
 response1, response2, annotator1..n with 0 for a tie), where each annotator is a rater with a
 judgement of their own: contradictions are kept here and resolved by a named rule later.
 """
@@ -11,11 +12,22 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from thumbwheel.capture.pairs import Verdict, pair_records, split_pair
+from thumbwheel.capture.messages import tools_of
+from thumbwheel.capture.pairs import (
+    CHATS,
+    PROMPTS,
+    SYSTEMS,
+    Verdict,
+    pair_of_row,
+    pair_records,
+    with_context,
+    with_remark,
+)
 from thumbwheel.capture.source import JsonLines, Row
 from thumbwheel.capture.types import AnyRecord, Rater, Unreadable
 
 ANNOTATOR = re.compile(r"annotator_?\d+")
+USED = frozenset({*PROMPTS, *CHATS, *SYSTEMS, "history", "tools", "images", "chosen", "rejected"})
 PANDALM = ("instruction", "input", "response1", "response2")
 VERDICTS = {0: [[0, 1]], 1: [[0], [1]], 2: [[1], [0]]}
 EXAMPLE = (
@@ -41,9 +53,12 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
     for key in ("chosen", "rejected"):
         if row.get(key) is None:
             raise Unreadable(f"key {key!r} is missing")
-    prompt, chosen, rejected = split_pair(row.get("prompt"), row["chosen"], row["rejected"])
-    rest = {key: value for key, value in row.items() if key not in ("prompt", "chosen", "rejected")}
-    return pair_records(prompt, (chosen, rejected), [(None, [[0], [1]])], rest)
+    prompt, answers, remark = pair_of_row(row, row["chosen"], row["rejected"])
+    rest = {key: value for key, value in row.items() if key not in USED and value is not None}
+    tools = tools_of(row.get("tools"))
+    about = {"metadata": {"tools": tools}} if tools else {}
+    records = pair_records(prompt, answers, [(None, [[0], [1]])], rest, **about)
+    return with_remark(records, remark)
 
 
 def _pandalm(row: dict[str, Any]) -> list[AnyRecord]:
@@ -56,7 +71,7 @@ def _pandalm(row: dict[str, Any]) -> list[AnyRecord]:
         if type(row[name]) is not int or row[name] not in VERDICTS:
             raise Unreadable(f"{name} {row[name]!r} is none of 0 (tie), 1, 2")
         verdicts.append((Rater(id=name, kind="person"), VERDICTS[row[name]]))
-    text = "\n\n".join(part for part in (instruction, context) if part)
+    text = with_context(instruction, context) if context else instruction
     prompt = [{"role": "user", "content": text}]
     rest = {key: value for key, value in row.items() if key not in PANDALM and key not in names}
     return pair_records(prompt, (first, second), verdicts, rest)

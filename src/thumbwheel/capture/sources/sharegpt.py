@@ -1,30 +1,42 @@
 """ShareGPT: conversations of `from` and `value` turns, as exported chats and many training sets
-have them, with `system`, `tools`, and for preferences `chosen` and `rejected` (LLaMA-Factory).
+have them, with `system`, `tools`, `images`, and for preferences `chosen` and `rejected`
+(LLaMA-Factory).
 
-Such a file says that the answers are good ones, and it is read so: the last answer becomes a trace
-with the label good.
+Such a file says that the answers are good ones, and it is read so: every answer becomes a trace
+with the label good, unless the rows carry marks (`kto_tag`, ...). A `function_call` is a call of a
+tool, an `observation` its result.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from thumbwheel.capture.fields import (
-    Messages,
-    chat,
-    content_text,
-    name_of,
-    objects_at,
-    split_answer,
-    unpacked,
-)
+from thumbwheel.capture.fields import name_of, objects_at
+from thumbwheel.capture.messages import chat, split_answer, tools_of
 from thumbwheel.capture.pairs import pair_records
-from thumbwheel.capture.source import JsonLines, Row
-from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord, Unreadable
+from thumbwheel.capture.source import Row
+from thumbwheel.capture.training_rows import (
+    RowMarks,
+    TrainingRows,
+    chat_records,
+    messages_of_chat,
+)
+from thumbwheel.capture.types import AnyRecord, Unreadable
 
-ROLES = {"function_call": "assistant", "observation": "tool", "tool_response": "tool"}
-"""Speakers that are no roles -> the role that each of them has."""
-USED = frozenset({"id", "conversations", "system", "tools", "chosen", "rejected"})
+USED = frozenset(
+    {
+        "id",
+        "conversations",
+        "system",
+        "tools",
+        "chosen",
+        "rejected",
+        "images",
+        "image",
+        "videos",
+        "audios",
+    }
+)
 EXAMPLE = (
     '{"id": "c1", "conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": '
     '"4"}]}\n'
@@ -41,48 +53,35 @@ def claims(row: Row) -> bool:
     return bool({"from", "role"} & turns[0].keys())
 
 
-def parse(row: dict[str, Any]) -> list[AnyRecord]:
-    """A trace and its label, or two traces and the preference."""
-    messages = _messages(objects_at(row, "conversations"))
-    if row.get("system") and messages and messages[0]["role"] != "system":
-        messages = [{"role": "system", "content": content_text(row["system"])}, *messages]
+def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
+    """A trace and what is said of it for every answer, or two traces and the preference."""
+    turns = objects_at(row, "conversations")
     metadata = {key: value for key, value in row.items() if key not in USED and value is not None}
-    tools = unpacked(row.get("tools"))
-    if isinstance(tools, list) and tools:
+    tools = tools_of(row.get("tools"))
+    if tools:
         metadata["tools"] = tools
-    if "chosen" in row or "rejected" in row:
-        answers = _answer(row, "chosen"), _answer(row, "rejected")
-        return pair_records(messages, answers, [(None, [[0], [1]])], {}, metadata=metadata or None)
-    while messages and messages[-1]["role"] != "assistant":
-        messages = messages[:-1]
-    if not messages:
-        raise Unreadable("its conversation holds no answer of the assistant")
-    prompt, answer = split_answer(messages, "the conversation")
-    fields = {"id": name_of(row.get("id")), "input": prompt, "output": answer}
-    trace = TraceRecord.model_validate({**fields, "metadata": metadata or None})
-    label = FeedbackRecord(kind="label", name="good", value=True, targets=[trace.as_target()])
-    return [trace, label]
+    if row.get("chosen") is None and row.get("rejected") is None:
+        return chat_records(row, turns, marks, metadata, name_of(row.get("id")))
+    messages = [message for message, _ in messages_of_chat(row, turns)]
+    if row.get("chosen") is None:  # the conversation ends in it
+        messages, chosen = split_answer(messages, "the conversation")
+    else:
+        chosen = _answer(row, "chosen")
+    answers = chosen, _answer(row, "rejected")
+    return pair_records(messages, answers, [(None, [[0], [1]])], {}, metadata=metadata or None)
 
 
-def _messages(turns: list[dict[str, Any]]) -> Messages:
-    messages = []
-    for turn in turns:
-        speaker = turn.get("from", turn.get("role"))
-        message = {**turn, "role": ROLES.get(str(speaker), speaker)}
-        message.pop("from", None)
-        messages += chat([message])
-    return messages
-
-
-def _answer(row: Row, key: str) -> str:
+def _answer(row: Row, key: str) -> dict[str, Any]:
     turn = row.get(key)
-    messages = _messages([turn]) if isinstance(turn, dict) else []
-    if messages and isinstance(messages[0]["content"], str):
-        return messages[0]["content"]
+    if isinstance(turn, str):
+        turn = {"from": "gpt", "value": turn}
+    messages = chat([turn]) if isinstance(turn, dict) else []
+    if len(messages) == 1 and messages[0]["role"] == "assistant":
+        return messages[0]
     raise Unreadable(f"{key} is not one turn of the assistant")
 
 
-SOURCE = JsonLines(
+SOURCE = TrainingRows.of(
     parse, claims, EXAMPLE, about="conversations of from and value turns, also with chosen/rejected"
 )
 """The source."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from thumbwheel.capture.fields import chat, content_text, name_of, object_at, objects_at, unpacked
+from thumbwheel.capture.fields import content_text, name_of, object_at, objects_at, unpacked
+from thumbwheel.capture.messages import chat
 from thumbwheel.capture.source import JsonLines, Row
 from thumbwheel.capture.types import AnyRecord, TraceRecord, Unreadable
 

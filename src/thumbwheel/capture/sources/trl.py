@@ -1,6 +1,7 @@
 """The dataset layouts of TRL, as texts and as chats.
 
-prompt + completion (a good answer), + label (unpaired preference: a thumb), prompt + completions +
+prompt + completion (a good answer), + label or another mark (unpaired preference: a thumb; null:
+nobody said), prompt + completions +
 labels (stepwise: each completion is a step, labelled), prompt alone, chosen + rejected with or
 without prompt, messages. A bare `text` is refused: it does not say what was asked. Rows with chosen
 and rejected are recognised as `preference`, those with messages as `openai`: they mean the same
@@ -11,10 +12,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from thumbwheel.capture.fields import chat, is_chat, list_at, split_answer
-from thumbwheel.capture.mapping import thumb_of
-from thumbwheel.capture.pairs import messages_of, pair_records, split_pair
-from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.fields import list_at
+from thumbwheel.capture.marks import thumb_of
+from thumbwheel.capture.messages import chat, is_chat, tools_of, with_media
+from thumbwheel.capture.pairs import given_prompt, pair_of_row, pair_records, with_remark
+from thumbwheel.capture.source import Row
+from thumbwheel.capture.training_rows import (
+    GOOD,
+    RowMarks,
+    TrainingRows,
+    answered,
+    chat_records,
+)
 from thumbwheel.capture.types import (
     AnyRecord,
     FeedbackRecord,
@@ -36,10 +45,10 @@ USED = frozenset(
         "messages",
         "text",
         "tools",
+        "system",
+        "images",
     }
 )
-GOOD: Row = {"kind": "label", "name": "good", "value": True}
-"""What the file says of an answer without a label."""
 EXAMPLE = (
     '{"prompt": "The sky is", "completion": " blue."}\n'
     '{"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", '
@@ -62,18 +71,19 @@ def claims(row: Row) -> bool:
     )
 
 
-def parse(row: dict[str, Any]) -> list[AnyRecord]:
+def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     """The records of a row of any layout."""
     metadata = {key: value for key, value in row.items() if key not in USED and value is not None}
-    if row.get("tools"):
-        metadata["tools"] = row["tools"]
+    tools = tools_of(row.get("tools"))
+    if tools:
+        metadata["tools"] = tools
     about = {"metadata": metadata or None}
     if "chosen" in row or "rejected" in row:
-        prompt, *answers = split_pair(row.get("prompt"), row.get("chosen"), row.get("rejected"))
-        return pair_records(prompt, (answers[0], answers[1]), [(None, [[0], [1]])], {}, **about)
+        prompt, answers, remark = pair_of_row(row, row.get("chosen"), row.get("rejected"))
+        records = pair_records(prompt, answers, [(None, [[0], [1]])], {}, **about)
+        return with_remark(records, remark)
     if is_chat(row.get("messages")):
-        prompt, answer = split_answer(chat(row["messages"]), "the chat")
-        return _answered(prompt, answer, about, GOOD)
+        return chat_records(row, row["messages"], marks, metadata)
     if "prompt" not in row:
         why = "it has neither prompt, nor messages, nor chosen and rejected"
         if "text" in row:
@@ -84,44 +94,40 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         raise Unreadable(why)
     if row.get("completions") is not None:
         return _stepwise(row, about)
-    prompt = _prompt(row["prompt"])
+    prompt = _prompt(row)
     if row.get("completion") is None:
         return [TraceRecord.model_validate({"input": prompt} | about)]
-    signal = GOOD
-    if row.get("label") is not None:
-        signal = {"kind": "thumb", "value": thumb_of(row["label"])}
-    return _answered(prompt, _completion(row["completion"]), about, signal)
+    answer, signals = _completion(row["completion"]), marks.signals(row)
+    if is_chat(row["completion"]):
+        signals += marks.signals(row["completion"][0])
+    if not marks.are_there:
+        signals = [GOOD]
+    return answered(prompt, answer, signals, metadata)
 
 
-def _answered(
-    prompt: list[dict[str, Any]], answer: str, about: dict[str, Any], signal: Row
-) -> list[AnyRecord]:
-    trace = TraceRecord.model_validate({"input": prompt, "output": answer} | about)
-    feedback = FeedbackRecord.model_validate({"targets": [trace.as_target()], **signal})
-    return [trace, feedback]
+def _prompt(row: Row) -> list[dict[str, Any]]:
+    prompt = given_prompt({key: row.get(key) for key in ("prompt", "system")})
+    return with_media(prompt or [], row)
 
 
-def _prompt(value: Any) -> list[dict[str, Any]]:
-    return chat(value) if is_chat(value) else messages_of(value)
-
-
-def _completion(value: Any) -> str:
-    if is_chat(value) and len(value) == 1:
-        value = chat(value)[0]["content"]
-    if not isinstance(value, str):
+def _completion(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = [{"role": "assistant", "content": value}]
+    messages = chat(value) if is_chat(value) else []
+    if len(messages) != 1:
         raise Unreadable("its completion is neither a text nor one message of the assistant")
-    return value
+    return messages[0]
 
 
 def _stepwise(row: Row, about: dict[str, Any]) -> list[AnyRecord]:
     """One trace with a reasoning step for each completion, and a label on each of them."""
-    parts = [_completion(completion) for completion in list_at(row, "completions")]
+    parts = [str(_completion(part)["content"]) for part in list_at(row, "completions")]
     labels = list_at(row, "labels")
     if not parts or len(parts) != len(labels):
         raise Unreadable(f"{len(labels)} labels for {len(parts)} completions")
     steps = [StepRecord(kind="reasoning", output=part) for part in parts]
     fields = {
-        "input": _prompt(row["prompt"]),
+        "input": _prompt(row),
         "output": "\n".join(parts),
         "steps": [*steps, StepRecord()],
     }
@@ -130,9 +136,9 @@ def _stepwise(row: Row, about: dict[str, Any]) -> list[AnyRecord]:
     records: list[AnyRecord] = [trace]
     for position, label in enumerate(labels):
         target = TargetRef(kind="step", id=name, step=position)
-        value = thumb_of(label)
+        value = thumb_of(label, "label")
         records.append(FeedbackRecord(kind="label", name="correct", value=value, targets=[target]))
     return records
 
 
-SOURCE = JsonLines(parse, claims, EXAMPLE)
+SOURCE = TrainingRows.of(parse, claims, EXAMPLE)

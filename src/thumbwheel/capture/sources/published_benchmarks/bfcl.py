@@ -16,8 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.fields import chat, clip, is_chat, list_at, objects_at, text_at
+from thumbwheel.capture.fields import clip, list_at, objects_at, text_at
 from thumbwheel.capture.lines import ignore_position
+from thumbwheel.capture.messages import chat, is_chat
 from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import JsonLines, Parse, Row
 from thumbwheel.capture.types import AnyRecord, CaseRecord, StepRecord, TraceRecord, Unreadable

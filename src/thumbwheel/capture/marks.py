@@ -1,0 +1,460 @@
+"""What a mark means: whether a word, a number or true and false speak for an answer or against it.
+
+Every source asks here, so that one word has one meaning. A mark is read alone where it cannot be
+mistaken (true, thumbsUp, 4/5, 80 %, ★★★); plain numbers are read by all numbers of their column,
+because a 1 is the best of 0 and 1 and the worst of 1 to 5. What cannot be read is refused and named,
+and nobody is taken to have said anything by null or "neutral".
+
+Lives here: names of marks, words, numbers, columns of them. Not here: which keys of a row a source
+looks at (`training_rows.py`, `mapping.py`, `opinions.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thumbwheel.capture.types import SCALES, Unreadable
+from thumbwheel.core.present import shortened
+
+Scales = Mapping[str, tuple[float, float]]
+"""Name of a mark, or its kind -> the ends of its scale, as a person says."""
+
+THUMBS = (
+    "thumb",
+    "thumbs",
+    "feedback",
+    "user-feedback",
+    "human-feedback",
+    "vote",
+    "liked",
+    "like",
+    "is-liked",
+    "upvote",
+    "upvoted",
+    "helpful",
+    "is-helpful",
+    "thumbs-up",
+    "thumb-up",
+    "thumbs-rating",
+    "user-thumb",
+    "user-thumbs",
+)
+RATINGS = ("rating", "stars", "star-rating", "user-rating", "user-stars", "human-rating")
+SCORES = (
+    "score",
+    "reward",
+    "reward-score",
+    "user-score",
+    "overall-score",
+    "quality",
+    "helpfulness",
+    "correctness",
+)
+AGAINST = (
+    "thumbs-down",
+    "thumb-down",
+    "downvote",
+    "downvoted",
+    "dislike",
+    "disliked",
+    "unhelpful",
+    "is-bad",
+    "bad",
+    "undesirable",
+    "is-undesirable",
+    "flagged",
+)
+"""Names of marks that speak against an answer where they are true; false says nothing."""
+LABELS = (
+    "label",
+    "kto-tag",
+    "kto",
+    "desirable",
+    "is-desirable",
+    "is-good",
+    "good",
+    "is-positive",
+    "accepted",
+    "is-accepted",
+    "approved",
+    "is-correct",
+    "correct",
+    "verdict",
+    "sentiment",
+    "grade",
+    "preference",
+)
+"""Names under which rows of training data have a verdict; elsewhere they may be anything."""
+COUNTS = ("upvotes", "downvotes", "likes", "dislikes", "votes")
+"""Names of counts of votes, of which nobody says how many are many."""
+
+UP = frozenset(
+    {
+        "true",
+        "up",
+        "thumbs-up",
+        "thumb-up",
+        "thumbsup",
+        "upvote",
+        "yes",
+        "y",
+        "positive",
+        "pos",
+        "good",
+        "great",
+        "excellent",
+        "like",
+        "liked",
+        "helpful",
+        "pass",
+        "passed",
+        "correct",
+        "right",
+        "accept",
+        "accepted",
+        "approved",
+        "desirable",
+        "chosen",
+        "satisfied",
+        "happy",
+        "+1",
+        "👍",
+        "✅",
+        "✓",
+        "✔",
+        "ja",
+        "gut",
+        "oui",
+    }
+)
+DOWN = frozenset(
+    {
+        "false",
+        "down",
+        "thumbs-down",
+        "thumb-down",
+        "thumbsdown",
+        "downvote",
+        "no",
+        "n",
+        "negative",
+        "neg",
+        "bad",
+        "poor",
+        "terrible",
+        "dislike",
+        "disliked",
+        "unhelpful",
+        "not-helpful",
+        "fail",
+        "failed",
+        "incorrect",
+        "wrong",
+        "reject",
+        "rejected",
+        "undesirable",
+        "unsatisfied",
+        "dissatisfied",
+        "unhappy",
+        "👎",
+        "❌",
+        "✗",
+        "✘",
+        "nein",
+        "schlecht",
+        "non",
+    }
+)
+NOBODY = frozenset(
+    {
+        "",
+        "-",
+        "--",
+        "---",
+        "none",
+        "null",
+        "nan",
+        "n/a",
+        "na",
+        "nil",
+        "neutral",
+        "unrated",
+        "not-rated",
+        "no-rating",
+        "no-feedback",
+        "unknown",
+        "skip",
+        "skipped",
+    }
+)
+"""Words of somebody who says neither."""
+
+FEW = 8
+"""Different numbers of a column that are remembered; two-valued columns have fewer."""
+_LOOKS = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
+"""Colours of skin and forms of emoji."""
+_NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?|\.\d+)(?:e[+-]?\d+)?"
+_PLAIN = re.compile(_NUMBER, re.IGNORECASE)
+_OF = re.compile(rf"({_NUMBER})\s*(?:/|of|out of|von|sur)\s*(\d+)(?:\s*stars?)?", re.IGNORECASE)
+_PERCENT = re.compile(rf"({_NUMBER})\s*(?:%|percent)", re.IGNORECASE)
+_STARS = re.compile(rf"({_NUMBER})\s*(?:stars?|sterne?|étoiles?|★|⭐)", re.IGNORECASE)
+_DRAWN = re.compile(r"([★⭐]+)([☆✩]*)")
+
+
+def plain(name: str) -> str:
+    """A name in small letters with hyphens.
+
+    >>> plain("User Feedback"), plain("user_rating"), plain("thumbsUp")
+    ('user-feedback', 'user-rating', 'thumbs-up')
+    """
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "-", name.strip())
+    return re.sub(r"[\s_-]+", "-", parted.casefold())
+
+
+def kind_of_name(name: str, in_training_data: bool = False) -> str | None:
+    """What kind of mark is called so: thumb, rating, score, against, count; None: it is no mark.
+
+    >>> kind_of_name("Star_Rating"), kind_of_name("label"), kind_of_name("label", True)
+    ('rating', None, 'thumb')
+    """
+    word = plain(name)
+    for kind, names in (
+        ("thumb", THUMBS),
+        ("rating", RATINGS),
+        ("score", SCORES),
+        ("against", AGAINST),
+    ):
+        if word in names:
+            return kind
+    if in_training_data and word in LABELS:
+        return "thumb"
+    return "count" if in_training_data and word in COUNTS else None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One value, as far as it can be understood alone: a thumb, a number, or nothing said. A number
+    may tell its scale."""
+
+    thumb: bool | None = None
+    number: float | None = None
+    scale: tuple[float, float] | None = None
+
+    @property
+    def says_nothing(self) -> bool:
+        return self.thumb is None and self.number is None
+
+
+def read_mark(value: Any) -> Mark | None:
+    """The mark that `value` is; None where it is none.
+
+    >>> read_mark("thumbsUp"), read_mark("BAD").thumb, read_mark("neutral").says_nothing
+    (Mark(thumb=True, number=None, scale=None), False, True)
+    >>> read_mark("4,5").number, read_mark("5/5").scale, read_mark("80 %").number
+    (4.5, (1.0, 5.0), 80.0)
+    """
+    if value is None or isinstance(value, bool):
+        return Mark(thumb=value)
+    if isinstance(value, int | float):
+        if math.isnan(value):
+            return Mark()
+        return Mark(number=value) if math.isfinite(value) else None
+    if not isinstance(value, str):
+        return None
+    text = _LOOKS.sub("", value).strip()
+    word = plain(text).strip(":!. ") if text != "--" else text
+    if word in NOBODY or text in NOBODY:
+        return Mark()
+    if _PLAIN.fullmatch(text) and text != "+1":
+        return Mark(number=_number(text))
+    if word in UP | DOWN:
+        return Mark(thumb=word in UP)
+    return _with_scale(text)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", "."))
+
+
+def _with_scale(text: str) -> Mark | None:
+    if match := _PERCENT.fullmatch(text):
+        return Mark(number=_number(match[1]), scale=(0.0, 100.0))
+    if match := _OF.fullmatch(text):
+        number, most = _number(match[1]), float(match[2])
+        # people who write a number of so many count from 1, unless it is 0
+        low = 0.0 if number < 1 or most > 10 else 1.0
+        return Mark(number=number, scale=(low, most)) if low <= number <= most > low else None
+    if match := _STARS.fullmatch(text):
+        number = _number(match[1])
+        return Mark(number=number, scale=SCALES["rating"]) if 1 <= number <= 5 else None
+    if match := _DRAWN.fullmatch(text):
+        count, most = len(match[1]), len(match[1]) + len(match[2])
+        return Mark(number=count, scale=(1.0, float(max(most, 5)))) if most <= 10 else None
+    return None
+
+
+@dataclass
+class MarkColumn:
+    """What all values of a column of marks have in common."""
+
+    count: int = 0
+    """Values that say something."""
+    words: int = 0
+    """Of them those that can be understood alone."""
+    unknown: int = 0
+    """Of them those that cannot be understood."""
+    low: float = math.inf
+    high: float = -math.inf
+    distinct: set[float] = field(default_factory=set)
+
+    def add(self, value: Any) -> None:
+        mark = read_mark(value)
+        if mark is None:
+            self.count += 1
+            self.unknown += 1
+            return
+        if mark.says_nothing:
+            return
+        self.count += 1
+        if mark.number is None or mark.scale is not None:
+            self.words += 1
+            return
+        self.low, self.high = min(self.low, mark.number), max(self.high, mark.number)
+        if len(self.distinct) < FEW:
+            self.distinct.add(mark.number)
+
+    @property
+    def has_numbers(self) -> bool:
+        return bool(self.distinct)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the marks of a column are read."""
+
+    name: str
+    kind: str
+    """thumb, rating, score, against or count."""
+    scale: tuple[float, float] | None = None
+    """Of its numbers; None: they are thumbs."""
+    zero_is_nothing: bool = False
+    problem: str = ""
+    """Why its numbers cannot be read."""
+
+    def signal(self, value: Any) -> dict[str, Any] | None:
+        """Kind, value and scale of the feedback that `value` is; None where nobody said anything.
+        Raises Unreadable."""
+        mark = read_mark(value)
+        if mark is None:
+            raise Unreadable(
+                f"{self.name} {shortened(repr(value))} is no mark that is understood, such as up "
+                f"and down, true and false, 4/5 or a number"
+            )
+        if mark.says_nothing:
+            return None
+        if self.kind == "count":
+            raise Unreadable(
+                f"{self.name} {shortened(repr(value))} counts votes, and nobody says how many are "
+                "many; write up or down beside each answer"
+            )
+        if self.kind == "against":
+            return self._against(mark)
+        if mark.thumb is not None:
+            return {"kind": "thumb", "value": mark.thumb}
+        if mark.scale is not None:
+            return self._number(mark.number, mark.scale)
+        if self.problem:
+            raise Unreadable(self.problem)
+        if self.scale is not None:
+            return self._number(mark.number, self.scale)
+        if mark.number == 0 and self.zero_is_nothing:
+            return None
+        return {"kind": "thumb", "value": bool(mark.number and mark.number > 0)}
+
+    def _against(self, mark: Mark) -> dict[str, Any] | None:
+        is_said = mark.thumb
+        if mark.number in (0, 1) and mark.scale is None:
+            is_said = mark.number == 1
+        if is_said is None:
+            raise Unreadable(f"{self.name} {mark.number!r} is neither true nor false")
+        # nobody praises an answer by not voting against it
+        return {"kind": "thumb", "value": False} if is_said else None
+
+    def _number(self, number: float | None, scale: tuple[float, float]) -> dict[str, Any]:
+        low, high = scale
+        kind = "rating" if self.kind == "thumb" else self.kind
+        if number is None or not low <= number <= high:
+            raise Unreadable(
+                f"{self.name} {number:g} is outside its scale, {low:g} to {high:g}; another one: "
+                f"--scale {self.name}=LOW:HIGH"
+            )
+        return {"kind": kind, "value": number, "scale": {"min": low, "max": high}}
+
+    def words(self) -> str:
+        """How numbers are read, for people."""
+        if self.scale is None:
+            return "up or down"
+        low, high = self.scale
+        return f"from {low:g} to {high:g}"
+
+
+def reading_of(
+    name: str, kind: str, column: MarkColumn | None, scales: Scales | None = None
+) -> Reading:
+    """How the marks called `name` are read, by all of them. One that a person gave a scale for has
+    that scale."""
+    scales = scales or {}
+    stated = scales.get(name) or scales.get(kind)
+    if kind in ("against", "count"):
+        return Reading(name, kind)
+    if stated is not None:
+        return Reading(name, "rating" if kind == "thumb" else kind, stated)
+    if column is None or not column.has_numbers:
+        return Reading(name, kind, None if kind == "thumb" else SCALES[kind])
+    values = column.distinct
+    is_whole = column.low in (-1, 0, 1) and column.high in (-1, 0, 1)
+    if is_whole and values <= {-1, 0, 1}:
+        if -1 in values:
+            return Reading(name, "thumb", zero_is_nothing=0 in values)
+        if kind == "score":
+            return Reading(name, kind, SCALES[kind])
+        if kind == "thumb" or 0 in values:
+            return Reading(name, "thumb")
+        problem = (
+            f"{name} has no other number than 1, which is the worst of 1 to 5 and the best of 0 "
+            f"and 1; say which: --scale {name}=1:5 or --scale {name}=0:1"
+        )
+        return Reading(name, kind, problem=problem)
+    if kind == "thumb" and column.low >= 0 and column.high <= 1:
+        return Reading(name, "score", SCALES["score"])
+    if kind == "thumb":
+        problem = (
+            f"{name} has numbers from {column.low:g} to {column.high:g}, which are no thumbs; say "
+            f"their scale: --scale {name}={column.low:g}:{column.high:g}"
+        )
+        return Reading(name, kind, problem=problem)
+    low, high = SCALES[kind]
+    if low <= column.low and column.high <= high:
+        return Reading(name, kind, (low, high))
+    problem = (
+        f"{name} has numbers from {column.low:g} to {column.high:g}, outside the usual scale of "
+        f"{low:g} to {high:g}; say theirs: --scale {name}=LOW:HIGH"
+    )
+    return Reading(name, kind, problem=problem)
+
+
+def thumb_of(value: Any, what: str = "thumb") -> bool:
+    """Up (True) or down of a value that stands alone; raises Unreadable for anything else."""
+    mark = read_mark(value)
+    if mark is not None and mark.thumb is not None:
+        return mark.thumb
+    if mark is not None and mark.scale is None and mark.number in (1, 0, -1):
+        return mark.number == 1
+    raise Unreadable(
+        f"{what} {shortened(repr(value))} is neither up (true, 1, up, yes, ...) nor down (false, 0, "
+        "-1, down, no, ...)"
+    )

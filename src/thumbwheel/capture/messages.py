@@ -1,0 +1,409 @@
+"""Chat messages of every dialect as ours: OpenAI's, Anthropic's blocks, ShareGPT's turns, Gemini's
+parts, the parts of OpenTelemetry and of Vercel's AI SDK.
+
+A message has a role, a content (text, or parts where it holds more than text), and where there are
+some `tool_calls`, `tool_call_id` and `reasoning_content`. Calls of tools are calls wherever they
+stood, their results are messages of the role tool, pictures stay as parts, and thoughts are kept
+apart from the answer. Every source converts here. Not here: what a request of the gateway holds,
+which is recorded whatever it is (`gateway/chat_messages.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from thumbwheel.capture.fields import DEEPEST, clip, content_text, unpacked
+from thumbwheel.capture.gateway.chat_messages import without_data
+from thumbwheel.capture.types import ROLES, Unreadable
+
+Messages = list[dict[str, Any]]
+
+_ROLES = {
+    "human": "user",
+    "prompter": "user",
+    "customer": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "ai": "assistant",
+    "agent": "assistant",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+    "observation": "tool",
+    "tool_response": "tool",
+    "tool_result": "tool",
+    "tool_output": "tool",
+    "function_response": "tool",
+    "ipython": "tool",
+}
+"""Roles by other names."""
+_CALL_SPEAKERS = ("function_call", "tool_call")
+"""Speakers whose text is a call."""
+_CALLS = ("tool-use", "server-tool-use", "mcp-tool-use", "tool-call", "function-call")
+_RESULTS = (
+    "tool-result",
+    "tool-call-response",
+    "tool-response",
+    "function-call-output",
+    "function-response",
+)
+_THOUGHTS = ("thinking", "redacted-thinking", "reasoning", "thought")
+_THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thought", "thoughts")
+_THINK = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
+_MEDIA = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
+"""Word of a placeholder -> type of the part that it stands for."""
+_PLACEHOLDER = re.compile(r"<(image|video|audio)>")
+
+
+def is_chat(value: Any) -> bool:
+    """Whether `value` is a list of messages, whatever their dialect."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(
+        isinstance(message, dict) and ("role" in message or "from" in message) for message in value
+    )
+
+
+def chat(values: Iterable[Mapping[str, Any]]) -> Messages:
+    """The messages; a message whose blocks hold results of tools becomes several. Raises Unreadable
+    for a role that nobody has."""
+    messages: Messages = []
+    for value in values:
+        messages += converted(value)
+    return messages
+
+
+def converted(value: Mapping[str, Any]) -> Messages:
+    """What one message becomes."""
+    speaker, role = role_of(value)
+    contents = [value.get(key) for key in ("content", "parts", "value")]
+    content = next((content for content in contents if content is not None), None)
+    parts = _Parts()
+    if speaker in _CALL_SPEAKERS:
+        parts.calls += _spoken_calls(content)
+    else:
+        parts.take(content)
+    message: dict[str, Any] = {"role": role, "content": parts.content()}
+    if role == "tool" and not isinstance(content, str | list) and content is not None:
+        message["content"] = _json(content)
+
+    # what stands beside the content
+    calls = [_call(call) for call in _objects(value.get("tool_calls"))]
+    older_call = value.get("function_call")  # what tool calls were before
+    if isinstance(older_call, Mapping) and not calls:
+        calls = [_call({"function": older_call})]
+    calls += parts.calls
+    for key in ("name", "tool_call_id"):
+        if value.get(key):
+            message[key] = str(value[key])
+    thoughts = [value[key] for key in _THOUGHT_KEYS if isinstance(value.get(key), str)]
+    thoughts = [*thoughts[:1], *parts.thoughts]
+    if role == "assistant" and isinstance(message["content"], str):
+        thought, message["content"] = without_thoughts(message["content"])
+        thoughts += [thought] if thought else []
+    thoughts = [thought.strip() for thought in thoughts if thought.strip()]
+    if thoughts:
+        message["reasoning_content"] = "\n\n".join(dict.fromkeys(thoughts))
+    if calls:
+        message["tool_calls"] = calls
+        message["content"] = message["content"] or None
+    if parts.results and not (message["content"] or calls):
+        return parts.results
+    return [*parts.results, message]
+
+
+def role_of(value: Mapping[str, Any]) -> tuple[str, str]:
+    """(the speaker in small letters, the role); raises Unreadable."""
+    given = value.get("role", value.get("from"))
+    if given is None:
+        given = value.get("from")
+    speaker = given.strip().casefold() if isinstance(given, str) else ""
+    role = _ROLES.get(speaker, speaker)
+    if role not in ROLES:
+        raise Unreadable(f"role {clip(given)} is none of {', '.join(ROLES)}")
+    return speaker, role
+
+
+def without_thoughts(text: str) -> tuple[str, str]:
+    """(what a model thought, what it answered) of a text with <think> ... </think> at its
+    beginning; some servers leave out the opening mark.
+
+    >>> without_thoughts("<think>Two and two.</think>  4")
+    ('Two and two.', '4')
+    """
+    thoughts = []
+    while match := _THINK.match(text):
+        thoughts.append(match[1].strip())
+        text = text[match.end() :]
+    if not thoughts and "</think>" in text and "<think>" not in text:
+        thought, _, text = text.partition("</think>")
+        thoughts.append(thought.strip())
+        text = text.lstrip()
+    elif text.lstrip().startswith("<think>"):
+        thoughts.append(text.lstrip().removeprefix("<think>").strip())
+        text = ""
+    return "\n\n".join(thoughts), text
+
+
+@dataclass
+class _Parts:
+    """What the blocks of a content are."""
+
+    shown: list[dict[str, Any]] = field(default_factory=list)
+    """Texts, pictures, files."""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    results: Messages = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+
+    def take(self, content: Any, depth: int = 0) -> None:
+        if content is None:
+            return
+        if depth > DEEPEST:
+            raise Unreadable("it is nested too deeply")
+        if isinstance(content, str):
+            self.shown.append({"type": "text", "text": content})
+        elif isinstance(content, list):
+            for part in content:
+                self.take(part, depth + 1)
+        elif isinstance(content, Mapping):
+            self._take_part(content, depth)
+
+    def _take_part(self, part: Mapping[str, Any], depth: int) -> None:
+        part = {key: value for key, value in part.items() if value is not None}
+        kind = str(part.get("type", "")).replace("_", "-")
+        gemini_call = part.get("functionCall", part.get("function_call"))
+        gemini_result = part.get("functionResponse", part.get("function_response"))
+        if isinstance(gemini_call, Mapping):
+            self.calls.append(_call({"name": gemini_call.get("name"), **gemini_call}))
+        elif isinstance(gemini_result, Mapping):
+            self.results.append(_result(gemini_result))
+        elif kind in _CALLS:
+            self.calls.append(_call(part))
+        elif kind in _RESULTS:
+            self.results.append(_result(part))
+        elif kind in _THOUGHTS or part.get("thought") is True:
+            keys = ("thinking", "text", "reasoning", "content", "summary")
+            thoughts = (content_text(part.get(key)) for key in keys)
+            self.thoughts += [thought for thought in thoughts if thought][:1]
+        elif isinstance(part.get("refusal"), str):
+            self.shown.append({"type": "text", "text": part["refusal"]})
+        elif isinstance(part.get("text"), str):
+            self.shown.append({"type": "text", "text": part["text"]})
+        elif not kind and any(key in part for key in ("content", "parts", "message", "text")):
+            inner = next(
+                part[key] for key in ("text", "content", "parts", "message") if key in part
+            )
+            self.take(inner, depth + 1)
+        elif kind in ("text", "output-text", "input-text"):
+            inner = part.get("value", part.get("content", part.get("arguments")))
+            text = inner if isinstance(inner, str) else content_text(inner)
+            if text is None and inner is not None:
+                text = _json(inner)
+            self.shown.append({"type": "text", "text": text or ""})
+        elif part:
+            self.shown.append(dict(without_data(_media_part(part))))
+
+    def content(self) -> str | list[dict[str, Any]]:
+        texts = [part["text"] for part in self.shown if part.keys() == {"type", "text"}]
+        return "".join(texts) if len(texts) == len(self.shown) else self.shown
+
+
+def _media_part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An image of Anthropic or of the AI SDK as OpenAI writes it; other parts as they are."""
+    source = part.get("source")
+    if part.get("type") == "image" and isinstance(source, Mapping):
+        url = source.get("url")
+        if source.get("type") == "base64":
+            url = f"data:{source.get('media_type')};base64,{source.get('data')}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    if part.get("type") == "image" and isinstance(part.get("image"), str):
+        return {"type": "image_url", "image_url": {"url": part["image"]}}
+    return part
+
+
+def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+    value = unpacked(value)
+    for part in value if isinstance(value, list) else ():
+        if isinstance(part, Mapping):
+            yield part
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A call as OpenAI writes it, with arguments as JSON text."""
+    function = call.get("function")
+    if not isinstance(function, Mapping):
+        function = call
+    keys = ("arguments", "args", "input", "parameters", "raw_arguments")
+    arguments = next((function[key] for key in keys if function.get(key) is not None), None)
+    if not isinstance(arguments, str):
+        arguments = "{}" if arguments is None else _json(arguments)
+    names = [function.get(key) for key in ("name", "toolName", "tool_name")]
+    name = next((name for name in names if isinstance(name, str) and name), None)
+    if name is None:
+        raise Unreadable(f"{clip(dict(call))} is a call of a tool that has no name")
+    converted_call: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+    ids = [call.get(key) for key in ("id", "toolCallId", "call_id", "tool_call_id")]
+    call_id = next((str(call_id) for call_id in ids if call_id), None)
+    return {"id": call_id, **converted_call} if call_id else converted_call
+
+
+def _result(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The message of a tool."""
+    keys = ("content", "response", "result", "output", "text")
+    result = next((part[key] for key in keys if part.get(key) is not None), "")
+    inner = _Parts()
+    if isinstance(result, str | list):
+        inner.take(result)
+    message: dict[str, Any] = {"role": "tool", "content": inner.content()}
+    if isinstance(result, Mapping) or (isinstance(result, list) and result and not inner.shown):
+        message["content"] = _json(result)
+    ids = [part.get(key) for key in ("tool_use_id", "toolCallId", "call_id", "tool_call_id", "id")]
+    call_id = next((str(call_id) for call_id in ids if call_id), None)
+    if call_id:
+        message["tool_call_id"] = call_id
+    names = [part.get(key) for key in ("name", "toolName")]
+    name = next((name for name in names if isinstance(name, str) and name), None)
+    if name:
+        message["name"] = name
+    if part.get("is_error") is True:
+        message["is_error"] = True
+    return message
+
+
+def _spoken_calls(content: Any) -> list[dict[str, Any]]:
+    """The calls that are the text of a turn: JSON of a call, or of several."""
+    value = unpacked(content)
+    calls = value if isinstance(value, list) else [value]
+    if not calls or not all(isinstance(call, Mapping) for call in calls):
+        raise Unreadable(f"the call {clip(content)} is no JSON of a name and arguments")
+    return [_call(call) for call in calls]
+
+
+def tools_of(value: Any) -> list[dict[str, Any]] | None:
+    """Declarations of tools as OpenAI writes them: also JSON in a text, bare functions, and
+    Anthropic's; keys that are null are left out. None where there are none."""
+    tools = []
+    for tool in _objects(value):
+        tool = without_nulls(tool)
+        if isinstance(tool.get("function"), Mapping):
+            tools.append({"type": "function", **tool})
+        elif "input_schema" in tool and "name" in tool:
+            function = {key: tool[key] for key in ("name", "description") if key in tool}
+            function["parameters"] = tool["input_schema"]
+            tools.append({"type": "function", "function": function})
+        elif "name" in tool and "type" not in tool:
+            tools.append({"type": "function", "function": tool})
+        else:
+            tools.append(tool)
+    return tools or None
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` without the keys that are null, which Arrow fills in where rows differ."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
+    return list(map(without_nulls, value)) if isinstance(value, list) else value
+
+
+def with_media(messages: Messages, row: Mapping[str, Any]) -> Messages:
+    """The messages with the files that a row names beside them (`images`, `videos`, `audios`) where
+    <image> and its like stand, or in the first message of the user."""
+    media: dict[str, list[Any]] = {}
+    for word in _MEDIA:
+        files = next((row[key] for key in (f"{word}s", word) if row.get(key)), None)
+        media[word] = files if isinstance(files, list) else [files] if files else []
+    if not any(media.values()):
+        return messages
+    placed = [dict(message) for message in messages]
+    for message in placed:
+        if isinstance(message.get("content"), str):
+            message["content"] = _with_files(message["content"], media)
+    left = [_file_part(word, file) for word, files in media.items() for file in files]
+    asked = next((message for message in placed if message["role"] == "user"), None)
+    if left and asked is not None:
+        content = asked["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        asked["content"] = [*left, *parts]
+    return placed
+
+
+def _with_files(text: str, media: Mapping[str, list[Any]]) -> str | list[dict[str, Any]]:
+    """The text with its placeholders replaced by files, which are taken out of `media`."""
+    parts: list[dict[str, Any]] = []
+    has_file = False
+    for position, piece in enumerate(_PLACEHOLDER.split(text)):
+        if position % 2 == 0:
+            if piece:
+                parts.append({"type": "text", "text": piece})
+        elif media[piece]:
+            has_file = True
+            parts.append(_file_part(piece, media[piece].pop(0)))
+        else:
+            parts.append({"type": "text", "text": f"<{piece}>"})
+    return parts if has_file else text
+
+
+def _file_part(word: str, file: Any) -> dict[str, Any]:
+    """The part that stands for a file: a path, a URL, or what Hugging Face keeps of a picture."""
+    if isinstance(file, Mapping):
+        file = file.get("path") or file.get("url") or "bytes"
+    kind = _MEDIA[word]
+    return dict(without_data({"type": kind, kind: {"url": str(file)}}))
+
+
+def without_old_thoughts(messages: Sequence[dict[str, Any]]) -> Messages:
+    """The messages as a model is shown them again: what it thought in earlier turns is left out."""
+    asked = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    current = asked[-1] if asked else 0
+    shown = []
+    for index, message in enumerate(messages):
+        if index < current and "reasoning_content" in message:
+            message = {key: part for key, part in message.items() if key != "reasoning_content"}
+        shown.append(message)
+    return shown
+
+
+def answer_fields(
+    message: Mapping[str, Any], call: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Output and steps of the trace whose answer is `message`, as the gateway records them: a
+    thought is a step before the call, calls of tools are the call's output and no text. `call`:
+    more about the call of the model. Raises Unreadable where the assistant said nothing."""
+    if message.get("role") != "assistant":
+        raise Unreadable("the answer is no message of the assistant")
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list):
+        raise Unreadable("the answer holds more than text, which cannot be learned")
+    thoughts = message.get("reasoning_content")
+    if not calls and not content and thoughts:
+        raise Unreadable("the model thought and gave no answer")
+    steps: list[dict[str, Any]] = []
+    if thoughts:
+        steps.append({"kind": "reasoning", "output": thoughts})
+    step = dict(call or {})
+    if calls:
+        step["output"] = {"content": content or "", "tool_calls": calls}
+    steps.append(step)
+    return {"output": None if calls else content or "", "steps": steps}
+
+
+def split_answer(messages: Messages, what: str) -> tuple[Messages, dict[str, Any]]:
+    """(what came before, the last message, which has to be the assistant's)."""
+    *prompt, last = messages or [{}]
+    if not prompt or last.get("role") != "assistant":
+        raise Unreadable(f"{what} does not end in an answer of the assistant after a question")
+    return without_old_thoughts(prompt), last
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

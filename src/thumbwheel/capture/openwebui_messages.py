@@ -1,0 +1,213 @@
+"""Messages of Open WebUI as the model was shown them and as it wrote them.
+
+Open WebUI keeps what a model thought, the tools that it called and the code that it ran in blocks of
+the answer (`<details type="reasoning">`), since 0.10 also as items beside it (`output`). Lives here:
+taking a turn apart. Not here: who rated it (`sources/openwebui.py`).
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thumbwheel.capture.fields import content_text, unpacked
+from thumbwheel.capture.gateway.chat_messages import without_data
+from thumbwheel.capture.messages import Messages, converted, without_thoughts
+
+Row = Mapping[str, Any]
+_BLOCK = re.compile(
+    r"<details\s+([^>]*\btype=\"(?:reasoning|tool_calls|code_interpreter)\"[^>]*)>"
+    r"(.*?)(?:</details>|\Z)",
+    re.DOTALL,
+)
+_ATTRIBUTE = re.compile(r"([\w-]+)=\"([^\"]*)\"")
+_SUMMARY = re.compile(r"\s*<summary>.*?</summary>", re.DOTALL)
+_QUOTED = re.compile(r"^> ?", re.MULTILINE)
+CODE = "code_interpreter"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool that the model called, with its result; None where it is unknown."""
+
+    id: str
+    name: str
+    arguments: Any
+    result: Any
+
+    def as_call(self) -> dict[str, Any]:
+        """The call as OpenAI writes it."""
+        arguments = self.arguments
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        function = {"name": self.name, "arguments": arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+    def as_result(self) -> dict[str, Any]:
+        """The message of the tool."""
+        result = self.result if self.result is not None else ""
+        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+        return {"role": "tool", "content": text, "tool_call_id": self.id}
+
+
+@dataclass
+class Turn:
+    """What the assistant did in one turn: texts and calls in their order, and its thoughts."""
+
+    thoughts: list[str] = field(default_factory=list)
+    parts: list[str | Call] = field(default_factory=list)
+
+    @property
+    def answer(self) -> str:
+        """What it said last, after all calls; what it said before them where it said no more."""
+        texts = [part for part in self.parts if isinstance(part, str)]
+        return texts[-1] if texts else ""
+
+    def messages(self) -> Messages:
+        """The turn as a model is shown it again: without thoughts."""
+        messages: Messages = []
+        text = ""
+        for part in self.parts:
+            if isinstance(part, str):
+                text = f"{text}\n\n{part}" if text else part
+                continue
+            message = {"role": "assistant", "content": text or None}
+            messages += [message | {"tool_calls": [part.as_call()]}, part.as_result()]
+            text = ""
+        return [*messages, {"role": "assistant", "content": text}] if text else messages
+
+    def steps(self, model: str | None) -> list[dict[str, Any]]:
+        """The thoughts, and every call of the model with the tools that it called."""
+        steps: list[dict[str, Any]] = [
+            {"kind": "reasoning", "output": thought} for thought in self.thoughts
+        ]
+        since: Messages = []
+        text = ""
+        for part in self.parts:
+            if isinstance(part, str):
+                text = part
+                continue
+            output = {"content": text, "tool_calls": [part.as_call()]}
+            given = {"messages": since} if since else None
+            steps.append({"served_model": model, "input": given, "output": output})
+            tool = {"name": part.name, "input": unpacked(part.arguments), "output": part.result}
+            steps.append({"kind": "tool", **tool})
+            since, text = [part.as_result()], ""
+        last: dict[str, Any] = {"served_model": model}
+        if since:
+            last |= {"input": {"messages": since}, "output": text or None}
+        return [*steps, last] if text or not since else steps
+
+
+def read_turn(message: Row, key: str = "content") -> Turn:
+    """What the assistant did, by the text at `key` and the items beside it."""
+    text = content_text(message.get(key)) or ""
+    turn = _of_text(text)
+    items = _of_items(message.get("output"))
+    if not turn.answer:
+        # the text is in the items alone
+        return items if items.answer or not turn.parts else turn
+    has_call = any(isinstance(part, Call) for part in turn.parts)
+    if not has_call:
+        calls = [part for part in items.parts if isinstance(part, Call)]
+        turn.parts = [*calls, *turn.parts]
+    turn.thoughts = turn.thoughts or items.thoughts
+    return turn
+
+
+def user_message(message: Row) -> Messages:
+    """A message of the user, or of the system, with the files that were given to it."""
+    parts: list[dict[str, Any]] = []
+    files = message.get("files")
+    for file in files if isinstance(files, list) else ():
+        if isinstance(file, Mapping):
+            parts.append(_file_part(file))
+    content = message.get("content")
+    if parts:
+        content = [*(content if isinstance(content, list) else [content or ""]), *parts]
+    if not content:
+        return []
+    return converted({"role": message.get("role"), "content": content})
+
+
+def _file_part(file: Row) -> dict[str, Any]:
+    """A picture as it was shown; of another file its name, because nobody knows what of it was
+    shown."""
+    url = file.get("url")
+    is_image = file.get("type") == "image" or str(file.get("content_type")).startswith("image/")
+    if is_image and isinstance(url, str):
+        return dict(without_data({"type": "image_url", "image_url": {"url": url}}))
+    return {"type": "file", "file": {"filename": str(file.get("name") or file.get("id") or "file")}}
+
+
+def _of_text(text: str) -> Turn:
+    turn = Turn()
+    position = 0
+    for block in _BLOCK.finditer(text):
+        _add_text(turn, text[position : block.start()])
+        position = block.end()
+        attributes = {name: html.unescape(value) for name, value in _ATTRIBUTE.findall(block[1])}
+        body = html.unescape(_SUMMARY.sub("", block[2], count=1)).strip()
+        if attributes.get("type") == "reasoning":
+            turn.thoughts.append(_QUOTED.sub("", body).strip())
+        elif attributes.get("type") == CODE:
+            code = _QUOTED.sub("", body).strip()
+            result = unpacked(attributes.get("output"))
+            turn.parts.append(Call(f"call_{len(turn.parts)}", CODE, {"code": code}, result))
+        else:
+            turn.parts.append(
+                Call(
+                    attributes.get("id") or f"call_{len(turn.parts)}",
+                    attributes.get("name") or "tool",
+                    unpacked(attributes.get("arguments") or "{}"),
+                    unpacked(attributes.get("result")),
+                )
+            )
+    _add_text(turn, text[position:])
+    turn.thoughts = [thought for thought in turn.thoughts if thought]
+    return turn
+
+
+def _add_text(turn: Turn, text: str) -> None:
+    thought, text = without_thoughts(text)
+    if thought:
+        turn.thoughts.append(thought)
+    if text.strip():
+        turn.parts.append(text.strip())
+
+
+def _of_items(items: Any) -> Turn:
+    """The items of OpenAI's responses, which Open WebUI keeps since 0.10."""
+    turn = Turn()
+    objects = list(_objects(items))
+    results = {}
+    for item in objects:
+        if item.get("type") == "function_call_output":
+            output = item.get("output")
+            results[str(item.get("call_id"))] = content_text(output) if output else output
+    for item in objects:
+        kind = str(item.get("type")).rpartition(":")[2]
+        if kind == "reasoning":
+            thought = content_text(item.get("content")) or content_text(item.get("summary"))
+            turn.thoughts += [thought] if thought else []
+        elif kind == "message":
+            _add_text(turn, content_text(item.get("content")) or "")
+        elif kind == "function_call":
+            call_id = str(item.get("call_id") or item.get("id") or f"call_{len(turn.parts)}")
+            name, arguments = str(item.get("name") or "tool"), unpacked(item.get("arguments"))
+            turn.parts.append(Call(call_id, name, arguments or {}, results.get(call_id)))
+        elif kind == CODE:
+            code = {"code": str(item.get("code") or "")}
+            result = item.get("output")
+            turn.parts.append(Call(f"call_{len(turn.parts)}", CODE, code, result))
+    return turn
+
+
+def _objects(value: Any) -> Iterator[Row]:
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, Mapping):
+            yield item

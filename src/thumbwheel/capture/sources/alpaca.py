@@ -1,0 +1,51 @@
+"""Alpaca's files: `instruction`, `input` and `output`, with `system` and `history`
+(LLaMA-Factory), as JSON, CSV or Parquet.
+
+The prompt is the instruction and, below it, its input. Such a file says that its outputs are good,
+unless the rows carry marks (`kto_tag`, ...). Rows with `chosen` and `rejected` are pairs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thumbwheel.capture.fields import answer_at
+from thumbwheel.capture.messages import converted, tools_of, with_media
+from thumbwheel.capture.pairs import given_prompt
+from thumbwheel.capture.source import Row
+from thumbwheel.capture.training_rows import GOOD, RowMarks, TrainingRows, answered
+from thumbwheel.capture.types import AnyRecord, Unreadable
+
+ROW = frozenset({"instruction", "output"})
+USED = frozenset({"instruction", "input", "output", "system", "history", "images", "tools", "text"})
+EXAMPLE = '{"instruction": "Translate into German.", "input": "the house", "output": "das Haus"}'
+
+
+def claims(row: Row) -> bool:
+    """An instruction with its output."""
+    others = {"chosen", "rejected", "response1", "prompt", "response", "messages", "completions"}
+    return row.keys() >= ROW and not others & row.keys()
+
+
+def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
+    """A trace and what is said of it."""
+    asked = {key: value for key, value in row.items() if key != "prompt"}
+    prompt = given_prompt(asked)
+    if prompt is None:
+        raise Unreadable("its instruction is missing")
+    output = answer_at(row, "output")
+    if not output.strip():
+        raise Unreadable("its output is empty")
+    (answer,) = converted({"role": "assistant", "content": output})
+    metadata = {key: value for key, value in row.items() if key not in USED and value is not None}
+    tools = tools_of(row.get("tools"))
+    if tools:
+        metadata["tools"] = tools
+    signals = marks.signals(row) if marks.are_there else [GOOD]
+    return answered(with_media(prompt, row), answer, signals, metadata)
+
+
+SOURCE = TrainingRows.of(
+    parse, claims, EXAMPLE, about="instruction, input and output, as Alpaca's files have them"
+)
+"""The source."""
