@@ -176,8 +176,9 @@ def detect(path: Path, options: Options | None = None, source: str | None = None
         what, step = kind
         raise file_error(path, f"no source reads {what}", step)
     container = container_of(path)
+    source_name = "table" if container == "json" else container
     why = "a table whose columns are known by their names"
-    return Detection(container, why, _mapping(path, container, options))
+    return Detection(source_name, why, _mapping(path, source_name, options))
 
 
 def advice(path: Path) -> str:
@@ -260,10 +261,10 @@ def _claims(path: Path) -> tuple[Counter[str], dict[str, Any]]:
     """(source -> how many of the first rows it claims, the first row)."""
     first_rows: list[dict[str, Any]] = []
     problem = ""
-    for row in read_rows(path, ignore_position):
-        if row.row is not None:
-            first_rows.append(row.row)
-        problem = problem or row.reason
+    for file_row in read_rows(path, ignore_position):
+        if file_row.row is not None:
+            first_rows.append(file_row.row)
+        problem = problem or file_row.reason
         if len(first_rows) == LOOKED_AT:
             break
     if not first_rows:

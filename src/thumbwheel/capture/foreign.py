@@ -26,6 +26,54 @@ def _is_intent(row: Row) -> bool:
     return {"text", "intent"} == row.keys()
 
 
+def _is_chatgpt(row: Row) -> bool:
+    return isinstance(row.get("mapping"), dict) and "current_node" in row
+
+
+def _is_claude(row: Row) -> bool:
+    return {"chat_messages", "uuid"} <= row.keys()
+
+
+def _is_langsmith(row: Row) -> bool:
+    keys = row.keys()
+    is_run = {"inputs", "outputs", "run_type"} <= keys
+    return is_run or {"inputs", "outputs", "dotted_order"} <= keys or "feedback_stats" in keys
+
+
+def _is_promptfoo(row: Row) -> bool:
+    if {"evalId", "results"} <= row.keys():
+        return True
+    return {"promptIdx", "testIdx"} <= row.keys() or {"gradingResult", "vars"} <= row.keys()
+
+
+def _is_kiln(row: Row) -> bool:
+    return row.get("model_type") in ("task_run", "task") or {"v", "output", "input_source"} <= (
+        row.keys()
+    )
+
+
+def _is_label_studio(row: Row) -> bool:
+    return isinstance(row.get("data"), dict) and isinstance(row.get("annotations"), list)
+
+
+def _is_leaderboard(row: Row) -> bool:
+    names = {str(key).casefold() for key in row}
+    return {"won", "lost", "rating"} <= names
+
+
+def _is_librechat_message(row: Row) -> bool:
+    return {"messageId", "isCreatedByUser", "conversationId"} <= row.keys()
+
+
+def _is_phoenix_annotation(row: Row) -> bool:
+    has_span = bool({"span_id", "context.span_id"} & row.keys())
+    return has_span and bool({"result.label", "result.score", "annotation_name"} & row.keys())
+
+
+def _is_phoenix_evaluation(row: Row) -> bool:
+    return "context.span_id" in row and "context.trace_id" not in row
+
+
 FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
     (
         _is_bandit,
@@ -51,6 +99,66 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
         "texts with their intents",
         "Write cases, input the text and reference the intent with the checker exact_answer, "
         "then: thumbwheel import jsonl",
+    ),
+    (
+        _is_chatgpt,
+        "ChatGPT's export of conversations, which holds no ratings",
+        "Its thumbs stay with OpenAI. To learn from the answers all the same, write them as "
+        '{"messages": [...]} lines, then: thumbwheel import openai',
+    ),
+    (
+        _is_claude,
+        "Claude's export of conversations, which holds no ratings",
+        'To learn from the answers all the same, write them as {"messages": [...]} lines, then: '
+        "thumbwheel import openai",
+    ),
+    (
+        _is_langsmith,
+        "LangSmith's runs",
+        "Export its OpenTelemetry spans (LANGSMITH_OTEL_ENABLED=true, to a collector's file) and: "
+        "thumbwheel import otlp; or a table with the question, the answer and user_feedback of "
+        "each run: thumbwheel import csv",
+    ),
+    (
+        _is_promptfoo,
+        "an evaluation of promptfoo",
+        "Its tests are cases, not what people said. Write each as a case, input and reference, "
+        "then: thumbwheel import jsonl; or `promptfoo export eval ID -o FILE.csv` and: thumbwheel "
+        "import csv FILE --column prompt=... --column response=...",
+    ),
+    (
+        _is_kiln,
+        "a project file of Kiln",
+        "In Kiln: Fine Tune, Download dataset, OpenAI chat format (JSONL); then: thumbwheel import "
+        "openai FILE",
+    ),
+    (
+        _is_label_studio,
+        "Label Studio's full export (JSON)",
+        "In Label Studio: Export, JSON-MIN (or CSV); then: thumbwheel import table FILE --column "
+        "prompt=... --column response=... --column rating=...",
+    ),
+    (
+        _is_leaderboard,
+        "the table of a leaderboard: how models were rated, without questions and answers",
+        "In Open WebUI: Admin Panel, Evaluations, Feedbacks, Export (JSON); then: thumbwheel "
+        "import openwebui FILE",
+    ),
+    (
+        _is_librechat_message,
+        "single messages of LibreChat's database",
+        "In LibreChat: the menu of a conversation, Export, JSON; then: thumbwheel import librechat "
+        "FILE",
+    ),
+    (
+        _is_phoenix_annotation,
+        "annotations of Phoenix without the spans that they judge",
+        "Read both from the server: thumbwheel import phoenix http://HOST:6006 --agent AGENT",
+    ),
+    (
+        _is_phoenix_evaluation,
+        "evaluations of Phoenix without the spans that they judge",
+        "Read both from the server: thumbwheel import phoenix http://HOST:6006 --agent AGENT",
     ),
 )
 """(whether a row is of the kind, what it is, what to do)."""

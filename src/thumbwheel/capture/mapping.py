@@ -261,11 +261,9 @@ def _guessed(
     """Meaning -> column, by the names of those columns that nobody named."""
     columns: dict[str, str] = {}
     free = [name for name in names if name not in named.values()]
-    if "prompt" not in named and {"instruction", "input"} <= {
-        _name_of_column(name) for name in free
-    }:
+    by_name = {_name_of_column(name): name for name in free}
+    if "prompt" not in named and {"instruction", "input"} <= by_name.keys():
         # an instruction and what it is about, as Alpaca has them
-        by_name = {_name_of_column(name): name for name in free}
         columns |= {"prompt": by_name["instruction"], "context": by_name["input"]}
     if "score" not in named and set(names) >= HELPSTEER:
         columns["score"] = "helpfulness"

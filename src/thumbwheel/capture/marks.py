@@ -2,8 +2,8 @@
 
 Every source asks here, so that one word has one meaning. A mark is read alone where it cannot be
 mistaken (true, thumbsUp, 4/5, 80 %, ★★★); plain numbers are read by all numbers of their column,
-because a 1 is the best of 0 and 1 and the worst of 1 to 5. What cannot be read is refused and named,
-and nobody is taken to have said anything by null or "neutral".
+because a 1 is the best of 0 and 1 and the worst of 1 to 5. What cannot be read is refused and
+named, and nobody is taken to have said anything by null or "neutral".
 
 Lives here: names of marks, words, numbers, columns of them. Not here: which keys of a row a source
 looks at (`training_rows.py`, `mapping.py`, `opinions.py`).
@@ -415,28 +415,10 @@ def reading_of(
         return Reading(name, "rating" if kind == "thumb" else kind, stated)
     if column is None or not column.has_numbers:
         return Reading(name, kind, None if kind == "thumb" else SCALES[kind])
-    values = column.distinct
-    is_whole = column.low in (-1, 0, 1) and column.high in (-1, 0, 1)
-    if is_whole and values <= {-1, 0, 1}:
-        if -1 in values:
-            return Reading(name, "thumb", zero_is_nothing=0 in values)
-        if kind == "score":
-            return Reading(name, kind, SCALES[kind])
-        if kind == "thumb" or 0 in values:
-            return Reading(name, "thumb")
-        problem = (
-            f"{name} has no other number than 1, which is the worst of 1 to 5 and the best of 0 "
-            f"and 1; say which: --scale {name}=1:5 or --scale {name}=0:1"
-        )
-        return Reading(name, kind, problem=problem)
-    if kind == "thumb" and column.low >= 0 and column.high <= 1:
-        return Reading(name, "score", SCALES["score"])
+    if column.distinct <= {-1, 0, 1}:
+        return _two_valued(name, kind, column.distinct)
     if kind == "thumb":
-        problem = (
-            f"{name} has numbers from {column.low:g} to {column.high:g}, which are no thumbs; say "
-            f"their scale: --scale {name}={column.low:g}:{column.high:g}"
-        )
-        return Reading(name, kind, problem=problem)
+        return _numbers_of_thumbs(name, column)
     low, high = SCALES[kind]
     if low <= column.low and column.high <= high:
         return Reading(name, kind, (low, high))
@@ -447,6 +429,32 @@ def reading_of(
     return Reading(name, kind, problem=problem)
 
 
+def _two_valued(name: str, kind: str, values: set[float]) -> Reading:
+    """Marks that are -1, 0 and 1, or some of them."""
+    if -1 in values:
+        return Reading(name, "thumb", zero_is_nothing=0 in values)
+    if kind == "score":
+        return Reading(name, kind, SCALES[kind])
+    if kind == "thumb" or 0 in values:
+        return Reading(name, "thumb")
+    problem = (
+        f"{name} has no other number than 1, which is the worst of 1 to 5 and the best of 0 and 1; "
+        f"say which: --scale {name}=1:5 or --scale {name}=0:1"
+    )
+    return Reading(name, kind, problem=problem)
+
+
+def _numbers_of_thumbs(name: str, column: MarkColumn) -> Reading:
+    """Numbers under the name of a thumb: shares from 0 to 1, or what nobody can say."""
+    if column.low >= 0 and column.high <= 1:
+        return Reading(name, "score", SCALES["score"])
+    problem = (
+        f"{name} has numbers from {column.low:g} to {column.high:g}, which are no thumbs; say "
+        f"their scale: --scale {name}=LOW:HIGH"
+    )
+    return Reading(name, "thumb", problem=problem)
+
+
 def thumb_of(value: Any, what: str = "thumb") -> bool:
     """Up (True) or down of a value that stands alone; raises Unreadable for anything else."""
     mark = read_mark(value)
@@ -455,6 +463,6 @@ def thumb_of(value: Any, what: str = "thumb") -> bool:
     if mark is not None and mark.scale is None and mark.number in (1, 0, -1):
         return mark.number == 1
     raise Unreadable(
-        f"{what} {shortened(repr(value))} is neither up (true, 1, up, yes, ...) nor down (false, 0, "
-        "-1, down, no, ...)"
+        f"{what} {shortened(repr(value))} is neither up (true, 1, up, yes, ...) nor down (false, "
+        "0, -1, down, no, ...)"
     )

@@ -181,7 +181,7 @@ class _Parts:
         gemini_call = part.get("functionCall", part.get("function_call"))
         gemini_result = part.get("functionResponse", part.get("function_response"))
         if isinstance(gemini_call, Mapping):
-            self.calls.append(_call({"name": gemini_call.get("name"), **gemini_call}))
+            self.calls.append(_call(gemini_call))
         elif isinstance(gemini_result, Mapping):
             self.results.append(_result(gemini_result))
         elif kind in _CALLS:
@@ -192,18 +192,20 @@ class _Parts:
             keys = ("thinking", "text", "reasoning", "content", "summary")
             thoughts = (content_text(part.get(key)) for key in keys)
             self.thoughts += [thought for thought in thoughts if thought][:1]
-        elif isinstance(part.get("refusal"), str):
-            self.shown.append({"type": "text", "text": part["refusal"]})
-        elif isinstance(part.get("text"), str):
-            self.shown.append({"type": "text", "text": part["text"]})
-        elif not kind and any(key in part for key in ("content", "parts", "message", "text")):
-            inner = next(
-                part[key] for key in ("text", "content", "parts", "message") if key in part
-            )
-            self.take(inner, depth + 1)
+        else:
+            self._take_shown(part, kind, depth)
+
+    def _take_shown(self, part: Mapping[str, Any], kind: str, depth: int) -> None:
+        """A text, a picture, a file, or an object around one."""
+        texts = [part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)]
+        inner_keys = [key for key in ("text", "content", "parts", "message") if key in part]
+        if texts:
+            self.shown.append({"type": "text", "text": texts[0]})
+        elif not kind and inner_keys:
+            self.take(part[inner_keys[0]], depth + 1)
         elif kind in ("text", "output-text", "input-text"):
             inner = part.get("value", part.get("content", part.get("arguments")))
-            text = inner if isinstance(inner, str) else content_text(inner)
+            text = content_text(inner)
             if text is None and inner is not None:
                 text = _json(inner)
             self.shown.append({"type": "text", "text": text or ""})

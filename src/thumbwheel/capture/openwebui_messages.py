@@ -1,19 +1,18 @@
 """Messages of Open WebUI as the model was shown them and as it wrote them.
 
-Open WebUI keeps what a model thought, the tools that it called and the code that it ran in blocks of
-the answer (`<details type="reasoning">`), since 0.10 also as items beside it (`output`). Lives here:
-taking a turn apart. Not here: who rated it (`sources/openwebui.py`).
+Open WebUI keeps what a model thought, the tools that it called and the code that it ran in blocks
+of the answer (`<details type="reasoning">`), since 0.10 also as items beside it (`output`). Lives
+here: taking a turn apart. Not here: who rated it (`sources/openwebui.py`).
 """
 
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from thumbwheel.capture.assistant_turn import Call, Turn
 from thumbwheel.capture.fields import content_text, unpacked
 from thumbwheel.capture.gateway.chat_messages import without_data
 from thumbwheel.capture.messages import Messages, converted, without_thoughts
@@ -28,79 +27,6 @@ _ATTRIBUTE = re.compile(r"([\w-]+)=\"([^\"]*)\"")
 _SUMMARY = re.compile(r"\s*<summary>.*?</summary>", re.DOTALL)
 _QUOTED = re.compile(r"^> ?", re.MULTILINE)
 CODE = "code_interpreter"
-
-
-@dataclass(frozen=True)
-class Call:
-    """A tool that the model called, with its result; None where it is unknown."""
-
-    id: str
-    name: str
-    arguments: Any
-    result: Any
-
-    def as_call(self) -> dict[str, Any]:
-        """The call as OpenAI writes it."""
-        arguments = self.arguments
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        function = {"name": self.name, "arguments": arguments}
-        return {"id": self.id, "type": "function", "function": function}
-
-    def as_result(self) -> dict[str, Any]:
-        """The message of the tool."""
-        result = self.result if self.result is not None else ""
-        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-        return {"role": "tool", "content": text, "tool_call_id": self.id}
-
-
-@dataclass
-class Turn:
-    """What the assistant did in one turn: texts and calls in their order, and its thoughts."""
-
-    thoughts: list[str] = field(default_factory=list)
-    parts: list[str | Call] = field(default_factory=list)
-
-    @property
-    def answer(self) -> str:
-        """What it said last, after all calls; what it said before them where it said no more."""
-        texts = [part for part in self.parts if isinstance(part, str)]
-        return texts[-1] if texts else ""
-
-    def messages(self) -> Messages:
-        """The turn as a model is shown it again: without thoughts."""
-        messages: Messages = []
-        text = ""
-        for part in self.parts:
-            if isinstance(part, str):
-                text = f"{text}\n\n{part}" if text else part
-                continue
-            message = {"role": "assistant", "content": text or None}
-            messages += [message | {"tool_calls": [part.as_call()]}, part.as_result()]
-            text = ""
-        return [*messages, {"role": "assistant", "content": text}] if text else messages
-
-    def steps(self, model: str | None) -> list[dict[str, Any]]:
-        """The thoughts, and every call of the model with the tools that it called."""
-        steps: list[dict[str, Any]] = [
-            {"kind": "reasoning", "output": thought} for thought in self.thoughts
-        ]
-        since: Messages = []
-        text = ""
-        for part in self.parts:
-            if isinstance(part, str):
-                text = part
-                continue
-            output = {"content": text, "tool_calls": [part.as_call()]}
-            given = {"messages": since} if since else None
-            steps.append({"served_model": model, "input": given, "output": output})
-            tool = {"name": part.name, "input": unpacked(part.arguments), "output": part.result}
-            steps.append({"kind": "tool", **tool})
-            since, text = [part.as_result()], ""
-        last: dict[str, Any] = {"served_model": model}
-        if since:
-            last |= {"input": {"messages": since}, "output": text or None}
-        return [*steps, last] if text or not since else steps
 
 
 def read_turn(message: Row, key: str = "content") -> Turn:
@@ -123,9 +49,7 @@ def user_message(message: Row) -> Messages:
     """A message of the user, or of the system, with the files that were given to it."""
     parts: list[dict[str, Any]] = []
     files = message.get("files")
-    for file in files if isinstance(files, list) else ():
-        if isinstance(file, Mapping):
-            parts.append(_file_part(file))
+    parts += [_file_part(file) for file in _objects(files)]
     content = message.get("content")
     if parts:
         content = [*(content if isinstance(content, list) else [content or ""]), *parts]

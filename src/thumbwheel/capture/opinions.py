@@ -41,7 +41,7 @@ METRICS = (
 
 def _opinions() -> dict[str, str]:
     kinds = {"thumb": THUMBS, "against": AGAINST, "rating": RATINGS, "score": SCORES}
-    opinions = {}
+    opinions: dict[str, str] = {}
     for kind, names in kinds.items():
         opinions |= {name: kind for name in names if name not in METRICS}
     return opinions

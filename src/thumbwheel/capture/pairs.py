@@ -103,8 +103,8 @@ def pair_of_row(
         other = _other_text(row)
         if other is not None:
             raise Unreadable(
-                f"none of its keys is known to be the prompt; if it is {other!r}: thumbwheel import "
-                f"csv FILE --column prompt={other}"
+                f"none of its keys is known to be the prompt; if it is {other!r}: thumbwheel "
+                f"import csv FILE --column prompt={other}"
             )
         messages, *answers = _split_texts(chosen, rejected)
         return messages, (answers[0], answers[1]), COMMON_BEGINNING

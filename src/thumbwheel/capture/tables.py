@@ -106,8 +106,8 @@ def csv_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
 
 
 def _header(path: Path, text: io.TextIOWrapper) -> tuple[list[str], str, int]:
-    """(names of the columns, separator, lines that were read). Excel's first line `sep=;` says the separator; a name in
-    quotes may go over several lines."""
+    """(names of the columns, separator, lines that were read). Excel's first line `sep=;` says the
+    separator; a name in quotes may go over several lines."""
     line = text.readline(LONGEST).removeprefix("\ufeff")
     stated = _SEPARATOR_LINE.fullmatch(line.strip("\r\n"))
     if stated:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.lines import OnPosition, ignore_position
@@ -31,7 +31,7 @@ from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord, Unr
 from thumbwheel.core.errors import InputError
 
 Row = Mapping[str, Any]
-GOOD: Row = {"kind": "label", "name": "good", "value": True}
+GOOD: dict[str, Any] = {"kind": "label", "name": "good", "value": True}
 """What a file of training data says of an answer without a mark."""
 ABOUT = ("metadata", "meta", "extra", "info")
 """Keys of objects about a row, in which marks may stand."""
@@ -213,8 +213,10 @@ def _is_plain(message: Row) -> bool:
     )
 
 
-MarkedParse = Callable[[dict[str, Any], RowMarks], list[AnyRecord]]
-"""The records of a row, with the marks of its file."""
+class MarkedParse(Protocol):
+    """The records of a row, with the marks of its file; raises Unreadable or ValidationError."""
+
+    def __call__(self, row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]: ...
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class CheckedRow:
     strength: float
     answered: frozenset[int] = frozenset()
     remembered: frozenset[int] = frozenset()
+    is_correction: bool = False
+    """Whether a correction says what its label is."""
 
 
 @dataclass
@@ -107,6 +109,7 @@ class CheckedRows:
                     strength=row.weight / class_weight,
                     answered=frozenset(turn_key(key, answer) for answer in answers),
                     remembered=frozenset(turns),
+                    is_correction=getattr(row, "origin", None) == "correction",
                 )
             )
 
@@ -301,13 +304,19 @@ def _auc(lengths: list[int], is_good: list[bool]) -> float:
     return float((ranks[labels].sum() - good * (good + 1) / 2) / (good * bad))
 
 
+def _is_one_correction(first: CheckedRow, second: CheckedRow) -> bool:
+    """Whether the rows are an answer and what somebody made of it, which differ on purpose."""
+    is_edited = first.is_correction or second.is_correction
+    return is_edited and first.prompt == second.prompt and first.label is not second.label
+
+
 def _noise(sample: CheckedRows) -> Finding:
     if all(row.label is None for row in sample.rows):
         return _finding("noise", NONE, "the rows have no labels")
     pairs = differing = 0
     disputed = []
     for first, second, _ in sample.near_pairs():
-        if first.label is None or second.label is None:
+        if first.label is None or second.label is None or _is_one_correction(first, second):
             continue
         pairs += 1
         if first.label is not second.label:

@@ -134,7 +134,9 @@ def newest_words(
         target.external_id,
         sa.func.coalesce(target.step, -1),
     ]
-    rank = sa.func.rank().over(partition_by=slot, order_by=STATED_AT.desc()).label("rank")
+    # of equal times the later import wins: a row may change while its own time does not
+    newest_first = STATED_AT.desc(), feedback.c.recorded_at.desc()
+    rank = sa.func.rank().over(partition_by=slot, order_by=newest_first).label("rank")
     aimed = sa.and_(target.feedback_id == feedback.c.id, target.position == 0)
     statements = (
         sa.select(feedback.c.id, rank)

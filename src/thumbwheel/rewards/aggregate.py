@@ -52,6 +52,10 @@ class TimedVote(Vote, Protocol):
     def lone(self) -> bool:
         """Whether it has neither rater nor time."""
 
+    @property
+    def recorded_at(self) -> datetime | None:
+        """When it was imported."""
+
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Vote)
@@ -111,6 +115,11 @@ def people_first(
     return people or everything
 
 
+def _said_at(vote: TimedVote) -> tuple[datetime, datetime]:
+    """When a vote was given; of equal times the later import is the newer one."""
+    return vote.at, vote.recorded_at or vote.at
+
+
 def newest_per_speaker(
     votes: Iterable[TV], speaker: Callable[[TV], tuple[str, ...]], meaning: Callable[[TV], Any]
 ) -> tuple[list[TV], bool]:
@@ -130,8 +139,8 @@ def newest_per_speaker(
         if len(votes_of_one) == 1:
             latest.append(votes_of_one[0])
             continue
-        last = max(vote.at for vote in votes_of_one)
-        final = [vote for vote in votes_of_one if vote.at == last]
+        last = max(map(_said_at, votes_of_one))
+        final = [vote for vote in votes_of_one if _said_at(vote) == last]
         meanings = {meaning(vote) for vote in final} - {None}
         if all(vote.lone for vote in final):
             latest.extend(final)
@@ -190,8 +199,8 @@ def judge(trace_id: str, statements: Iterable[Statement], config: LabelConfig) -
     # The number: of the newest word of each speaker. A rating and a thumb may be given at once, and
     # both are the newest word.
     preferred = people_first(opinions)
-    last_times = {speaker_of(statement): statement.at for statement in resolution.latest}
-    numbers = [s for s in preferred if last_times.get(speaker_of(s)) == s.at]
+    last_times = {speaker_of(statement): _said_at(statement) for statement in resolution.latest}
+    numbers = [s for s in preferred if last_times.get(speaker_of(s)) == _said_at(s)]
 
     edit, edit_conflict = agreed_edit(heard)
     judgement = Judgement(

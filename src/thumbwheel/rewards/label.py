@@ -217,6 +217,7 @@ class PairVote:
     side: int
     automatic: bool
     lone: bool
+    recorded_at: datetime | None = None
 
 
 def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], PairVote]]:
@@ -235,6 +236,7 @@ def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], PairVote]]
                 side,
                 preference.automatic,
                 preference.lone,
+                preference.recorded_at,
             ),
         )
 

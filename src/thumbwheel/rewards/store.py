@@ -207,6 +207,7 @@ def _spoken(speaker: sa.ColumnElement[str]) -> tuple[sa.ColumnElement[Any], ...]
         sa.func.coalesce(raters.c.kind.in_(AUTOMATIC), sa.false()).label("automatic"),
         feedback.c.occurred_at.is_not(None).label("timed"),
         feedback.c.rater_id.is_not(None).label("named"),
+        feedback.c.recorded_at.label("recorded_at"),
     )
 
 
@@ -228,6 +229,7 @@ def _preference(rows: list[Any]) -> Preference:
         first.at,
         first.automatic,
         not (first.timed or first.named),
+        first.recorded_at,
     )
 
 

@@ -64,6 +64,8 @@ class Statement:
     """Whether it says when it was given; `at` is the time of its import otherwise."""
     named: bool = True
     """Whether it says who gave it."""
+    recorded_at: datetime | None = None
+    """When it was imported: of equal times the later import wins."""
 
     @property
     def lone(self) -> bool:
@@ -84,6 +86,7 @@ class Preference:
     at: datetime
     automatic: bool = False
     lone: bool = False
+    recorded_at: datetime | None = None
     """As of a statement."""
 
 

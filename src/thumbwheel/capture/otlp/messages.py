@@ -97,17 +97,28 @@ def indexed_messages(attributes: Mapping[str, Any], prefix: str) -> Messages:
     return messages
 
 
-def _indexed_content(fields: Mapping[str, Any]) -> str | None:
+def _indexed_content(fields: Mapping[str, Any]) -> Any:
+    """The content of a message: its text, or its parts where pictures are among them."""
     if "content" in fields:
         content = fields["content"]
         parts = unpacked(content)
-        return content_text(parts if isinstance(parts, list) else content)
-    texts = [
-        str(value)
-        for name, value in sorted(fields.items())
-        if name.startswith("contents.") and name.endswith("message_content.text")
-    ]
-    return "".join(texts) if texts else None
+        return parts if isinstance(parts, list) else content
+    by_index: dict[int, dict[str, Any]] = {}
+    for name, value in fields.items():
+        match = _INDEXED.fullmatch(name.removeprefix("contents."))
+        if name.startswith("contents.") and match:
+            key = match[2].removeprefix("message_content.")
+            by_index.setdefault(int(match[1]), {})[key] = value
+    contents: list[Any] = []
+    for _, part in sorted(by_index.items()):
+        if isinstance(part.get("text"), str):
+            contents.append({"type": part.get("type", "text"), "text": part["text"]})
+        elif part.get("image.image.url"):
+            url = str(part["image.image.url"])
+            contents.append({"type": "image_url", "image_url": {"url": url}})
+        elif part:
+            contents.append(part)
+    return contents or None
 
 
 def _indexed_calls(fields: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from thumbwheel.capture.fields import DEEPEST, clip, list_at, moment, object_at, objects_at
+from thumbwheel.capture.fields import (
+    DEEPEST,
+    clip,
+    list_at,
+    moment,
+    object_at,
+    objects_at,
+    unpacked,
+)
 from thumbwheel.capture.types import Unreadable, parse_time
 
 Attributes = Mapping[str, Any]
@@ -63,9 +71,34 @@ def spans_of_row(row: Mapping[str, Any]) -> list[Span]:
     span. Raises Unreadable."""
     if "resourceSpans" in row:
         return list(otlp_json_spans(row))
+    if "context.trace_id" in row:
+        return [sdk_span(_of_dataframe(row))]
     if isinstance(row.get("spans"), list):
         return [sdk_span(span) for span in objects_at(row, "spans")]
     return [sdk_span(row)]
+
+
+def _of_dataframe(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of Phoenix's dataframe of spans, whose columns are dotted names, as a span object."""
+    attributes: dict[str, Any] = {}
+    context: dict[str, Any] = {}
+    span: dict[str, Any] = {"attributes": attributes, "context": context}
+    for column, value in row.items():
+        if value is None:
+            continue
+        group, _, name = column.partition(".")
+        if group == "attributes" and name:
+            attributes[name] = unpacked(value)
+        elif group == "context" and name:
+            context[name] = value
+        elif column == "events":
+            events = unpacked(value)
+            span["events"] = events if isinstance(events, list) else []
+        else:
+            span[column] = value
+    if span.get("span_kind"):
+        attributes.setdefault("openinference.span.kind", span["span_kind"])
+    return span
 
 
 def otlp_json_spans(request: Mapping[str, Any]) -> Iterator[Span]:

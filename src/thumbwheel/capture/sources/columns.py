@@ -63,7 +63,7 @@ class Columns:
 
 CSV = Columns("question,answer,stars,user_id\nHow do I reset it?,Hold the button.,5,customer-17")
 PARQUET = Columns("columns: question, answer, stars, user_id")
-JSON = Columns(
+TABLE = Columns(
     '{"question": "How do I reset it?", "answer": "Hold the button.", "stars": 5}',
     about="a table of JSON lines or a JSON array, with any columns",
 )

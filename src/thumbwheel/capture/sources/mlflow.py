@@ -1,4 +1,5 @@
-"""MLflow: traces and assessments of a running server, by its REST API (3.0 and later).
+"""MLflow: traces and assessments of a running server, by its REST API (3.0 and later), or in files:
+`mlflow traces search --output json`, `Trace.to_json()`, and the rows of `search_traces()`.
 
 A feedback becomes an opinion where its name says so (`capture/opinions.py`), else a label. An
 expectation of the response, which a person wrote, is a correction; any other is a label.
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -18,10 +21,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from thumbwheel.capture.fields import name_of, object_at, objects_at, unpacked
+from pydantic import ValidationError
+
+from thumbwheel.capture.fields import moment, name_of, object_at, objects_at, unpacked
 from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.marks import Scales, plain
 from thumbwheel.capture.opinions import OPINIONS, judgement
+from thumbwheel.capture.otlp.assemble import NoRun, runs_of, target_of
+from thumbwheel.capture.otlp.messages import chat_in, text_in
 from thumbwheel.capture.otlp.server_traces import (
     Judgement,
     ListedTrace,
@@ -30,6 +37,7 @@ from thumbwheel.capture.otlp.server_traces import (
     items_of_pages,
 )
 from thumbwheel.capture.otlp.span import Span, otlp_json_spans
+from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.server_api import (
     Connection,
     NotAnswered,
@@ -38,8 +46,17 @@ from thumbwheel.capture.server_api import (
     connected,
     is_server,
 )
-from thumbwheel.capture.source import Item, Row, numbered
-from thumbwheel.capture.types import FeedbackRecord, TargetRef, Unreadable, parse_time
+from thumbwheel.capture.source import Item, Refused, Row, item_of, numbered
+from thumbwheel.capture.types import (
+    AnyRecord,
+    FeedbackRecord,
+    Records,
+    TargetRef,
+    TraceRecord,
+    Unreadable,
+    explain,
+    parse_time,
+)
 
 EXPERIMENT = "experiment"
 PAGE = 200
@@ -64,8 +81,13 @@ class Mlflow:
     )
 
     def claims(self, row: Row) -> bool:
-        """Nothing: it reads servers."""
-        return False
+        """A trace with its info and spans, or a row of search_traces."""
+        info = row.get("info")
+        if isinstance(info, dict) and isinstance(row.get("data"), dict):
+            return bool({"trace_id", "request_id"} & info.keys())
+        keys = row.keys()
+        is_row = {"request", "response"} <= keys and bool({"trace_id", "request_id"} & keys)
+        return is_row and bool({"assessments", "spans", "request_time", "timestamp_ms"} & keys)
 
     def claims_location(self, path: Path) -> bool:
         """A server."""
@@ -81,6 +103,13 @@ class Mlflow:
         return replace(self, opinions={**self.opinions, **named}, scales=scales)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
+        if not is_server(path):
+            for row in read_rows(path, on_position):
+                if row.row is None:
+                    yield Refused(row.number, row.reason, row.text)
+                else:
+                    yield item_of(row.number, row.text, partial(self._of_file, row.row))
+            return
         with connected(path, "MLflow", [EXPERIMENT], self.connection.key) as api:
             experiment = _experiment(api)
             start = first_start(self.connection, api.url.since)
@@ -101,6 +130,61 @@ class Mlflow:
             rows = api.objects(reply, "traces")
             yield [self._listed(row) for row in rows]
             token = reply.get("next_page_token") or None
+
+    def _of_file(self, row: Row) -> list[AnyRecord]:
+        """The records of a trace in a file. Where it has no spans, its request and response say
+        what was asked and answered."""
+        checked(dict(row))
+        if not self.claims(row):
+            raise Unreadable(
+                "it is no trace: it has neither info and data nor request and response"
+            )
+        info = object_at(row, "info") or row
+        trace_id = str(info.get("trace_id") or info.get("request_id"))
+        data = object_at(row, "data")
+        spans = []
+        for span in unpacked(data.get("spans", row.get("spans"))) or []:
+            span = unpacked(span)
+            if isinstance(span, dict):
+                spans.append(span)
+        metadata = info.get("trace_metadata")
+        metadata = metadata if isinstance(metadata, dict) else {}
+        loaded = _spans(spans, trace_id, metadata)
+        if isinstance(loaded, Unreadable):
+            raise loaded
+        started = moment(info.get("request_time") or info.get("timestamp_ms"))
+        started_at = parse_time(started) if started is not None else None
+        runs = []
+        if loaded:
+            with suppress(NoRun):
+                runs = runs_of(loaded)
+        traces = [run.trace for run in runs] or [_without_spans(row, info, trace_id, started_at)]
+        records: list[AnyRecord] = [*traces]
+        remarks = []
+        for assessment in unpacked(info.get("assessments")) or []:
+            if not isinstance(assessment, dict) or assessment.get("valid") is False:
+                continue
+            span_id = name_of(assessment.get("span_id"))
+            target = target_of(runs, _hex(span_id)) if span_id else None
+            target = target or TargetRef(kind="trace", id=trace_id)
+            try:
+                records.append(self._in_file(assessment, target, started_at))
+            except ValidationError as error:
+                remarks.append(f"an assessment was left out: {explain(error)}")
+            except Unreadable as error:
+                remarks.append(f"an assessment was left out: {error}")
+        return Records(records, remarks)
+
+    def _in_file(
+        self, assessment: dict[str, Any], target: TargetRef, started_at: datetime | None
+    ) -> FeedbackRecord:
+        """The feedback of an assessment, which may have neither id nor time."""
+        said_at = assessment.get("last_update_time") or assessment.get("create_time")
+        time = parse_time(moment(said_at)) if said_at is not None else started_at
+        name = name_of(assessment.get("assessment_id"))
+        if name and time:
+            name = f"{name}/{time:%Y%m%dT%H%M%S.%f}"
+        return self._feedback(assessment, name, time, target)
 
     def _listed(self, row: Row) -> ListedTrace:
         judgements = []
@@ -123,9 +207,13 @@ class Mlflow:
         return Judgement(name, span_id, partial(self._feedback, assessment, name, time))
 
     def _feedback(
-        self, assessment: dict[str, Any], name: str, time: datetime, target: TargetRef
+        self,
+        assessment: dict[str, Any],
+        name: str | None,
+        time: datetime | None,
+        target: TargetRef,
     ) -> FeedbackRecord:
-        about = str(assessment.get("assessment_name") or "feedback")
+        about = str(assessment.get("assessment_name") or assessment.get("name") or "feedback")
         source = object_at(checked(assessment), "source")
         source_type, rater = str(source.get("source_type")), name_of(source.get("source_id"))
         if rater is None and source_type != "HUMAN":
@@ -154,6 +242,30 @@ class Mlflow:
             raise Unreadable(f"assessment {about!r} failed and says nothing")
         value = feedback.get("value")
         return judgement(about, value, value, self.opinions, self.scales)
+
+
+def _without_spans(row: Row, info: Row, trace_id: str, started_at: datetime | None) -> TraceRecord:
+    """The trace of a request and a response; raises Unreadable where it has none."""
+    asked = next((part[key] for part, key in _said(row, info, "request")), None)
+    answered = next((part[key] for part, key in _said(row, info, "response")), None)
+    prompt = chat_in(asked)
+    if not prompt:
+        raise Unreadable("it has neither spans nor a request")
+    fields = {
+        "id": trace_id,
+        "input": prompt,
+        "output": text_in(answered),
+        "occurred_at": started_at,
+    }
+    return TraceRecord.model_validate(fields)
+
+
+def _said(row: Row, info: Row, what: str) -> Iterator[tuple[Row, str]]:
+    """Where a request or response stands that is not empty."""
+    data = object_at(row, "data")
+    for part, key in ((row, what), (data, what), (info, what), (info, f"{what}_preview")):
+        if part.get(key) not in (None, "", {}, []):
+            yield part, key
 
 
 def _search(experiment: str, limit: int) -> dict[str, Any]:
@@ -235,7 +347,7 @@ def _span(row: dict[str, Any]) -> Span:
     span = _camel_case({**row, "attributes": [], "events": []} if in_file else row)
     for key in ("traceId", "spanId", "parentSpanId"):
         if span.get(key):
-            span[key] = _hex(span[key])
+            span[key] = _hex(span[key], 32 if key == "traceId" else 16)
     (otlp_span,) = otlp_json_spans({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
     if not isinstance(attributes, Mapping):
         return otlp_span
@@ -253,11 +365,20 @@ def _camel(key: str) -> str:
     return re.sub(r"_(\w)", lambda match: match[1].upper(), key)
 
 
-def _hex(text: Any) -> str:
+def _hex(text: Any, length: int = 16) -> str:
+    """An id of a span: base64 as protobuf writes it, hexadecimal as MLflow 2 does, or anything."""
+    if not isinstance(text, str):
+        raise Unreadable(f"{text!r} is no id")
+    digits = text.removeprefix("0x")
+    if re.fullmatch(r"[0-9a-f]{16}|[0-9a-f]{32}", digits):
+        return digits
     try:
-        return base64.b64decode(text, validate=True).hex()
-    except (binascii.Error, ValueError, TypeError):
-        raise Unreadable(f"{text!r} is no id in base64") from None
+        decoded = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        decoded = b""
+    if len(decoded) in (8, 16):
+        return decoded.hex()
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:length]
 
 
 SOURCE = Mlflow()

@@ -13,7 +13,7 @@ from typing import Any
 
 from thumbwheel.capture.fields import list_at, object_at, objects_at
 from thumbwheel.capture.messages import Messages, chat, is_chat, split_answer, tools_of, with_media
-from thumbwheel.capture.pairs import pair_records, split_pair
+from thumbwheel.capture.pairs import Verdict, pair_records, split_pair
 from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
     RowMarks,
@@ -74,7 +74,7 @@ def _rejected(row: Row, metadata: dict[str, Any] | None) -> list[AnyRecord]:
     if not is_chat(rejected):
         raise Unreadable("its rejected answer is neither a text nor messages")
     _, _, other = split_pair(prompt, [*prompt, chosen], with_media(chat(rejected), row))
-    verdicts = [(None, [[0], [1]])]
+    verdicts: list[Verdict] = [(None, [[0], [1]])]
     return pair_records(prompt, (chosen, other), verdicts, {}, metadata=metadata)
 
 

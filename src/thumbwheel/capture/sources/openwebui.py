@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.capture.assistant_turn import Turn
 from thumbwheel.capture.counterparts import MessageKeys, RecordedAnswer, aimed, counterpart
 from thumbwheel.capture.fields import (
     clip,
@@ -33,7 +34,7 @@ from thumbwheel.capture.fields import (
 )
 from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.messages import Messages
-from thumbwheel.capture.openwebui_messages import Turn, read_turn, user_message
+from thumbwheel.capture.openwebui_messages import read_turn, user_message
 from thumbwheel.capture.openwebui_server import (
     MODEL,
     PARAMETERS,

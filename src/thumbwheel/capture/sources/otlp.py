@@ -49,11 +49,15 @@ def claims_otlp(row: Row) -> bool:
     """Export requests of OTLP, or a file with `spans`."""
     spans = row.get("spans")
     is_file = isinstance(spans, list) and bool(spans) and isinstance(spans[0], dict)
+    if "request" in row and "response" in row:
+        return False  # MLflow's, which says more
     return "resourceSpans" in row or "resourceLogs" in row or is_file
 
 
 def claims_spans(row: Row) -> bool:
     """Span objects of an SDK, one a line."""
+    if "context.trace_id" in row and "name" in row:
+        return True  # a row of Phoenix's dataframe of spans
     has_context = isinstance(row.get("spanContext", row.get("context")), dict)
     return "attributes" in row and (has_context or {"traceId", "spanId"} <= row.keys())
 

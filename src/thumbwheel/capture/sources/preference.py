@@ -1,8 +1,9 @@
 """Pairs of answers of which people preferred one.
 
 Forms: {chosen, rejected} as texts or chat lists, with the prompt in `prompt`, `instruction` (and
-`input`), `question`, `query` or `input`, and `system` and `history` beside it; chat lists and texts
-without any other text may have it as their common beginning, which is said; the hh-rlhf dialogue ("\\n\\nHuman: ... \\n\\nAssistant: ..."); PandaLM (instruction, input,
+`input`), `question`, `query` or `input`, and `system` and `history` beside it; chat lists, and
+texts without any other text, may have it as their common beginning, which is said for texts; the
+hh-rlhf dialogue ("\\n\\nHuman: ... \\n\\nAssistant: ..."); PandaLM (instruction, input,
 response1, response2, annotator1..n with 0 for a tie), where each annotator is a rater with a
 judgement of their own: contradictions are kept here and resolved by a named rule later.
 """
