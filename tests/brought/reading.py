@@ -1,4 +1,4 @@
-"""What people bring, as tests read it: the records of a file in short form, and what a plan says."""
+"""What people bring, as tests read it: its records in short form, and what a plan says."""
 
 from __future__ import annotations
 

@@ -105,9 +105,10 @@ def test_a_lone_one_is_refused_until_its_scale_is_said() -> None:
 
 
 def test_a_rejected_answer_makes_a_pair(tmp_path: Path) -> None:
-    assert said(brought("01-kto-tag/msgrejected.jsonl")) == [
-        ("preference", {"ranking": [[0], [1]]})
-    ] * 2
+    assert (
+        said(brought("01-kto-tag/msgrejected.jsonl"))
+        == [("preference", {"ranking": [[0], [1]]})] * 2
+    )
     assert answers(brought("01-kto-tag/msgrejected.jsonl")) == ["good", "bad"] * 2
     turns = {"conversations": SHAREGPT["conversations"], "rejected": {"from": "gpt", "value": "w"}}
     assert answers(written(tmp_path / "rows.jsonl", turns)) == ["bad", "w"]
@@ -177,9 +178,9 @@ def test_numbers_of_an_unknown_scale_are_refused_with_the_option(
 
 
 def test_one_stray_word_turns_nothing_round() -> None:
-    for word in ("not good", "no idea", "good?!", "10/5", "6 stars", "1,000,000", "★" * 11):
+    for word in ("not good", "no idea", "good?", "10/5", "6 stars", "1,000,000", "★" * 11):
         mark = read_mark(word)
-        assert mark is None or mark.says_nothing or mark.thumb is True and word == "good?!"
+        assert mark is None or mark.says_nothing
 
 
 # Prompts of pairs

@@ -56,7 +56,7 @@ PLANS: dict[str, Counts] = {
     "24-parquet-types/nested.parquet": {"thumb": (1, 1)},
     "24-parquet-types/tools.parquet": {"label": (1, 0)},
     "24-parquet-types/types.parquet": {"rating": (1, 1)},
-    "31-think-tags/think.jsonl": {"label": (4, 0)},
+    "31-think-tags/think.jsonl": {"label": (2, 0)},  # one answer three times, one once
     "34-openwebui-output-items/chats.json": {"thumb": (1, 0)},
     "34-openwebui-output-items/feedback.json": {"thumb": (2, 0)},
     "36-mlflow-files/rows.jsonl": {"thumb": (1, 0)},

@@ -4,6 +4,7 @@ once in the statistics."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import permutations
@@ -71,6 +72,27 @@ def test_a_relabelled_trace_file_has_its_newest_label(ws: Workspace, tmp_path: P
         report = put(ws, tmp_path, run_with(label), source="flowagent")
         assert verdicts(ws) == [label]
         assert report.duplicates == (turn == 3), "only what says what stands already is a duplicate"
+
+
+def test_of_equal_times_the_later_import_wins(ws: Workspace, tmp_path: Path) -> None:
+    """A row may change while its own time does not; of forty no order of ids helps them all."""
+    times = {"occurred_at": "2026-01-05T09:00:00Z", "rater": "ann"}
+    names = [f"t{number}" for number in range(40)]
+    put(ws, tmp_path, *(TRACE | {"id": name, "input": name} for name in names))
+    for value in (True, False, True):
+        said = [thumb(value, target={"trace": name}, **times) for name in names]
+        named = [line | {"id": f"{time.time_ns()}-{number}"} for number, line in enumerate(said)]
+        put(ws, tmp_path, *named)
+        assert verdicts(ws) == [value] * len(names)
+
+
+def test_a_change_of_mind_in_one_second_is_no_disagreement(ws: Workspace, tmp_path: Path) -> None:
+    times = {"occurred_at": "2026-01-05T09:00:00Z", "rater": "ann"}
+    put(ws, tmp_path, TRACE, thumb(False, id="f1", **times))
+    put(ws, tmp_path, thumb(True, id="f2", **times))
+    with ws.db.read() as connection:
+        (judgement,) = judgements(connection, Agent.named(AGENT))
+    assert (judgement.good, judgement.conflict) == (True, False)
 
 
 def test_a_trace_that_is_labelled_anew_on_another_day_has_its_newest_label(

@@ -136,6 +136,16 @@ def test_noise_is_estimated_from_equal_answers_with_different_labels() -> None:
     assert finding("noise", *rows[:10]).verdict == "not applicable"
 
 
+def test_an_answer_and_its_correction_are_no_contradiction() -> None:
+    rows = []
+    for number in range(60):
+        bad = row(2 * number, words(number), "the same answer", label=False)
+        edited = row(2 * number + 1, words(number), "the same answer", label=True)
+        rows += [bad, replace(edited, is_correction=True)]
+    noise = finding("noise", *rows)
+    assert noise.verdict != "warning"
+
+
 def test_balance_conflict_and_copies() -> None:
     rows = [
         row(number, words(number), "a", label=number > 2, strength=0.5 if number < 20 else 1.0)
