@@ -21,6 +21,7 @@ from thumbwheel.capture.marks import Scales
 from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import Item, JsonLines, Row
 from thumbwheel.capture.types import AnyRecord, Records, Unreadable
+from thumbwheel.core.errors import InputError
 
 SUBMITTED = "submitted"
 RATER = "rater"
@@ -98,7 +99,10 @@ def parse(record: dict[str, Any], mapping: ColumnMapping | None = None) -> list[
         table = TableColumns({})
         for row in rows:
             table.add(row)
-        mapping = map_columns(table, {}, "the record")
+        try:
+            mapping = map_columns(table, {}, "the record")
+        except InputError as error:
+            raise Unreadable(str(error)) from None
     records: dict[Any, AnyRecord] = {}
     remarks: list[str] = []
     problems = []
