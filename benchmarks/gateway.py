@@ -175,7 +175,9 @@ def prepare_home(folder: Path, upstream_url: str) -> None:
     from thumbwheel.models import versions
     from thumbwheel.models.types import EndpointAddress
 
-    with Workspace.open(Home(folder), Sources({}, "", {})) as ws:
+    with Workspace.open(
+        Home(folder), Sources({"endpoints": {"private": ["127.0.0.1"]}}, "", {})
+    ) as ws:
         address = EndpointAddress(upstream_url, "large", price_in=1.0, price_out=2.0)
         deploy(ws, versions.add_endpoint(ws, "support", address), "remote")
 

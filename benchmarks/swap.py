@@ -179,7 +179,9 @@ async def measured(folder: Path, requests: int, switches: int) -> dict[str, Any]
     server = uvicorn.Server(config)
     answering = asyncio.create_task(server.serve())
     home = folder / "home"
-    with Workspace.open(Home(home), Sources({}, "none", {})) as ws:
+    with Workspace.open(
+        Home(home), Sources({"endpoints": {"private": ["127.0.0.1"]}}, "none", {})
+    ) as ws:
         both = []
         for model in MODELS:
             address = EndpointAddress(f"http://127.0.0.1:{port}/v1", model)

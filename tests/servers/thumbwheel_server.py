@@ -40,6 +40,10 @@ class ThumbwheelServer:
         return content
 
 
+LOOPBACK = {"THUMBWHEEL_ENDPOINTS__PRIVATE": "[127.0.0.1]"}
+"""The setting with which upstreams of tests may be asked."""
+
+
 def serve_command(home: Path, port: int, workers: int = 0, prelude: str = "") -> list[str]:
     """The command that starts a server for this home; its process runs the `prelude` first."""
     program = ["-m", "thumbwheel"]
@@ -63,7 +67,7 @@ def running(
         process = subprocess.Popen(
             [*serve_command(home, 0, workers, prelude), *options],
             stderr=output,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **LOOPBACK, **(environment or {})},
         )
     try:
         yield ThumbwheelServer(_await_port(process), process)

@@ -144,7 +144,9 @@ class World:
         return case_id
 
     def into(self, home: Path, shuffle: Any = None) -> Workspace:
-        ws = Workspace.open(Home.at(home), Sources({}, "test", {}))
+        ws = Workspace.open(
+            Home.at(home), Sources({"endpoints": {"private": ["127.0.0.1"]}}, "test", {})
+        )
         rows_by_key = {
             (table, *(values[key.name] for key in table.primary_key)): (table, values)
             for table, values in self.rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from thumbwheel.server.application import Application
 from thumbwheel.server.serve import assembled, listening, server_config
 
 AGENT = "support"
+LOOPBACK: dict[str, Any] = {"private": ["127.0.0.1"]}
+"""The section `endpoints` with which upstreams of tests may be asked."""
 CHAT = "/v1/chat/completions"
 UNDRAINED = 3600.0
 """Seconds between two drains: what is recorded stays in the inbox, where tests read it."""
@@ -95,10 +97,17 @@ def running(
 
 @contextmanager
 def opened_home(
-    folder: Path, settings: Mapping[str, Any] | None = None, redaction: str = "off"
+    folder: Path,
+    settings: Mapping[str, Any] | None = None,
+    redaction: str = "off",
+    private: Sequence[str] = ("127.0.0.1",),
 ) -> Iterator[Workspace]:
-    """A home with these settings of the gateway."""
-    sections = {"gateway": dict(settings or {}), "capture": {"redaction": redaction}}
+    """A home with these settings of the gateway, which may ask upstreams at `private` addresses."""
+    sections = {
+        "gateway": dict(settings or {}),
+        "capture": {"redaction": redaction},
+        "endpoints": {"private": list(private)},
+    }
     sources = Sources(sections, "thumbwheel.yaml", {})
     with Workspace.open(Home(folder), sources) as ws:
         yield ws

@@ -88,6 +88,11 @@ class Opener:
         return LOCAL_TOKEN.id
 
     @property
+    def owns_home(self) -> bool:
+        """Whether whoever asks is the home's owner: they can read its files."""
+        return True
+
+    @property
     def attended(self) -> bool:
         """Whether somebody is there to be asked."""
         return sys.stdin.isatty()

@@ -25,6 +25,7 @@ from thumbwheel.deploy import routing
 from thumbwheel.deploy.types import Deployment
 from thumbwheel.experiments import running as experiments
 from thumbwheel.models import versions
+from thumbwheel.models.settings import may_be_private
 from thumbwheel.models.types import CANARY, LIVE, Agent, family_of
 
 AGAIN = 1.0
@@ -267,5 +268,5 @@ def upstream_of(ws: Workspace, deployment: Deployment) -> Upstream:
         body=endpoint.body,
         family=family_of(str(details.get("family", "openai"))),
         price=Price(prices.get("price_in"), prices.get("price_out")),
-        private=deployment.target != REMOTE or bool(details.get("private")),
+        private=deployment.target != REMOTE or may_be_private(ws, endpoint.url),
     )

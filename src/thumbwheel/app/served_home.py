@@ -50,6 +50,8 @@ class Asking:
     name: str = LOCAL_TOKEN.id
     key: str | None = None
     ended: Job | None = None
+    owns_home: bool = False
+    """Whether they own everything here, and not only some agents."""
     has_workers: bool = False
     """Whether the server starts workers: between two jobs none may be alive for a moment."""
 
@@ -135,6 +137,11 @@ class ServedHome:
     def actor(self) -> str:
         """Who asks, as the audit log names it."""
         return self.asking.name
+
+    @property
+    def owns_home(self) -> bool:
+        """Whether whoever asks is an owner of everything here."""
+        return self.asking.owns_home
 
     @property
     def attended(self) -> bool:

@@ -19,6 +19,7 @@ STAGES = {
     "access": "thumbwheel.access.settings:AccessConfig",
     "capture": "thumbwheel.capture.redact:CaptureConfig",
     "dataset": "thumbwheel.datasets.types:DatasetConfig",
+    "endpoints": "thumbwheel.models.settings:EndpointConfig",
     "evaluation": "thumbwheel.evaluation.types:EvaluationConfig",
     "experiment": "thumbwheel.experiments.types:ExperimentConfig",
     "gate": "thumbwheel.evaluation.policy:GatePolicy",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from functools import lru_cache
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -20,7 +20,6 @@ METADATA = frozenset(
 CARRIER = ipaddress.ip_network("100.64.0.0/10")
 """Shared by providers and overlay networks; neither private nor global."""
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
-LOCAL_NAMES = ("localhost", "localhost.localdomain")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """How this machine is written; no other name of it counts, because it could lead elsewhere."""
 
@@ -80,21 +79,56 @@ def _embedded(ip: IpAddress) -> IpAddress:
     return ip.ipv4_mapped or ip.sixtofour or ip
 
 
-@lru_cache(maxsize=1024)
-def is_local_host(host: str) -> bool:
-    """Whether a host of a URL is written as one of this machine or of a private network, so that
-    whoever wrote it means that.
+def is_listed(url: str, hosts: Iterable[str]) -> bool:
+    """Whether the host of `url` is among `hosts`: names, addresses and networks, each with a port
+    or for every port. A name is listed as a name, wherever it leads.
 
-    >>> is_local_host("127.0.0.1"), is_local_host("192.168.1.5"), is_local_host("api.example.com")
-    (True, True, False)
+    >>> is_listed("http://10.2.3.4:8000/v1", ["10.2.0.0/16"])
+    True
+    >>> is_listed("http://gpu:8000/v1", ["gpu:8000"]), is_listed("http://gpu:22/v1", ["gpu:8000"])
+    (True, False)
+    >>> is_listed("http://[::1]:8000/v1", ["::1"]), is_listed("http://[::1]/v1", ["[::1]:8000"])
+    (True, False)
     """
-    if host.lower().rstrip(".") in LOCAL_NAMES:
-        return True
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return any(_covers(entry, host, port) for entry in hosts)
+
+
+def check_listed(entry: str) -> None:
+    """Raise ValueError for what is no entry of such a list."""
+    if _network(entry) is None and not _named(entry)[0]:
+        raise ValueError(f"{entry!r} is no HOST, HOST:PORT or network such as 10.2.0.0/16")
+
+
+def _covers(entry: str, host: str, port: int) -> bool:
+    network = _network(entry)
+    if network is not None:
+        try:
+            return _embedded(ipaddress.ip_address(host)) in network
+        except ValueError:
+            return False  # a name
+    listed_host, listed_port = _named(entry)
+    return host == listed_host and listed_port in (None, port)
+
+
+def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """The network that an entry is; an address is one of a single address."""
     try:
-        ip = _embedded(ipaddress.ip_address(host.strip("[]")))
+        return ipaddress.ip_network(entry)
     except ValueError:
-        return False
-    return ip.is_loopback or ip.is_private or ip in CARRIER
+        return None
+
+
+def _named(entry: str) -> tuple[str, int | None]:
+    """The host and the port of an entry that is no network; an empty host for what is neither."""
+    try:
+        parts = urlsplit(f"//{entry}")
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError:
+        return "", None
+    return ("" if parts.path or "@" in parts.netloc else host), port
 
 
 class RefusedAddress(OSError):
@@ -107,7 +141,6 @@ def allowed_addresses(url: str, private: bool) -> list[str]:
     OSError where the host does not resolve."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    private = private or is_local_host(host)
     allowed: list[str] = []
     reasons: list[str] = []
     for *_, address in socket.getaddrinfo(host, parts.port or 443, type=socket.SOCK_STREAM):

@@ -1,17 +1,18 @@
-"""Secrets that other people's servers want: stored by name in files that only the owner can read,
-or read from an environment variable of that name.
+"""Secrets that other people's servers want: stored by name in files that only the owner of the home
+can read.
 
-Rows, settings and records hold the name only. A value is never printed.
+A secret is the home's, which its owner alone may name, or an agent's, which owners of that agent
+may name too. Rows, settings and records hold the name only. A value is never printed, and a name is
+never looked up in the environment: it may have come from a request.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound, StorageError
 from thumbwheel.core.files import replace, unwritable
 from thumbwheel.core.plugins import nearest
@@ -19,26 +20,29 @@ from thumbwheel.core.plugins import nearest
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 FOLDER = "secrets"
 """Of the home."""
+OF_AGENT = "@"
+"""Between the name and the agent in the name of a file; no name of either has it."""
 LONGEST = 16_384
 """Characters of a value."""
 
 
 @dataclass(frozen=True)
 class SecretStore:
-    """The secrets of one home: one file for each in `folder`."""
+    """The secrets of a home, or those of one of its agents: one file for each in `folder`."""
 
     folder: Path
-    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    agent: str | None = None
+    """Whose they are; None for those of the home."""
 
     def get(self, name: str) -> str | None:
-        """The value: of the file, else of the environment variable; None where neither exists.
-        Raises InputError for what is no name, StorageError for a value that cannot be used."""
-        check_name(name)
-        fix = f"Set it again: thumbwheel secrets set {name}"
+        """The value; None where there is no such secret. Raises InputError for what is no name,
+        StorageError for a value that cannot be used."""
+        path = self._path(name)
+        fix = f"Set it again: {self._command(name)}"
         try:
-            value = (self.folder / name).read_text(encoding="utf-8", errors="replace").strip()
+            value = path.read_text(encoding="utf-8", errors="replace").strip()
         except (FileNotFoundError, NotADirectoryError):
-            value = self.environment.get(name, "").strip()
+            return None
         except OSError as error:
             why = f"its file cannot be read: {error.strerror or error}"
             raise StorageError(f"secret {name!r}", why, fix) from error
@@ -51,17 +55,17 @@ class SecretStore:
         """The value; raises NotFound where there is none."""
         value = self.get(name)
         if value is None:
-            names = self.names()
+            whose = "the home" if self.agent is None else f"agent {self.agent!r}"
             raise NotFound(
                 f"secret {name!r}",
-                f"there is neither a file of that name nor a variable {name}",
-                f"Set it: thumbwheel secrets set {name}.{nearest(name, names)}",
+                f"{whose} has none of that name",
+                f"Set it: {self._command(name)}.{nearest(name, self.names())}",
             )
         return value
 
     def set(self, name: str, value: str) -> None:
         """Store a value, in place of an earlier one; raises InputError, StorageError."""
-        check_name(name)
+        path = self._path(name)
         value = value.strip()
         if not value or not _is_header_value(value):
             raise InputError(
@@ -69,7 +73,6 @@ class SecretStore:
                 "it is empty, or holds what no HTTP header can",
                 "Give one line of printable ASCII",
             )
-        path = self.folder / name
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace(path, value + "\n", mode=0o600)
@@ -78,9 +81,9 @@ class SecretStore:
 
     def remove(self, name: str) -> None:
         """Delete the file of a secret; raises NotFound where there is none."""
-        check_name(name)
+        path = self._path(name)
         try:
-            (self.folder / name).unlink()
+            path.unlink()
         except FileNotFoundError:
             raise NotFound(
                 f"secret {name!r}",
@@ -89,10 +92,39 @@ class SecretStore:
             ) from None
 
     def names(self) -> list[str]:
-        """The names of the stored secrets; those of the environment are not among them."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(path.name for path in self.folder.iterdir() if NAME.fullmatch(path.name))
+        """The names of the stored secrets."""
+        return sorted(
+            secret.name for secret in stored_secrets(self.folder) if secret.agent == self.agent
+        )
+
+    def _path(self, name: str) -> Path:
+        check_name(name)
+        if self.agent is None:
+            return self.folder / name
+        return self.folder / f"{name}{OF_AGENT}{ids.slug(self.agent)}"
+
+    def _command(self, name: str) -> str:
+        """The command that stores one of this name."""
+        whose = "" if self.agent is None else f" --agent {self.agent}"
+        return f"thumbwheel secrets set {name}{whose}"
+
+
+@dataclass(frozen=True)
+class StoredSecret:
+    """A secret that has a file; `agent` is None for one of the home."""
+
+    name: str
+    agent: str | None
+
+
+def stored_secrets(folder: Path) -> list[StoredSecret]:
+    """All secrets of a home, by name."""
+    secrets = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        name, separator, agent = path.name.partition(OF_AGENT)
+        if NAME.fullmatch(name) and bool(separator) == bool(agent):
+            secrets.append(StoredSecret(name, agent or None))
+    return secrets
 
 
 def check_name(name: str) -> None:

@@ -24,6 +24,7 @@ from thumbwheel.export.package import export, exports, precision
 from thumbwheel.export.types import GGUF_MODEL, HF_MODEL, Export, ModelKind
 from thumbwheel.models import versions
 from thumbwheel.models.base import locate, require_training
+from thumbwheel.models.settings import may_be_private
 from thumbwheel.models.types import ModelVersion, State, require_untainted
 
 PROMPTS = 48
@@ -169,6 +170,8 @@ def _remote_model(ws: Workspace, model_version: ModelVersion, target: str) -> Re
         model=endpoint["model"],
         family=endpoint["family"],
         secret=endpoint["secret"],
+        secret_agent=model_version.secret_agent,
+        private=may_be_private(ws, endpoint["url"]),
         state_folder=ws.home.path / FOLDER / target,
     )
 

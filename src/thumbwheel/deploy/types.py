@@ -68,6 +68,10 @@ class RemoteModel:
     """Whose API the server speaks first: openai, anthropic or ollama."""
     secret: str | None
     """The name of the secret (core/secret_store.py) that the server wants."""
+    secret_agent: str | None
+    """Whose it is: the agent's, or the home's where this is None."""
+    private: bool
+    """Whether the settings allow the URL to lead to a loopback or private address."""
     state_folder: Path
     """As of a package; its home has the secret."""
     export_id: None = None

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 
 from thumbwheel.core.errors import InputError
-from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.local_model import LocalModel, exported
 from thumbwheel.evaluation.recorded import recorded
@@ -22,6 +21,7 @@ from thumbwheel.evaluation.responder import Responder
 from thumbwheel.evaluation.served import endpoint, gguf
 from thumbwheel.evaluation.types import Case, EvaluationConfig
 from thumbwheel.models import versions
+from thumbwheel.models.settings import may_be_private
 from thumbwheel.models.types import Agent, ModelVersion
 
 RECORDED = "recorded"
@@ -86,15 +86,14 @@ class Responders:
             responder.close()
 
     def _responder(self, version: ModelVersion, form: str | None) -> Responder:
-        api_key = os.environ.get(self.config.key_variable)
         parallel = self.config.parallel
         if form is None and version.endpoint is None:
             return self.local_model.responder(version)
         if form is None and version.endpoint is not None:
             url, model = version.endpoint["url"], version.endpoint["model"]
-            if secret := version.endpoint["secret"]:
-                api_key = SecretStore(self.ws.home.secrets).require(secret)
-            return endpoint(version.name, url, model, api_key, parallel, version.id)
+            api_key = version.secret_of_endpoint(self.ws.home.secrets)
+            private = may_be_private(self.ws, url)
+            return endpoint(version.name, url, model, api_key, parallel, version.id, private)
 
         name = f"{version.name} as {form}"
         kind, _, path = str(form).partition(":")
@@ -113,6 +112,7 @@ class Responders:
                 f"Set {self.config.key_variable}",
             )
         if kind in ("http", "https") and model:
+            api_key = os.environ.get(self.config.key_variable)
             return endpoint(name, url, model, api_key, parallel, version.id)
         raise InputError(
             f"{form!r} as a form of {version.name!r}",

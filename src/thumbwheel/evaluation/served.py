@@ -21,6 +21,7 @@ import httpx2
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, Sums
+from thumbwheel.llm.checked_transport import CheckedTransport
 from thumbwheel.llm.client import Client, Refused
 
 LISTING_TIMEOUT = 5.0
@@ -88,25 +89,40 @@ class ServedResponder:
 
 
 def endpoint(
-    name: str, url: str, model: str, api_key: str | None, parallel: int, version_id: str
+    name: str,
+    url: str,
+    model: str,
+    api_key: str | None,
+    parallel: int,
+    version_id: str,
+    private: bool | None = None,
 ) -> ServedResponder:
-    """`model` at `url`, such as http://127.0.0.1:8000/v1, as the responder of a version."""
+    """`model` at `url`, such as http://127.0.0.1:8000/v1, as the responder of a version.
+
+    `private`: whether the URL may lead to a loopback or private address; None for a URL of the
+    command line, which may lead anywhere.
+    """
+
+    def transport() -> httpx2.BaseTransport | None:
+        return None if private is None else CheckedTransport(private=private)
 
     def connect() -> Connection:
-        client = Client(url, model, api_key=api_key)
+        client = Client(url, model, api_key=api_key, transport=transport())
         return Connection(client, client.close)
 
     address = url.rstrip("/")
-    content = _model_content(address, model, api_key)
+    content = _model_content(address, model, api_key, transport())
     identity = ids.fingerprint(["endpoint", address, model, version_id, content])
     return ServedResponder(name, identity, connect, parallel)
 
 
-def _model_content(url: str, model: str, api_key: str | None) -> Any:
+def _model_content(
+    url: str, model: str, api_key: str | None, transport: httpx2.BaseTransport | None
+) -> Any:
     """What identifies the model behind this name: its digest in Ollama, else its file or adapter;
     None where the server does not say."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    with httpx2.Client(headers=headers, timeout=LISTING_TIMEOUT) as client:
+    with httpx2.Client(headers=headers, timeout=LISTING_TIMEOUT, transport=transport) as client:
         tags_url = f"{url.removesuffix('/v1')}/api/tags"
         entry = _listed_model(client, tags_url, "models", "name", {model, f"{model}:latest"})
         if not entry:
@@ -121,7 +137,7 @@ def _listed_model(
     try:
         entries = client.get(address).raise_for_status().json()[list_key]
         return next((entry for entry in entries if entry[name_key] in names), {})
-    except (httpx2.HTTPError, ValueError, LookupError, TypeError):
+    except (httpx2.HTTPError, OSError, ValueError, LookupError, TypeError):
         return {}
 
 

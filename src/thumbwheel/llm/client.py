@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from thumbwheel.core.addresses import leads_to_loopback
+from thumbwheel.core.addresses import RefusedAddress, leads_to_loopback
 from thumbwheel.core.errors import ModelError
 
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
@@ -40,7 +40,9 @@ class Client:
         api_key: str | None = None,
         timeout: float = 120.0,
         attempts: int = 4,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
+        """`transport` says where requests may go; without one, wherever `url` leads."""
         self.url, self.model, self._attempts = url.rstrip("/"), model, attempts
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx2.Limits(max_connections=None)  # the caller bounds how many run at once
@@ -48,6 +50,7 @@ class Client:
             headers=headers,
             timeout=httpx2.Timeout(timeout, connect=10.0),
             limits=limits,
+            transport=transport,
             trust_env=not leads_to_loopback(url),
         )
 
@@ -60,7 +63,9 @@ class Client:
             wait = FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0)
             try:
                 reply = self._http.post(f"{self.url}/{path}", json={"model": self.model} | body)
-            except httpx2.TransportError as error:
+            except RefusedAddress as error:
+                raise self._error(str(error)) from None
+            except (httpx2.TransportError, OSError) as error:
                 why = f"{type(error).__name__}: {error}"
                 continue
             except httpx2.InvalidURL as error:

@@ -77,7 +77,7 @@ def endpoint(
     ] = None,
     secret: Annotated[
         str | None,
-        typer.Option(help="The name of its key: thumbwheel secrets set NAME, or a variable."),
+        typer.Option(help="The name of its key (thumbwheel secrets set NAME)."),
     ] = None,
     family: Annotated[
         str, typer.Option(help="Whose API it speaks first: openai, anthropic or ollama.")
@@ -87,8 +87,9 @@ def endpoint(
     """Register a model that somebody else serves as a version: v0, where it is what runs today.
     Evaluations then show its quality and its price, and `thumbwheel serve` passes calls on to it.
 
-    Only the name of its key is stored with it. Without --secret, evaluations read the key from
-    THUMBWHEEL_ENDPOINT_KEY.
+    Only the name of its key is stored with it: the agent's own secret, or one of the home, which
+    the home's owner alone may name. A server of this machine or a private network is asked only if
+    `endpoints.private` of the settings lists it.
 
     Example: thumbwheel models endpoint https://api.example.com/v1 --agent support --model large
     --secret EXAMPLE_KEY --price-in 2.5 --price-out 10
@@ -100,7 +101,7 @@ def endpoint(
 
     address = EndpointAddress(url, model, family_of(family), secret, price_in, price_out)
     with ctx.obj() as ws:
-        version = versions.add_endpoint(ws, agent, address)
+        version = versions.add_endpoint(ws, agent, address, owns_home=ctx.obj.owns_home)
     text = (
         f"{version.name} of {agent} is {version.base}. Answer with it: thumbwheel deploy "
         f"{version.name} --agent {agent} --target remote. Compare: thumbwheel evaluate latest "

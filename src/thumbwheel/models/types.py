@@ -7,11 +7,13 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError
-from thumbwheel.core.secret_store import check_name
+from thumbwheel.core.secret_store import SecretStore, check_name
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,10 @@ def family_of(name: str) -> Family:
     raise InputError(f"family {name!r}", "there is no such API here", f"Use {', '.join(families)}")
 
 
+HOME_SECRET, AGENT_SECRET = SECRET_OWNERS = ("home", "agent")
+"""Whose secret a version names. The home's own may be named by the home's owner alone."""
+
+
 @dataclass(frozen=True)
 class EndpointAddress:
     """A model that somebody else serves. Prices are of a million tokens; `secret` is the name of
@@ -149,6 +155,11 @@ class EndpointAddress:
                 "would be stored)",
                 "Give it as http://HOST:PORT/v1, and the key with --secret NAME",
             )
+        try:
+            urlsplit(self.url).port  # noqa: B018 - reading it checks it
+        except ValueError as error:
+            why = f"its port is none: {error}"
+            raise InputError(f"endpoint {self.url!r}", why, "Give http://HOST:PORT/v1") from None
         if self.secret is not None:
             check_name(self.secret)
 
@@ -172,8 +183,8 @@ class ModelVersion:
     run_id: str | None
     recorded_at: datetime
     endpoint: dict[str, Any] | None = None
-    """Set for a version that somebody else serves: the fields of an EndpointAddress.
-    Such a version has no weights here."""
+    """Set for a version that somebody else serves: the fields of an EndpointAddress, and as
+    `secret_of` whose the secret is (SECRET_OWNERS). Such a version has no weights here."""
 
     @property
     def name(self) -> str:
@@ -189,6 +200,21 @@ class ModelVersion:
     def weights(self) -> str:
         """Fingerprint of the base's weights and the adapter's files."""
         return ids.fingerprint([self.base_fingerprint, self.adapter])
+
+    def secret_of_endpoint(self, secrets: Path) -> str | None:
+        """The value of the secret that its server wants; None where it wants none. Raises NotFound
+        where there is none of that name."""
+        endpoint = self.endpoint or {}
+        if endpoint.get("secret") is None:
+            return None
+        return SecretStore(secrets, self.secret_agent).require(endpoint["secret"])
+
+    @property
+    def secret_agent(self) -> str | None:
+        """Whose the secret of its endpoint is: the home's (None) where the home's owner named it,
+        else the agent's."""
+        endpoint = self.endpoint or {}
+        return None if endpoint.get("secret_of") == HOME_SECRET else self.agent
 
     def check_move(self, state: State) -> None:
         """Raise Conflict if this version may not become `state`: MOVES has no such move, or it is

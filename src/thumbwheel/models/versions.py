@@ -14,11 +14,14 @@ import sqlalchemy as sa
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
+from thumbwheel.core.secret_store import SecretStore, StoredSecret
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import store
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.types import (
+    AGENT_SECRET,
     BASIS,
+    HOME_SECRET,
     Agent,
     Basis,
     EndpointAddress,
@@ -94,14 +97,20 @@ def check_base(ws: Workspace, folder: Path) -> None:
         )
 
 
-def add_endpoint(ws: Workspace, agent: str, address: EndpointAddress) -> ModelVersion:
+def add_endpoint(
+    ws: Workspace, agent: str, address: EndpointAddress, owns_home: bool = True
+) -> ModelVersion:
     """Register a model that somebody else serves as a version: `v0` if it is the first.
 
-    The same URL and model are the same version, with the newest price and secret. Raises
-    InputError for an invalid URL.
+    The same URL and model are the same version, with the newest price and secret. `owns_home`:
+    whether the caller may name secrets of the home, and not only those of the agent. Raises
+    InputError for an invalid URL, NotFound for a secret that the caller may not name.
     """
     address.check()
-    endpoint = asdict(address) | {"url": address.url.rstrip("/")}
+    endpoint = asdict(address) | {
+        "url": address.url.rstrip("/"),
+        "secret_of": _secret_owner(ws, agent, address.secret, owns_home),
+    }
     model = address.model
     values = {
         "state": State.APPROVED,
@@ -122,20 +131,35 @@ def add_endpoint(ws: Workspace, agent: str, address: EndpointAddress) -> ModelVe
     return by_id(ws, ws.db.write(work))
 
 
+def _secret_owner(ws: Workspace, agent: str, secret: str | None, owns_home: bool) -> str:
+    """Whose the secret of this name is: the agent's if it has one, else the home's."""
+    if secret is None or secret in SecretStore(ws.home.secrets, agent).names():
+        return AGENT_SECRET
+    if not owns_home:
+        raise NotFound(
+            f"secret {secret!r}",
+            f"agent {agent!r} has none of that name, and only the home's owner names those of the "
+            "home",
+            f"The home's owner stores it: thumbwheel secrets set {secret} --agent {agent}",
+        )
+    return HOME_SECRET
+
+
 def bases(ws: Workspace) -> set[str]:
     """The names of the bases of all versions that were trained here."""
     with ws.db.read() as connection:
         return store.bases(connection)
 
 
-def secret_names(ws: Workspace) -> dict[str, list[str]]:
+def secret_names(ws: Workspace) -> dict[StoredSecret, list[str]]:
     """The secrets that versions of any agent name -> `agent version` of each."""
     with ws.db.read() as connection:
         remote_versions = store.find(connection, store.with_endpoint())
-    needed: dict[str, list[str]] = {}
+    needed: dict[StoredSecret, list[str]] = {}
     for version in remote_versions:
         if version.endpoint and (name := version.endpoint.get("secret")):
-            needed.setdefault(name, []).append(f"{version.agent} {version.name}")
+            secret = StoredSecret(name, version.secret_agent)
+            needed.setdefault(secret, []).append(f"{version.agent} {version.name}")
     return needed
 
 

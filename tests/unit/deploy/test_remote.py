@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import Run
+from tests.worlds.gateway_world import LOOPBACK
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError, ModelError
 from thumbwheel.core.secret_store import SecretStore
@@ -37,7 +38,9 @@ def server():
 
 @pytest.fixture
 def ws(tmp_path: Path):
-    with Workspace.open(Home(tmp_path / "home"), Sources({}, "", {})) as workspace:
+    with Workspace.open(
+        Home(tmp_path / "home"), Sources({"endpoints": LOOPBACK}, "", {})
+    ) as workspace:
         yield workspace
 
 
@@ -177,6 +180,8 @@ def test_the_commands_never_print_a_value(
     command_line: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import io
+
+    monkeypatch.setenv("THUMBWHEEL_ENDPOINTS__PRIVATE", "[127.0.0.1]")
 
     monkeypatch.setattr("sys.stdin", io.StringIO(KEY + "\n"))
     outputs = [command_line("secrets", "set", "UPSTREAM")]

@@ -463,16 +463,19 @@ def test_a_name_that_leads_to_a_refused_address_is_not_asked(
     assert upstream.requests == []
 
 
-def test_an_address_in_the_url_is_asked_where_it_is_private_and_never_where_it_is_metadata(
+def test_an_address_in_the_url_is_asked_where_the_settings_list_it_and_never_if_it_is_metadata(
     upstream: ScriptedUpstream,
 ) -> None:
-    async def ask(url: str) -> aiohttp.ClientResponse:
+    async def ask(url: str, *, private: bool) -> aiohttp.ClientResponse:
         upstreams = Upstreams(GatewayConfig(connect=1.0))
+        remote = Upstream("v0", "d", "remote", url, "m", private=private)
         try:
-            return await upstreams.post(Upstream("v0", "d", "remote", url, "m"), CHAT, [], b"{}")
+            return await upstreams.post(remote, CHAT, [], b"{}")
         finally:
             await upstreams.close()
 
-    assert asyncio.run(ask(upstream.url)).status == 200
+    assert asyncio.run(ask(upstream.url, private=True)).status == 200
+    with pytest.raises(UpstreamError, match="loopback"):
+        asyncio.run(ask(upstream.url, private=False))
     with pytest.raises(UpstreamError, match="credentials"):
-        asyncio.run(ask("http://169.254.169.254/v1"))
+        asyncio.run(ask("http://169.254.169.254/v1", private=True))

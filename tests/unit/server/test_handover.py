@@ -24,6 +24,7 @@ from tests.servers.scripted_upstream import (
     reply,
     stream_head,
 )
+from tests.servers.thumbwheel_server import LOOPBACK
 from tests.waiting import until
 from tests.worlds.gateway_world import CHAT, HELLO, opened_home, serve_remote
 from thumbwheel.capture.inbox import drain_inbox
@@ -48,7 +49,10 @@ def start(home: Path, port: int, *options: str) -> subprocess.Popen[str]:
     """A server, once it says that it answers."""
     command = [sys.executable, "-m", "thumbwheel", "--home", str(home), "serve", "--workers", "0"]
     process = subprocess.Popen(
-        [*command, "--port", str(port), *options], stderr=subprocess.PIPE, text=True
+        [*command, "--port", str(port), *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **LOOPBACK},
     )
     await_answer(process)
     return process

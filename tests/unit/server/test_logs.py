@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.servers.scripted_upstream import RESET, ScriptedUpstream, chat_reply, reply
-from tests.worlds.gateway_world import GatewayWorld, running, serve_remote
+from tests.worlds.gateway_world import LOOPBACK, GatewayWorld, running, serve_remote
 from thumbwheel.access import keys
 from thumbwheel.core import log
 from thumbwheel.core.config import Home, Sources
@@ -42,7 +42,7 @@ def log_lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[StringIO]:
 def gateway(
     log_lines: StringIO, upstream: ScriptedUpstream, tmp_path: Path
 ) -> Iterator[GatewayWorld]:
-    sources = Sources({"log": {"requests": True}}, "thumbwheel.yaml", {})
+    sources = Sources({"log": {"requests": True}, "endpoints": LOOPBACK}, "thumbwheel.yaml", {})
     with Workspace.open(Home(tmp_path / "home"), sources) as ws:
         SecretStore(ws.home.secrets).set(UPSTREAM_KEY, f"{PLANTED}-upstream")
         serve_remote(ws, EndpointAddress(upstream.url, "large", secret=UPSTREAM_KEY))

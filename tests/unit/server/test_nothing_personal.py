@@ -16,7 +16,7 @@ from tests.servers.scripted_upstream import (
     reply,
     stream_head,
 )
-from tests.worlds.gateway_world import running, serve_remote
+from tests.worlds.gateway_world import LOOPBACK, running, serve_remote
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
@@ -37,7 +37,9 @@ def dirty_files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("mode", ["off", "on", "strict"])
 def test_calls_traces_and_feedback(tmp_path: Path, mode: str) -> None:
-    sources = Sources({"capture": {"redaction": mode}}, "thumbwheel.yaml", {})
+    sources = Sources(
+        {"capture": {"redaction": mode}, "endpoints": LOOPBACK}, "thumbwheel.yaml", {}
+    )
     home = tmp_path / "home"
     with ScriptedUpstream() as upstream, Workspace.open(Home(home), sources) as ws:
         serve_remote(ws, EndpointAddress(upstream.url, "large"))

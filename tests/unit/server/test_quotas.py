@@ -11,7 +11,7 @@ import pytest
 
 from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.waiting import until
-from tests.worlds.gateway_world import GatewayWorld, running, serve_remote
+from tests.worlds.gateway_world import LOOPBACK, GatewayWorld, running, serve_remote
 from thumbwheel.capture import quota
 from thumbwheel.capture.quota import QuotaConfig, QuotaExceeded, Quotas
 from thumbwheel.core.config import Home, Sources
@@ -29,6 +29,7 @@ def serve(upstream: ScriptedUpstream, tmp_path: Path) -> Iterator[Serve]:
             sections = {
                 "quotas": {"agents": agents},
                 "gateway": {"require_capture": require_capture},
+                "endpoints": LOOPBACK,
             }
             sources = Sources(sections, "thumbwheel.yaml", {})
             ws = stack.enter_context(Workspace.open(Home(tmp_path / "home"), sources))

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.servers.scripted_upstream import ScriptedUpstream, chat_reply, reply
+from tests.servers.thumbwheel_server import LOOPBACK
 from tests.waiting import until
 from tests.worlds.gateway_world import CHAT, HELLO, opened_home, serve_remote
 from thumbwheel.core.errors import Conflict
@@ -45,7 +46,8 @@ def started(home: Path) -> tuple[subprocess.Popen[str], str]:
         "--port",
         "0",
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+    environment = {**os.environ, **LOOPBACK}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
     for line in process.stderr:
         if match := re.search(r"OPENAI_BASE_URL=(\S+)/v1", line):

@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from thumbwheel.access.credentials import KEY_HEADERS
 from thumbwheel.capture.gateway.routing import Upstream
 from thumbwheel.capture.gateway.settings import GatewayConfig
-from thumbwheel.core.addresses import is_local_host, refusal
+from thumbwheel.core.addresses import refusal
 from thumbwheel.models.types import Family
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Upstreams:
     def __init__(self, config: GatewayConfig, names: AbstractResolver | None = None) -> None:
         self._config, self._names = config, names
         self._sessions: dict[tuple[str, bool], aiohttp.ClientSession] = {}
-        self._checked: dict[str, URL] = {}
+        self._checked: dict[tuple[str, bool], URL] = {}
 
     async def post(
         self, upstream: Upstream, path: str, headers: HeaderList, body: bytes
@@ -111,8 +111,7 @@ class Upstreams:
         """The reply to `body`, as soon as its headers are there; raises UpstreamError. `path` is
         the client's, with its query. It is sent once, whatever happens."""
         url = self._url(upstream, path)
-        is_private = upstream.private or is_local_host(url.host or "")
-        session = self._session(url.scheme, is_private)
+        session = self._session(url.scheme, upstream.private)
         try:
             reply = await session.post(
                 url, data=body, headers=headers, allow_redirects=False, skip_auto_headers=SKIPPED
@@ -138,14 +137,14 @@ class Upstreams:
         base = upstream.url
         is_below_base = path.startswith("/v1/")
         target = base + path[3:] if is_below_base else base.removesuffix("/v1") + path
-        url = self._checked.get(target)
+        url = self._checked.get((target, upstream.private))
         if url is None:
             from yarl import URL  # aiohttp's own type, in which a text would be quoted anew
 
-            _check_literal(urlsplit(base).hostname or "")
+            _check_literal(urlsplit(base).hostname or "", upstream.private)
             url = URL(target, encoded=True)
             if len(self._checked) < 1000 and "?" not in path:
-                self._checked[target] = url
+                self._checked[target, upstream.private] = url
         return url
 
     def _session(self, scheme: str, private: bool) -> aiohttp.ClientSession:
@@ -172,11 +171,10 @@ class Upstreams:
         return session
 
 
-def _check_literal(host: str) -> None:
-    """Addresses in a URL are not resolved, so they are checked here. Whoever wrote a private one
-    means it."""
+def _check_literal(host: str, private: bool) -> None:
+    """Addresses in a URL are not resolved, so they are checked here."""
     try:
-        reason = refusal(host, private=True)
+        reason = refusal(host, private)
     except ValueError:
         return  # a name
     if reason is not None:

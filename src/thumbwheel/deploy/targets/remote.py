@@ -6,7 +6,7 @@ The server's key is named, never stored here: its value is read when it is neede
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 import httpx2
 
 from thumbwheel.core import log
-from thumbwheel.core.addresses import RefusedAddress, allowed_addresses
-from thumbwheel.core.errors import ModelError, ThumbwheelError
+from thumbwheel.core.addresses import RefusedAddress
+from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError
 from thumbwheel.core.secret_store import FOLDER, SecretStore
 from thumbwheel.deploy.types import ENDPOINT, Endpoint, Health, RemoteModel, TargetConfig
+from thumbwheel.llm.checked_transport import CheckedTransport
 
 PATIENCE = 5.0
 """Seconds in which a list of models has to come."""
@@ -26,31 +27,24 @@ WITHOUT_LIST = (404, 405, 501)
 ANTHROPIC_VERSION = "2023-06-01"
 
 
-class RemoteConfig(TargetConfig):
-    """What is about a server beyond its URL, model and price (thumbwheel models endpoint)."""
-
-    private: bool = False
-    """Whether a host name may lead to a loopback or private address; an address or localhost in the
-    URL says so itself"""
-
-
 class Remote:
     """The contract is in target.py."""
 
-    Config = RemoteConfig
+    Config = TargetConfig
     kinds = (ENDPOINT,)
     named = False
 
-    def check(self, settings: RemoteConfig) -> None:
+    def check(self, settings: TargetConfig) -> None:
         """What runs there is asked by `apply`, which knows the URL."""
 
-    def apply(self, package: RemoteModel, settings: RemoteConfig) -> Endpoint:
+    def apply(self, package: RemoteModel, settings: TargetConfig) -> Endpoint:
         """Ask the server for its models with the key; nothing is changed there."""
         details = {
             "place": str(package.state_folder),
             "secret": package.secret,
+            "secret_agent": package.secret_agent,
             "family": package.family,
-            "private": settings.private,
+            "private": package.private,
         }
         endpoint = Endpoint(package.url, package.model, details)
         names = _model_names(endpoint, settings.wait)
@@ -76,12 +70,19 @@ class Remote:
         """The gateway resolves aliases."""
 
     def secret(self, endpoint: Endpoint) -> str | None:
-        """The value of the named secret; raises NotFound where there is none of that name."""
+        """The value of the named secret; raises NotFound where there is none of that name, and
+        Conflict where the deployment does not say whose it is."""
         name = endpoint.details.get("secret")
         if name is None:
             return None
+        if "secret_agent" not in endpoint.details:
+            raise Conflict(
+                f"secret {name!r} of {endpoint.model!r} at {endpoint.url}",
+                "it was deployed before secrets had owners, so that anybody may have named it",
+                "Register and deploy it again: thumbwheel models endpoint, thumbwheel deploy",
+            )
         home = Path(endpoint.details["place"]).parents[1]
-        return SecretStore(home / FOLDER).require(str(name))
+        return SecretStore(home / FOLDER, endpoint.details["secret_agent"]).require(str(name))
 
 
 REMOTE = Remote()
@@ -118,37 +119,17 @@ def _ask(endpoint: Endpoint, what: str, wait: float) -> httpx2.Response:
             headers["x-api-key"] = secret
     elif secret:
         headers = {"authorization": f"Bearer {secret}"}
+    transport = CheckedTransport(private=bool(endpoint.details.get("private")))
     try:
-        addresses = allowed_addresses(endpoint.url, bool(endpoint.details.get("private")))
-        return _get(f"{endpoint.url}/models", addresses, headers, wait)
+        with httpx2.Client(transport=transport, headers=headers, timeout=wait) as client:
+            return client.get(f"{endpoint.url}/models")
     except RefusedAddress as error:
-        fix = "If that is meant, deploy it with --set private=true"
+        host = urlsplit(endpoint.url).netloc
+        fix = f"If that is meant, add {host!r} to endpoints.private in thumbwheel.yaml"
         raise ModelError(what, str(error), fix) from None
     except (httpx2.HTTPError, OSError) as error:
         why = f"nothing answers there ({type(error).__name__}: {error})"
         raise ModelError(what, why, "Check its URL, and whether it runs") from None
-
-
-def _get(
-    url: str, addresses: Sequence[str], headers: dict[str, str], wait: float
-) -> httpx2.Response:
-    """The reply of the first of these addresses that takes a connection, asked under the name in
-    the URL; raises HTTPError. As for the calls of the gateway, no proxy is used: it would resolve
-    the name anew."""
-    parts = urlsplit(url)
-    headers = {**headers, "host": parts.netloc.rpartition("@")[2]}
-    with httpx2.Client(transport=httpx2.HTTPTransport(), timeout=wait) as client:
-        for address in addresses:
-            try:
-                return client.get(
-                    httpx2.URL(url).copy_with(host=address),
-                    headers=headers,
-                    extensions={"sni_hostname": parts.hostname},
-                )
-            except httpx2.ConnectError:
-                if address == addresses[-1]:
-                    raise
-    raise AssertionError  # there is at least one address
 
 
 def _names(reply: httpx2.Response) -> set[str]:

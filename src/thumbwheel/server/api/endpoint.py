@@ -98,7 +98,13 @@ class Operation:
         self._require_own_name(principal, values)
         key = RequestKey.of(request, values)
         has_workers = getattr(request.app.state, "has_workers", False)
-        asking = Asking(principal.id, key.key if key else None, ended, has_workers)
+        asking = Asking(
+            principal.id,
+            key.key if key else None,
+            ended,
+            owns_home=principal.may("own", None),
+            has_workers=has_workers,
+        )
         values = self._safe(ws, values, key)
         as_page = wants_page(request)
         if self.route.download:
