@@ -53,10 +53,12 @@ from tests.worlds.simulated_clock import SimulatedClock, simulated_clock  # noqa
 from thumbwheel.app.routing_table import RoutingTable  # noqa: E402
 from thumbwheel.capture.gateway.routing import RoutingRequest  # noqa: E402
 from thumbwheel.capture.gateway.settings import GatewayConfig  # noqa: E402
+from thumbwheel.capture.gateway_seal import sealed_line  # noqa: E402
 from thumbwheel.capture.inbox import drain_inbox  # noqa: E402
 from thumbwheel.core import log  # noqa: E402
 from thumbwheel.core.config import Home, Sources  # noqa: E402
 from thumbwheel.core.errors import ThumbwheelError  # noqa: E402
+from thumbwheel.core.seal import make_seal  # noqa: E402
 from thumbwheel.db.workspace import Workspace  # noqa: E402
 from thumbwheel.engine.base_check import find_base  # noqa: E402
 from thumbwheel.experiments import controller  # noqa: E402
@@ -251,9 +253,10 @@ class Year:
 
     def drain(self) -> None:
         """Bring what was recorded into rows."""
-        segment = Segment(self.ws.home.inbox)
+        segment, seal = Segment(self.ws.home.inbox), make_seal(self.ws.home.signing)
         for line in self.lines:
-            segment.append(json.dumps(line).encode())
+            written = sealed_line(seal, line) if line["type"] == "trace" else line
+            segment.append(json.dumps(written).encode())
         segment.close()
         self.lines.clear()
         drain_inbox(self.ws)

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.public_data import public_data
+from tests.worlds.sealed_calls import record_calls
 from thumbwheel.capture import store
 from thumbwheel.capture.cases import add_case, list_cases, read_cases
 from thumbwheel.capture.feedback import add_feedback, feedback_stats, list_feedback
@@ -286,8 +287,8 @@ class TestLines:
             "tokens": {"prompt": 12, "completion": 3, "cached": 4, "reasoning": 1},
             "token_logprobs": [-0.5],
         }
-        report = ingest(ws, "support", "jsonl", write(trace("t1", **call)))
-        assert report.refused == 0
+        lines = [trace("t1", agent="support", steps=[{"kind": "llm", **call}])]
+        assert record_calls(ws, lines) == ["inbox: 1 lines stored"]
         (step,) = rows(ws, schema.steps)
         assert step["first_token_at"] == datetime(2026, 1, 5, 8, 30, 0, 250_000, tzinfo=UTC)
         assert (step["complete"], step["error"]) == (False, "the client left")
@@ -306,7 +307,11 @@ class TestLines:
             write(trace("t1", model_version="v0"), trace("t2", model_version="v7")),
         )
         assert "no version of agent 'a'" in report.refusals[0]["reason"]
-        assert [bool(row["model_version_id"]) for row in rows(ws, schema.steps)] == [True]
+        assert [row["model_version_id"] for row in rows(ws, schema.steps)] == [None]
+        record_calls(ws, [trace("t3", agent="a", model_version="v0", deployment="dep_1")])
+        record_calls(ws, [trace("t4", agent="a", steps=[{"kind": "llm", "model_version": "v0"}])])
+        with_version = [bool(row["model_version_id"]) for row in rows(ws, schema.steps)]
+        assert sorted(with_version) == [False, False, True]
 
     def test_histories_are_stored_once(self, ws: Workspace, write: Write) -> None:
         history = [

@@ -13,7 +13,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.worlds.browser_world import visitor
 from tests.worlds.erasure_world import AGENT, lines_of, name, word
-from tests.worlds.pages_world import PagesWorld, fill, running_pages
+from tests.worlds.pages_world import PagesWorld, running_pages
+from tests.worlds.sealed_calls import record_calls
 from thumbwheel.access import users
 from thumbwheel.core import ids
 from thumbwheel.datasets.build import build
@@ -59,10 +60,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
         lines += lines_of(person)
     with running_pages(folder, lines=lines) as world:
         version = trained(world.ws, folder)
-        answered = {"type": "trace", "id": "answered", "input": "Hello?", "output": "Hi!"}
+        answered = {
+            "type": "trace",
+            "agent": AGENT,
+            "id": "answered",
+            "input": "Hello?",
+            "output": "Hi!",
+        }
         routing = {"arm": "new", "experiment": "exp_1", "reason": "drawn with 0.5"}
         call = {"kind": "llm", "output": "Hi!", "model_version": version.name, "routing": routing}
-        fill(world.ws, folder, [answered | {"steps": [call]}])
+        record_calls(world.ws, [answered | {"steps": [call]}])
         yield world
 
 

@@ -20,7 +20,9 @@ from thumbwheel.capture.gateway.protocols import protocol_of
 from thumbwheel.capture.gateway.record import Timing, trace_line
 from thumbwheel.capture.gateway.routing import Choice, RoutingRequest
 from thumbwheel.capture.gateway.settings import GatewayConfig
+from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import drain_inbox
+from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy import switch
 from thumbwheel.experiments.types import Experiment
@@ -114,8 +116,10 @@ class ExperimentWorld:
 
     def drain(self) -> None:
         """Bring what was recorded into the database."""
-        segment = Segment(self.ws.home.inbox)
+        segment, seal = Segment(self.ws.home.inbox), make_seal(self.ws.home.signing)
         for line in self.lines:
+            if line["type"] == "trace":
+                line = sealed_line(seal, line)
             segment.append(json.dumps(line, default=str).encode())
         segment.close()
         self.lines.clear()

@@ -309,7 +309,15 @@ def scope_under(
     ws: Workspace, agent_id: str, agent: str, source: str, reviewer: str | None = None
 ) -> Scope:
     """The scope of `source` under an agent that exists."""
-    return Scope(agent_id, agent, source, reviewer, read_seal(ws.home.secret), ws.case_rule)
+    return Scope(
+        agent_id,
+        agent,
+        source,
+        reviewer,
+        read_seal(ws.home.secret),
+        read_seal(ws.home.signing),
+        ws.case_rule,
+    )
 
 
 def _demand_readable(report: ImportReport, readable: bool, path: Path) -> None:

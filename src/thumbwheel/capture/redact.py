@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 from pydantic import field_validator
 
+from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.core.config import Config
 from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
@@ -208,21 +209,25 @@ class Redactor:
 
 
 class RedactedSegment(Segment):
-    """A segment of the inbox into which no line gets unredacted."""
+    """A segment of the inbox into which no line gets unredacted. That of the gateway seals what it
+    writes."""
 
-    def __init__(self, inbox: Path, redactor: Redactor) -> None:
+    def __init__(self, inbox: Path, redactor: Redactor, seal: Seal | None = None) -> None:
         super().__init__(inbox)
-        self._redactor = redactor
+        self._redactor, self._seal = redactor, seal
 
     def append_all(self, lines: Sequence[bytes]) -> Future[None]:
         """As of any segment, of the lines without what is looked for."""
-        if self._redactor.mode != "off":
-            lines = [self._redacted(line) for line in lines]
+        if self._redactor.mode != "off" or self._seal is not None:
+            lines = [self._written(json.loads(line)) for line in lines]
         return super().append_all(lines)
 
-    def _redacted(self, line: bytes) -> bytes:
-        clean = self._redactor.line(json.loads(line))
-        return json.dumps(clean, ensure_ascii=False).encode("utf-8")
+    def _written(self, line: Mapping[str, Any]) -> bytes:
+        if self._redactor.mode != "off":
+            line = self._redactor.line(line)
+        if self._seal is not None:  # after the redaction, which may change the trace's name
+            line = sealed_line(self._seal, line)
+        return json.dumps(line, ensure_ascii=False).encode("utf-8")
 
 
 class _LineSearch:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from thumbwheel.capture.gateway_seal import CLAIMED, claims_of, is_sealed
 from thumbwheel.capture.types import (
     AnyRecord,
     CaseRecord,
@@ -31,6 +32,8 @@ PREFIXES: Mapping[type[AnyRecord], str] = {
     FeedbackRecord: "fbk",
     CaseRecord: "cas",
 }
+NO_FACTS: Row = dict.fromkeys(("model_version_id", "deployment", "routing", "cost"))
+"""Columns of a step that only the gateway fills, as anybody else leaves them."""
 TARGET_PREFIX = {"trace": "trc", "step": "trc", "session": "ses"}
 
 
@@ -52,6 +55,8 @@ class Scope:
     reviewer: str | None = None
     seal: Seal | None = None
     """With which tombstones are recognised; None where nothing was ever erased."""
+    gateway_seal: Seal | None = None
+    """With which the gateway seals its calls; None where it never has."""
     case_rule: CaseRule = any_case
     """What cases are taken."""
     recorded_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -181,6 +186,11 @@ class Rows:
         return self.scope.id_of(prefix, name, source) if name else None
 
     def _trace(self, named: NamedRecord, record: TraceRecord) -> None:
+        scope = self.scope
+        vouched = is_sealed(scope.gateway_seal, scope.agent, named.source, record)
+        metadata = record.metadata
+        if not vouched and (claims := claims_of(record)):
+            metadata = {**(metadata or {}), CLAIMED: claims}
         self.traces.append(
             {
                 **self._origin(named),
@@ -191,12 +201,22 @@ class Rows:
                 "input_id": self._chain(record.input),
                 "output": record.output,
                 "status": record.status,
-                "metadata": record.metadata,
+                "metadata": metadata,
                 "occurred_at": record.occurred_at,
+                "seal": record.seal if vouched else None,
             }
         )
         for position, step in enumerate(record.steps):
-            self.steps.append(self._step(named.id, position, step))
+            row = self._step(named.id, position, step)
+            self.steps.append(row | (self._gateway_facts(step) if vouched else NO_FACTS))
+
+    def _gateway_facts(self, step: StepRecord) -> Row:
+        return {
+            "model_version_id": self.versions[step.model_version] if step.model_version else None,
+            "deployment": step.deployment,
+            "routing": step.routing.model_dump(exclude_none=True) if step.routing else None,
+            "cost": step.cost,
+        }
 
     def _step(self, trace_id: str, position: int, step: StepRecord) -> Row:
         return {
@@ -212,8 +232,6 @@ class Rows:
             "ended_at": step.ended_at,
             "requested_model": step.model,
             "served_model": step.served_model,
-            "model_version_id": self.versions[step.model_version] if step.model_version else None,
-            "deployment": step.deployment,
             "sampling": step.sampling,
             "prompt_tokens": step.tokens.prompt if step.tokens else None,
             "completion_tokens": step.tokens.completion if step.tokens else None,
@@ -224,8 +242,6 @@ class Rows:
             "first_token_at": step.first_token_at,
             "complete": step.complete,
             "error": step.error,
-            "routing": step.routing.model_dump(exclude_none=True) if step.routing else None,
-            "cost": step.cost,
             "agent_id": self.scope.agent_id,
             "recorded_at": self.scope.recorded_at,
         }

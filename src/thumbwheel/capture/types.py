@@ -278,7 +278,12 @@ class Record(Part):
         """(external id, sha256 of its identity, or of its content without id and source)."""
         identity = self._identity
         if identity is None:
-            exclude = {"id", "source", *(["occurred_at"] if self._is_time_of_receipt else ())}
+            exclude = {
+                "id",
+                "source",
+                "seal",
+                *(["occurred_at"] if self._is_time_of_receipt else ()),
+            }
             identity = self.model_dump(mode="json", exclude_none=True, exclude=exclude)
         try:
             digest = ids.fingerprint(identity)
@@ -343,6 +348,8 @@ class TraceRecord(Record):
     status: Word = "ok"
     occurred_at: Time | None = None
     metadata: dict[str, Any] | None = None
+    seal: Annotated[str, Field(max_length=64)] | None = None
+    """With which the gateway vouches for what it says of the call (gateway_seal.py)."""
 
     def as_target(self) -> TargetRef:
         """This trace as what feedback is about."""

@@ -131,6 +131,8 @@ traces = Table(
     Column("output", text()),
     Column("status", text(32), nullable=False),
     Column("metadata", Json),
+    # with which the gateway vouches for what it says of the call; null for everybody else's
+    Column("seal", text(64)),
     # of the content, so that the same id with other content is noticed
     Column("fingerprint", text(64), nullable=False),
     Column("occurred_at", Utc),
@@ -213,6 +215,9 @@ feedback = Table(
     Column("scale", Json),
     Column("comment", text()),
     refers("rater_id", "raters.id"),
+    # who sent it, which is known, where the rater is a claim: a user, a key, a token; null for
+    # what was stored before, and for files that the owner imported
+    Column("sender", text()),
     Column("occurred_at", Utc),
     Column("recorded_at", Utc, nullable=False),
     Column("supersedes", Id),

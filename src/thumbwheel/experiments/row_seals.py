@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from thumbwheel.capture.gateway_seal import is_seal
 from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
@@ -59,6 +60,16 @@ def check_seals(ws: Workspace, experiment: Experiment) -> SealCheck:
         if not _equal(call.seal, sealed_call(seal, experiment.id, call).seal)
     ]
     return SealCheck(tuple(changed), experiment.collected.calls - len(calls))
+
+
+def vouched_calls(ws: Workspace, experiment: Experiment) -> int:
+    """How many collected calls are as the gateway sealed them when they were answered."""
+    seal = make_seal(ws.home.signing)
+    with ws.db.read() as connection:
+        calls = list(store.sealed_calls(connection, experiment.id))
+    return sum(
+        is_seal(stored, seal, experiment.agent, name, facts) for stored, name, facts in calls
+    )
 
 
 def _exposure_text(experiment_id: str, exposure: Exposure) -> str:

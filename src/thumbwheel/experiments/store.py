@@ -3,13 +3,14 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from thumbwheel.capture.gateway_seal import GatewayFacts
 from thumbwheel.core import ids
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
@@ -23,6 +24,7 @@ from thumbwheel.db.schema import (
     exposures,
     feedback,
     feedback_targets,
+    model_versions,
     raters,
     steps,
     strata,
@@ -286,12 +288,43 @@ def uncollected(
             traces.c.agent_id == agent_id,
             traces.c.recorded_at >= since,
             json_text(steps.c.routing, "experiment") == experiment_id,
+            traces.c.seal.is_not(None),
             exposed_calls.c.trace_id.is_(None),
         )
         .order_by(traces.c.recorded_at, traces.c.id)
         .limit(most)
     )
     return [RecordedCall(*row) for row in connection.execute(query)]
+
+
+def sealed_calls(
+    connection: sa.Connection, experiment_id: str
+) -> Iterator[tuple[str | None, str, GatewayFacts]]:
+    """(seal, name of the trace, what the gateway knows) of each collected call of an experiment
+    whose trace is there; one without such a step has its trace without facts."""
+    query = (
+        sa.select(
+            traces.c.seal,
+            traces.c.external_id,
+            model_versions.c.number,
+            steps.c.deployment,
+            steps.c.routing,
+            steps.c.cost,
+            steps.c.status,
+            steps.c.started_at,
+            steps.c.ended_at,
+        )
+        .join(exposed_calls, exposed_calls.c.trace_id == traces.c.id)
+        .join(steps, steps.c.trace_id == traces.c.id)
+        .outerjoin(model_versions, model_versions.c.id == steps.c.model_version_id)
+        .where(
+            exposed_calls.c.experiment_id == experiment_id,
+            json_text(steps.c.routing, "experiment") == experiment_id,
+        )
+    )
+    for seal, name, number, *facts in connection.execute(query):
+        version = None if number is None else f"v{number}"
+        yield seal, name, GatewayFacts(version, *facts)
 
 
 def add_calls(connection: sa.Connection, experiment_id: str, calls: Iterable[Call]) -> None:

@@ -274,12 +274,13 @@ def replay(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = 
     Example: thumbwheel experiment replay exp_06gk
     """
     from thumbwheel.experiments import controller
-    from thumbwheel.experiments.row_seals import check_seals
+    from thumbwheel.experiments.row_seals import check_seals, vouched_calls
 
     results = []
     with ctx.obj() as ws:
         current = controller.find(ws, id, agent)
         rows = check_seals(ws, current)
+        n_vouched = vouched_calls(ws, current)
         for verdict in controller.verdicts_of(ws, current):
             stored, decision, recomputed = controller.replay(ws, verdict)
             results.append(
@@ -290,17 +291,19 @@ def replay(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = 
                     "same_units": stored.units == recomputed.units,
                     "changed_rows": list(rows.changed),
                     "gone_calls": rows.gone,
+                    "calls": current.collected.calls,
+                    "sealed_calls": n_vouched,
                     "reasons": list(decision.reasons),
                     "recomputed": recomputed.model_dump(mode="json"),
                 }
             )
-    present.page(results, _replay_page(current, results, rows), json=as_json)
+    present.page(results, _replay_page(current, results, rows, n_vouched), json=as_json)
     if rows.changed or any(result["was"] != result["is"] for result in results):
         raise typer.Exit(DIFFERS)
 
 
 def _replay_page(
-    current: Experiment, results: list[dict[str, Any]], rows: SealCheck
+    current: Experiment, results: list[dict[str, Any]], rows: SealCheck, n_vouched: int
 ) -> Iterator[present.Part]:
     lines = []
     for result in results:
@@ -308,6 +311,9 @@ def _replay_page(
         lines.append((result["verdict"], result["was"], result["is"], state))
     heads = ("verdict", "was", "is now", "its units")
     yield present.Table(f"replay of {current.id}", heads, lines)
+    yield present.Note(
+        f"{n_vouched} of {current.collected.calls} calls have the seal of the gateway"
+    )
     if rows.changed:
         changed = [(row,) for row in rows.changed]
         yield present.Table("changed after they were recorded", ("row",), changed)

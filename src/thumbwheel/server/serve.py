@@ -46,6 +46,7 @@ from thumbwheel.capture.traces import count_traces
 from thumbwheel.core import log
 from thumbwheel.core.addresses import is_loopback
 from thumbwheel.core.errors import Conflict
+from thumbwheel.core.seal import make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.watch import Watch
 from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
@@ -112,7 +113,8 @@ def assembled(
         runner = stack.enter_context(ExperimentRunner(ws))
         redactor = Redactor.of_home(ws)
         open_segment = partial(RedactedSegment, ws.home.inbox, redactor)
-        recorder = stack.enter_context(Recorder(open_segment))
+        seal = make_seal(ws.home.signing)
+        recorder = stack.enter_context(Recorder(partial(open_segment, seal)))
         maintenance = stack.enter_context(Maintenance(ws))
 
         quotas = Quotas(ws.settings(QuotaConfig, "quotas"), ws.home.path, partial(count_traces, ws))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.training_rows import QUICK, frozen
+from tests.worlds.sealed_calls import record_calls
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
@@ -28,9 +29,12 @@ def ws(tmp_path: Path) -> Iterator[Workspace]:
 
 
 def serve(ws: Workspace, folder: Path, number: int, deployment: str | None) -> None:
-    """A call that was answered now; an imported one names no deployment."""
+    """A call that was answered now; an imported one is answered by no deployment."""
     step = {"kind": "llm", "output": "y"} | ({"deployment": deployment} if deployment else {})
     line = {"type": "trace", "id": f"t{number}", "input": "x", "output": "y", "steps": [step]}
+    if deployment:
+        record_calls(ws, [line | {"agent": "a"}])
+        return
     path = folder / f"{number}.jsonl"
     path.write_text(json.dumps(line) + "\n")
     assert ingest(ws, "a", "jsonl", path).refused == 0
