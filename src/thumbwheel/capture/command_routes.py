@@ -32,6 +32,7 @@ ROUTES = (
         f"{AGENT}/feedback",
         "rate",
         {"target": "t1", "thumb": "down", "rater": "customer-17"},
+        in_name_of="rater",
         gives={f"{AGENT}/uses/{{id}}": "/id"},
     ),
     Route(
@@ -49,6 +50,7 @@ ROUTES = (
         f"{AGENT}/cases",
         "edit",
         {"input": "2 + 2?", "reference": "4", "checker": "exact_answer"},
+        in_name_of="reviewer",
         state="case list",
     ),
     Route("case list", "GET", f"{AGENT}/cases", "read", {"basis": "gold"}),

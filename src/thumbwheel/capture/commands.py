@@ -387,6 +387,7 @@ def feedback_list(
 ) -> None:
     """The newest feedback."""
     from thumbwheel.capture.feedback import list_feedback
+    from thumbwheel.capture.traces import said_for
 
     with ctx.obj() as ws:
         rows = list_feedback(ws, agent, kind=kind, limit=limit, after=after)
@@ -395,7 +396,7 @@ def feedback_list(
         "kind": lambda row: f"{row['kind']} {row['name'] or ''}".strip(),
         "value": lambda row: _clip(row["value"]),
         "target": lambda row: _target_names(row["targets"]),
-        "rater": lambda row: row["rater"],
+        "rater": lambda row: said_for(row) or row["rater"],
         "occurred": lambda row: f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}",
     }
     present.records(rows, f"feedback of {agent}", columns, json=as_json)

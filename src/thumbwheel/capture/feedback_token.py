@@ -14,7 +14,9 @@ from thumbwheel.core.seal import Seal, make_seal
 DAYS = 30
 """How long a token is valid."""
 KIND = "feedback token"
-_TOKEN = re.compile(r"f1\.(?P<expires>[0-9]{1,12})\.(?P<mac>[0-9a-f]{64})")
+_TOKEN = re.compile(
+    r"f2\.(?P<expires>[0-9]{1,12})\.(?P<maker>[A-Za-z0-9_]{1,64})\.(?P<mac>[0-9a-f]{64})"
+)
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,18 @@ class FeedbackTokens:
         """Those signed with the key in `path`, which is made where there is none."""
         return cls(make_seal(path))
 
-    def make(self, agent: str, trace: str, now: float | None = None) -> str:
-        """The token for the trace of that name."""
+    def make(self, agent: str, trace: str, maker: str, now: float | None = None) -> str:
+        """The token for the trace of that name, which the principal `maker` asked for."""
         expires = int(time.time() if now is None else now) + DAYS * 86_400
-        return f"f1.{expires}.{self._mac(agent, trace, expires)}"
+        return f"f2.{expires}.{maker}.{self._mac(agent, trace, maker, expires)}"
+
+    def voice_of(self, token: str) -> tuple[str, str]:
+        """(sender, rater) of what the bearer says: the principal that the token was made for
+        answers for it, and the token is one rater, whatever names its bearer gives."""
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            return "", ""  # `objection` refuses it
+        return match["maker"], f"token:{self.seal.of(KIND, token)[:16]}"
 
     def objection(self, token: str, agent: str, trace: str, now: float | None = None) -> str | None:
         """Why the token does not let its bearer judge this trace; None where it does."""
@@ -39,16 +49,16 @@ class FeedbackTokens:
         if match is None:
             return "it is no feedback token"
         expires = int(match["expires"])
-        if not hmac.compare_digest(match["mac"], self._mac(agent, trace, expires)):
+        if not hmac.compare_digest(match["mac"], self._mac(agent, trace, match["maker"], expires)):
             return f"the feedback token is not for trace {trace!r} of agent {agent!r}"
         if expires < (time.time() if now is None else now):
             return "the feedback token has expired"
         return None
 
-    def _mac(self, agent: str, trace: str, expires: int) -> str:
-        return self.seal.of(KIND, f"{agent}\0{trace}\0{expires}")
+    def _mac(self, agent: str, trace: str, maker: str, expires: int) -> str:
+        return self.seal.of(KIND, f"{agent}\0{trace}\0{maker}\0{expires}")
 
 
 def is_feedback_token(bearer: str) -> bool:
     """Whether what stands after Bearer is such a token, and not a key of the API."""
-    return bearer.startswith("f1.")
+    return bearer.startswith(("f1.", "f2."))

@@ -313,7 +313,7 @@ class _Drain:
 
     def _save(self, agent: str, lines: list[Line]) -> tuple[list[LineResult], list[Refused]]:
         """What became of the lines of an agent, and those at which the database fails."""
-        scope = scope_of(self._ws, agent, "sdk")
+        scope = replace(scope_of(self._ws, agent, "sdk"), sender=None)  # the lines say it
         try:
             return save(self._ws, scope, lines), []
         except ThumbwheelError:

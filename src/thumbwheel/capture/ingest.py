@@ -47,7 +47,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.core.seal import read_seal
 from thumbwheel.db.batches import batches
-from thumbwheel.db.workspace import CaseRule, Workspace
+from thumbwheel.db.workspace import IMPORTED, CaseRule, Workspace
 from thumbwheel.models.versions import ensure_agent
 
 LINES, SIZE = 500, 8 * 2**20
@@ -168,7 +168,7 @@ def ingest(
             results: dict[int, store.LineResult] = {}
             lines = [item for item in batch if isinstance(item, Line)]
             if lines:
-                scope = scope or scope_of(ws, agent, source, reviewer)
+                scope = scope or scope_of(ws, agent, source, reviewer, IMPORTED)
                 results = {result.line.number: result for result in save(ws, scope, lines)}
             _account(batch, results, report, reject)
             if progress.position is not None and scope is not None:
@@ -177,7 +177,7 @@ def ingest(
                 raise failure
     _demand_readable(report, scope is not None, path)
     report.count_naive(naive, options)
-    scope = scope or scope_of(ws, agent, source, reviewer)
+    scope = scope or scope_of(ws, agent, source, reviewer, IMPORTED)
     if progress.position is not None:
         _save_position(ws, scope, path, progress.position)  # what comes last may store nothing
     link(ws, scope)
@@ -300,15 +300,27 @@ def _new_report(reader: Source, source: str, path: Path, agent: str) -> ImportRe
     return report
 
 
-def scope_of(ws: Workspace, agent: str, source: str, reviewer: str | None = None) -> Scope:
+def scope_of(
+    ws: Workspace,
+    agent: str,
+    source: str,
+    reviewer: str | None = None,
+    sender: str | None = None,
+) -> Scope:
     """The scope of `source` under `agent`, which is created where new."""
-    return scope_under(ws, ensure_agent(ws, agent), agent, source, reviewer)
+    return scope_under(ws, ensure_agent(ws, agent), agent, source, reviewer, sender)
 
 
 def scope_under(
-    ws: Workspace, agent_id: str, agent: str, source: str, reviewer: str | None = None
+    ws: Workspace,
+    agent_id: str,
+    agent: str,
+    source: str,
+    reviewer: str | None = None,
+    sender: str | None = None,
 ) -> Scope:
-    """The scope of `source` under an agent that exists."""
+    """The scope of `source` under an agent that exists; `sender` is whoever acts unless it is
+    given."""
     return Scope(
         agent_id,
         agent,
@@ -317,6 +329,7 @@ def scope_under(
         read_seal(ws.home.secret),
         read_seal(ws.home.signing),
         ws.case_rule,
+        sender=sender or ws.sender,
     )
 
 

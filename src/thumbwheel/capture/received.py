@@ -52,6 +52,33 @@ class Received:
         self.ids.append(None)
 
 
+@dataclass(frozen=True)
+class Voice:
+    """Who sends the rows of a request, which is known, and in whose name they may speak."""
+
+    sender: str
+    """The id of a principal."""
+    rater: str | None = None
+    """Whose statements these are; None for an app, which says it of each."""
+    is_person: bool = False
+    """Whether the rater is a user who is logged in, and may name nobody else."""
+
+    def spoken(self, line: Row) -> Row:
+        """The line with who sent it, and its rater. Raises Unreadable for a user who speaks in
+        somebody else's name."""
+        line.pop("sender", None)
+        if line.get("type") != "feedback":
+            return line
+        line["sender"] = self.sender
+        if self.rater is None:
+            return line
+        claimed = line.get("rater")
+        name = claimed.get("id") if isinstance(claimed, dict) else claimed
+        if self.is_person and name not in (None, self.rater):
+            raise Unreadable(f"rater {name!r} is not {self.rater!r}, who sends it; leave rater out")
+        return {**line, "rater": self.rater}
+
+
 Spell = Callable[[Row], Row]
 """A row of somebody's dialect as a line of ours; raises Unreadable."""
 
@@ -70,7 +97,9 @@ def rows_of(content: bytes, is_lines: bool) -> list[Any]:
     return rows
 
 
-def received(rows: Iterable[Any], spell: Spell, agent: str | None, key: str | None) -> Received:
+def received(
+    rows: Iterable[Any], spell: Spell, agent: str | None, key: str | None, voice: Voice
+) -> Received:
     """The rows as lines of the inbox. `agent` is that of rows which name none; `key`, which the
     client repeats with the request, gives rows without an id the same id each time."""
     result = Received()
@@ -78,7 +107,7 @@ def received(rows: Iterable[Any], spell: Spell, agent: str | None, key: str | No
         try:
             if not isinstance(row, dict):
                 raise Unreadable(f"it is a JSON {type(row).__name__}, not an object")
-            line = spell(dict(row))
+            line = voice.spoken(spell(dict(row)))
             line.setdefault("agent", agent)
             line["agent"] = _slug(line["agent"])
             if line.get("id") in (None, ""):

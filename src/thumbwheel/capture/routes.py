@@ -38,7 +38,7 @@ from thumbwheel.capture.otlp.request import (
 )
 from thumbwheel.capture.packed_body import BadPacking, TooLarge, unpacked
 from thumbwheel.capture.quota import QuotaExceeded
-from thumbwheel.capture.received import Received, Spell
+from thumbwheel.capture.received import Received, Spell, Voice
 from thumbwheel.capture.types import Unreadable
 from thumbwheel.core.errors import Busy, Forbidden, InputError, StorageError, ThumbwheelError
 from thumbwheel.sdk.segment import Full, Segment
@@ -252,7 +252,15 @@ async def _durable(
         raise answered_with(507, refusal) from None
 
 
-async def _received(request: Request, spell: Spell) -> Received:
+def _voice(request: Request) -> Voice:
+    """Who sends the request; a user speaks in no name but their own."""
+    principal: Principal = request.state.principal
+    if principal.kind == "user":
+        return Voice(principal.id, principal.name, is_person=True)
+    return Voice(principal.id)
+
+
+async def _received(request: Request, spell: Spell, voice: Voice | None = None) -> Received:
     """The rows of a request as lines; raises InputError where not one can be stored."""
     content_type = _content_type(request)
     content = await _body(request)
@@ -269,7 +277,7 @@ async def _received(request: Request, spell: Spell) -> Received:
     if key is not None and not 1 <= len(key) <= 400:
         why = f"it has {len(key)} characters"
         raise answered_with(400, InputError(f"header {KEY_HEADER}", why, "Give 1 to 400"))
-    read = partial(meaning.received, rows, spell, _agent(request), key)
+    read = partial(meaning.received, rows, spell, _agent(request), key, voice or _voice(request))
     result = await run_in_threadpool(read) if len(rows) > 1 else read()
     if not result.lines:
         reasons = "; ".join(refusal["reason"] for refusal in result.refused[:3])
@@ -313,7 +321,8 @@ async def _feedback(durable: Durable, tokens: FeedbackTokens, request: Request) 
     if not is_feedback_token(bearer):
         return await _rows(durable, meaning.feedback_row, request)
     try:
-        result = await _received(request, meaning.feedback_row)
+        voice = Voice(*tokens.voice_of(bearer))
+        result = await _received(request, meaning.feedback_row, voice)
         for line in result.lines:
             _check_token(tokens, bearer, json.loads(line))
         await durable(request, result.lines)
@@ -343,7 +352,9 @@ async def _token(tokens: FeedbackTokens, request: Request) -> Response:
     result = await _received(request, _trace_of_token)
     line = json.loads(result.lines[0])
     trace = str(line["target"]["trace"])  # a number is an id, too
-    return JSONResponse({"token": tokens.make(line["agent"], trace), "trace": trace}, 201)
+    principal: Principal = request.state.principal
+    token = tokens.make(line["agent"], trace, principal.id)
+    return JSONResponse({"token": token, "trace": trace}, 201)
 
 
 def _trace_of_token(row: dict[str, Any]) -> dict[str, Any]:
@@ -391,7 +402,8 @@ async def _langfuse_batch(durable: Durable, request: Request) -> Response:
     except Unreadable as error:
         refusal = InputError("the body", f"it cannot be read: {error}", "Send events of Langfuse")
         raise answered_with(400, refusal) from None
-    read = partial(meaning.received, events, meaning.langfuse_event_row, _agent(request), None)
+    spell, voice = meaning.langfuse_event_row, _voice(request)
+    read = partial(meaning.received, events, spell, _agent(request), None, voice)
     result = await run_in_threadpool(read)
     _check_agents(request, result.lines)
     await durable(request, result.lines)
@@ -430,7 +442,11 @@ async def _spans(
         why = f"it cannot be read: {error}"
         raise answered_with(400, InputError("the body", why, "Send OTLP")) from None
     _check_agents(request, result.lines)
-    await durable(request, result.lines)
+    lines = result.lines
+    if read is log_lines:
+        voice = _voice(request)
+        lines = [json.dumps(voice.spoken(json.loads(line))).encode() for line in lines]
+    await durable(request, lines)
     return Response(response_body(result, content_type), 200, media_type=content_type)
 
 

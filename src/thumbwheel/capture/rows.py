@@ -24,7 +24,7 @@ from thumbwheel.capture.types import (
 )
 from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal
-from thumbwheel.db.workspace import CaseRule, any_case
+from thumbwheel.db.workspace import OWNER_OF_HOME, CaseRule, any_case
 
 Row = dict[str, Any]
 PREFIXES: Mapping[type[AnyRecord], str] = {
@@ -62,6 +62,13 @@ class Scope:
     recorded_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     """One time for all lines of an import: within a file without times no line is newer than
     another."""
+    sender: str | None = None
+    """Who sends what is stored. None for the inbox, whose lines say it: the server writes it into
+    each, and a line without it was written by an app that has the files of the home."""
+
+    def sender_of(self, record: FeedbackRecord) -> str:
+        """Who sent this statement."""
+        return self.sender or record.sender or OWNER_OF_HOME
 
     @property
     def basis(self) -> str:
@@ -256,6 +263,7 @@ class Rows:
                 "scale": record.scale.model_dump() if record.scale else None,
                 "comment": record.comment,
                 "rater_id": self.rater(record.rater, named.source),
+                "sender": self.scope.sender_of(record),
                 "occurred_at": record.occurred_at,
                 "supersedes": self._id_of("fbk", record.supersedes, named.source),
                 "retracts": self._id_of("fbk", record.retracts, named.source),

@@ -58,6 +58,7 @@ from thumbwheel.db.schema import (
     tombstones,
     traces,
 )
+from thumbwheel.db.workspace import OWNER_OF_HOME
 
 MOST = 5_000
 """Values in one IN list; SQLite takes 32,766 parameters, PostgreSQL 65,535."""
@@ -89,8 +90,27 @@ Target = tuple[str, str, int | None]
 """Kind, row id, position of the step."""
 
 
-Giver = tuple[str, str | None]
-"""Source and rater (row id; None where nobody is named) of a piece of feedback."""
+@dataclass(frozen=True)
+class Giver:
+    """Who gave a piece of feedback."""
+
+    source: str
+    rater_id: str | None
+    """None where nobody is named."""
+    sender: str | None
+    """None for what was stored before senders were."""
+
+    def may_take_back(self, earlier: Giver) -> bool:
+        """Whether they may replace or take back what `earlier` said, as
+        `feedback_in_force.superseded_and_retracted` has it."""
+        is_owner = self.sender in (None, OWNER_OF_HOME)
+        if is_owner and self.source == feedback_in_force.OWNER:
+            return True
+        is_same_sender = self.sender == earlier.sender
+        if is_same_sender and (self.sender or "").startswith(feedback_in_force.USER):
+            return True
+        is_rater = (self.source, self.rater_id) == (earlier.source, earlier.rater_id)
+        return is_rater and (is_owner or earlier.sender is None or is_same_sender)
 
 
 @dataclass(frozen=True)
@@ -177,7 +197,8 @@ def _save(connection: sa.Connection, scope: Scope, lines: Sequence[Line]) -> lis
             rows.add(named)
             stored.fingerprints[named.id] = named.fingerprint
             if isinstance(named.record, FeedbackRecord):
-                stored.givers[named.id] = (named.source, rows.feedback[-1]["rater_id"])
+                row = rows.feedback[-1]
+                stored.givers[named.id] = Giver(named.source, row["rater_id"], row["sender"])
         approved = [
             named
             for named in candidate.records
@@ -412,9 +433,9 @@ def _stored(connection: sa.Connection, scope: Scope, everything: Sequence[NamedR
         for row in _select(connection, cases.c.id, case_ids, cases.c.basis)
         if row.basis != "gold"
     }
-    columns = feedback.c.source, feedback.c.rater_id
-    givers: dict[str, Giver] = {
-        row.id: (row.source, row.rater_id)
+    columns = feedback.c.source, feedback.c.rater_id, feedback.c.sender
+    givers = {
+        row.id: Giver(row.source, row.rater_id, row.sender)
         for row in _select(connection, feedback.c.id, feedback_ids, *columns)
     }
     return _Stored(fingerprints, stored_raters, unreviewed, givers)
@@ -519,19 +540,18 @@ def _giver_objection(
     (`feedback_in_force.superseded_and_retracted`).
     """
     scope = rows.scope
-    if scope.source == feedback_in_force.OWNER:
-        return None
-    giver = named.source, _rater_id(scope, named, record)
+    giver = Giver(named.source, _rater_id(scope, named, record), scope.sender_of(record))
     for feedback_id in _replaced_ids(scope, named, record):
-        if named.source == scope.source and stored.givers.get(feedback_id, giver) == giver:
+        may = giver.may_take_back(stored.givers.get(feedback_id, giver))
+        if named.source == scope.source and may:
             continue
         verb, name = "supersedes", record.supersedes
         if record.retracts:
             verb, name = "retracts", record.retracts
         who = f"rater {record.rater.id!r}" if record.rater else "nobody by name"
         return (
-            f"it {verb} {name!r}, which is of another rater or source, and it comes from {who} of "
-            f"source {scope.source!r}; the owner can: thumbwheel feedback add --{verb}"
+            f"it {verb} {name!r}, which is of another rater, sender or source, and it comes from "
+            f"{who} of source {scope.source!r}; the owner can: thumbwheel feedback add --{verb}"
         )
     return None
 
@@ -1001,7 +1021,12 @@ def latest_feedback(
 ) -> list[sa.RowMapping]:
     """The newest feedback first, behind the row `after`, with its rater's name and kind."""
     query = (
-        sa.select(feedback, raters.c.external_id.label("rater"), raters.c.kind.label("rater_kind"))
+        sa.select(
+            feedback,
+            raters.c.external_id.label("rater"),
+            raters.c.kind.label("rater_kind"),
+            feedback_in_force.sender_name(),
+        )
         .join(raters, raters.c.id == feedback.c.rater_id, isouter=True)
         .where(feedback.c.agent_id == agent_id, *([feedback.c.kind == kind] if kind else []))
         .order_by(feedback.c.recorded_at.desc(), feedback.c.id)

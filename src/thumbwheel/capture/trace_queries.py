@@ -394,6 +394,7 @@ def judgements(
             sa.select(
                 feedback,
                 raters.c.external_id.label("rater"),
+                feedback_in_force.sender_name(),
                 feedback_targets.c.target_id,
                 feedback_targets.c.position,
                 feedback_targets.c.step,

@@ -16,7 +16,7 @@ from thumbwheel.capture.trace_queries import Cursor, TraceFilter
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.message_chains import conversation
-from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.workspace import IMPORTED, OWNER_OF_HOME, Workspace
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 
@@ -122,7 +122,7 @@ def show_trace(ws: Workspace, agent: str, name: str) -> dict[str, Any]:
         steps = trace_queries.steps_of(connection, row["id"])
         judgements = trace_queries.judgements(connection, agent_id, [row["id"]])
         children = trace_queries.children(connection, agent_id, row["id"])
-    hidden = ("agent_id", "session_id", "subject_id", "input_id", "fingerprint")
+    hidden = ("agent_id", "session_id", "subject_id", "input_id", "fingerprint", "seal")
     return {
         **{key: row[key] for key in row if key not in hidden},
         "input": chat,
@@ -192,9 +192,25 @@ def _step(row: Mapping[str, Any]) -> dict[str, Any]:
     return step
 
 
+def said_for(row: Mapping[str, Any]) -> str | None:
+    """Who said it, where somebody else than the rater sent it; None where the rater did, and for
+    files and the home's own app.
+
+    >>> said_for({"sender": "key_1", "sender_name": "mobile-app", "rater": "customer-17"})
+    'said by mobile-app for customer-17'
+    >>> said_for({"sender": "usr_1", "sender_name": "ann", "rater": "ann"})
+    """
+    sender, rater = row["sender_name"], row["rater"]
+    if row["sender"] in (None, OWNER_OF_HOME, IMPORTED) or sender == rater:
+        return None
+    return f"said by {sender} for {rater or 'nobody by name'}"
+
+
 def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("id", "kind", "name", "value", "comment", "rater", "step", "source")
+    keys = ("id", "kind", "name", "value", "comment", "rater", "sender", "step", "source")
     fields = {key: row[key] for key in keys if row[key] is not None}
+    if (speaker := said_for(row)) is not None:
+        fields["said"] = speaker
     return {**fields, "at": row["occurred_at"] or row["recorded_at"]}
 
 

@@ -282,6 +282,7 @@ class Record(Part):
                 "id",
                 "source",
                 "seal",
+                "sender",
                 *(["occurred_at"] if self._is_time_of_receipt else ()),
             }
             identity = self.model_dump(mode="json", exclude_none=True, exclude=exclude)
@@ -368,6 +369,8 @@ class FeedbackRecord(Record):
     occurred_at: Time | None = None
     supersedes: Name | None = None
     retracts: Name | None = None
+    sender: Annotated[str, Field(max_length=128)] | None = None
+    """Who sent it. Only the server says so, of what came to it; of a file it is nobody's word."""
     comment: str | None = None
     metadata: dict[str, Any] | None = None
 

@@ -55,7 +55,8 @@ def store_rows(
     if not lines:
         return reasons
     _admit(request, texts)
-    for result in save(ws, scope_of(ws, agent, source), lines):
+    scope = scope_of(ws, agent, source, sender=request.state.principal.id)
+    for result in save(ws, scope, lines):
         reasons[result.line.number] = ERASED if result.erased else result.reason or None
     return reasons
 

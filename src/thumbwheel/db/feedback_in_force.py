@@ -1,8 +1,10 @@
 """Which feedback is in force: who gave it, who may retract it, and which statement is the newest.
 
-A statement can be retracted or replaced by its rater, in the source that it came from, and by the
-owner with a command. A line of a file that names somebody else's statement changes nothing,
-whichever of the two arrives first.
+A statement can be retracted or replaced by its rater, in the source that it came from and by the
+same sender, and by the owner with a command. A rater is a name that whoever sends it may claim; the
+sender is known. So a line that names somebody else's statement changes nothing, whichever of the
+two arrives first, and no newer word of another sender replaces one. A user who is logged in takes
+back their own words of every source.
 """
 
 from __future__ import annotations
@@ -13,16 +15,23 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.db.schema import (
+    api_keys,
     feedback,
     feedback_targets,
     quarantined_feedback,
     quarantines,
+    users,
 )
+from thumbwheel.db.workspace import OWNER_OF_HOME
 
 OWNER = "cli"
 """The source of what the owner typed. No file may claim it."""
 UNNAMED = "unnamed:"
 """Prefix of the speaker of feedback that names no rater."""
+BY_SENDER = " by "
+"""Between the rater and the sender of a speaker."""
+USER = "usr_"
+"""Prefix of the senders that are users who are logged in."""
 BY_CONTENT = "sha256:"
 """Prefix of the name of a trace whose source gave it none (`Record.identified` of capture)."""
 RELEASED = "released"
@@ -40,7 +49,8 @@ def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElemen
     A trace named by its content may have been seen by anybody, so without rater and time each
     statement about it counts as a speaker of its own.
     """
-    named = sa.func.coalesce(feedback.c.rater_id, UNNAMED + feedback.c.source)
+    rater = sa.func.coalesce(feedback.c.rater_id, UNNAMED + feedback.c.source)
+    named = rater + sa.func.coalesce(BY_SENDER + feedback.c.sender, "")
     if target_name is None:
         return named
     lone = (
@@ -51,21 +61,37 @@ def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElemen
     return sa.case((lone, UNNAMED + feedback.c.id), else_=named)
 
 
+def sender_name() -> sa.ColumnElement[str]:
+    """Who sent the feedback: the name of the user or key, else the id."""
+    named = sa.func.coalesce(
+        sa.select(users.c.name).where(users.c.id == feedback.c.sender).scalar_subquery(),
+        sa.select(api_keys.c.name).where(api_keys.c.id == feedback.c.sender).scalar_subquery(),
+        feedback.c.sender,
+    )
+    return named.label("sender_name")
+
+
 def superseded_and_retracted(
     agent_id: str, as_of: datetime | None = None, among: sa.Select[Any] | None = None
 ) -> tuple[sa.Select[Any], sa.Select[Any]]:
     """Two queries for ids of feedback: those superseded, and those retracted, by something recorded
     by `as_of` (default: now). `among` are the ids that are asked about (default: all)."""
     later, earlier = feedback.alias("later"), feedback.alias("earlier")
-    by_owner = later.c.source == OWNER
+    is_owner = sa.or_(later.c.sender.is_(None), later.c.sender == OWNER_OF_HOME)
+    by_owner = sa.and_(later.c.source == OWNER, is_owner)
+    is_sender = sa.or_(is_owner, earlier.c.sender.is_(None), later.c.sender == earlier.c.sender)
     by_rater = sa.and_(
         later.c.source == earlier.c.source,
         later.c.rater_id.is_not_distinct_from(earlier.c.rater_id),
+        is_sender,
+    )
+    by_user = sa.and_(
+        later.c.sender == earlier.c.sender, later.c.sender.startswith(USER, autoescape=True)
     )
     of_agent = later.c.agent_id == agent_id
     if among is not None:
         of_agent = later.c.agent_id.concat("") == agent_id  # as in `newest_words`
-    conditions: list[sa.ColumnElement[bool]] = [of_agent, sa.or_(by_owner, by_rater)]
+    conditions: list[sa.ColumnElement[bool]] = [of_agent, sa.or_(by_owner, by_rater, by_user)]
     if as_of is not None:
         conditions.append(later.c.recorded_at <= as_of)
     if among is not None:

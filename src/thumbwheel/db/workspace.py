@@ -17,6 +17,13 @@ CaseRule = Callable[[str | None, Mapping[str, Any] | None, Any], str | None]
 """Why a case with this checker, these settings and this reference is refused; None if it is not."""
 
 
+OWNER_OF_HOME = "local"
+"""The sender of what comes through the files of the home: from whoever can read and write them."""
+
+IMPORTED = "import"
+"""The sender of what a file or another server says: whoever wrote it, and nobody known here."""
+
+
 def any_case(checker: str | None, settings: Mapping[str, Any] | None, reference: Any) -> str | None:
     """Accept every case; it is checked again when it is judged."""
     return None
@@ -32,6 +39,8 @@ class Workspace:
     case_rule: CaseRule = any_case
     """Which cases are accepted. The rule belongs to the stage that judges them, so whoever opens
     the home passes it in."""
+    sender: str = OWNER_OF_HOME
+    """Who acts: the id of a principal on the server. It is stored with what they say."""
 
     @classmethod
     def open(

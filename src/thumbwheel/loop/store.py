@@ -52,6 +52,7 @@ from thumbwheel.db.schema import (
     suggestions,
     tombstones,
     traces,
+    users,
 )
 from thumbwheel.loop.types import Record, SubjectRows
 from thumbwheel.models.types import State
@@ -379,6 +380,7 @@ def subject_rows(
     doomed.named_raters = ids_of(
         select(connection, [raters.c.id], raters.c.external_id, names, of_agent)
     )
+    doomed.senders = ids_of(select(connection, [users.c.id], users.c.name, names))
     doomed.feedback = feedback_of(connection, agent_id, doomed)
     unneeded_cases_and_messages(connection, agent_id, doomed)
     doomed.judged = doomed.mates | (_judged_traces(connection, doomed) - doomed.traces)
@@ -423,10 +425,13 @@ def feedback_of(connection: sa.Connection, agent_id: str, doomed: SubjectRows) -
     """Feedback about these traces and sessions, feedback by the subject, and what supersedes or
     retracts such feedback."""
     target = feedback_targets.c
-    id_column = [feedback.c.id]
+    id_column, of_agent = [feedback.c.id], feedback.c.agent_id == agent_id
     about = doomed.traces | doomed.sessions
     feedback_ids = ids_of(select(connection, [target.feedback_id], target.target_id, about))
     feedback_ids |= ids_of(select(connection, id_column, feedback.c.rater_id, doomed.named_raters))
+    feedback_ids |= ids_of(
+        select(connection, id_column, feedback.c.sender, doomed.senders, of_agent)
+    )
 
     # Feedback that waits for a trace by its external id, unless somebody else's trace has that id.
     external_ids = ids_of(select(connection, [traces.c.external_id], traces.c.id, doomed.traces))

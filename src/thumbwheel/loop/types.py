@@ -85,6 +85,8 @@ class SubjectRows:
     raters: set[str] = field(default_factory=set)
     """Raters that have said nothing else."""
     named_raters: set[str] = field(default_factory=set)
+    senders: set[str] = field(default_factory=set)
+    """Users of one of the names: what they sent for others goes too."""
     """Those of them that have the subject's name."""
     cases: set[str] = field(default_factory=set)
     messages: set[str] = field(default_factory=set)

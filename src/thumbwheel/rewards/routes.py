@@ -25,6 +25,7 @@ ROUTES = (
         f"{AGENT}/labels/accepted",
         "rate",
         {"rater": "anna", "min_confidence": 0.95},
+        in_name_of="rater",
     ),
     Route(
         "label questions",
@@ -40,6 +41,7 @@ ROUTES = (
         f"{AGENT}/labels/questions/{{question}}",
         "rate",
         {"verdict": "y", "rater": "anna"},
+        in_name_of="rater",
     ),
     Route("label status", "GET", f"{AGENT}/labels", "read"),
     Route("label agreement", "GET", f"{AGENT}/labels/agreement", "read"),

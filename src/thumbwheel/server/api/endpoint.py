@@ -8,7 +8,7 @@ import re
 import threading
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
@@ -91,11 +91,11 @@ class Operation:
     ) -> Response:
         """The response to a request; `values` are by the names of the function's arguments. Raises
         Accepted where it is a job by now; where that has `ended`, its result is shown."""
-        ws: Workspace = request.app.state.workspace
         principal: Principal = request.state.principal
+        ws: Workspace = replace(request.app.state.workspace, sender=principal.id)
         if self.route.by_row:
             require_rows(principal, self.route.need, ws, values)
-        self._require_own_name(principal, values)
+        values = self._in_own_name(principal, values)
         key = RequestKey.of(request, values)
         has_workers = getattr(request.app.state, "has_workers", False)
         asking = Asking(
@@ -124,17 +124,21 @@ class Operation:
             return _conditional(request, response)
         return response
 
-    def _require_own_name(self, principal: Principal, values: Mapping[str, Any]) -> None:
-        """Raise Forbidden where a user acts in the name of somebody else."""
+    def _in_own_name(self, principal: Principal, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values with the name of the user who asks as that of whoever acts; raises Forbidden
+        where it is somebody else's."""
         if self.route.in_name_of is None or principal.kind != "user":
-            return
-        name = values.get(self.route.in_name_of)
-        if name != principal.name:
+            return values
+        by_name = {parameter.name: parameter for parameter in self.signature.parameters}
+        parameter = by_name[self.route.in_name_of]
+        argument, name = parameter.argument, values.get(parameter.argument)
+        if name not in (None, parameter.default, principal.name):
             raise Forbidden(
                 f"parameter {self.route.in_name_of!r} = {name!r}",
                 f"it is {principal.name!r} who asks",
                 "Act in your own name",
             )
+        return {**values, argument: principal.name}
 
     def _result(
         self, home: ServedHome, request: Request, values: Mapping[str, Any], *, as_page: bool

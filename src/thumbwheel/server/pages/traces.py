@@ -320,7 +320,8 @@ def _timeline(steps: Sequence[Mapping[str, Any]], first: int) -> list[ShownStep]
 
 def _with_words(judgement: Mapping[str, Any]) -> dict[str, Any]:
     """A judgement with what it says in a word, and its text where it has one."""
-    fields = {"name": None, "position": 0, "rater": None, "comment": None, "step": None}
+    optional = ("name", "rater", "said", "comment", "step")
+    fields: dict[str, Any] = {**dict.fromkeys(optional), "position": 0}
     shown = {**fields, **judgement}
     shown["word"] = signal(shown)
     shown["when"] = shown.get("at") or shown.get("occurred_at") or shown.get("recorded_at")
