@@ -52,6 +52,7 @@ class ExperimentWorld:
         self, *arms: str, guards: Sequence[str] = (), despite: str = "", **options: Any
     ) -> Experiment:
         """Start an experiment; the table knows it afterwards."""
+        options = {"min_hours": 0.0, **options}  # these people come within seconds
         plan, forecast = verbs.draft(
             self.ws, self.agent, "live", arms or ("v0", "v1"), guards, options
         )

@@ -26,6 +26,7 @@ from thumbwheel.experiments.types import (
     Figures,
     GuardPlan,
     Plan,
+    SenderFigures,
     Stratum,
     UnitFigures,
 )
@@ -117,6 +118,8 @@ class Inputs(Config):
     missing_names: dict[str, int] = Field(default_factory=dict)
     units: str = ""
     """Fingerprint of the units behind it."""
+    senders: SenderFigures | None = None
+    """Who sent the words; None where nothing was said, and in verdicts from before."""
 
 
 class Decision(Config):
@@ -153,6 +156,7 @@ def analyse(
         late=figures.late,
         flooded=figures.flooded,
         missing_names=dict(figures.missing_names),
+        senders=figures.senders,
     )
 
 

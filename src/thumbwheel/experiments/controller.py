@@ -31,12 +31,12 @@ from thumbwheel.experiments.analysis import (
     Decision,
     Inputs,
     analyse,
-    decide,
     next_shares,
 )
 from thumbwheel.experiments.exposures import collect
 from thumbwheel.experiments.metrics import figures, mean_of, value_of
 from thumbwheel.experiments.row_seals import check_seals
+from thumbwheel.experiments.senders import decided
 from thumbwheel.experiments.types import (
     MARGINS,
     Arm,
@@ -426,7 +426,7 @@ def look(
         for unit in unit_figures.units
     ]
     inputs = inputs.model_copy(update={"units": ids.fingerprint(rows)})
-    return inputs, decide(experiment.plan, inputs)
+    return inputs, decided(experiment.plan, inputs)
 
 
 def turn(
@@ -599,4 +599,4 @@ def replay(ws: Workspace, verdict: TrafficVerdict) -> tuple[Inputs, Decision, In
     plan_in_force = Plan(**verdict.plan)
     experiment = find(ws, verdict.experiment_id)
     recomputed, _ = look(ws, experiment, stored.as_of)
-    return stored, decide(plan_in_force, stored), recomputed
+    return stored, decided(plan_in_force, stored), recomputed

@@ -3,7 +3,7 @@
 Only what was said about counted calls within the attribution window counts, each rater's newest
 word about a call, by the rater's weight. A unit of which nobody said anything has no outcome, which
 is not zero. The words of one rater count for a limited number of units, so that nobody decides an
-experiment by clicking.
+experiment by clicking; who names no rater is the rater, whatever they send.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.experiments import store
+from thumbwheel.experiments.senders import sender_figures, voice_of
 from thumbwheel.experiments.store import Call, Exposure, Statement
 from thumbwheel.experiments.types import Experiment, ExperimentConfig, Figures, UnitFigures
 from thumbwheel.models.types import Agent
@@ -86,7 +87,13 @@ def unit_figures(
         _unit(config.kind, exposure, by_unit, calls_by_unit, before, threshold)
         for exposure in exposures
     )
-    return Figures(units, late, flooded, {} if in_time else dict(names))
+    words = [
+        (statement, value)
+        for statement in admitted_statements
+        if (value := value_of(config.kind, statement)) is not None
+    ]
+    senders = sender_figures(words, counted_calls)
+    return Figures(units, late, flooded, {} if in_time else dict(names), senders)
 
 
 def _admitted(config: ExperimentConfig, spoken: Iterable[Statement]) -> list[Statement]:
@@ -125,10 +132,11 @@ def _without_floods(
     admitted = []
     for statement in spoken:
         unit = calls[statement.trace_id].unit
-        if statement.rater_id is None or unit is None:
+        voice = voice_of(statement)
+        if voice is None or unit is None:
             admitted.append(statement)
             continue
-        units = units_of[statement.rater_id]
+        units = units_of[voice]
         if unit in units or len(units) < config.rater_units:
             units.add(unit)
             admitted.append(statement)

@@ -30,6 +30,7 @@ from thumbwheel.db.schema import (
     strata,
     traces,
 )
+from thumbwheel.db.workspace import OWNER_OF_HOME
 from thumbwheel.experiments.types import ENDS, Collected, Event, Experiment, Plan, State, Stratum
 
 _JOINED = sa.select(experiments, agents.c.slug.label("agent")).join(
@@ -103,6 +104,8 @@ class Statement:
     weight: float
     stated_at: datetime
     recorded_at: datetime
+    sender: str | None = OWNER_OF_HOME
+    """Who sent it, which is known, where the rater is a claim."""
 
 
 def insert(
@@ -398,6 +401,7 @@ _SPOKEN = (
     sa.func.coalesce(raters.c.weight, 1.0),
     STATED_AT.label("stated_at"),
     feedback.c.recorded_at,
+    feedback.c.sender,
 )
 _ABOUT = (
     traces.join(feedback_targets, feedback_targets.c.target_id == traces.c.id)

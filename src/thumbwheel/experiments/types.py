@@ -77,8 +77,12 @@ class ExperimentConfig(Config):
     """Units with an outcome in each arm before an arm may win."""
     min_stop: int = Field(default=30, ge=2)
     """Units with an outcome in each arm before an arm may be stopped."""
-    min_hours: float = Field(default=0.0, ge=0)
-    """Hours before an arm may win, so that all times of day or week are seen."""
+    min_hours: float = Field(default=24.0, ge=0)
+    """Hours before an arm may win, so that all times of day or week are seen, and nobody decides it
+    in a burst."""
+    min_senders: int = Field(default=2, ge=1)
+    """Different senders (users, keys) of the words by which an arm may win; apps with the files of
+    the home need no second one. 1 where one app speaks for many people."""
     max_hours: float = Field(default=0.0, ge=0)
     """Hours after which the experiment is stopped undecided; 0 for no end."""
     effect: float = Field(default=0.05, gt=0)
@@ -272,6 +276,26 @@ class UnitFigures:
     cost: float | None = None
 
 
+class ArmWords(Config):
+    """What an arm came to: units with a word, and the mean over units."""
+
+    units: int
+    mean: float
+
+
+class SenderFigures(Config):
+    """Whose words there are about the counted calls."""
+
+    senders: int
+    """Different ones."""
+    largest: str
+    """The one with the most words."""
+    share: float
+    """Its share of all words."""
+    without_largest: dict[str, ArmWords]
+    """Arm -> what remains without it; an arm of which nothing remains is left out."""
+
+
 @dataclass(frozen=True)
 class Figures:
     """All that an analysis reads: the exposed units, and how many statements did not count."""
@@ -281,3 +305,5 @@ class Figures:
     flooded: int = 0
     missing_names: Mapping[str, int] = field(default_factory=dict)
     """Outcomes of other names about counted calls, when none has the metric's name."""
+    senders: SenderFigures | None = None
+    """None where nothing was said."""

@@ -20,7 +20,9 @@ from thumbwheel.experiments.running import running
 from thumbwheel.experiments.types import Experiment, ExperimentConfig, Plan, State
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
 from thumbwheel.loop.inbox import ask, decisions
+from thumbwheel.loop.quarantine import hold_bursts
 from thumbwheel.loop.trigger_types import Pending, Wish
+from thumbwheel.loop.triggers import trigger_config
 from thumbwheel.models import versions
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
 
@@ -145,9 +147,16 @@ def turn_all(ws: Workspace, now: datetime | None = None) -> dict[str, Decision]:
     results = {}
     for experiment in running(ws):
         try:
+            _hold_bursts(ws, Agent.named(experiment.agent), now or datetime.now(UTC))
             results[experiment.id] = controller.turn(
                 ws, experiment, AliasEffects(ws), now or datetime.now(UTC)
             )
         except ThumbwheelError as error:
             log.logger.error("experiment %s: %s", experiment.id, error)
     return results
+
+
+def _hold_bursts(ws: Workspace, agent: Agent, now: datetime) -> None:
+    """Hold what comes in bursts before it is counted, whether or not the agent's loop is on."""
+    for quarantine in hold_bursts(ws, agent, trigger_config(ws, agent), now):
+        log.logger.warning("feedback of %s came in a burst: held as %s", agent.slug, quarantine)

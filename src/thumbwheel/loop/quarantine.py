@@ -41,12 +41,14 @@ def hold_bursts(ws: Workspace, agent: Agent, config: TriggerConfig, now: datetim
         return []
     with ws.db.read() as connection:
         statements = quarantine_store.timed_statements(connection, agent.id, now - LOOKED_BACK)
-    by_speaker: dict[tuple[str | None, str], list[Statement]] = defaultdict(list)
+    by_speaker: dict[tuple[str | None, str, str | None], list[Statement]] = defaultdict(list)
     for statement in statements:
-        by_speaker[statement.rater_id, statement.source].append(statement)
+        # who names no rater is the rater
+        sender = statement.sender if statement.rater_id is None else None
+        by_speaker[statement.rater_id, statement.source, sender].append(statement)
 
     touched = []
-    for (rater_id, source), thumbs in by_speaker.items():
+    for (rater_id, source, _), thumbs in by_speaker.items():
         burst = burst_of(thumbs, config.burst, timedelta(minutes=config.burst_minutes))
         fresh = [statement.id for statement in burst if not statement.was_held]
         if fresh:

@@ -13,6 +13,7 @@ from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.schema import feedback, quarantined_feedback, raters
 from thumbwheel.db.schema import quarantines as table
+from thumbwheel.db.workspace import OWNER_OF_HOME
 from thumbwheel.loop.quarantine_types import Quarantine, QuarantineState, Statement
 
 HELD = QuarantineState.HELD
@@ -21,6 +22,8 @@ HELD = QuarantineState.HELD
 def timed_statements(connection: sa.Connection, agent_id: str, since: datetime) -> list[Statement]:
     """Thumbs of persons that say when they were given, recorded after `since`, in the order of
     their times. What the owner typed is none."""
+    sent_by_owner = sa.func.coalesce(feedback.c.sender, OWNER_OF_HOME) == OWNER_OF_HOME
+    is_owner = (feedback.c.source == feedback_in_force.OWNER) & sent_by_owner
     query = (
         sa.select(
             feedback.c.id,
@@ -29,6 +32,7 @@ def timed_statements(connection: sa.Connection, agent_id: str, since: datetime) 
             feedback.c.value,
             feedback.c.occurred_at,
             quarantined_feedback.c.feedback_id,
+            feedback.c.sender,
         )
         .outerjoin(raters, raters.c.id == feedback.c.rater_id)
         .outerjoin(quarantined_feedback, quarantined_feedback.c.feedback_id == feedback.c.id)
@@ -37,14 +41,20 @@ def timed_statements(connection: sa.Connection, agent_id: str, since: datetime) 
             feedback.c.recorded_at > since,
             feedback.c.kind == "thumb",
             feedback.c.occurred_at.is_not(None),
-            feedback.c.source != feedback_in_force.OWNER,
+            ~is_owner,
             sa.func.coalesce(raters.c.kind, "person") == "person",
         )
         .order_by(feedback.c.occurred_at, feedback.c.id)
     )
     return [
         Statement(
-            row.id, row.rater_id, row.source, row.value is True, row.occurred_at, bool(row[5])
+            row.id,
+            row.rater_id,
+            row.source,
+            row.value is True,
+            row.occurred_at,
+            bool(row[5]),
+            row.sender,
         )
         for row in connection.execute(query)
     ]

@@ -19,6 +19,7 @@ class Statement:
     good: bool
     said_at: datetime
     was_held: bool
+    sender: str | None = None
 
 
 class QuarantineState(StrEnum):

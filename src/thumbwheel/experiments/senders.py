@@ -1,0 +1,107 @@
+"""Who sent the words that decide an experiment, and the floor below which nobody's words promote.
+
+A rater is a name that an app may choose; the sender is known: a user, a key, a file, or an app that
+has the files of the home. One sender alone moves no alias unless the plan says that it may.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from thumbwheel.db.workspace import OWNER_OF_HOME
+from thumbwheel.experiments.analysis import Decision, Inputs, decide
+from thumbwheel.experiments.types import ArmWords, ExperimentConfig, Plan, SenderFigures
+
+if TYPE_CHECKING:
+    from thumbwheel.experiments.store import Call, Statement
+
+UNKNOWN = "unknown"
+"""The sender of what was stored before senders were."""
+
+
+def decided(plan: Plan, inputs: Inputs) -> Decision:
+    """The verdict on `inputs` under `plan`, by which an arm wins only by the words of enough
+    senders."""
+    decision = decide(plan, inputs)
+    if decision.verdict != "won":
+        return decision
+    reasons = (*decision.reasons, *in_words(inputs.senders))
+    obstacle = too_few_senders(plan.config, inputs.senders)
+    if obstacle is None:
+        return decision.model_copy(update={"reasons": reasons})
+    max_hours = plan.config.max_hours
+    is_over = bool(max_hours) and inputs.hours >= max_hours
+    return Decision(
+        verdict="stopped" if is_over else "undecided",
+        dropped=decision.dropped,
+        reasons=(obstacle, *reasons),
+    )
+
+
+def sender_of(statement: Statement) -> str:
+    """Who sent it."""
+    return statement.sender or UNKNOWN
+
+
+def voice_of(statement: Statement) -> str | None:
+    """Who speaks: the rater, else the sender. None for an app with the home's files that names
+    nobody."""
+    if statement.rater_id is not None:
+        return statement.rater_id
+    sender = sender_of(statement)
+    return None if sender == OWNER_OF_HOME else f"sender {sender}"
+
+
+def sender_figures(
+    words: Sequence[tuple[Statement, float]], calls: Mapping[str, Call]
+) -> SenderFigures | None:
+    """The figures of the statements that count, each with its value; None where there are none."""
+    counts = Counter(sender_of(statement) for statement, _ in words)
+    if not counts:
+        return None
+    largest, n_largest = max(counts.items(), key=lambda entry: (entry[1], entry[0]))
+    by_unit: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for statement, value in words:
+        call = calls[statement.trace_id]
+        if sender_of(statement) != largest and call.unit is not None and call.arm is not None:
+            by_unit[call.arm, call.unit].append(value)
+    by_arm: dict[str, list[float]] = defaultdict(list)
+    for (arm, _), values in by_unit.items():
+        by_arm[arm].append(sum(values) / len(values))
+    remaining = {
+        arm: ArmWords(units=len(means), mean=sum(means) / len(means))
+        for arm, means in sorted(by_arm.items())
+    }
+    return SenderFigures(
+        senders=len(counts),
+        largest=largest,
+        share=n_largest / counts.total(),
+        without_largest=remaining,
+    )
+
+
+def too_few_senders(config: ExperimentConfig, figures: SenderFigures | None) -> str | None:
+    """Why no arm may win by these words; None where enough senders speak."""
+    if figures is None or figures.largest == OWNER_OF_HOME or figures.senders >= config.min_senders:
+        return None
+    return (
+        f"the words come from {figures.senders} of min_senders = {config.min_senders} senders; "
+        f"{figures.largest} sent {figures.share:.0%} of them. If it speaks for many people, plan "
+        f"with --min-senders {figures.senders}"
+    )
+
+
+def in_words(figures: SenderFigures | None) -> tuple[str, ...]:
+    """A sentence of a verdict about its largest sender, and what remains without it."""
+    if figures is None:
+        return ()
+    remaining = ", ".join(
+        f"{arm} {words.mean:.3g} ({words.units} units)"
+        for arm, words in figures.without_largest.items()
+    )
+    return (
+        f"sender {figures.largest} gave {figures.share:.0%} of the words; without it: "
+        f"{remaining or 'nothing remains'}",
+    )
