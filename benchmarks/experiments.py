@@ -168,7 +168,7 @@ def each_seed(run: Callable[[int], Result], runs: int, processes: int) -> Iterat
 def first_verdict(looks: Iterable[tuple[float, int, Figures]], every: int) -> tuple[str, int]:
     """(verdict, people who were exposed by then) of an experiment. `looks`: what could be seen, as
     `figures_over_time` gives it; every `every`-th is seen."""
-    experiment = experiment_of(ExperimentConfig())
+    experiment = experiment_of(ExperimentConfig(min_hours=0.0))
     exposed = 0
     for number, (hour, came, figures) in enumerate(looks):
         exposed = came
@@ -375,7 +375,9 @@ def run_served(seed: int) -> ServedRun:
         serve_remote(ws, EndpointAddress(upstream.url, "large"))
         serve_remote(ws, EndpointAddress(upstream.url, "small"), alias=None)
         agent = Agent.named(AGENT)
-        plan, forecast = verbs.draft(ws, agent, "live", ["v0", "v1"], [], {})
+        plan, forecast = verbs.draft(
+            ws, agent, "live", ["v0", "v1"], [], {"min_hours": 0.0, "min_senders": 1}
+        )
         experiment = verbs.start(ws, agent, "live", plan, forecast, salt=f"salt {seed}")
 
         def has_ended() -> bool:

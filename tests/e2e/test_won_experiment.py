@@ -45,6 +45,8 @@ def killed(*arguments, **options):
 
 setattr(module, {name!r}, killed)
 """
+EXPERIMENT = {"min_hours": 0.0, "min_senders": 1}
+"""One client speaks for everybody, within seconds."""
 CONTROLLER, VERSIONS = "thumbwheel.experiments.controller", "thumbwheel.models.versions"
 BORDERS = (
     (CONTROLLER, "_finish", False, "v0", Basis.FEEDBACK),  # the verdict is signed
@@ -61,7 +63,7 @@ def test_a_canary_goes_live_by_traffic_over_a_kill_at_each_border(
     tmp_path: Path, command_line: Run
 ) -> None:
     home = tmp_path / "home"
-    with ScriptedUpstream() as upstream, opened_home(home) as ws:
+    with ScriptedUpstream() as upstream, opened_home(home, experiment=EXPERIMENT) as ws:
         experiment = canary_experiment(ws, upstream)
         module, name, is_done, _, _ = BORDERS[0]
         prelude = KILLED.format(module=module, name=name, is_done=is_done)

@@ -101,12 +101,15 @@ def opened_home(
     settings: Mapping[str, Any] | None = None,
     redaction: str = "off",
     private: Sequence[str] = ("127.0.0.1",),
+    experiment: Mapping[str, Any] | None = None,
 ) -> Iterator[Workspace]:
-    """A home with these settings of the gateway, which may ask upstreams at `private` addresses."""
+    """A home with these settings of the gateway and of experiments, which may ask upstreams at
+    `private` addresses."""
     sections = {
         "gateway": dict(settings or {}),
         "capture": {"redaction": redaction},
         "endpoints": {"private": list(private)},
+        "experiment": dict(experiment or {}),
     }
     sources = Sources(sections, "thumbwheel.yaml", {})
     with Workspace.open(Home(folder), sources) as ws:

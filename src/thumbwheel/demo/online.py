@@ -71,6 +71,8 @@ SETTINGS = """\
 experiment:
   unit: session          # one person uses the filer, so the conversations are what is drawn
   rater_units: 100000    # and all words are theirs
+  min_senders: 1
+  min_hours: 0           # days pass within minutes
 dataset:
   gate: 0.2              # of few ratings, more are held out
 """
@@ -231,6 +233,7 @@ def _loop_settings(ws: Workspace) -> dict[str, Any]:
         "experiment": "thumb",
         "auto_deploy": "on",
         "auto_promote": "on",
+        "burst": None,  # one person rates hundreds of mails within minutes
         "base": str(ws.home.path / "base"),
     }
 

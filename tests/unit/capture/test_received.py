@@ -445,7 +445,7 @@ class TestTokens:
 
     def test_forged_and_old_ones(self, ws: Workspace, tmp_path: Path) -> None:
         tokens = FeedbackTokens.with_key(ws.home.feedback_key)
-        token = tokens.make("desk", "t1", now=0)
+        token = tokens.make("desk", "t1", "key_1", now=0)
         assert tokens.objection(token, "desk", "t1", now=DAYS * 86_400 - 1) is None
         assert tokens.objection(token, "desk", "t1", now=DAYS * 86_400 + 1) == (
             "the feedback token has expired"

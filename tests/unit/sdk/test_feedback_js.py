@@ -95,7 +95,7 @@ def test_a_page_judges_offline_and_the_feedback_arrives_later(tmp_path: Path) ->
     folder.mkdir()
     (folder / "feedback.js").write_bytes(SCRIPT.read_bytes())
     page = PAGE.replace("URL", f"http://127.0.0.1:{port}")
-    page = page.replace("TOKEN", tokens.make("support", "t1"))
+    page = page.replace("TOKEN", tokens.make("support", "t1", "key_1"))
     for name, steps in (("offline", OFFLINE), ("online", ONLINE)):
         (folder / f"{name}.html").write_text(page.replace("STEPS", steps))
     inbox = tmp_path / "inbox"
