@@ -30,10 +30,8 @@ def table(folder: Path) -> str:
                     by_verb[call.verb or "somebody"].add(f"`{name}`")
                 if isinstance(call, Public) and route.path.startswith("/api/"):
                     by_verb["nobody"].add(f"`{route.path}`")
-    rows = []
-    for verb in (*ORDER, "somebody", "nobody"):
-        if by_verb[verb]:
-            rows.append(f"| `{verb}` | {', '.join(sorted(by_verb[verb]))} |")
+    verbs = [verb for verb in (*ORDER, "somebody", "nobody") if by_verb[verb]]
+    rows = [f"| `{verb}` | {', '.join(sorted(by_verb[verb]))} |" for verb in verbs]
     return HEAD + "\n".join(rows) + "\n"
 
 

@@ -450,8 +450,13 @@ class TestTokens:
         assert tokens.objection(token, "desk", "t1", now=DAYS * 86_400 + 1) == (
             "the feedback token has expired"
         )
-        head, expires, mac = token.split(".")
-        for forged in (f"{head}.{int(expires) + 1}.{mac}", f"{token}0", "f1..", token.upper()):
+        head, expires, maker, mac = token.split(".")
+        later, other_maker = int(expires) + 1, "key_2"
+        tokens_of_others = (
+            f"{head}.{later}.{maker}.{mac}",
+            f"{head}.{expires}.{other_maker}.{mac}",
+        )
+        for forged in (*tokens_of_others, f"{token}0", "f2...", token.upper()):
             assert tokens.objection(forged, "desk", "t1", now=0) is not None
         other = FeedbackTokens.with_key(tmp_path / "key")
         assert other.objection(token, "desk", "t1", now=0) is not None
