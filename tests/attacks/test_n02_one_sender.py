@@ -11,7 +11,7 @@ import pytest
 
 from tests.worlds.experiment_world import ExperimentWorld, experiment_world
 from thumbwheel.experiments import controller
-from thumbwheel.experiments.types import Experiment, State
+from thumbwheel.experiments.types import Experiment, ExperimentConfig, State
 from thumbwheel.loop import experiment as verbs
 from thumbwheel.loop.quarantine import quarantines
 
@@ -36,6 +36,8 @@ def attack(
 
 def by_defaults(world: ExperimentWorld, **options: Any) -> Experiment:
     """An experiment as an owner starts it without a thought."""
+    least = ExperimentConfig().min_hours  # this world's own settings have none
+    options = {"min_hours": least, **options}
     plan, forecast = verbs.draft(world.ws, world.agent, "live", ["v0", "v1"], [], options)
     experiment = verbs.start(world.ws, world.agent, "live", plan, forecast, salt="salt")
     world.refresh()

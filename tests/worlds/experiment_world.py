@@ -52,7 +52,6 @@ class ExperimentWorld:
         self, *arms: str, guards: Sequence[str] = (), despite: str = "", **options: Any
     ) -> Experiment:
         """Start an experiment; the table knows it afterwards."""
-        options = {"min_hours": 0.0, **options}  # these people come within seconds
         plan, forecast = verbs.draft(
             self.ws, self.agent, "live", arms or ("v0", "v1"), guards, options
         )
@@ -184,7 +183,9 @@ def experiment_world(
     folder: Path, models: Sequence[str] = ("large", "small"), live: str = "v0", **settings: Any
 ) -> Iterator[ExperimentWorld]:
     """A home whose agent answers with `live`; every model is a version of it."""
-    with ScriptedUpstream() as upstream, opened_home(folder / "home") as ws:
+    options = {"min_hours": 0.0}  # these people come within seconds
+    home = opened_home(folder / "home", experiment=options)
+    with ScriptedUpstream() as upstream, home as ws:
         for model in models:
             serve_remote(ws, EndpointAddress(upstream.url, model), alias=None)
         names = [f"v{number}" for number in range(len(models))]

@@ -46,7 +46,8 @@ def test_from_a_dry_run_to_a_replay(tmp_path: Path, command_line: Run) -> None:
         assert "dry run: nothing was started" in text and "(power 80 %)" in text
         assert read("list") == []
         assert "none of thumb, rating" in run(*arms, "--metric", "thumbs", code=2)
-        started = read(*arms, "--guard", "error_rate", "--effect", "0.2")
+        options = ("--guard", "error_rate", "--effect", "0.2", "--min-hours", "0")
+        started = read(*arms, *options)
         experiment_id = started["experiment"]
         assert started["forecast"]["spend"] == 1
         assert "nothing is edited in flight" in run(*arms, code=3)
