@@ -40,7 +40,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
 @pytest.fixture
 def person(browser: Browser, world: PagesWorld) -> Iterator[Visitor]:
     """Somebody who is logged in as the owner, and whose pages must break nothing."""
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         yield person
         person.check()
 

@@ -53,7 +53,7 @@ def test_every_page_is_accessible(
     browser: Browser, world: PagesWorld, scheme: Scheme, size: tuple[int, int]
 ) -> None:
     objections: dict[str, object] = {}
-    with visitor(browser, world.url, scheme, size, world.token) as person:
+    with visitor(browser, world.url, scheme, size, world.code) as person:
         for name, url in URLS.items():
             page = person.open(url.format(**world.parts))
             expect(page.locator("main h1")).to_be_visible()
@@ -82,7 +82,7 @@ def test_pictures_of_every_page(browser: Browser, world: PagesWorld, pictures: P
     if pictures is None:
         return
     for scheme, names in PICTURED.items():
-        with visitor(browser, world.url, scheme, WIDE, world.token) as person:
+        with visitor(browser, world.url, scheme, WIDE, world.code) as person:
             for name in names:
                 suffix = "" if scheme == "light" else "-dark"
                 picture = pictures / f"{name}{suffix}.png"

@@ -74,7 +74,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
 
 
 def test_from_an_answer_to_the_feedback_that_taught_it(browser: Browser, world: PagesWorld) -> None:
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/answered")
         about = page.get_by_label("About")
         expect(about).to_contain_text("v1")
@@ -92,7 +92,7 @@ def test_from_an_answer_to_the_feedback_that_taught_it(browser: Browser, world: 
 def test_from_a_trace_to_what_learned_from_it_and_what_is_erased(
     browser: Browser, world: PagesWorld
 ) -> None:
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(3)}/lineage")
         forward = page.get_by_label("What learned from this trace")
         expect(forward).to_contain_text("labels")
@@ -140,7 +140,7 @@ def test_pages_show_to_each_what_they_may(browser: Browser, world: PagesWorld) -
 def test_a_session_that_ends_in_the_midst_says_so_and_loses_nothing(
     browser: Browser, world: PagesWorld
 ) -> None:
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(2)}")
         page.get_by_text("Write a better answer").click()
         page.get_by_label("What it should have said").fill("Press twice.")
@@ -158,7 +158,7 @@ def test_a_session_that_ends_in_the_midst_says_so_and_loses_nothing(
 def test_a_lost_network_says_so_and_the_same_click_works_later(
     browser: Browser, world: PagesWorld
 ) -> None:
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         page = person.open(f"/agents/{AGENT}/traces/t0-{word(4)}")
         person.context.set_offline(True)
         page.get_by_role("button", name="Bad").click()

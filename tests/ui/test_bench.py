@@ -32,6 +32,7 @@ from tests.worlds.rating_world import (
     traces,
 )
 from thumbwheel.access import users
+from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.capture.cases import list_cases
 from thumbwheel.capture.trace_queries import TraceFilter
 from thumbwheel.llm.port import free_port
@@ -99,7 +100,7 @@ def ratings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
 @pytest.fixture
 def bench(browser: Browser, ratings: PagesWorld, request: pytest.FixtureRequest) -> Iterator[Bench]:
     name = request.node.name.removeprefix("test_").replace("_", "-")[:50].rstrip("-")
-    with visitor(browser, ratings.url, token=ratings.token) as person:
+    with visitor(browser, ratings.url, code=ratings.code) as person:
         yield Bench(person, ratings, name)
         person.check()
 
@@ -118,10 +119,10 @@ def test_ratings_as_fast_as_keys_are_pressed_survive_a_killed_server(
     with opened_home(home) as ws:
         fill(ws, tmp_path, traces(RATINGS))
         queue_of(ws, "fast")
-        token_file = ws.home.access_token
+        codes = LoginCodes(ws.home.login_codes)
     server = _started(home, port)
     try:
-        with visitor(browser, f"http://127.0.0.1:{port}", token=_token(token_file)) as person:
+        with visitor(browser, f"http://127.0.0.1:{port}", code=codes.make()) as person:
             page = person.open(f"/agents/{AGENT}/rate/fast")
             for number in range(RATINGS):
                 # the next item is there before the next key is pressed
@@ -155,10 +156,6 @@ def _is_live(port: int) -> bool:
     with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/live", timeout=30):
         return True
     return False
-
-
-def _token(file: Path) -> str:
-    return file.read_text().strip()
 
 
 def test_thumbs_labels_tags_and_notes_by_keys_alone(bench: Bench) -> None:
@@ -316,7 +313,7 @@ def test_an_expired_session_keeps_ratings_and_asks_to_log_in(bench: Bench) -> No
     expect(alert).to_contain_text("You are logged out")
     expect(alert.get_by_role("link", name="Log in")).to_be_visible()
     other = bench.person.context.new_page()
-    other.goto(f"/login?token={bench.world.token}")
+    other.goto(f"/login?code={bench.world.code}")
     other.close()
     page.get_by_role("button", name="Try again").click()
     assert bench.verdicts() == [("thumb", False), ("thumb", True)]
@@ -442,7 +439,7 @@ def test_widgets_are_rated_as_cards(bench: Bench) -> None:
 
 def test_rating_on_a_telephone(browser: Browser, ratings: PagesWorld) -> None:
     queue_of(ratings.ws, "narrow", Selection(most=1), labels=("topic=order|payment",))
-    with visitor(browser, ratings.url, "dark", NARROW, ratings.token) as person:
+    with visitor(browser, ratings.url, "dark", NARROW, ratings.code) as person:
         page = person.open(f"/agents/{AGENT}/rate/narrow")
         expect(page.locator("#item .answer")).to_be_visible()
         assert not person.is_too_wide()

@@ -30,7 +30,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesWorld]:
 
 @pytest.fixture
 def stranger(browser: Browser, world: PagesWorld) -> Iterator[Visitor]:
-    with visitor(browser, world.url, token=world.token) as stranger:
+    with visitor(browser, world.url, code=world.code) as stranger:
         began = time.monotonic()
         yield stranger
         assert time.monotonic() - began < MOST_SECONDS

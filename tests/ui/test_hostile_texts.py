@@ -137,7 +137,7 @@ def check_inert(page: Page) -> None:
 def test_two_hundred_payloads_do_nothing_on_any_page(browser: Browser, world: PagesWorld) -> None:
     assert len(payloads()) == 200
     foreign: list[str] = []
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         page = person.page
         page.on("dialog", lambda dialog: foreign.append(dialog.message))
         page.on("request", lambda request: foreign.append(request.url))
@@ -172,7 +172,7 @@ def test_two_hundred_payloads_do_nothing_on_any_page(browser: Browser, world: Pa
 def test_long_and_strange_texts_leave_a_page_that_can_be_used(
     browser: Browser, world: PagesWorld, name: str
 ) -> None:
-    with visitor(browser, world.url, size=NARROW, token=world.token) as person:
+    with visitor(browser, world.url, size=NARROW, code=world.code) as person:
         answer = person.page.goto(f"{LIST}/{name}")
         assert answer is not None and len(answer.body()) < MOST_HTML
         assert not person.is_too_wide()
@@ -183,7 +183,7 @@ def test_long_and_strange_texts_leave_a_page_that_can_be_used(
 
 
 def test_the_rest_of_a_long_answer_comes_on_demand(browser: Browser, world: PagesWorld) -> None:
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         page = person.open(f"{LIST}/mega")
         button = page.get_by_role("button", name="Show all of the answer")
         button.click()
@@ -194,7 +194,7 @@ def test_the_rest_of_a_long_answer_comes_on_demand(browser: Browser, world: Page
 
 
 def test_ten_thousand_steps_come_in_parts(browser: Browser, world: PagesWorld) -> None:
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         page = person.open(f"{LIST}/steps")
         assert page.locator(".timeline > li").count() == 100
         page.get_by_role("link", name="Next steps").click()

@@ -119,7 +119,7 @@ def test_two_people_change_the_gate(browser: Browser, person: Visitor, world: Pa
     page = person.open(f"{PAGES}/gate")
     page.get_by_label("Min cases").fill("77")
     page.get_by_label("Why").fill("more cases have come")
-    with visitor(browser, world.url, token=world.token) as other:
+    with visitor(browser, world.url, code=world.code) as other:
         other_page = other.open(f"{PAGES}/gate")
         other_page.get_by_label("Alpha").fill("0.01")
         other_page.get_by_label("Why").fill("we have been wrong once")
@@ -142,7 +142,7 @@ def test_a_session_that_has_ended_loses_nothing(person: Visitor, world: PagesWor
     page.get_by_role("button", name="Make the key").click()
     expect(page.get_by_role("status")).to_contain_text("You are logged out")
     expect(page.get_by_label("Name")).to_have_value("late")
-    person.context.new_page().goto(f"/login?token={world.token}")
+    person.context.new_page().goto(f"/login?code={world.code}")
     page.get_by_role("button", name="Make the key").click()
     expect(page.locator("#new-key code")).to_contain_text("tw_")
     assert [key.name for key in keys.listed(world.ws)].count("late") == 1

@@ -63,7 +63,7 @@ def world(tmp_path: Path) -> Iterator[PagesWorld]:
 
 @pytest.mark.slow
 def test_fifteen_ratings_become_what_everybody_gets(browser: Browser, world: PagesWorld) -> None:
-    with visitor(browser, world.url, token=world.token) as person:
+    with visitor(browser, world.url, code=world.code) as person:
         page = person.page
         rate(page)
         train(page)

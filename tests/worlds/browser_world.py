@@ -95,9 +95,9 @@ def visitor(
     url: str,
     scheme: Scheme = "light",
     size: tuple[int, int] = WIDE,
-    token: str | None = None,
+    code: str | None = None,
 ) -> Iterator[Visitor]:
-    """A person at the server at `url`, logged in by the token of the home where there is one."""
+    """A person at the server at `url`, logged in by a code where there is one."""
     width, height = size
     context = browser.new_context(
         base_url=url,
@@ -110,8 +110,8 @@ def visitor(
     person = Visitor(context, context.new_page())
     _watch(person)
     try:
-        if token is not None:
-            person.open(f"/login?token={token}")
+        if code is not None:
+            person.open(f"/login?code={code}")
         yield person
     finally:
         context.close()

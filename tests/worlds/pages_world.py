@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.worlds.gateway_world import opened_home, running
+from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.versions import require_agent
@@ -112,6 +113,11 @@ class PagesWorld:
     url: str
     parts: Mapping[str, str] = field(default_factory=dict)
     """Ids that addresses of pages have in them."""
+
+    @property
+    def code(self) -> str:
+        """A new code that logs one browser in."""
+        return LoginCodes(self.ws.home.login_codes).make()
 
     @property
     def token(self) -> str:

@@ -16,6 +16,7 @@ from thumbwheel.access.credentials import KEY_PREFIX, Credentials
 from thumbwheel.access.directory import Directory, narrowed
 from thumbwheel.access.keys import mac_of
 from thumbwheel.access.local_token import LocalToken
+from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.access.rate_limits import RateLimits
 from thumbwheel.access.settings import AccessConfig
 from thumbwheel.access.types import LOCAL_TOKEN, Grants, LoginSession, Principal
@@ -56,6 +57,7 @@ class AccessGate:
     directory: Directory
     token: LocalToken | None
     """None on a server that others can reach: there it opens nothing."""
+    codes: LoginCodes
     web_tokens: WebTokens
     limits: RateLimits
     admits_apps: bool
@@ -98,6 +100,10 @@ class AccessGate:
         audit.write(self.ws, insert)
         self.directory.refresh()
         return OpenedSession(cookie, self._csrf(cookie), int(lifetime.total_seconds()))
+
+    def redeem(self, code: str) -> bool:
+        """Return whether a browser with this code is logged in, as the home's owner, once."""
+        return self.token is not None and self.codes.redeem(code)
 
     def close_session(self, session: LoginSession) -> None:
         """Log a browser out."""
@@ -158,8 +164,21 @@ def opened_gate(
             config=config,
             directory=directory,
             token=token,
+            codes=LoginCodes(ws.home.login_codes),
             web_tokens=WebTokens(ws.home.token_keys),
             limits=RateLimits(config.requests_per_minute),
             admits_apps=apps and local,
             seal=make_seal(ws.home.access_key),
         )
+
+
+def replace_token(ws: Workspace) -> None:
+    """Make another token of the home, and end the sessions and codes that go back to the old."""
+
+    def end_sessions(connection: sa.Connection) -> tuple[None, Act]:
+        store.delete_sessions_of_token(connection)
+        return None, Act(LOCAL_TOKEN.id, "token.replace")
+
+    LocalToken.of_file(ws.home.access_token).replace()
+    LoginCodes(ws.home.login_codes).forget()
+    audit.write(ws, end_sessions)

@@ -1,4 +1,7 @@
-"""The token of a home: whoever can read its file is its owner, and may do everything."""
+"""The token of a home: whoever can read its file is its owner, and may do everything.
+
+It is presented as a key, and stands in no URL and no log: browsers get a code (`login_codes`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 
 from thumbwheel.access.credentials import KEY_PREFIX
 from thumbwheel.core.errors import StorageError
-from thumbwheel.core.files import unwritable
+from thumbwheel.core.files import replace, unwritable
 from thumbwheel.sdk.disk import sync
 
 PREFIX = f"{KEY_PREFIX}local_"
@@ -20,18 +23,29 @@ TOKEN = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 
 @dataclass(frozen=True)
 class LocalToken:
-    """The token of one home."""
+    """The token of one home, which may be replaced while a server runs."""
 
-    value: str
+    path: Path
 
     @classmethod
     def of_file(cls, path: Path) -> LocalToken:
-        """The token in `path`, which is made where there is none, readable by its owner only.
+        """Return the token in `path`, which is made where there is none, readable by its owner
+        only.
 
         Raises StorageError where the file holds something else or cannot be written.
         """
+        token = cls(path)
         try:
             _create(path)
+        except OSError as error:
+            raise unwritable(f"token {str(path)!r}", error) from error
+        token.read()
+        return token
+
+    def read(self) -> str:
+        """Return what the file holds now; raises StorageError where that is no token."""
+        path = self.path
+        try:
             value = path.read_text(encoding="ascii", errors="replace").strip()
         except OSError as error:
             raise unwritable(f"token {str(path)!r}", error) from error
@@ -41,11 +55,28 @@ class LocalToken:
                 "it holds no token",
                 "Delete it; the next thumbwheel serve makes another",
             )
-        return cls(value)
+        return value
 
     def equals(self, value: str) -> bool:
-        """Whether `value` is the token, in a time that does not say how much of it is right."""
-        return hmac.compare_digest(self.value.encode(), value.encode("utf-8", "surrogateescape"))
+        """Return whether `value` is the token, in a time that does not say how much of it is
+        right."""
+        if not TOKEN.fullmatch(value):
+            return False
+        try:
+            return hmac.compare_digest(self.read().encode(), value.encode())
+        except StorageError:  # it was deleted: nothing is equal to it
+            return False
+
+    def replace(self) -> None:
+        """Make another token; the one before opens nothing any more."""
+        try:
+            replace(self.path, _new_line(), mode=0o600)
+        except OSError as error:
+            raise unwritable(f"token {str(self.path)!r}", error) from error
+
+
+def _new_line() -> str:
+    return f"{PREFIX}{secrets.token_urlsafe(32)}\n"
 
 
 def _create(path: Path) -> None:
@@ -55,7 +86,7 @@ def _create(path: Path) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as stream:
-        stream.write(f"{PREFIX}{secrets.token_urlsafe(32)}\n")
+        stream.write(_new_line())
         stream.flush()
         os.fsync(stream.fileno())
     try:

@@ -147,6 +147,11 @@ def delete_sessions(
     connection.execute(sa.delete(login_sessions).where(column == value))
 
 
+def delete_sessions_of_token(connection: sa.Connection) -> None:
+    """Forget the sessions that were opened as the home's owner."""
+    connection.execute(sa.delete(login_sessions).where(login_sessions.c.user_id.is_(None)))
+
+
 def insert_audit(connection: sa.Connection, entry: AuditEntry) -> None:
     """Add a row to the audit log."""
     connection.execute(sa.insert(audit).values(vars(entry)))

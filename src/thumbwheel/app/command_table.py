@@ -111,6 +111,10 @@ COMMANDS = {
         "thumbwheel.server.commands:serve",
         "Answer for all agents on one port, and record what is asked and answered.",
     ),
+    "open": (
+        "thumbwheel.server.commands:open_",
+        "Log a browser in to the server of this home, and replace the home's token.",
+    ),
     "keys": (
         "thumbwheel.access.commands:keys",
         "Keys by which apps and people use the server: make, list, revoke.",
@@ -198,6 +202,7 @@ WITHIN = {
 
 LOCAL = {
     "serve": "it is the server",
+    "open": "whoever can open the home is its owner, and a server lets nobody in by that",
     "worker": "it is a process of the server's machine",
     "demo": "it trains in a home of its own, for whoever tries Thumbwheel out",
     "backup": "it writes into a folder of the server's machine",

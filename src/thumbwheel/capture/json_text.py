@@ -25,7 +25,8 @@ class HasNul(Unreadable):
         super().__init__("it holds a NUL character, which a database cannot keep in a text")
 
 
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""A text in JSON. One that never ends is read once, not again from each quote inside it."""
 _MARKS = (b",", b"[", b"{")
 
 

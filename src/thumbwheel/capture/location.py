@@ -12,7 +12,10 @@ from pathlib import Path, PosixPath
 from urllib.parse import unquote
 
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-SETTING = re.compile(r"(?P<name>\w*pass\w*)\s*=\s*(?P<value>'(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
+SETTING = re.compile(
+    r"(?<!\w)(?=\w*pass)(?P<name>\w++)\s*+=\s*+(?P<value>'(?:[^'\\]++|\\.)*+'|\S++)",
+    re.IGNORECASE,
+)
 """Of the other form of PostgreSQL's addresses: host=localhost password=secret."""
 SECRET_PARAMETER = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 HIDDEN = "***"

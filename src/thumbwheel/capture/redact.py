@@ -12,11 +12,9 @@ import hashlib
 import html
 import json
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -25,6 +23,7 @@ from pydantic import field_validator
 
 from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.core.config import Config
+from thumbwheel.core.normal_form import normal_form
 from thumbwheel.core.seal import Seal, make_seal
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.sdk.detectors import (
@@ -42,7 +41,13 @@ from thumbwheel.sdk.detectors import (
     phone_number,
     without,
 )
-from thumbwheel.sdk.redact import GONE, is_secret_key, secrets_in
+from thumbwheel.sdk.redact import (
+    GONE,
+    is_secret_key,
+    longest_first,
+    secrets_in,
+    without_secrets,
+)
 from thumbwheel.sdk.segment import Segment
 
 SECRET = "secret"
@@ -94,7 +99,7 @@ LOOSE = (
     Detector(
         CARD,
         matches(
-            re.compile(r"(?<!\d)\d(?:[^0-9A-Za-z]{0,3}\d){12,30}(?!\d)"),
+            re.compile(r"(?<!\d)\d(?:[^\dA-Za-z]{0,3}\d){12,30}(?!\d)"),
             lambda text: True,
             card_number,
         ),
@@ -186,7 +191,7 @@ class Redactor:
         time."""
         if not self.is_strict or _HASHED.fullmatch(name):
             return name
-        readings = [name, *_readings(name), *(reading for _, reading in _decoded_runs(name))]
+        readings = [name, *_readings(name), *_decoded_runs(name)]
         if not any(map(self.holds, readings)):
             return name
         return hashed_name(self._seal, name)
@@ -216,11 +221,13 @@ class RedactedSegment(Segment):
         super().__init__(inbox)
         self._redactor, self._seal = redactor, seal
 
-    def append_all(self, lines: Sequence[bytes]) -> Future[None]:
-        """As of any segment, of the lines without what is looked for."""
-        if self._redactor.mode != "off" or self._seal is not None:
-            lines = [self._written(json.loads(line)) for line in lines]
-        return super().append_all(lines)
+    def prepared(self, lines: bytes) -> bytes:
+        """Return the lines without what is looked for, and sealed."""
+        if self._redactor.mode == "off" and self._seal is None:
+            return lines
+        return b"
+".join(self._written(json.loads(line)) for line in lines.split(b"
+"))
 
     def _written(self, line: Mapping[str, Any]) -> bytes:
         if self._redactor.mode != "off":
@@ -237,7 +244,7 @@ class _LineSearch:
         self._redactor = redactor
         self._line = line
         self._counts: Counter[str] = Counter()
-        self._secrets = _any_of(_secrets_of(line))
+        self._secrets = longest_first(_secrets_of(line))
 
     def clean(self) -> dict[str, Any]:
         line = self._line
@@ -251,9 +258,8 @@ class _LineSearch:
 
     def _text(self, text: str) -> str:
         """`text` without what is looked for."""
-        if self._secrets is not None:
-            text, count = self._secrets.subn(GONE, text)
-            self._count(SECRET, count)
+        text, count = without_secrets(text, self._secrets)
+        self._count(SECRET, count)
         if len(text) < _MEMO_FROM:
             return self._searched(text)
         counts = self._counts.copy()
@@ -344,15 +350,20 @@ class _LineSearch:
 
     def _decoded(self, text: str) -> str:
         """`text`, or parts of it, replaced where another reading of it holds something."""
-        for run, reading in _decoded_runs(text):
-            if self._redactor.holds(reading):
-                text = text.replace(run, _mark(ENCODED))
-                self._count(ENCODED)
+        for pattern, decode in _ENCODINGS:
+            text = pattern.sub(partial(self._decoded_run, decode), text)
         for reading in _readings(text):
             if self._redactor.holds(reading):
                 self._count(ENCODED)
                 return _mark(ENCODED)
         return text
+
+    def _decoded_run(self, decode: Callable[[str], bytes], match: re.Match[str]) -> str:
+        reading = _read_run(match[0], decode)
+        if reading is None or not self._redactor.holds(reading):
+            return match[0]
+        self._count(ENCODED)
+        return _mark(ENCODED)
 
     def _count(self, kind: str, count: int = 1) -> None:
         if count:
@@ -389,11 +400,6 @@ def _described(value: Any) -> Iterator[Any]:
             yield from _described(part)
 
 
-def _any_of(texts: set[str]) -> re.Pattern[str] | None:
-    longest_first = sorted(texts, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if texts else None
-
-
 def _json_of(text: str) -> Any:
     try:
         return json.loads(text)
@@ -410,20 +416,32 @@ def _readings(text: str) -> Iterator[str]:
     if "\\u" in text:
         yield _JSON_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
     if not text.isascii():
-        yield _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
+        yield _INVISIBLE.sub("", normal_form("NFKC", text))
 
 
-def _decoded_runs(text: str) -> Iterator[tuple[str, str]]:
-    """(run of letters and digits, what it says as base64 or in hexadecimal), where it is text."""
-    for pattern, decode in ((_BASE64, _from_base64), (_HEX, bytes.fromhex)):
-        for run in dict.fromkeys(pattern.findall(text)):
-            with suppress(ValueError):
-                reading = decode(run).decode()
-                if reading.isprintable():
-                    yield run, reading
+def _decoded_runs(text: str) -> Iterator[str]:
+    """What the runs of letters and digits in `text` say as base64 or in hexadecimal."""
+    for pattern, decode in _ENCODINGS:
+        for run in pattern.findall(text):
+            reading = _read_run(run, decode)
+            if reading is not None:
+                yield reading
+
+
+def _read_run(run: str, decode: Callable[[str], bytes]) -> str | None:
+    """What an encoded run says; None where it is no text."""
+    try:
+        reading = decode(run).decode()
+    except ValueError:
+        return None
+    return reading if reading.isprintable() else None
 
 
 def _from_base64(run: str) -> bytes:
     """Of either alphabet, with or without its padding."""
     plain = run.rstrip("=").replace("-", "+").replace("_", "/")
     return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+
+
+_ENCODINGS = ((_BASE64, _from_base64), (_HEX, bytes.fromhex))
+"""(how a run of an encoding looks, how it is decoded)."""

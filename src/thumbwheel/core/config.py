@@ -424,6 +424,11 @@ class Home:
         return self.path / ACCESS_TOKEN
 
     @property
+    def login_codes(self) -> Path:
+        """Hashes of the codes that log one browser in."""
+        return self.path / "login-codes"
+
+    @property
     def access_key(self) -> Path:
         """The key of the hashes of API keys and sessions, and of the audit log's chain."""
         return self.path / "access.key"

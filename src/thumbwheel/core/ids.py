@@ -13,7 +13,6 @@ import json
 import os
 import re
 import time
-import unicodedata
 from collections.abc import Sequence
 from itertools import product
 from json.encoder import encode_basestring_ascii
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import InputError
+from thumbwheel.core.normal_form import normal_form
 
 _CANONICAL = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
@@ -131,7 +131,7 @@ def slug_of(name: str, what: str = "agent") -> str:
     )
     if is_path or SLUG.fullmatch(name):
         return slug(name, what)
-    plain = unicodedata.normalize("NFKD", name.casefold()).encode("ascii", "ignore").decode()
+    plain = normal_form("NFKD", name.casefold()).encode("ascii", "ignore").decode()
     dashed = re.sub(r"[^a-z0-9._-]+", "-", plain)
     short = re.sub(r"\.{2,}", ".", dashed).lstrip("._-")[:63].rstrip("-")
     return slug(short, what) if short else slug(name, what)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
+from thumbwheel.core.normal_form import normal_form
 from thumbwheel.datasets.types import DatasetConfig, Message
 
 INSTRUCTIONS = {"system", "developer"}
@@ -95,9 +95,7 @@ def plain(text: str) -> str:
     >>> plain("What  IS\\nit?") == plain("what is it?")
     True
     """
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
-    return " ".join(text.casefold().split())
+    return " ".join(normal_form("NFKC", text).casefold().split())
 
 
 def _without_instructions(prompt: Sequence[Message]) -> Sequence[Message]:

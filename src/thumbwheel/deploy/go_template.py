@@ -12,7 +12,7 @@ from typing import Any
 
 from thumbwheel.core.errors import InputError
 
-ACTION = re.compile(r"\{\{ (.*?) \}\}", re.DOTALL)
+ACTION = re.compile(r"\{\{ ((?:(?!\{\{ ).)*?) \}\}", re.DOTALL)
 TEST = re.compile(r'if eq (\.Role|\$\w+) "(\w*)"')
 SET = re.compile(r'(\$\w+) :?= (?:"(\w*)"|\.Role)')
 

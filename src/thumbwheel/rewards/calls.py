@@ -20,10 +20,13 @@ from thumbwheel.rewards.function import DEEPEST_JSON, Step
 LONGEST, MOST_LINES, MOST_CALLS = 20_000, 400, 200
 """Characters of one piece that is parsed, lines that are tried, calls that are compared."""
 
-TAGGED = re.compile(r"<(tool_call|function_call|tool|function)>(.*?)</\1>", re.DOTALL)
+TAG = re.compile(r"<(/?)(tool_call|function_call|tool|function)>")
 FENCED = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ARGUMENTS = ("arguments", "parameters", "input", "args")
-STRINGS = re.compile(r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"")
+STRINGS = re.compile(
+    r"'(?:[^'\\\n]++|\\.)*+(?:'|\\?(?:\n|\Z))|\"(?:[^\"\\\n]++|\\.)*+(?:\"|\\?(?:\n|\Z))"
+)
+"""Texts in JSON or Python; one that has no end on its line is no text of either."""
 SIGNS = re.compile(r"[-+~.*/%]{40}|(?:not\s+){20}")
 """Runs that an honest call does not have and a parser has to descend for."""
 
@@ -54,7 +57,7 @@ def _of_input(name: str, arguments: Any) -> Call:
 
 def calls_of_text(text: str) -> list[Call] | None:
     """The calls written in an answer, in order; None where none can be read."""
-    tagged = [match[2] for match in TAGGED.finditer(text)]
+    tagged = _tagged(text)
     fenced = [] if tagged else [match[1] for match in FENCED.finditer(text)]
     lines = text.split("\n")[:MOST_LINES]
     for pieces in (tagged, fenced, [text], lines):
@@ -64,6 +67,23 @@ def calls_of_text(text: str) -> list[Call] | None:
         if calls:
             return calls[:MOST_CALLS]
     return None
+
+
+def _tagged(text: str) -> list[str]:
+    """The texts between a tag and the next one that closes it."""
+    tags = list(TAG.finditer(text))
+    last_ends = {tag[2]: tag.start() for tag in tags if tag[1]}
+    pieces: list[str] = []
+    opening: re.Match[str] | None = None
+    for tag in tags:
+        if opening is None:
+            # one that is never closed is passed over, and what is behind it read
+            if not tag[1] and last_ends.get(tag[2], -1) > tag.start():
+                opening = tag
+        elif tag[1] and tag[2] == opening[2]:
+            pieces.append(text[opening.end() : tag.start()])
+            opening = None
+    return pieces
 
 
 def _read(piece: str) -> list[Call] | None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from thumbwheel.rewards.function import DEEPEST_JSON, Unjudgeable
 
-STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+STRINGS = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""Texts of JSON. One that never ends is read once, not again from each quote inside it."""
 LONGEST_NUMBER = 400
 
 

@@ -12,6 +12,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 EMAIL, IBAN, CARD, PHONE, IP_ADDRESS = "email", "iban", "card", "phone", "ip address"
 KEY = "api key"
@@ -156,19 +157,38 @@ def card_number(text: str) -> tuple[int, int] | None:
     """The groups of digits in `text` that pass Luhn's check, as those of a card do; other numbers
     may stand before and behind them."""
     groups = [match.span() for match in re.finditer(r"\d+", text)]
+    digits = [int(character) for character in text if character.isdecimal()]
+    sums = _luhn_sums(digits)
+    # groups of one digit each have hundreds of spans, so each is looked up in the sums
+    counts = list(accumulate((end - start for start, end in groups), initial=0))
     for first, (start, _) in enumerate(groups):
-        for _, end in reversed(groups[first:]):
-            if text[start] in "23456" and _passes_luhn(text[start:end]):
-                return start, end
+        if text[start] not in "23456":
+            continue
+        begin = counts[first]
+        for last in range(len(groups), first, -1):
+            finish = counts[last]
+            if 13 <= finish - begin <= 19 and _passes_luhn(digits, sums, begin, finish):
+                return start, groups[last - 1][1]
     return None
 
 
-def _passes_luhn(text: str) -> bool:
-    digits = [int(character) for character in text if character.isdecimal()]
-    if not 13 <= len(digits) <= 19 or len(set(digits)) == 1:
-        return False
-    every_second = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
-    return (sum(digits[-1::-2]) + sum(every_second)) % 10 == 0
+def _luhn_sums(digits: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the sums of the first digits in which those at odd places are doubled, and those in
+    which the others are."""
+    sums = ([0], [0])
+    for place, digit in enumerate(digits):
+        doubled = sum(divmod(2 * digit, 10))
+        for parity, totals in enumerate(sums):
+            totals.append(totals[-1] + (digit if place % 2 == parity else doubled))
+    return sums
+
+
+def _passes_luhn(
+    digits: Sequence[int], sums: tuple[list[int], list[int]], begin: int, finish: int
+) -> bool:
+    totals = sums[(finish - 1) % 2]  # in which the last digit is not doubled
+    is_divisible = (totals[finish] - totals[begin]) % 10 == 0
+    return is_divisible and len(set(digits[begin:finish])) > 1
 
 
 def account_number(text: str) -> tuple[int, int] | None:
@@ -183,6 +203,13 @@ def account_number(text: str) -> tuple[int, int] | None:
             numbers = "".join(str(int(part, 36)) for part in plain[4:] + plain[:4])
             return (0, position + 1) if int(numbers) % 97 == 1 else None
     return None
+
+
+def web_token(text: str) -> tuple[int, int] | None:
+    """The JSON web token that `text` ends with; its first part may follow on other words."""
+    head = text.partition(".")[0]
+    start = _TOKEN_HEAD.search(head)
+    return (start.start(), len(text)) if start is not None else None
 
 
 def public_address(text: str) -> tuple[int, int] | None:
@@ -206,8 +233,10 @@ _DIGITS = re.compile(r"\d(?:[ -]?\d){12}")
 _ACCOUNT = re.compile(r"[A-Za-z]{2}\d\d[ -]?[A-Za-z0-9]")
 _ADDRESS = re.compile(r"\d\.\d{1,3}\.\d")
 _LONG_ADDRESS = re.compile(r":[0-9A-Fa-f]{0,4}:")
-# without a digit it may be a word with hyphens
-_HYPHENED = r"(?:(?=[A-Za-z0-9_-]*\d)[A-Za-z0-9_-]{16,}|(?:ant-|proj-)?[A-Za-z0-9]{20,})"
+_TOKEN_HEAD = re.compile(r"\beyJ(?=[A-Za-z0-9_-]{10})")
+# Without a digit it may be a word with hyphens. Only so far is looked ahead, because a run of words
+# with hyphens has as many beginnings of keys as its writer likes.
+_HYPHENED = r"(?:(?=[A-Za-z0-9_-]{0,64}\d)[A-Za-z0-9_-]{16,}|(?:ant-|proj-)?[A-Za-z0-9]{20,})"
 _ASSIGNED = r"\\?[\"']?\s*[=:]\s*\\?[\"']?[^\s\"',;}\\]{6,}"
 
 KEY_FORMS = (
@@ -224,7 +253,6 @@ KEY_FORMS = (
     *((word, rf"\b{word}[A-Za-z0-9_-]{{30,}}") for word in ("xai-", "nvapi-", "pypi-")),
     ("SG.", r"\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
     ("AGE-SECRET-KEY-", r"\bAGE-SECRET-KEY-[0-9A-Z]{50,}"),
-    ("eyJ", r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+"),
 )
 """(how a key begins, its pattern)."""
 CREDENTIAL_FORMS = (
@@ -249,6 +277,18 @@ CREDENTIAL_FORMS = (
 
 DETECTORS = (
     Detector(KEY, after_words(KEY_FORMS)),
+    Detector(
+        KEY,
+        # each run of letters is read from its beginning, once
+        matches(
+            re.compile(
+                r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{13,}+"
+                r"\.eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]++"
+            ),
+            lambda text: ".eyJ" in text,
+            web_token,
+        ),
+    ),
     Detector(CREDENTIAL, after_words(CREDENTIAL_FORMS, ignore_case=True)),
     Detector(
         IBAN,
@@ -274,7 +314,7 @@ DETECTORS = (
     Detector(
         PHONE,
         matches(
-            re.compile(r"(?<![\w.+-])\+\d{1,3}(?:[ ./-]?\(?\d{1,5}\)?){2,6}(?!\w)"),
+            re.compile(r"(?<![\w.+-])\+\d(?:\)?[ ./-]?\(?\d){8,14}(?!\w)"),
             lambda text: "+" in text,
             phone_number,
         ),
@@ -291,4 +331,5 @@ DETECTORS = (
         ),
     ),
 )
-"""Secrets first, because an address may be a part of one."""
+"""Secrets first, because an address may be a part of one. Every pattern takes a time that grows as
+the text does (tests/attacks): what is repeated without a bound is read from one place only."""

@@ -9,7 +9,7 @@ looks (`detectors`), what else is left out of a format (`sources/`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from thumbwheel.sdk.detectors import CREDENTIAL, KEY, replaced
@@ -25,6 +25,9 @@ KEYS = re.compile(
 """Names of keys whose values are secret; counts of tokens, `eos_token` and the like are none."""
 SHORTEST = 6
 """Characters of a value that is looked for elsewhere; a shorter one would be found everywhere."""
+MOST_SECRETS = 200
+"""Values of one record that are looked for elsewhere in it. Each is one pass over every text, so
+without a bound a record of many would take a time that grows as the square of its size."""
 
 
 def telling(key: str) -> bool:
@@ -65,14 +68,31 @@ def _under(value: Any, secret: bool) -> Iterator[str]:
 def redacted(value: Any, secrets: Iterable[str] = ()) -> Any:
     """`value` (JSON values) with secrets replaced by GONE; `secrets` are texts that are secret
     wherever they stand."""
-    texts = sorted({*secrets, *secrets_in(value)}, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
-    return _without(value, pattern)
+    return _without(value, longest_first({*secrets, *secrets_in(value)}))
 
 
-def _without(value: Any, secrets: re.Pattern[str] | None) -> Any:
+def longest_first(secrets: Iterable[str]) -> list[str]:
+    """Return the texts in the order in which `without_secrets` has to take them out."""
+    return sorted(secrets, key=lambda secret: (-len(secret), secret))
+
+
+def without_secrets(text: str, secrets: Sequence[str]) -> tuple[str, int]:
+    """Return `text` with GONE in the place of each of `secrets` (longest first), and how often.
+
+    A text beside more than MOST_SECRETS of them goes as a whole: nothing of it may stay unsearched.
+    """
+    if len(secrets) > MOST_SECRETS:
+        return (GONE, 1) if len(text) >= SHORTEST else (text, 0)
+    pieces = [text]
+    for secret in secrets:
+        if secret in text:
+            pieces = [part for piece in pieces for part in piece.split(secret)]
+    return GONE.join(pieces), len(pieces) - 1
+
+
+def _without(value: Any, secrets: Sequence[str]) -> Any:
     if isinstance(value, str):
-        text = secrets.sub(GONE, value) if secrets else value
+        text, _ = without_secrets(value, secrets)
         return replaced(text, (KEY, CREDENTIAL), lambda kind: GONE)
     if isinstance(value, list):
         return [_without(part, secrets) for part in value]

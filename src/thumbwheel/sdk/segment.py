@@ -74,7 +74,7 @@ class Segment:
         answer: Future[None] = Future()
         if sys.is_finalizing():
             # Threads stand still by now, perhaps with our file and lock: nothing of theirs is used.
-            Segment(self.inbox)._store([(data, answer)])
+            Segment(self.inbox)._store([(self.prepared(data), answer)])
             return answer
         with self._changed:
             if self._closed:
@@ -118,9 +118,27 @@ class Segment:
         while group := self._next_group():
             self._store(group)
 
+    def prepared(self, lines: bytes) -> bytes:
+        """Return lines as they are written. Runs on the segment's thread, not where they came from:
+        a subclass may take its time."""
+        return lines
+
     def _store(self, group: list[Waiting]) -> None:
+        pieces: list[bytes] = []
+        prepared: list[Waiting] = []
+        for data, answer in group:
+            try:
+                pieces.append(self.prepared(data) + b"\n")
+            except Exception as error:  # noqa: BLE001 - the thread must live: others wait for it
+                answer.set_exception(error)
+            else:
+                prepared.append((data, answer))
+        if prepared:
+            self._store_prepared(b"".join(pieces), prepared)
+
+    def _store_prepared(self, data: bytes, group: list[Waiting]) -> None:
         try:
-            self._write(b"".join(line + b"\n" for line, _ in group))
+            self._write(data)
         except Exception as error:  # noqa: BLE001 - the thread must live: others wait for it
             for _, answer in group:
                 answer.set_exception(error)

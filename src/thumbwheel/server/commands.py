@@ -65,3 +65,49 @@ def serve(
             start_command=ctx.obj.command("deployments"),
             dialects=dialect or ws.settings(ServerConfig, "server").dialects,
         )
+
+
+def open_(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="Where the server is [default: where one of this home runs].")
+    ] = None,
+    new_token: Annotated[
+        bool,
+        typer.Option(
+            "--new-token",
+            help="Replace the token of the home first: the old one, and browsers that were logged "
+            "in as the home's owner, open nothing any more.",
+        ),
+    ] = False,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open it, or only print the URL.")
+    ] = True,
+) -> None:
+    """Log a browser in as the home's owner: by a URL that works once, within ten minutes.
+
+    Example: thumbwheel open
+    """
+    import webbrowser
+
+    from thumbwheel.access.gate import replace_token
+    from thumbwheel.access.login_codes import LoginCodes
+    from thumbwheel.core import log, present
+    from thumbwheel.core.errors import NotFound
+    from thumbwheel.server.entrance import ENTRANCE
+    from thumbwheel.server.handover import served_urls
+
+    with ctx.obj() as ws:
+        if new_token:
+            replace_token(ws)
+            log.say("the token of the home is another one now")
+        servers = [url] if url is not None else served_urls(ws.home.path)
+        if not servers:
+            raise NotFound(
+                "a server of this home", "none is running", "Start one: thumbwheel serve"
+            )
+        code = LoginCodes(ws.home.login_codes).make()
+    entrance = f"{servers[0].rstrip('/')}{ENTRANCE}?code={code}"
+    present.page({"url": entrance}, [entrance], json=False)
+    if browser:
+        webbrowser.open(entrance)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from thumbwheel.access.gate import AccessGate
 
 ENTRANCE = "/login"
-"""Where a browser logs in; with `?token=`, it is logged in."""
+"""Where a browser logs in; with `?code=`, it is logged in, once."""
 
 
 def login_url(gate: AccessGate, server_url: str) -> str:
-    """Where a browser on this machine is logged in; where it can log in, on a server that others
-    reach."""
-    query = "" if gate.token is None else f"?token={gate.token.value}"
+    """Return where one browser on this machine is logged in, within ten minutes; where it can log
+    in, on a server that others reach."""
+    query = "" if gate.token is None else f"?code={gate.codes.make()}"
     return f"{server_url}{ENTRANCE}{query}"

@@ -53,6 +53,17 @@ class Taken:
             self.connection.sendall(ANSWERS)
 
 
+def served_urls(home: Path) -> list[str]:
+    """Return where servers of this home listen, as far as they left a note."""
+    urls = []
+    for note in sorted((home / FOLDER).glob("*")):
+        with suppress(OSError, ValueError):
+            host = json.loads(note.read_text(encoding="utf-8"))["host"]
+            shown = f"[{host}]" if ":" in host else host
+            urls.append(f"http://{shown}:{note.stem}")
+    return urls
+
+
 def take(home: Path, host: str, port: int) -> Taken | None:
     """The socket of the server of this home on `port`; None where there is none that runs.
 

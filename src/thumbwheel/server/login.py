@@ -1,9 +1,9 @@
 """Logging in and out.
 
-The token of the home opens a browser's session: `GET /login?token=...` answers with a cookie and
-sends the browser on to the home page, so that the token stays in no history. Users log in by
-their password, or by the OIDC provider of the settings. A login always makes a new session, and
-ends the one that the browser had.
+A code of the home's owner opens a browser's session: `GET /login?code=...` answers with a cookie
+and sends the browser on to the home page. The code works once, so that a history or a log that
+keeps the URL gives nothing away. Users log in by their password, or by the OIDC provider of the
+settings. A login always makes a new session, and ends the one that the browser had.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ def _add_entrance(routes: APIRouter, gate: AccessGate) -> None:
         include_in_schema=False,
         dependencies=[public("who logs in has nothing to present yet")],
     )
-    def enter(request: Request, token: str | None = None) -> Response:
-        if token is None:
+    def enter(request: Request, code: str | None = None) -> Response:
+        if code is None:
             return login_response(request)
-        if gate.token is None or not gate.token.equals(token):
+        if not gate.redeem(code):
             gate.limits.count_failure(address_of(request))
             raise Unauthenticated(
-                "the token in the URL",
-                "it is not the one of this home",
-                "Open the URL that thumbwheel serve prints",
+                "the code in the URL",
+                "it was used already, is older than ten minutes, or is none of this home",
+                "Run thumbwheel open on the machine of the server",
             )
         response = RedirectResponse("/", 303)
         _log_in(request, response, gate, None)

@@ -437,6 +437,10 @@ def _introduce(application: Application, host: str, port: int) -> None:
     log.say(f"export OPENAI_BASE_URL={url}/v1      # the model is the agent, or AGENT:ALIAS")
     log.say(f"or, for any model name: {url}/a/AGENT/v1      health: {url}/health")
     gate: AccessGate = application.growing_api.first.state.gate
-    if gate.token is not None and not log.is_structured():
+    if gate.token is None:
+        return
+    if sys.stderr.isatty() and not log.is_structured():
+        log.say(f"yours, for one browser within ten minutes: {login_url(gate, url)}")
+    else:
         # a log is read by more people than a terminal
-        log.say(f"yours, with the token of this home: {login_url(gate, url)}")
+        log.say("to log a browser in: thumbwheel open")

@@ -12,6 +12,7 @@ from tests.unit.server.conftest import Serve
 from tests.worlds.gateway_world import GatewayWorld
 from thumbwheel.access.credentials import COOKIE
 from thumbwheel.access.local_token import LocalToken
+from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.access.needs import check_routes, needs
 from thumbwheel.core.errors import StorageError
 
@@ -27,17 +28,17 @@ def test_the_token_of_the_home_opens_everything(gateway: GatewayWorld) -> None:
         assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
     admitted = gateway.client.get("/api/whoami", headers={"authorization": f"Bearer {token}"})
     assert admitted.json()["may"] == {"*": ["call", "deploy", "edit", "own", "rate", "read", "run"]}
-    assert LocalToken.of_file(path).value == token
+    assert LocalToken.of_file(path).read() == token
 
 
-def test_a_browser_changes_the_token_into_a_session(gateway: GatewayWorld) -> None:
-    token = gateway.ws.home.access_token.read_text().strip()
-    assert gateway.client.get("/login?token=wrong").status_code == 401
+def test_a_browser_changes_a_code_into_a_session(gateway: GatewayWorld) -> None:
+    code = LoginCodes(gateway.ws.home.login_codes).make()
+    assert gateway.client.get("/login?code=wrong").status_code == 401
     assert gateway.client.get("/").status_code == 401
-    answer = gateway.client.get(f"/login?token={token}")
+    answer = gateway.client.get(f"/login?code={code}")
     assert answer.status_code == 303 and answer.headers["location"] == "/"
     cookie, csrf = answer.headers.get_list("set-cookie")
-    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and token not in cookie
+    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and code not in cookie
     assert "HttpOnly" not in csrf and "SameSite=lax" in csrf
     assert "local token" in gateway.client.get("/").text
     assert gateway.client.get("/api/whoami").status_code == 200
@@ -52,8 +53,8 @@ def test_pages_of_other_sites_change_nothing(gateway: GatewayWorld) -> None:
     assert gateway.client.post("/api/feedback", json=ROW, headers=foreign).status_code == 403
     headers = {**foreign, "authorization": "Bearer unknown"}
     assert gateway.client.post("/api/feedback", json=ROW, headers=headers).status_code == 403
-    token = gateway.ws.home.access_token.read_text().strip()
-    gateway.client.get(f"/login?token={token}")
+    code = LoginCodes(gateway.ws.home.login_codes).make()
+    gateway.client.get(f"/login?code={code}")
     assert gateway.client.post("/api/feedback", json=ROW, headers=foreign).status_code == 403
     home = {"origin": gateway.url}
     assert gateway.client.post("/api/feedback", json=ROW, headers=home).status_code == 403

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from tests.worlds.gateway_world import opened_home
 from thumbwheel.access import audit, keys, users
 from thumbwheel.access.credentials import COOKIE, CSRF_COOKIE
+from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.access.rate_limits import LOGINS_PER_MINUTE
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
@@ -234,7 +235,8 @@ def test_on_an_address_that_others_reach_somebody_has_to_be_there(tmp_path: Path
         with assembled(ws, "0.0.0.0", drain_every=3600) as application:
             client = TestClient(application, base_url=URL)
             assert client.get("/api/whoami", headers=headers).status_code == 401
-            assert client.get(f"/login?token={token.read_text().strip()}").status_code == 401
+            code = LoginCodes(ws.home.login_codes).make()
+            assert client.get(f"/login?code={code}").status_code == 401
             assert client.post("/api/traces", json={"agent": "a", "input": "b"}).status_code == 401
             assert client.post("/v1/chat/completions", json={"model": "a"}).status_code == 401
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from thumbwheel.core.errors import InputError
 
-# possessive, so that a body of many quotes costs no backtracking
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]', re.DOTALL)
+# Possessive, so that a body of many quotes costs no backtracking. A text that never ends is read
+# once, not again from each quote inside it.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\],:]', re.DOTALL)
 _TEXT_VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]++|\\.)*+")', re.DOTALL)
 _SPACE = b" \t\r\n"
 

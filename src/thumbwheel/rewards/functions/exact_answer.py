@@ -10,11 +10,11 @@ may itself be a worked solution that ends in such a mark, as in GSM8K.
 from __future__ import annotations
 
 import re
-import unicodedata
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
 from thumbwheel.core.config import Config
+from thumbwheel.core.normal_form import normal_form
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status, Unjudgeable
 
 LONGEST_NUMBER = 400
@@ -133,7 +133,7 @@ def number(written: str) -> tuple[Decimal, Decimal] | None:
     >>> number("$70,000.") == (Decimal(70000), Decimal(1))
     True
     """
-    bare = unicodedata.normalize("NFKC", written).replace("−", "-").strip().strip("*_`'\" ")
+    bare = normal_form("NFKC", written).replace("−", "-").strip().strip("*_`'\" ")
     bare = FRACTION.sub(r"\1/\2", bare)
     bare = re.sub(rf"^([-+]?)\s*[{CURRENCY}]\s*", r"\1", bare).rstrip("%").rstrip(". ")
     if not (match := NUMBER.match(bare)) or not re.fullmatch(
@@ -160,10 +160,5 @@ def number(written: str) -> tuple[Decimal, Decimal] | None:
 def text(written: str, case_sensitive: bool = False) -> str:
     """The text as it is compared: NFKC, one space between words, no quotes or marks around it, no
     final full stop."""
-    bare = (
-        " ".join(unicodedata.normalize("NFKC", written).split())
-        .strip("*_`'\" ")
-        .rstrip(".")
-        .strip()
-    )
+    bare = " ".join(normal_form("NFKC", written).split()).strip("*_`'\" ").rstrip(".").strip()
     return bare if case_sensitive else bare.casefold()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -121,8 +120,9 @@ def excerpt(text: str, width: int, needle: str | None = None) -> Markup:
     >>> excerpt("<b> and the parcel is lost", 14, "Parcel")
     Markup('…the <mark>parcel</mark> is…')
     """
-    match = re.search(re.escape(needle), text, re.IGNORECASE) if needle else None
-    begin, end = match.span() if match else (0, 0)
+    begin = end = 0
+    if needle and (position := _position_of(needle, text)) >= 0:
+        begin, end = position, position + len(needle)
     first = 0
     if end > width:
         first = max(0, begin - max(0, width - (end - begin)) // 2)
@@ -133,6 +133,14 @@ def excerpt(text: str, width: int, needle: str | None = None) -> Markup:
         html += Markup("<mark>{}</mark>").format(formatting.legible(marked))
     html += formatting.legible(after.rstrip() if last < len(text) else after)
     return html + ("…" if last < len(text) else "")
+
+
+def _position_of(needle: str, text: str) -> int:
+    """Return where the needle stands, in either case if that keeps every character's place."""
+    small_text, small_needle = text.lower(), needle.lower()
+    if (len(small_text), len(small_needle)) != (len(text), len(needle)):
+        return text.find(needle)
+    return small_text.find(small_needle)
 
 
 def moment(when: datetime | str | None) -> str:
