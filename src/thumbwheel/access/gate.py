@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +17,7 @@ from thumbwheel.access.directory import Directory, narrowed
 from thumbwheel.access.keys import mac_of
 from thumbwheel.access.local_token import LocalToken
 from thumbwheel.access.login_codes import LoginCodes
+from thumbwheel.access.password_checks import PasswordChecks
 from thumbwheel.access.rate_limits import RateLimits
 from thumbwheel.access.settings import AccessConfig
 from thumbwheel.access.types import LOCAL_TOKEN, Grants, LoginSession, Principal
@@ -60,6 +61,7 @@ class AccessGate:
     codes: LoginCodes
     web_tokens: WebTokens
     limits: RateLimits
+    passwords: PasswordChecks
     admits_apps: bool
     """Whether apps on this machine may call, and send traces and feedback, without any key."""
     seal: Seal
@@ -158,7 +160,7 @@ def opened_gate(
     """The gate of a server of this home. `local`: only this machine reaches it, so that the token
     of the home counts; `apps`: apps on this machine need no key."""
     token = LocalToken.of_file(ws.home.access_token) if local else None
-    with Directory(ws) as directory:
+    with Directory(ws) as directory, closing(PasswordChecks()) as passwords:
         yield AccessGate(
             ws=ws,
             config=config,
@@ -167,6 +169,7 @@ def opened_gate(
             codes=LoginCodes(ws.home.login_codes),
             web_tokens=WebTokens(ws.home.token_keys),
             limits=RateLimits(config.requests_per_minute),
+            passwords=passwords,
             admits_apps=apps and local,
             seal=make_seal(ws.home.access_key),
         )

@@ -19,6 +19,9 @@ LOGINS_PER_MINUTE = 5
 """Attempts for one name from one address."""
 LOGINS_OF_ADDRESS = 20
 """Attempts for any names from one address, in a minute."""
+LOGINS_OF_NAME = 30
+"""Attempts for one name from all addresses, in a minute: who has many addresses guesses no faster.
+More than one person needs, so that a few guesses from elsewhere keep nobody out."""
 
 
 class TooOften(Busy):
@@ -59,6 +62,7 @@ class RateLimits:
     def count_login(self, address: str, name: str) -> None:
         """Count an attempt to log in, before the password is looked at; raises TooOften."""
         self._count(LOGINS_OF_ADDRESS, "login", address, "the address of the login")
+        self._count(LOGINS_OF_NAME, "login as", name, "the name of the login")
         both = f"{address} {name}"
         self._count(LOGINS_PER_MINUTE, "login of", both, "the login")
 

@@ -31,7 +31,8 @@ LONGEST_NAME = 120
 SHORTEST, LONGEST = 12, 1024
 """Characters of a password."""
 AT_ONCE = threading.BoundedSemaphore(2)
-"""Each hash takes 64 MiB of memory, so that many logins at once wait for each other."""
+"""Each hash takes 64 MiB of memory, so that many new passwords at once wait for each other. Logins
+have threads of their own (`password_checks`)."""
 
 
 def add(
@@ -137,7 +138,7 @@ def authenticate(ws: Workspace, name: str, password: str) -> User:
         user = store.user_named(connection, name)
         stored = None if user is None else store.password_of(connection, user.id)
     is_right = False
-    with AT_ONCE, suppress(VerificationError, InvalidHashError):
+    with suppress(VerificationError, InvalidHashError):
         is_right = hasher().verify(stored or _decoy(), password[: LONGEST + 1])
     if user is None or stored is None or not is_right:
         raise Unauthenticated(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
+from pydantic import field_validator
+
 from thumbwheel.access.types import Verb
 from thumbwheel.core.config import Config
 from thumbwheel.core.log import Form
@@ -23,6 +27,17 @@ class ServerConfig(Config):
     dialects: tuple[str, ...] = ()
     """Systems whose clients it understands, by the names of their dialects; `thumbwheel serve
     --help` lists them"""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks of reverse proxies (`127.0.0.1`, `10.0.0.0/8`), whose X-Forwarded-For
+    and X-Forwarded-Proto count. Of everybody else they do not, because limits of logins count by
+    address"""
+
+    @field_validator("proxies")
+    @classmethod
+    def _are_addresses(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            ip_network(proxy)
+        return proxies
 
 
 class McpConfig(Config):

@@ -47,6 +47,8 @@ class Application:
     hosts: frozenset[str] | None
     """Host names under which it may be asked; None for all."""
     logs_requests: bool = False
+    proxies: tuple[str, ...] = ()
+    """Addresses that may say for whom they ask."""
 
     @property
     def api(self) -> FastAPI:
@@ -107,10 +109,9 @@ class Application:
     def _is_allowed(self, scope: Scope) -> bool:
         if self.hosts is None:
             return True
-        for name, value in scope["headers"]:
-            if name == b"host":
-                return host_name(value.decode("latin-1")) in self.hosts
-        return False
+        names = [value for name, value in scope["headers"] if name == b"host"]
+        # what stands behind this server may believe another one of two
+        return len(names) == 1 and host_name(names[0].decode("latin-1")) in self.hosts
 
 
 def host_name(header: str) -> str:

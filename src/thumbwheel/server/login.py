@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
 from pydantic import Field
 
@@ -105,7 +106,7 @@ def _add_password(routes: APIRouter, gate: AccessGate) -> None:
         operation_id="login",
         dependencies=[public("who logs in has nothing to present yet")],
     )
-    def log_in(request: Request, login: LoginRequest, response: Response) -> dict[str, Any]:
+    async def log_in(request: Request, login: LoginRequest, response: Response) -> dict[str, Any]:
         """Log a browser in by name and password."""
         if Credentials.of(request.headers).is_foreign:
             raise Forbidden(
@@ -113,11 +114,11 @@ def _add_password(routes: APIRouter, gate: AccessGate) -> None:
             )
         gate.limits.count_login(address_of(request), login.name)
         try:
-            user = users.authenticate(gate.ws, login.name, login.password)
+            user = await gate.passwords.authenticate(gate.ws, login.name, login.password)
         except Unauthenticated:
-            audit.record(gate.ws, Act(ANONYMOUS.id, "login.refused"))
+            await run_in_threadpool(audit.record, gate.ws, Act(ANONYMOUS.id, "login.refused"))
             raise
-        session = _log_in(request, response, gate, user.id)
+        session = await run_in_threadpool(_log_in, request, response, gate, user.id)
         return {"name": user.name, "csrf": session.csrf, "seconds": session.seconds}
 
     @routes.post("/api/logout", operation_id="logout", dependencies=[needs(None)])

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -29,7 +28,7 @@ from thumbwheel.access.gate import AccessGate, opened_gate
 from thumbwheel.access.settings import AccessConfig
 from thumbwheel.app.dialects import DIALECTS
 from thumbwheel.app.routing_table import RoutingTable
-from thumbwheel.app.service_settings import LogConfig, McpConfig
+from thumbwheel.app.service_settings import LogConfig, McpConfig, ServerConfig
 from thumbwheel.capture.feedback_token import FeedbackTokens
 from thumbwheel.capture.gateway.application import Exchange, Gateway
 from thumbwheel.capture.gateway.budget import Budgets
@@ -179,7 +178,8 @@ def assembled(
         api.state.gate = gate
         api.state.watch = watch
         growing_api = GrowingApi(api, partial(_add_further_routes, dialects))
-        yield Application(gateway, growing_api, health, metrics, hosts, logs_requests)
+        proxies = ws.settings(ServerConfig, "server").proxies
+        yield Application(gateway, growing_api, health, metrics, hosts, logs_requests, proxies)
 
 
 def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
@@ -383,7 +383,7 @@ def _start_successor(port: int) -> None:
     subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.DEVNULL)
 
 
-def server_config(application: Any) -> uvicorn.Config:
+def server_config(application: Application) -> uvicorn.Config:
     """How uvicorn runs the application. An upstream's `server` and `date` headers pass, so it adds
     none."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
@@ -395,6 +395,9 @@ def server_config(application: Any) -> uvicorn.Config:
         lifespan="on",
         access_log=False,
         log_level="warning",
+        # By itself uvicorn believes whoever asks from loopback, which every program here does.
+        proxy_headers=bool(application.proxies),
+        forwarded_allow_ips=list(application.proxies),
         server_header=False,
         date_header=False,
         timeout_keep_alive=KEEP_ALIVE,
