@@ -9,6 +9,7 @@ import hmac
 import os
 import re
 import secrets
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def _create(path: Path) -> None:
     """Write a new token, whole or not at all, where there is none."""
     if path.exists():
         return
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as stream:
         stream.write(_new_line())

@@ -225,9 +225,7 @@ class RedactedSegment(Segment):
         """Return the lines without what is looked for, and sealed."""
         if self._redactor.mode == "off" and self._seal is None:
             return lines
-        return b"
-".join(self._written(json.loads(line)) for line in lines.split(b"
-"))
+        return b"\n".join(self._written(json.loads(line)) for line in lines.split(b"\n"))
 
     def _written(self, line: Mapping[str, Any]) -> bytes:
         if self._redactor.mode != "off":

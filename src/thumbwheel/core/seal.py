@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def make_seal(path: Path) -> Seal:
     seal = read_seal(path)
     if seal is not None:
         return seal
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.write(handle, os.urandom(SIZE))

@@ -48,7 +48,7 @@ GUARD_TUNED_FOR = 1000.0
 MISMATCH = 0.001
 """The p value of the shares of units below which nothing is decided any more."""
 DEAD = 5
-"""Calls in a row that an arm failed to answer, after which it counts as dead."""
+"""Different units in a row that an arm failed to answer, after which it counts as dead."""
 
 
 class ArmFigures(Config):
@@ -424,7 +424,7 @@ def _loss(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> str:
     """Why an arm is stopped; empty where it is not."""
     figures = {arm.name: arm for arm in inputs.arms}
     if figures[comparison.arm].dead:
-        return f"{comparison.arm} failed to answer {DEAD} calls in a row"
+        return f"{comparison.arm} failed to answer {DEAD} different units in a row"
     for guard in comparison.guards:
         if guard.broken:
             return (

@@ -37,6 +37,7 @@ from thumbwheel.experiments.exposures import collect
 from thumbwheel.experiments.metrics import figures, mean_of, value_of
 from thumbwheel.experiments.row_seals import check_seals
 from thumbwheel.experiments.senders import decided
+from thumbwheel.experiments.store import Call
 from thumbwheel.experiments.types import (
     MARGINS,
     Arm,
@@ -399,6 +400,21 @@ def _moved(ws: Workspace, experiment: Experiment, state: State, reason: str) -> 
     return find(ws, experiment.id)
 
 
+def _dead_arms(calls: Sequence[Call]) -> frozenset[str]:
+    """Return the arms that failed to answer so many different units since they last answered: one
+    client alone ends no arm."""
+    failing: dict[str, set[str | None]] = {}
+    for call in calls:
+        if call.assigned is None:
+            continue
+        units = failing.setdefault(call.assigned, set())
+        if call.failed:
+            units.add(call.unit)
+        else:
+            units.clear()
+    return frozenset(arm for arm, units in failing.items() if len(units) >= DEAD)
+
+
 def look(
     ws: Workspace,
     experiment: Experiment,
@@ -411,16 +427,7 @@ def look(
     unit_figures = figures(ws, experiment, as_of)
     with ws.db.read() as connection:
         calls = store.calls_of(connection, experiment.id, as_of)
-    outcomes_by_arm: dict[str, list[bool]] = {}
-    for call in calls:
-        if call.assigned is not None:
-            outcomes_by_arm.setdefault(call.assigned, []).append(call.failed)
-    dead = frozenset(
-        arm
-        for arm, failures in outcomes_by_arm.items()
-        if len(failures) >= DEAD and all(failures[-DEAD:])
-    )
-    inputs = analyse(experiment, unit_figures, moment, dead)
+    inputs = analyse(experiment, unit_figures, moment, _dead_arms(calls))
     rows = [
         [unit.unit, unit.arm, unit.stratum, unit.outcome, unit.weight]
         for unit in unit_figures.units

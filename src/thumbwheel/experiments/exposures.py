@@ -93,7 +93,8 @@ def _exposure(call: RecordedCall, routing: Any) -> Exposure:
 
 def _call(call: RecordedCall, routing: Any, arm: str | None) -> Call:
     assigned = routing.get("assigned") or routing.get("arm")
-    # A call that the drawn arm did not answer failed there, whatever answered in its stead.
+    # A call that the drawn arm did not answer failed there, whatever answered in its stead. One that
+    # nobody answered says nothing about the arm.
     fell_back = routing.get("arm") is None and routing.get("assigned") is not None
     return Call(
         trace_id=call.trace_id,
@@ -101,7 +102,7 @@ def _call(call: RecordedCall, routing: Any, arm: str | None) -> Call:
         arm=arm,
         assigned=assigned,
         stratum=int(routing.get("stratum") or 0),
-        failed=fell_back or call.status == "error",
+        failed=(fell_back or call.status == "error") and not routing.get("fails_everywhere"),
         seconds=call.seconds,
         cost=call.cost,
         occurred_at=call.occurred_at or call.recorded_at,

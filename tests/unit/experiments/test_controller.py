@@ -205,7 +205,7 @@ def test_a_fallback_counts_for_no_arm_and_a_dead_arm_is_stopped(world: Experimen
     current = controller.find(world.ws, experiment.id)
     assert current.collected.fallbacks == 5
     assert decision.verdict == "lost"
-    assert "v1 failed to answer 5 calls in a row" in decision.reasons[0]
+    assert "v1 failed to answer 5 different units in a row" in decision.reasons[0]
     assert world.live() == "v0"
 
 

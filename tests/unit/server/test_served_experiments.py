@@ -43,6 +43,7 @@ def test_a_dead_arm_is_ended_by_the_server_and_no_client_notices(tmp_path: Path)
             assert all(routing["probabilities"] == {"v0": 0.5, "v1": 0.5} for routing in counted)
             drain_inbox(ws, everything=True)
             until(lambda: controller.find(ws, experiment.id).state is not State.RUNNING)
-            assert "failed to answer 5 calls in a row" in controller.find(ws, experiment.id).reason
+            reason = controller.find(ws, experiment.id).reason
+            assert "failed to answer 5 different units in a row" in reason
             health = gateway.client.get("/health").json()
             assert "experiments" not in health["problems"]

@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -59,6 +59,9 @@ Names = Callable[[str | None], Sequence[str]]
 LISTS = frozenset(["/v1/models", "/api/tags", "/api/version"])
 FALLS_BACK = frozenset([408, 429, 500, 502, 503, 504, 529])
 """Statuses of an upstream after which a fallback is asked."""
+REFUSES = frozenset([400, 401, 403, 404, 405, 409, 411, 413, 414, 415, 422])
+"""Statuses by which an upstream says that the request is wrong. In an experiment the control is
+asked then, too: who sends nonsense would otherwise end the arm that it was sent to."""
 WHOLE = 1 << 16
 """Denominator of the shares of sessions."""
 UPSTREAM_BROKE = "the upstream ended the connection"
@@ -281,12 +284,20 @@ class Gateway:
             except UpstreamError as error:
                 why, status = str(error), error.status
                 if not waiting:
+                    _note_failure(exchange)
                     exchange.status = status
                     exchange.cause = f"{upstream.version} on {upstream.target}: {why}"
                     headers = _marks(exchange)
                     raise Refusal(status, exchange.cause, dict(headers)) from None
             else:
-                if not waiting or reply.status not in FALLS_BACK:
+                is_failure = reply.status in FALLS_BACK
+                if exchange.choice.draw is not None:
+                    is_failure |= reply.status in REFUSES
+                if not is_failure:
+                    return reply
+                if not waiting:
+                    if exchange.choice.is_fallback or reply.status in REFUSES:
+                        _note_failure(exchange)
                     return reply
                 why = f"HTTP {reply.status}"
                 reply.close()
@@ -430,6 +441,11 @@ def _is_recorded(rate: float, session: str) -> bool:
         return True
     digest = hashlib.sha256(f"record:{session}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:2], "big") < rate * WHOLE
+
+
+def _note_failure(exchange: Exchange) -> None:
+    """Note that nobody is left who might answer the call."""
+    exchange.choice = replace(exchange.choice, fails_everywhere=True)
 
 
 def _marks(exchange: Exchange) -> list[tuple[bytes, bytes]]:

@@ -130,6 +130,7 @@ def _step(
             "stratum": draw.stratum if draw else None,
             "unit": draw.unit if draw else None,
             "probabilities": dict(choice.probabilities) or None,
+            "fails_everywhere": choice.fails_everywhere or None,
             "reason": storable(choice.reason[:2000]) or None,
         }
         step |= {

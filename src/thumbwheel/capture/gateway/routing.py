@@ -95,6 +95,9 @@ class Choice:
     """Whether `upstream` answers in place of the one that was chosen."""
     draw: ExperimentDraw | None = None
     """Of the experiment that runs there."""
+    fails_everywhere: bool = False
+    """Whether whoever may answer instead refused the call, too: that says something about the call,
+    and nothing about the arm."""
 
     def fall_back(self, upstream: Upstream, why: str) -> Choice:
         """The choice once `upstream` answers instead. It counts for no arm, because no draw led to
