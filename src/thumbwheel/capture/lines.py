@@ -9,17 +9,18 @@ taken apart (`elements.py`).
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from thumbwheel.capture.elements import Piece, elements
 from thumbwheel.capture.regular_file import file_error, open_regular
+from thumbwheel.capture.unpacked import BoundedGzip, UnpackedBytes
 
 OnPosition = Callable[[int], None]
 """Called now and then with the number of bytes of the file that have been read."""
@@ -72,8 +73,9 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
     with open_regular(path) as raw:
         stream = raw
         if raw.peek(2)[:2] == _GZIP:
-            unpacked = io.BufferedReader(gzip.GzipFile(fileobj=raw), _HEAD)
-            stream = cast("io.BufferedReader", unpacked)
+            size = os.fstat(raw.fileno()).st_size
+            unpacked = BoundedGzip(raw, UnpackedBytes(path, size))
+            stream = io.BufferedReader(unpacked, _HEAD)
         _check_head(path, stream)
         yield raw, stream
 

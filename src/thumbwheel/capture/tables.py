@@ -32,6 +32,7 @@ from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.lines import LONGEST, SHOWN, OnPosition, opened
 from thumbwheel.capture.regular_file import file_error, open_regular
 from thumbwheel.capture.types import Unreadable
+from thumbwheel.capture.unpacked import UnpackedBytes
 from thumbwheel.core import child
 
 Cells = tuple[int, dict[str, Any], str, str]
@@ -226,12 +227,14 @@ def _escaped(text: str) -> bool:
 def columnar_rows(path: Path, on_position: OnPosition) -> Iterator[Cells]:
     """Every row, numbered from 1; a row whose cells are no JSON values (binary data) is refused."""
     number = 0
+    unpacked = UnpackedBytes(path, path.stat().st_size)
     with _parquet(path) as (_, answers):
         for kind, content in answers:
             if kind == POSITION:
                 on_position(int(content))
                 continue
             number += 1
+            unpacked.add(len(content))
             text = content.decode("utf-8", "backslashreplace")
             if kind == PROBLEM:
                 shown, why = json.loads(text)

@@ -93,8 +93,8 @@ def _exposure(call: RecordedCall, routing: Any) -> Exposure:
 
 def _call(call: RecordedCall, routing: Any, arm: str | None) -> Call:
     assigned = routing.get("assigned") or routing.get("arm")
-    # A call that the drawn arm did not answer failed there, whatever answered in its stead. One that
-    # nobody answered says nothing about the arm.
+    # A call that the drawn arm did not answer failed there, whatever answered in its stead. One
+    # that nobody answered says nothing about the arm.
     fell_back = routing.get("arm") is None and routing.get("assigned") is not None
     return Call(
         trace_id=call.trace_id,
