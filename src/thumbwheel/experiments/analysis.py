@@ -2,10 +2,15 @@
 a verdict can be computed again from what is stored with it.
 
 An arm wins when the lower end of its gain over the control lies above zero at this test's part of
-alpha, and every guard is shown to hold. From `min_units` an arm on the asymptotic sequence decides
-with nine tenths of the error; before that the exact one does, with a tenth. An arm loses when the
-upper end at the looser `stop_alpha` lies below zero, when a guard is shown to be broken, or when it
-does not answer at all. Units that do not arrive in their shares stop everything.
+alpha, divided by the number of arms beside the control, and every guard is shown to hold. The
+interval is that of a bet (stats/betting.py): it holds for every bounded outcome, at any share and
+rate. A ratio has no such bound and is compared by the asymptotic sequence, from `LARGE_SAMPLE`
+units an arm on. An arm loses when the upper end at its part of the looser `stop_alpha` lies below
+zero, when a guard is shown to be broken, or when it does not answer at all.
+
+A unit counts once it had time to answer (`maturation`), the same time for all arms. While the arms
+are shown to answer in other shares, or at other speeds, their outcomes are those of other people,
+so no arm wins or loses by them. Units that do not arrive in their shares stop everything.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 import numpy as np
@@ -31,22 +36,31 @@ from thumbwheel.experiments.types import (
     UnitFigures,
 )
 from thumbwheel.stats import best_arm
+from thumbwheel.stats.betting import Arrivals, Bets, difference_p, gain_interval, lower_end
 from thumbwheel.stats.covariate import adjusted
 from thumbwheel.stats.sample_ratio import Stratum as Shares
-from thumbwheel.stats.sample_ratio import arrival_p, response_p, sequential_p
-from thumbwheel.stats.sequential import Difference, Sample, bounded_difference, combined
+from thumbwheel.stats.sample_ratio import response_p, sequential_p
+from thumbwheel.stats.sequential import Difference, Sample, combined
 from thumbwheel.stats.types import Interval
 
 Array = NDArray[np.float64]
 Method = Literal["asymptotic", "exact"]
 Verdict = Literal["won", "lost", "stopped", "undecided"]
-EXACT_PART = 0.1
-"""Of the error, what the exact sequence may spend while there are few units."""
+LARGE_SAMPLE = 100
+"""Units an arm from which an asymptotic interval says anything."""
 STOP_TUNED_FOR = 200.0
 """Units at which the interval that stops an arm is tightest."""
-GUARD_TUNED_FOR = 1000.0
+GUARD_TUNED_FOR = ANSWERS_TUNED_FOR = 1000.0
+NOTHING_KNOWN = Interval(-math.inf, math.inf, 1.0)
 MISMATCH = 0.001
 """The p value of the shares of units below which nothing is decided any more."""
+SILENCE = 0.1
+"""The p value of equal rates of answering, over all moments, below which outcomes decide nothing.
+"""
+PROMPT = 0.9
+"""Of an arm's answers, how many came within the time that the units of all arms are given."""
+FEWEST_DELAYS = 20
+"""Answers of an arm without which its delays are not known."""
 DEAD = 5
 """Different units in a row that an arm failed to answer, after which it counts as dead."""
 
@@ -58,6 +72,8 @@ class ArmFigures(Config):
     exposed: int
     answered: int
     """Units with an outcome."""
+    counted: int = 0
+    """Of these, the units that had time to answer; mean and variance are theirs."""
     mean: float | None
     variance: float
     dead: bool = False
@@ -97,9 +113,15 @@ class ArmComparison(Config):
     method: Method
     stop_high: float | None
     """Upper end at the looser error of the stop-loss."""
+    fewest: int | None = None
+    """Units that count, in the smaller arm of the two; None in verdicts of earlier releases."""
     guards: tuple[GuardFigures, ...] = ()
     response_p: float = 1.0
     """The p value that outcomes of both arms are in for the same people."""
+    answering: tuple[float, float] | None = None
+    """The shares of the units that answered, of the control and of this arm."""
+    answering_p: float = 1.0
+    """The p value, over all moments, that both arms answer in the same share."""
 
 
 class Inputs(Config):
@@ -111,6 +133,8 @@ class Inputs(Config):
     arms: tuple[ArmFigures, ...]
     comparisons: tuple[ArmComparison, ...]
     sample_ratio_p: float
+    maturation_hours: float = 0.0
+    """Hours after its exposure from which a unit counts."""
     answered_in_stratum: int = 0
     """Units with an outcome since the shares were changed last."""
     late: int = 0
@@ -138,10 +162,12 @@ def analyse(
 ) -> Inputs:
     """The intervals of every arm by these figures. `dead`: arms that answer no more."""
     plan = experiment.plan
-    outcomes = _outcomes(plan, figures.units)
+    waiting = maturation(plan, figures.units)
+    units = [unit for unit in figures.units if as_of - unit.exposed_at >= waiting]
+    outcomes = _outcomes(plan, units)
     arms = tuple(_arm(arm.name, figures.units, outcomes, dead) for arm in plan.arms)
     comparisons = [
-        _compared(experiment, figures.units, outcomes, arm.name) for arm in plan.treatments
+        _compared(experiment, figures.units, units, outcomes, arm.name) for arm in plan.treatments
     ]
     return Inputs(
         as_of=as_of,
@@ -149,15 +175,32 @@ def analyse(
         arms=arms,
         comparisons=tuple(comparisons),
         sample_ratio_p=sequential_p(_shares(experiment, figures.units)),
+        maturation_hours=waiting / timedelta(hours=1),
         answered_in_stratum=sum(
-            unit.stratum == experiment.stratum.number and unit.unit in outcomes
-            for unit in figures.units
+            unit.stratum == experiment.stratum.number and unit.unit in outcomes for unit in units
         ),
         late=figures.late,
         flooded=figures.flooded,
         missing_names=dict(figures.missing_names),
         senders=figures.senders,
     )
+
+
+def maturation(plan: Plan, units: Sequence[UnitFigures]) -> timedelta:
+    """The time after its exposure from which a unit counts: as declared, otherwise that within
+    which nine of ten answers came, in the arm that is slowest."""
+    if plan.config.maturation_hours is not None:
+        return timedelta(hours=plan.config.maturation_hours)
+    delays: dict[str, list[float]] = {}
+    for unit in units:
+        if unit.outcome is not None and unit.answered_at is not None:
+            delay = (unit.answered_at - unit.exposed_at).total_seconds()
+            delays.setdefault(unit.arm, []).append(max(0.0, delay))
+    slowest = 0.0
+    for of_arm in delays.values():
+        if len(of_arm) >= FEWEST_DELAYS:
+            slowest = max(slowest, float(np.quantile(of_arm, PROMPT)))
+    return timedelta(seconds=slowest)
 
 
 def _outcomes(plan: Plan, units: Sequence[UnitFigures]) -> dict[str, float]:
@@ -181,12 +224,14 @@ def _arm(
     name: str, units: Sequence[UnitFigures], outcomes: Mapping[str, float], dead: frozenset[str]
 ) -> ArmFigures:
     exposed = [unit for unit in units if unit.arm == name]
+    answered = sum(unit.outcome is not None for unit in exposed)
     values = np.array([outcomes[unit.unit] for unit in exposed if unit.unit in outcomes])
     sample = Sample.of(values)
     return ArmFigures(
         name=name,
         exposed=len(exposed),
-        answered=sample.n,
+        answered=answered,
+        counted=sample.n,
         mean=sample.mean if sample.n else None,
         variance=sample.variance,
         dead=name in dead,
@@ -207,59 +252,127 @@ def _shares(experiment: Experiment, units: Sequence[UnitFigures]) -> list[Shares
 
 def _compared(
     experiment: Experiment,
+    exposed: Sequence[UnitFigures],
     units: Sequence[UnitFigures],
     outcomes: Mapping[str, float],
     arm: str,
 ) -> ArmComparison:
+    """The arm against the control. Guards look at all that were `exposed`, at once; outcomes are
+    those of `units`, which had time to answer."""
     plan = experiment.plan
     control = plan.control.name
-    both = [unit for unit in units if unit.arm in (control, arm)]
+    both = _drawn(experiment, units, arm)
     answered = [unit for unit in both if unit.unit in outcomes]
-    error = plan.error / len(plan.treatments)
     difference = _difference(answered, outcomes, control, arm)
     counts = Counter(unit.arm for unit in answered)
     fewest = min(counts[control], counts[arm])
 
-    method: Method = "asymptotic" if fewest >= plan.config.min_units else "exact"
-    if method == "asymptotic":
-        interval = difference.interval(2 * error * (1 - EXACT_PART), plan.tuned_for)
-    else:
-        interval = _exact(experiment, answered, arm, 2 * error * EXACT_PART)
+    error = plan.error / len(plan.treatments)
+    stop_error = plan.config.stop_alpha / len(plan.treatments)
+    method: Method = "asymptotic" if plan.config.ratio else "exact"
     stop_high = None
-    if fewest >= plan.config.min_stop:
-        stop = difference.interval(2 * plan.config.stop_alpha, STOP_TUNED_FOR)
-        stop_high = _finite(stop.high)
-    guards = tuple(_guarded(experiment, both, guard, arm) for guard in plan.guards)
+    if method == "asymptotic":
+        large = fewest >= LARGE_SAMPLE
+        safe = _difference(answered, outcomes, control, arm, pseudo_units=(0.0, 1.0))
+        interval = safe.interval(2 * error, plan.tuned_for) if large else NOTHING_KNOWN
+        if large and fewest >= plan.config.min_stop:
+            stop_high = _finite(safe.interval(2 * stop_error, STOP_TUNED_FOR).high)
+    else:
+        values = np.array([unit.outcome for unit in answered], float)
+        arrivals = _arrivals(experiment, answered, values, arm, has_earlier=True)
+        interval = gain_interval(arrivals, Bets(error, plan.tuned_for))
+        if fewest >= plan.config.min_stop:
+            stop_high = -lower_end(arrivals.flipped(), Bets(stop_error, STOP_TUNED_FOR))
+    served = _drawn(experiment, exposed, arm)
+    answering, answering_p = _answering(experiment, both, outcomes, arm)
     return ArmComparison(
         arm=arm,
         gain=difference.value if math.isfinite(difference.variance) else None,
         low=_finite(interval.low),
         high=_finite(interval.high),
+        fewest=fewest,
         method=method,
         stop_high=stop_high,
-        guards=guards,
+        guards=tuple(_guarded(experiment, served, guard, arm) for guard in plan.guards),
         response_p=_response_p(both, outcomes, arm),
+        answering=answering,
+        answering_p=answering_p,
     )
 
 
+def _drawn(experiment: Experiment, units: Iterable[UnitFigures], arm: str) -> list[UnitFigures]:
+    """The units of this arm and the control, in the order in which they saw them first, of strata
+    in which both had a share."""
+    names = (experiment.plan.control.name, arm)
+    numbers = {
+        stratum.number
+        for stratum in experiment.strata
+        if 0.0 < _share_of_two(experiment, stratum, arm) < 1.0
+    }
+    return _by_exposure(unit for unit in units if unit.arm in names and unit.stratum in numbers)
+
+
+def _arrivals(
+    experiment: Experiment,
+    units: Sequence[UnitFigures],
+    values: Array,
+    arm: str,
+    *,
+    has_earlier: bool = False,
+) -> Arrivals:
+    """The units as they were drawn. Among the units of two arms, each got the second one with the
+    probability that its stratum says."""
+    by_stratum = {
+        stratum.number: _share_of_two(experiment, stratum, arm) for stratum in experiment.strata
+    }
+    earlier = None
+    if has_earlier:
+        known = [math.nan if unit.earlier is None else unit.earlier for unit in units]
+        earlier = np.array(known, float)
+    return Arrivals(
+        np.array([unit.arm == arm for unit in units], bool),
+        values,
+        np.array([by_stratum[unit.stratum] for unit in units], float),
+        earlier,
+    )
+
+
+def _answering(
+    experiment: Experiment, units: Sequence[UnitFigures], outcomes: Mapping[str, float], arm: str
+) -> tuple[tuple[float, float] | None, float]:
+    """The shares of units that answered, of the control and of the arm, and the p value that they
+    are the same."""
+    answered = np.array([unit.unit in outcomes for unit in units], float)
+    arrivals = _arrivals(experiment, units, answered, arm)
+    if arrivals.treated.all() or not arrivals.treated.any():
+        return None, 1.0
+    rates = float(answered[~arrivals.treated].mean()), float(answered[arrivals.treated].mean())
+    return rates, difference_p(arrivals, Bets(SILENCE, ANSWERS_TUNED_FOR))
+
+
 def _response_p(units: Sequence[UnitFigures], outcomes: Mapping[str, float], arm: str) -> float:
-    ordered = _by_exposure(units)
-    treated = np.array([unit.arm == arm for unit in ordered], bool)
-    answered = np.array([unit.unit in outcomes for unit in ordered], bool)
+    treated = np.array([unit.arm == arm for unit in units], bool)
+    answered = np.array([unit.unit in outcomes for unit in units], bool)
     return response_p(treated, answered)
 
 
 def _difference(
-    units: Sequence[UnitFigures], values: Mapping[str, float], control: str, arm: str
+    units: Sequence[UnitFigures],
+    values: Mapping[str, float],
+    control: str,
+    arm: str,
+    pseudo_units: Sequence[float] = (),
 ) -> Difference:
-    """The difference over all strata."""
+    """The difference over all strata. `pseudo_units`: outcomes that are added to each arm of each
+    stratum, so that an arm in which all are the same so far is not taken for certain."""
     by_stratum: dict[tuple[int, str], list[float]] = {}
     for unit in units:
         by_stratum.setdefault((unit.stratum, unit.arm), []).append(values[unit.unit])
     differences = []
     for stratum in sorted({number for number, _ in by_stratum}):
         samples = [
-            Sample.of(np.array(by_stratum.get((stratum, name), []))) for name in (control, arm)
+            Sample.of(np.array([*by_stratum.get((stratum, name), []), *pseudo_units]))
+            for name in (control, arm)
         ]
         differences.append(Difference.between(*samples))
     return combined(differences)
@@ -279,38 +392,6 @@ def _by_exposure(units: Iterable[UnitFigures]) -> list[UnitFigures]:
 def _lot(unit: UnitFigures) -> str:
     """The name from its end: it says nothing of the arm, which the digits at the begin chose."""
     return unit.unit[::-1]
-
-
-def _exact(
-    experiment: Experiment, units: Sequence[UnitFigures], arm: str, alpha: float
-) -> Interval:
-    """The exact interval, of the units in the order in which their outcomes came in; where they
-    came arm by arm, nothing is known."""
-    ordered = in_order(units)
-    p_values = []
-    for stratum in experiment.strata:
-        treated = [unit.arm == arm for unit in ordered if unit.stratum == stratum.number]
-        share = _share_of_two(experiment, stratum, arm)
-        p_values.append(arrival_p(np.array(treated, bool), share))
-    if min(p_values) < MISMATCH / len(p_values):
-        return Interval(-1.0, 1.0, 1 - alpha)
-    values = np.array([unit.outcome for unit in ordered], float)
-    return _exact_of(experiment, ordered, values, arm, alpha)
-
-
-def _exact_of(
-    experiment: Experiment, units: Sequence[UnitFigures], values: Array, arm: str, alpha: float
-) -> Interval:
-    """The exact interval of values within [0, 1]. Among the units of two arms, each got the second
-    one with the probability that its stratum says."""
-    by_stratum = {
-        stratum.number: _share_of_two(experiment, stratum, arm) for stratum in experiment.strata
-    }
-    # A stratum that is not there is one that somebody wrote into a row.
-    propensities = np.array([by_stratum.get(unit.stratum, 0.0) for unit in units])
-    drawn = (propensities > 0.0) & (propensities < 1.0)
-    treated = np.array([unit.arm == arm for unit in units], bool)
-    return bounded_difference(treated[drawn], values[drawn], propensities[drawn], alpha)
 
 
 def _share_of_two(experiment: Experiment, stratum: Stratum, arm: str) -> float:
@@ -364,26 +445,22 @@ def _harm_ends(
     samples: Mapping[str, Sample],
     arm: str,
 ) -> tuple[float | None, float | None]:
-    config, control = experiment.plan.config, experiment.plan.control.name
-    fewest = min(samples[control].n, samples[arm].n)
+    plan, control = experiment.plan, experiment.plan.control.name
+    error = plan.config.alpha / 2 / len(plan.treatments)
     if guard.name == "cost":
         # Costs have no bound, so nothing is known of a few of them.
-        if fewest < config.min_units or samples[control].mean <= 0:
+        fewest = min(samples[control].n, samples[arm].n)
+        if fewest < LARGE_SAMPLE or samples[control].mean <= 0:
             return None, None
-        interval = _difference(units, values, control, arm).interval(config.alpha, GUARD_TUNED_FOR)
+        interval = _difference(units, values, control, arm).interval(2 * error, GUARD_TUNED_FOR)
         scale = samples[control].mean
         return _finite(interval.low / scale), _finite(interval.high / scale)
-    ordered = _by_exposure(units)
-    ordered_harms = np.array([values[unit.unit] for unit in ordered], float)
-    exact = _exact_of(experiment, ordered, ordered_harms, arm, config.alpha / 2)
-    low, high = exact.low, exact.high
-    spread = samples[control].variance + samples[arm].variance
-    if fewest >= config.min_units and spread > 0:
-        interval = _difference(units, values, control, arm).interval(
-            config.alpha / 2, GUARD_TUNED_FOR
-        )
-        low, high = max(low, interval.low), min(high, interval.high)
-    return low, high
+    if not units:
+        return None, None
+    harms = np.array([values[unit.unit] for unit in units], float)
+    arrivals = _arrivals(experiment, units, harms, arm)
+    interval = gain_interval(arrivals, Bets(error, GUARD_TUNED_FOR))
+    return interval.low, interval.high
 
 
 def _finite(value: float) -> float | None:
@@ -431,41 +508,41 @@ def _loss(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> str:
                 f"{comparison.arm} breaks guard {guard.name}: worse by at least {guard.low:.4f}, "
                 f"and {guard.margin:g} is allowed"
             )
-    if comparison.stop_high is not None and comparison.stop_high < 0:
+    if _is_worse(comparison) and not _other_people(plan, comparison):
+        error = plan.config.stop_alpha / len(plan.treatments)
         return (
             f"{comparison.arm} is worse: {plan.config.metric} differs by {comparison.gain:+.4f}, "
-            f"at most {comparison.stop_high:+.4f} (error {plan.config.stop_alpha:g})"
+            f"at most {comparison.stop_high:+.4f} (error {error:.4g})"
         )
     return ""
+
+
+def _is_worse(comparison: ArmComparison) -> bool:
+    return comparison.stop_high is not None and comparison.stop_high < 0
 
 
 def _winner(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> Decision | None:
     """The decision for the best of the arms that won; None where none did."""
     winners = []
     for comparison in inputs.comparisons:
-        if comparison.gain is None or comparison.low is None:
+        if comparison.arm in lost or not _is_better(comparison):
             continue
-        if (
-            comparison.low > 0
-            and comparison.arm not in lost
-            and not _obstacles(plan, inputs, comparison)
-        ):
+        if not _obstacles(plan, inputs, comparison):
             winners.append(comparison)
     if not winners:
         return None
     best = max(winners, key=lambda comparison: comparison.gain or 0.0)
+    error = plan.error / len(plan.treatments)
     reason = (
         f"{best.arm} is better: {plan.config.metric} gains {best.gain:+.4f}, at least "
-        f"{best.low:+.4f} (error {plan.error:.4g}, {best.method})"
+        f"{best.low:+.4f} (error {error:.4g}, {best.method})"
     )
     return Decision(verdict="won", arm=best.arm, reasons=(reason, *_guards_in_words(best)))
 
 
 def _best(plan: Plan, inputs: Inputs) -> Decision | None:
     """The decision once the best arm is known."""
-    counts = np.array([arm.answered for arm in inputs.arms], float)
-    means = np.array([arm.mean or 0.0 for arm in inputs.arms])
-    variances = np.array([arm.variance for arm in inputs.arms])
+    counts, means, variances = _tracked(inputs)
     if counts.min() < 10 or not best_arm.is_decided(counts, means, variances, plan.error):
         return None
     best = inputs.arms[int(np.argmax(means))]
@@ -473,9 +550,24 @@ def _best(plan: Plan, inputs: Inputs) -> Decision | None:
     if best.name == plan.control.name:
         return Decision(verdict="lost", reasons=(reason,))
     (comparison,) = (row for row in inputs.comparisons if row.arm == best.name)
-    if _obstacles(plan, inputs, comparison):
+    # The approximation says which arm is best; that it is better than the control, the bet does.
+    if not _is_better(comparison) or _obstacles(plan, inputs, comparison):
         return None
     return Decision(verdict="won", arm=best.name, reasons=(reason, *_guards_in_words(comparison)))
+
+
+def _tracked(inputs: Inputs) -> tuple[Array, Array, Array]:
+    """Counts, means and variances of the arms, for best-arm mode. The variance is that with a unit
+    at either end of the scale added, so that an arm without a bad outcome is not certain yet."""
+    counts = np.array([arm.counted or arm.answered for arm in inputs.arms], float)
+    means = np.array([arm.mean or 0.0 for arm in inputs.arms])
+    variances = np.array([arm.variance for arm in inputs.arms])
+    added = (1 - means) ** 2 + means**2
+    return counts, means, (counts * variances + added) / (counts + 2)
+
+
+def _is_better(comparison: ArmComparison) -> bool:
+    return comparison.gain is not None and comparison.low is not None and comparison.low > 0
 
 
 def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[str]:
@@ -483,16 +575,37 @@ def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[st
     obstacles = []
     if inputs.hours < plan.config.min_hours:
         obstacles.append(f"{plan.config.min_hours - inputs.hours:.1f} of min_hours are to come")
-    if comparison.response_p < MISMATCH:
+    if comparison.fewest is not None and comparison.fewest < plan.config.min_units:
         obstacles.append(
-            f"outcomes of {comparison.arm} and {plan.control.name} are in for other people (p = "
-            f"{comparison.response_p:.2g}): wait for those that lag"
+            f"{comparison.fewest} units of the smaller arm count, of min_units "
+            f"{plan.config.min_units}"
         )
+    obstacles += _other_people(plan, comparison)
     for guard in comparison.guards:
         if not guard.holds:
             extent = "nothing is known yet" if guard.high is None else f"up to {guard.high:.4f}"
             obstacles.append(f"guard {guard.name} is open: {extent}, {guard.margin:g} is allowed")
     return obstacles
+
+
+def _other_people(plan: Plan, comparison: ArmComparison) -> list[str]:
+    """Why the outcomes of an arm and of the control are those of different people, so that neither
+    a gain nor a loss is shown by them."""
+    arm, control = comparison.arm, plan.control.name
+    reasons = []
+    if comparison.response_p < MISMATCH:
+        reasons.append(
+            f"outcomes of {arm} and {control} are in for other people (p = "
+            f"{comparison.response_p:.2g}): wait for those that lag"
+        )
+    if comparison.answering is not None and comparison.answering_p < SILENCE:
+        of_control, of_arm = comparison.answering
+        reasons.append(
+            f"{of_arm:.0%} of the units of {arm} answer and {of_control:.0%} of {control} (p = "
+            f"{comparison.answering_p:.2g}): who stays silent may make the difference, so a person "
+            "has to judge"
+        )
+    return reasons
 
 
 def _guards_in_words(comparison: ArmComparison) -> list[str]:
@@ -514,9 +627,10 @@ def _standing(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> list[str]:
         text = f"{comparison.arm}: {plan.config.metric} differs by {comparison.gain:+.4f}"
         if comparison.low is not None and comparison.high is not None:
             text += f", between {comparison.low:+.4f} and {comparison.high:+.4f}"
-        obstacles = _obstacles(plan, inputs, comparison)
-        is_ahead = comparison.low is not None and comparison.low > 0
-        reasons.append("; ".join([text, *obstacles]) if is_ahead else text)
+        obstacles = _other_people(plan, comparison)
+        if _is_better(comparison):
+            obstacles = _obstacles(plan, inputs, comparison)
+        reasons.append("; ".join([text, *obstacles]))
     if inputs.missing_names:
         names = ", ".join(f"{name!r} ({count})" for name, count in inputs.missing_names.items())
         reasons.append(
@@ -527,9 +641,7 @@ def _standing(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> list[str]:
 
 def next_shares(plan: Plan, current: Mapping[str, float], inputs: Inputs) -> dict[str, float]:
     """The shares that best-arm mode gives to the next units."""
-    counts = np.array([arm.answered for arm in inputs.arms], float)
-    means = np.array([arm.mean or 0.0 for arm in inputs.arms])
-    variances = np.array([max(arm.variance, 1e-3) for arm in inputs.arms])
+    counts, means, variances = _tracked(inputs)
     if counts.min() < 10:
         return dict(current)
     shares = best_arm.tracked_shares(counts, means, variances)

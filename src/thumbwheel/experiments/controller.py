@@ -55,6 +55,8 @@ from thumbwheel.stats.duration import detectable_effect, expected_units
 from thumbwheel.stats.off_policy import snips
 from thumbwheel.stats.types import TUNED_FOR
 
+FEWEST_UNITS = 10
+"""Of `min_units` and `min_stop`: of fewer people in an arm, one says too much."""
 HISTORY = 1000
 """Newest calls or statements that the state before an experiment is known from."""
 FEWEST_TIMED = 50
@@ -121,8 +123,8 @@ def plan(
 ) -> tuple[Plan, Forecast]:
     """The plan of an experiment and what is to be expected of it; changes nothing.
 
-    Raises InputError for less than two different arms and for an unknown guard, DataError where a
-    guard's threshold is not known.
+    Raises InputError for less than two different arms, for an unknown guard and for too few units,
+    DataError where a guard's threshold is not known.
     """
     names = [arm.name for arm in arms]
     if len(arms) < 2 or len(set(names)) < len(names):
@@ -131,6 +133,13 @@ def plan(
             "an experiment compares at least two different versions, the control first",
             "Give them as: --arm v0 --arm v3",
         )
+    for setting in ("min_units", "min_stop"):
+        if getattr(config, setting) < FEWEST_UNITS:
+            raise InputError(
+                f"{setting} {getattr(config, setting)}",
+                "so few people of an arm decide nothing, whatever they say",
+                f"Use at least {FEWEST_UNITS}",
+            )
     control = arms[0]
     spend = experiment_number(ws, agent)
     draft = Plan(

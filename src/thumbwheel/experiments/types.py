@@ -72,11 +72,14 @@ class ExperimentConfig(Config):
     """How likely all promotions of the agent without a gain may be together: those of experiments
     and those of the gate."""
     stop_alpha: float = Field(default=0.1, gt=0, lt=0.5)
-    """How likely an arm that is no worse than the control may be stopped."""
-    min_units: int = Field(default=100, ge=2)
-    """Units with an outcome in each arm before an arm may win."""
+    """How likely any arm that is no worse than the control may be stopped by its outcomes."""
+    maturation_hours: float | None = Field(default=None, ge=0)
+    """Hours after its exposure from which a unit counts, the same for all arms; unset, those within
+    which nine of ten answers came, in the arm that is slowest."""
+    min_units: int = Field(default=50, ge=2)
+    """Units with an outcome in each arm before an arm may win, at least 10."""
     min_stop: int = Field(default=30, ge=2)
-    """Units with an outcome in each arm before an arm may be stopped."""
+    """Units with an outcome in each arm before an arm may be stopped, at least 10."""
     min_hours: float = Field(default=24.0, ge=0)
     """Hours before an arm may win, so that all times of day or week are seen, and nobody decides it
     in a burst."""
