@@ -2,6 +2,7 @@
 many units best-arm mode saves.
 
     python benchmarks/experiments.py aa          # 1,000 A/A experiments, a look after every event
+    python benchmarks/experiments.py grid        # wrong verdicts over shares, rates, ramps, arms
     python benchmarks/experiments.py stoploss    # an arm that is 20 points worse
     python benchmarks/experiments.py bandit      # best-arm mode against an equal split
     python benchmarks/experiments.py whole       # A/A through the routing table, the inbox, the
@@ -10,7 +11,8 @@ many units best-arm mode saves.
     python benchmarks/experiments.py seals       # what the seals of exposures cost
     python benchmarks/experiments.py routing     # what the choice of an arm costs a call
 
-`--processes 2` shares the runs of `aa`, `stoploss`, `whole` and `served` between two processes.
+`--processes 2` shares the runs of `aa`, `grid`, `stoploss`, `whole` and `served` between two
+processes.
 
 `aa` and `stoploss` take the controller's own analysis and decision over people who come one after
 another, answer late, several times or not at all; every event is a look. `whole` takes everything
@@ -73,6 +75,7 @@ GAPS = {
 """Difficulty -> the best arm's rate, and how much worse the others are."""
 FIGURES = {
     "aa": 1000,
+    "grid": 1000,
     "stoploss": 400,
     "bandit": 400,
     "whole": 1000,
@@ -474,6 +477,10 @@ def main() -> None:
     runs = arguments.runs or FIGURES[arguments.figure]
     if arguments.figure == "aa":
         result = bench_aa(runs, arguments.processes, arguments.every, arguments.people)
+    elif arguments.figure == "grid":
+        from benchmarks.experiment_grid import bench_grid
+
+        result = bench_grid(runs, arguments.processes)
     elif arguments.figure == "stoploss":
         result = bench_stoploss(runs, arguments.processes, arguments.every)
     elif arguments.figure == "bandit":

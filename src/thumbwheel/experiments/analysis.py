@@ -267,22 +267,21 @@ def _compared(
     counts = Counter(unit.arm for unit in answered)
     fewest = min(counts[control], counts[arm])
 
-    error = plan.error / len(plan.treatments)
-    stop_error = plan.config.stop_alpha / len(plan.treatments)
+    to_win, to_stop = winning_bets(plan), stopping_bets(plan)
     method: Method = "asymptotic" if plan.config.ratio else "exact"
     stop_high = None
     if method == "asymptotic":
         large = fewest >= LARGE_SAMPLE
         safe = _difference(answered, outcomes, control, arm, pseudo_units=(0.0, 1.0))
-        interval = safe.interval(2 * error, plan.tuned_for) if large else NOTHING_KNOWN
+        interval = safe.interval(2 * to_win.alpha, to_win.tuned_for) if large else NOTHING_KNOWN
         if large and fewest >= plan.config.min_stop:
-            stop_high = _finite(safe.interval(2 * stop_error, STOP_TUNED_FOR).high)
+            stop_high = _finite(safe.interval(2 * to_stop.alpha, to_stop.tuned_for).high)
     else:
         values = np.array([unit.outcome for unit in answered], float)
         arrivals = _arrivals(experiment, answered, values, arm, has_earlier=True)
-        interval = gain_interval(arrivals, Bets(error, plan.tuned_for))
+        interval = gain_interval(arrivals, to_win)
         if fewest >= plan.config.min_stop:
-            stop_high = -lower_end(arrivals.flipped(), Bets(stop_error, STOP_TUNED_FOR))
+            stop_high = -lower_end(arrivals.flipped(), to_stop)
     served = _drawn(experiment, exposed, arm)
     answering, answering_p = _answering(experiment, both, outcomes, arm)
     return ArmComparison(
@@ -298,6 +297,16 @@ def _compared(
         answering=answering,
         answering_p=answering_p,
     )
+
+
+def winning_bets(plan: Plan) -> Bets:
+    """The bets by which an arm wins: this test's error, divided among the arms that may win."""
+    return Bets(plan.error / len(plan.treatments), plan.tuned_for)
+
+
+def stopping_bets(plan: Plan) -> Bets:
+    """The bets by which an arm is stopped: `stop_alpha`, divided among the arms that may be."""
+    return Bets(plan.config.stop_alpha / len(plan.treatments), STOP_TUNED_FOR)
 
 
 def _drawn(experiment: Experiment, units: Iterable[UnitFigures], arm: str) -> list[UnitFigures]:
@@ -509,10 +518,9 @@ def _loss(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> str:
                 f"and {guard.margin:g} is allowed"
             )
     if _is_worse(comparison) and not _other_people(plan, comparison):
-        error = plan.config.stop_alpha / len(plan.treatments)
         return (
             f"{comparison.arm} is worse: {plan.config.metric} differs by {comparison.gain:+.4f}, "
-            f"at most {comparison.stop_high:+.4f} (error {error:.4g})"
+            f"at most {comparison.stop_high:+.4f} (error {stopping_bets(plan).alpha:.4g})"
         )
     return ""
 
@@ -532,10 +540,9 @@ def _winner(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> Decision | None:
     if not winners:
         return None
     best = max(winners, key=lambda comparison: comparison.gain or 0.0)
-    error = plan.error / len(plan.treatments)
     reason = (
         f"{best.arm} is better: {plan.config.metric} gains {best.gain:+.4f}, at least "
-        f"{best.low:+.4f} (error {error:.4g}, {best.method})"
+        f"{best.low:+.4f} (error {winning_bets(plan).alpha:.4g}, {best.method})"
     )
     return Decision(verdict="won", arm=best.arm, reasons=(reason, *_guards_in_words(best)))
 

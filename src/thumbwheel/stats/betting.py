@@ -25,7 +25,7 @@ in any order. In an ordinary experiment the division costs next to nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -213,16 +213,24 @@ def wealth(arrivals: Arrivals, bets: Bets, gain: float = 0.0) -> Array:
 
 def log_evidence(arrivals: Arrivals, bets: Bets, gain: float = 0.0) -> float:
     """Log of the evidence that the treatment gains more than `gain`; `bets.threshold` shows it."""
+    views = [(view, _means(arrivals, view, bets)) for view in _views(arrivals)]
+    return _log_evidence(arrivals, bets, gain, views)
+
+
+def _log_evidence(
+    arrivals: Arrivals, bets: Bets, gain: float, views: Sequence[tuple[_View, _Means]]
+) -> float:
     if not arrivals.n:
         return 0.0
     stakes = []
-    for view in _views(arrivals):
+    for view, means in views:
         predicted = _predicted(arrivals, view, gain)
-        low, high = _means(arrivals, view, bets.alpha * CENTRE_PART * view.weight, gain)
+        # The control's mean is at least the treatment's less the gain. Where no mean is left, the
+        # arms' own sequences rule this gain out.
+        low, high = max(means.low, means.least_treated - gain), means.high
         for size, weight in zip(bets.sizes, bets.weights, strict=True):
             bet = predicted.bets(size)
             stake = float(np.log1p(bet * predicted.increments).sum())
-            # Where no mean is left, the arms' own sequences rule this gain out.
             drift = 0.0
             if low <= high:
                 drift = _drift(bet * predicted.side, predicted.centre, low, high)
@@ -230,19 +238,28 @@ def log_evidence(arrivals: Arrivals, bets: Bets, gain: float = 0.0) -> float:
     return float(np.logaddexp.reduce(stakes))
 
 
-def _means(arrivals: Arrivals, view: _View, alpha: float, gain: float) -> tuple[float, float]:
-    """The ends between which the control's mean lies at every moment, if the treatment gains `gain`
-    at most; the lower end is above the upper one where there is no such mean."""
+@dataclass(frozen=True)
+class _Means:
+    """Where the means of the arms lie at every moment."""
+
+    low: float
+    """Of the control."""
+    high: float
+    least_treated: float
+
+
+def _means(arrivals: Arrivals, view: _View, bets: Bets) -> _Means:
+    if not arrivals.n:
+        return _Means(0.0, 1.0, 0.0)
+    part = bets.alpha * CENTRE_PART * view.weight / 2
     least, most = float(view.low.min()), float(view.high.max())
     scaled = (view.outcomes - least) / (most - least)
-    low, high = centre_interval(scaled[~arrivals.treated], alpha / 2)
-    least_treated, _ = centre_interval(scaled[arrivals.treated], alpha / 2)
-    low, high, least_treated = (least + (most - least) * end for end in (low, high, least_treated))
+    ends = centre_interval(scaled[~arrivals.treated], part)
+    treated_ends = centre_interval(scaled[arrivals.treated], part)
+    low, high, least_treated = (least + (most - least) * end for end in (*ends, treated_ends[0]))
     # A mean that is the same for all units lies where the values of each unit may lie.
-    low, high = max(low, float(view.low.max())), min(high, float(view.high.min()))
-    least_treated = max(least_treated, float(view.low.max()))
-    # The control's mean is at least the treatment's less the gain.
-    return max(low, least_treated - gain), high
+    floor, ceiling = float(view.low.max()), float(view.high.min())
+    return _Means(max(low, floor), min(high, ceiling), max(least_treated, floor))
 
 
 def _drift(slopes: Array, centre: Array, low: float, high: float) -> float:
@@ -279,16 +296,19 @@ def centre_interval(outcomes: Array, alpha: float) -> tuple[float, float]:
     """The ends between which the mean of outcomes within [0, 1] lies at every moment: the mixture
     of likelihood ratios with Jeffreys' prior. It is exact for outcomes that are 0 or 1, and holds
     for all that are bounded, as a likelihood ratio is convex in the outcome."""
-    from scipy import special
-
     n = len(outcomes)
     good = float(np.clip(outcomes.sum(), 0.0, n))
     bad = n - good
-    mixture = float(special.betaln(good + 0.5, bad + 0.5) - special.betaln(0.5, 0.5))
+    # Of Beta(1/2, 1/2), whose normaliser is pi.
+    mixture = math.lgamma(good + 0.5) + math.lgamma(bad + 0.5) - math.lgamma(n + 1.0)
+    least = mixture - math.log(math.pi) + math.log(alpha)
 
     def is_outside(mean: float) -> bool:
-        likelihood = special.xlogy(good, mean) + special.xlog1py(bad, -mean)
-        return bool(mixture - likelihood > -math.log(alpha))
+        if (mean <= 0 and good > 0) or (mean >= 1 and bad > 0):
+            return True
+        likelihood = good * math.log(mean) if good else 0.0
+        likelihood += bad * math.log1p(-mean) if bad else 0.0
+        return likelihood < least
 
     mean = good / n if n else 0.5
     return _border(is_outside, 0.0, mean), _border(is_outside, 1.0, mean)
@@ -299,7 +319,7 @@ def _border(is_outside: Callable[[float], bool], end: float, inside: float) -> f
     if not is_outside(end):
         return end
     outside = end
-    for _ in range(30):
+    for _ in range(20):
         middle = (outside + inside) / 2
         if is_outside(middle):
             outside = middle
@@ -315,8 +335,10 @@ def lower_end(arrivals: Arrivals, bets: Bets) -> float:
     if treated.all() or not treated.any():
         return -1.0
 
+    views = [(view, _means(arrivals, view, bets)) for view in _views(arrivals)]
+
     def excess(gain: float) -> float:
-        return log_evidence(arrivals, bets, gain) - bets.threshold
+        return _log_evidence(arrivals, bets, gain, views) - bets.threshold
 
     outcomes = arrivals.outcomes
     estimate = float(outcomes[treated].mean() - outcomes[~treated].mean())
