@@ -3,6 +3,8 @@ many units best-arm mode saves.
 
     python benchmarks/experiments.py aa          # 1,000 A/A experiments, a look after every event
     python benchmarks/experiments.py grid        # wrong verdicts over shares, rates, ramps, arms
+    python benchmarks/experiments.py silence     # equal arms of which one's unhappy people say
+                                                 # nothing, or say it a day later
     python benchmarks/experiments.py stoploss    # an arm that is 20 points worse
     python benchmarks/experiments.py bandit      # best-arm mode against an equal split
     python benchmarks/experiments.py whole       # A/A through the routing table, the inbox, the
@@ -11,8 +13,8 @@ many units best-arm mode saves.
     python benchmarks/experiments.py seals       # what the seals of exposures cost
     python benchmarks/experiments.py routing     # what the choice of an arm costs a call
 
-`--processes 2` shares the runs of `aa`, `grid`, `stoploss`, `whole` and `served` between two
-processes.
+`--processes 2` shares the runs of `aa`, `grid`, `silence`, `stoploss`, `whole` and `served` between
+two processes.
 
 `aa` and `stoploss` take the controller's own analysis and decision over people who come one after
 another, answer late, several times or not at all; every event is a look. `whole` takes everything
@@ -76,6 +78,7 @@ GAPS = {
 FIGURES = {
     "aa": 1000,
     "grid": 1000,
+    "silence": 100,
     "stoploss": 400,
     "bandit": 400,
     "whole": 1000,
@@ -206,6 +209,57 @@ def bench_aa(runs: int, processes: int, every: int, count: int) -> dict[str, Any
         "stop_alpha": config.stop_alpha,
         "units_do_not_arrive": verdicts["stopped"] / runs,
     }
+
+
+SILENCES = ("unhappy_silent", "unhappy_late", "happy_late")
+"""Of v1, while people like both arms alike: six in ten of the unhappy ones who would answer, answer;
+all of them answer a day later; all happy ones answer a day later."""
+SILENCE_LOOK = 100
+"""People between two looks."""
+
+
+def run_silence(kind: str, count: int, seed: int) -> tuple[str, bool]:
+    """(verdict, whether silence or lag was ever named) of equal arms that answer differently; forty
+    people come in an hour, 67 % are happy and 70 % answer."""
+    random = np.random.default_rng(seed)
+    units = []
+    for number in range(count):
+        arm = "v1" if random.random() < 0.5 else "v0"
+        is_happy = bool(random.random() < 0.67)
+        is_other = arm == "v1" and is_happy == (kind == "happy_late")
+        answers = random.random() < (0.4 if is_other and kind == "unhappy_silent" else 0.7)
+        moment = START + timedelta(minutes=1.5 * number)
+        lag = timedelta(hours=24 if is_other and kind != "unhappy_silent" else 0)
+        unit = UnitFigures(f"u{number}", arm, 0, moment, None, calls=1)
+        if answers:
+            unit = replace(unit, outcome=float(is_happy), weight=1.0, answered_at=moment + lag)
+        units.append(unit)
+    experiment = experiment_of(ExperimentConfig())
+    is_named = False
+    for came in range(SILENCE_LOOK, count + 1, SILENCE_LOOK):
+        now = units[came - 1].exposed_at
+        seen = [
+            unit
+            if unit.answered_at is None or unit.answered_at <= now
+            else replace(unit, outcome=None, weight=0.0, answered_at=None)
+            for unit in units[:came]
+        ]
+        decision = decide(experiment.plan, analyse(experiment, Figures(tuple(seen)), now))
+        reasons = " ".join(decision.reasons)
+        is_named = is_named or "stays silent" in reasons or "other people" in reasons
+        if decision.verdict != "undecided":
+            return decision.verdict, is_named
+    return "undecided", is_named
+
+
+def bench_silence(runs: int, processes: int, count: int) -> dict[str, Any]:
+    """Arms that people like alike, and that answer differently: what is decided."""
+    rows = {}
+    for kind in SILENCES:
+        ends = list(each_seed(partial(run_silence, kind, count), runs, processes))
+        verdicts = Counter(verdict for verdict, _ in ends)
+        rows[kind] = {**verdicts, "named": sum(is_named for _, is_named in ends)}
+    return {"runs": runs, "people": count, "people_between_looks": SILENCE_LOOK, **rows}
 
 
 def figures_of_a_bad_arm(random: np.random.Generator) -> Iterator[tuple[float, int, Figures]]:
@@ -470,7 +524,9 @@ def main() -> None:
     parser.add_argument("figure", choices=list(FIGURES))
     parser.add_argument("--runs", type=int)
     parser.add_argument("--every", type=int, default=1, help="Words between two looks.")
-    parser.add_argument("--people", type=int, default=1000, help="Of each A/A experiment.")
+    parser.add_argument(
+        "--people", type=int, default=1000, help="Of each A/A experiment, or one of silence."
+    )
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
     began = time.monotonic()
@@ -481,6 +537,8 @@ def main() -> None:
         from benchmarks.experiment_grid import bench_grid
 
         result = bench_grid(runs, arguments.processes)
+    elif arguments.figure == "silence":
+        result = bench_silence(runs, arguments.processes, arguments.people)
     elif arguments.figure == "stoploss":
         result = bench_stoploss(runs, arguments.processes, arguments.every)
     elif arguments.figure == "bandit":

@@ -1,9 +1,10 @@
 """Whether units arrive in the shares in which they were assigned. Where they do not, something
 chooses them, and no difference between the arms means anything.
 
-The chi-squared test is for one look. `SampleRatio` may be looked at whenever somebody likes:
-Lindon and Malek, "Anytime-valid inference for multinomial count data" (NeurIPS 2022), the Bayes
-factor of a Dirichlet prior around the intended shares. Strata with other shares multiply.
+The chi-squared test is for one look. `sequential_p` may be looked at whenever somebody likes: it
+takes the Bayes factor of a Dirichlet prior around the intended shares (Lindon and Malek,
+"Anytime-valid inference for multinomial count data", NeurIPS 2022), and likelihood ratios against
+the loss of a part of one arm's units. Strata with other shares multiply.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from thumbwheel.core.errors import InputError
 
 CONCENTRATION = 10_000.0
 """Of the prior around the intended shares: it is quick to see deviations of about a percent."""
-CONCENTRATIONS = (CONCENTRATION, 100.0)
-"""Priors of which the mean decides: the second one sees a large deviation among few units."""
+CONCENTRATIONS = ((CONCENTRATION, 0.1), (100.0, 0.1))
+"""Priors, and their parts in the mean that decides: the second one sees a large deviation among few
+units."""
+LOSSES = ((0.03, 0.1), (0.06, 0.2), (0.1, 0.3), (0.2, 0.15), (0.4, 0.05))
+"""Parts of one arm's units that may be lost on the way, which is how shares go wrong most often;
+and their parts in the mean, divided among the arms."""
 
-RESTART = 16
-"""Units after which another ratio of `arrival_p` begins."""
 FEWEST_OF_BLOCK = 10
 """Outcomes below which a block of `response_p` says nothing."""
 
@@ -83,44 +86,35 @@ def log_evidence(stratum: Stratum, concentration: float = CONCENTRATION) -> floa
     return evidence - float(normaliser)
 
 
+def log_evidence_of_loss(stratum: Stratum, arm: int, loss: float) -> float:
+    """Log of the likelihood ratio that this part of one arm's units is lost, against none."""
+    share = stratum.shares[arm] / sum(stratum.shares)
+    if share >= 1:
+        return 0.0
+    lost = stratum.counts[arm] * math.log(1 - loss)
+    return lost - sum(stratum.counts) * math.log(1 - loss * share)
+
+
 def sequential_p(strata: Sequence[Stratum]) -> float:
     """The p value that may be read at any moment: below `alpha` with probability `alpha` at most,
-    over all moments, where units arrive as intended."""
-    factors = []
-    for concentration in CONCENTRATIONS:
-        evidence = sum(log_evidence(stratum, concentration) for stratum in strata)
-        if evidence > 700:
-            return 0.0
-        factors.append(math.exp(evidence))
-    return min(1.0, len(factors) / math.fsum(factors))
+    over all moments, where units arrive as intended.
 
-
-def arrival_p(treated: NDArray[np.bool_], share: float) -> float:
-    """The p value, over all moments, that each unit in turn got the treatment with probability
-    `share`, whatever came before: small where the units of one arm came before those of the other.
-
-    A mixture of likelihood ratios, each against any constant share (a uniform prior) from some unit
-    on; a mixture is a test martingale as each of them is (Ville's inequality).
+    A mean of likelihood ratios, of which each is a test martingale (Ville's inequality).
     """
-    from scipy import special
-
-    n = len(treated)
-    if not n or not 0 < share < 1:
+    if not strata:
         return 1.0
-    treatments = np.concatenate([[0], np.cumsum(treated)])
-    units = np.arange(n + 1)
-    capital = np.zeros(n + 1)
-    spent = 0.0
-    for number, start in enumerate(range(0, n, RESTART)):
-        part = 1 / ((number + 1) * (number + 2))
-        spent += part
-        ones = treatments[start:] - treatments[start]
-        zeros = units[: n - start + 1] - ones
-        evidence = special.betaln(1 + ones, 1 + zeros)
-        evidence -= ones * math.log(share) + zeros * math.log(1 - share)
-        capital[:start] += part
-        capital[start:] += part * np.exp(np.minimum(evidence, 700))
-    return float(min(1.0, 1 / (capital + 1 - spent).max()))
+    terms = []
+    for concentration, part in CONCENTRATIONS:
+        evidence = sum(log_evidence(stratum, concentration) for stratum in strata)
+        if evidence == math.inf:
+            return 0.0
+        terms.append(evidence + math.log(part))
+    arms = len(strata[0].counts)
+    for loss, part in LOSSES:
+        for arm in range(arms):
+            evidence = sum(log_evidence_of_loss(stratum, arm, loss) for stratum in strata)
+            terms.append(evidence + math.log(part / arms))
+    return float(min(1.0, math.exp(-np.logaddexp.reduce(terms))))
 
 
 def response_p(treated: NDArray[np.bool_], answered: NDArray[np.bool_], blocks: int = 8) -> float:

@@ -3,7 +3,6 @@ an environment of that library and imports nothing else.
 
     python statistics_vectors.py gbstats           # gbstats 0.8.0
     python statistics_vectors.py gbstats ASOS.csv  # the same, of every snapshot of a file
-    python statistics_vectors.py confseq           # confseq 0.0.11, numpy<2: Python 3.10, Boost
     python statistics_vectors.py ssrm              # ssrm-test 0.1.5: numpy below 2
 """
 
@@ -111,30 +110,6 @@ def asos(path):
     return intervals
 
 
-def confseq_vectors():
-    from confseq import boundaries
-    from confseq.predmix import predmix_empbern_twosided_cs
-
-    random = np.random.RandomState(3)
-    streams = []
-    for rate in (0.5, 0.05):
-        values = (random.random_sample(600) < rate).astype(float)
-        for alpha in ALPHAS:
-            low, high = predmix_empbern_twosided_cs(values, alpha=alpha)
-            ends = {str(n): [float(low[n - 1]), float(high[n - 1])] for n in (1, 30, 100, 600)}
-            streams.append({"seed": 3, "rate": rate, "alpha": alpha, "ends": ends})
-    mixtures = []
-    for variance, scale, tuned_for in ((10.0, 4.0, 32.0), (400.0, 4.0, 32.0), (900.0, 20.0, 200.0)):
-        bound = boundaries.gamma_exponential_mixture_bound(
-            variance, 0.025, tuned_for, scale, alpha_opt=0.025
-        )
-        evidence = boundaries.gamma_exponential_log_mixture(
-            30.0, variance, tuned_for, scale, alpha_opt=0.025
-        )
-        mixtures.append([variance, scale, tuned_for, float(bound), float(evidence)])
-    return {"empirical_bernstein": streams, "gamma_exponential": mixtures}
-
-
 def ssrm_vectors():
     from ssrm_test.ssrm_test import sequential_bayes_factors
 
@@ -151,6 +126,6 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         result = asos(sys.argv[2])
     else:
-        names = {"gbstats": gbstats_vectors, "confseq": confseq_vectors, "ssrm": ssrm_vectors}
+        names = {"gbstats": gbstats_vectors, "ssrm": ssrm_vectors}
         result = names[sys.argv[1]]()
     print(json.dumps(result))

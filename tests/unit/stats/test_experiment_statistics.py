@@ -18,10 +18,12 @@ from thumbwheel.stats.covariate import adjusted, slope
 from thumbwheel.stats.duration import detectable_effect, expected_units
 from thumbwheel.stats.off_policy import doubly_robust, effective_size, ips, snips
 from thumbwheel.stats.sample_ratio import (
+    CONCENTRATIONS,
+    LOSSES,
     Stratum,
-    arrival_p,
     chi_squared_p,
     log_evidence,
+    log_evidence_of_loss,
     response_p,
     sequential_p,
 )
@@ -63,6 +65,40 @@ def test_the_sequential_alarm_over_all_moments_and_over_strata() -> None:
     assert sequential_p([Stratum([10, 1], [1.0, 0.0])]) == 0.0
     with pytest.raises(InputError, match="each arm"):
         Stratum([1], [0.5, 0.5])
+
+
+def test_a_tenth_of_an_arm_that_is_lost_is_seen() -> None:
+    """Of 6,000 people a test with one look sees it in 73 %, the Dirichlet priors alone in 41 %."""
+    random = np.random.default_rng(3)
+    seen = 0
+    for _ in range(300):
+        treated = random.random(6000) < 0.5
+        arrives = random.random(6000) < np.where(treated, 0.9, 1.0)
+        counts = [np.cumsum(arm & arrives)[499::500] for arm in (~treated, treated)]
+        seen += any(
+            sequential_p([Stratum([int(first), int(second)], [0.5, 0.5])]) < 0.001
+            for first, second in zip(*counts, strict=True)
+        )
+    assert 120 <= seen <= 190
+
+
+def test_the_mean_of_the_sequential_alarm_by_hand() -> None:
+    stratum = Stratum([3000, 2700], [0.5, 0.5])
+    assert log_evidence_of_loss(stratum, 1, 0.1) == pytest.approx(
+        2700 * math.log(0.9 / 0.95) - 3000 * math.log(0.95)
+    )
+    parts = [part for _, part in (*CONCENTRATIONS, *LOSSES)]
+    assert math.fsum(parts) <= 1.0
+    total = math.fsum(
+        part * math.exp(log_evidence(stratum, concentration))
+        for concentration, part in CONCENTRATIONS
+    ) + math.fsum(
+        part / 2 * math.exp(log_evidence_of_loss(stratum, arm, loss))
+        for loss, part in LOSSES
+        for arm in (0, 1)
+    )
+    assert sequential_p([stratum]) == pytest.approx(1 / total)
+    assert sequential_p([]) == 1.0
 
 
 def test_cuped_is_that_of_gbstats_and_takes_the_variance_that_was_predictable() -> None:
@@ -256,20 +292,6 @@ def test_the_duration_and_the_effect_agree() -> None:
     assert detectable_effect(0, (0.25, 0.25), 0.05) == math.inf
     with pytest.raises(InputError, match="above zero"):
         expected_units(0.0, (0.25, 0.25), 0.05)
-
-
-def test_outcomes_that_arrive_arm_by_arm_are_seen_and_chance_is_not() -> None:
-    random = np.random.default_rng(8)
-    alarms = 0
-    for _ in range(300):
-        treated = random.random(200) < 0.3
-        alarms += arrival_p(treated, 0.3) < 0.05
-        assert arrival_p(np.sort(treated), 0.3) < 1e-6
-        assert arrival_p(np.sort(treated)[::-1], 0.3) < 1e-6
-        begins_well = np.concatenate([random.random(100) < 0.5, np.full(80, True)])
-        assert arrival_p(begins_well, 0.5) < 1e-3
-    assert alarms <= 15
-    assert arrival_p(np.array([], bool), 0.5) == arrival_p(np.full(50, True), 1.0) == 1.0
 
 
 def test_outcomes_that_lag_in_one_arm_are_seen_and_other_rates_of_answering_are_not() -> None:
