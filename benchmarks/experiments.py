@@ -212,8 +212,8 @@ def bench_aa(runs: int, processes: int, every: int, count: int) -> dict[str, Any
 
 
 SILENCES = ("unhappy_silent", "unhappy_late", "happy_late")
-"""Of v1, while people like both arms alike: six in ten of the unhappy ones who would answer, answer;
-all of them answer a day later; all happy ones answer a day later."""
+"""Of v1, while people like both arms alike: 40 instead of 70 % of the unhappy ones answer; they
+answer a day later; the happy ones answer a day later."""
 SILENCE_LOOK = 100
 """People between two looks."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -122,6 +123,10 @@ class ArmComparison(Config):
     """The shares of the units that answered, of the control and of this arm."""
     answering_p: float = 1.0
     """The p value, over all moments, that both arms answer in the same share."""
+    silent_gain: float = 0.0
+    """Of a gain, how much may come from who stays silent."""
+    silent_loss: float = 0.0
+    """Of a loss."""
 
 
 class Inputs(Config):
@@ -283,7 +288,7 @@ def _compared(
         if fewest >= plan.config.min_stop:
             stop_high = -lower_end(arrivals.flipped(), to_stop)
     served = _drawn(experiment, exposed, arm)
-    answering, answering_p = _answering(experiment, both, outcomes, arm)
+    silence = _silence(experiment, both, outcomes, arm)
     return ArmComparison(
         arm=arm,
         gain=difference.value if math.isfinite(difference.variance) else None,
@@ -294,8 +299,10 @@ def _compared(
         stop_high=stop_high,
         guards=tuple(_guarded(experiment, served, guard, arm) for guard in plan.guards),
         response_p=_response_p(both, outcomes, arm),
-        answering=answering,
-        answering_p=answering_p,
+        answering=silence.rates,
+        answering_p=silence.p_value,
+        silent_gain=silence.gain,
+        silent_loss=silence.loss,
     )
 
 
@@ -346,17 +353,42 @@ def _arrivals(
     )
 
 
-def _answering(
+@dataclass(frozen=True)
+class _Silence:
+    """How the arms differ in answering, and what that may make of equal arms."""
+
+    rates: tuple[float, float] | None = None
+    """The shares of units that answered, of the control and of the arm."""
+    p_value: float = 1.0
+    """That they are the same."""
+    gain: float = 0.0
+    loss: float = 0.0
+
+
+def _silence(
     experiment: Experiment, units: Sequence[UnitFigures], outcomes: Mapping[str, float], arm: str
-) -> tuple[tuple[float, float] | None, float]:
-    """The shares of units that answered, of the control and of the arm, and the p value that they
-    are the same."""
+) -> _Silence:
+    """Compare who answers. The arm that answers less is short of some units, by what the rates
+    differ beyond one standard error. If all of these are unhappy, or all are happy, so much of a
+    gain, or of a loss, is nothing but their silence."""
     answered = np.array([unit.unit in outcomes for unit in units], float)
     arrivals = _arrivals(experiment, units, answered, arm)
-    if arrivals.treated.all() or not arrivals.treated.any():
-        return None, 1.0
-    rates = float(answered[~arrivals.treated].mean()), float(answered[arrivals.treated].mean())
-    return rates, difference_p(arrivals, Bets(SILENCE, ANSWERS_TUNED_FOR))
+    treated = arrivals.treated
+    if treated.all() or not treated.any():
+        return _Silence()
+    rates = float(answered[~treated].mean()), float(answered[treated].mean())
+    p_value = difference_p(arrivals, Bets(SILENCE, ANSWERS_TUNED_FOR))
+    if min(rates) == 0:
+        return _Silence(rates, p_value)
+    overall = float(answered.mean())
+    error = math.sqrt(overall * (1 - overall) * (1 / treated.sum() + 1 / (~treated).sum()))
+    missing = max(0.0, abs(rates[1] - rates[0]) - error) / max(rates)
+    values = np.array([outcomes.get(unit.unit, 0.0) for unit in units])
+    fewer = treated if rates[1] < rates[0] else ~treated
+    mean = float(np.clip(values[fewer].sum() / answered[fewer].sum(), 0.0, 1.0))
+    if rates[1] < rates[0]:
+        return _Silence(rates, p_value, gain=missing * mean, loss=missing * (1 - mean))
+    return _Silence(rates, p_value, gain=missing * (1 - mean), loss=missing * mean)
 
 
 def _response_p(units: Sequence[UnitFigures], outcomes: Mapping[str, float], arm: str) -> float:
@@ -526,7 +558,8 @@ def _loss(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> str:
 
 
 def _is_worse(comparison: ArmComparison) -> bool:
-    return comparison.stop_high is not None and comparison.stop_high < 0
+    """Whether a loss is shown that is more than silence may make."""
+    return comparison.stop_high is not None and comparison.stop_high < -comparison.silent_loss
 
 
 def _winner(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> Decision | None:
@@ -574,6 +607,7 @@ def _tracked(inputs: Inputs) -> tuple[Array, Array, Array]:
 
 
 def _is_better(comparison: ArmComparison) -> bool:
+    """Whether a gain is shown; it may still be due to silence."""
     return comparison.gain is not None and comparison.low is not None and comparison.low > 0
 
 
@@ -588,6 +622,8 @@ def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[st
             f"{plan.config.min_units}"
         )
     obstacles += _other_people(plan, comparison)
+    if comparison.low is not None and comparison.low <= comparison.silent_gain:
+        obstacles.append(f"{comparison.silent_gain:.4f} of the gain may come from who stays silent")
     for guard in comparison.guards:
         if not guard.holds:
             extent = "nothing is known yet" if guard.high is None else f"up to {guard.high:.4f}"

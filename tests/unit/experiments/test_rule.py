@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -100,6 +101,10 @@ def comparison_of(arm: str = "v1", **changes: Any) -> ArmComparison:
         ({"response_p": MISMATCH * 0.99}, "undecided"),
         ({"answering_p": SILENCE}, "won"),
         ({"answering_p": SILENCE * 0.99}, "undecided"),
+        ({"low": 0.05, "silent_gain": 0.0499}, "won"),
+        ({"low": 0.05, "silent_gain": 0.05}, "undecided"),
+        ({"low": -0.3, "stop_high": -0.05, "silent_loss": 0.0499}, "lost"),
+        ({"low": -0.3, "stop_high": -0.05, "silent_loss": 0.05}, "undecided"),
         ({"low": -0.3, "stop_high": 0.0}, "undecided"),
         ({"low": -0.3, "stop_high": -1e-9}, "lost"),
         ({"low": -0.3, "stop_high": None}, "undecided"),
@@ -293,6 +298,37 @@ def test_a_unit_counts_once_all_arms_had_the_same_time_to_answer() -> None:
     inputs = analyse(experiment, Figures(tuple(units)), START + timedelta(minutes=620))
     assert inputs.maturation_hours == 2.0
     assert [arm.counted for arm in inputs.arms] == [50, 50]
+
+
+def silent(units: list[UnitFigures], count: int) -> list[UnitFigures]:
+    """The units without what the last `count` of them said."""
+    changed = [
+        replace(unit, outcome=None, answered_at=None) for unit in units[len(units) - count :]
+    ]
+    return units[: len(units) - count] + changed
+
+
+def test_how_much_of_a_difference_silence_may_make_by_hand() -> None:
+    """69 of 100 answer in v0, 60 of 100 in v1: 9 points, of which one standard error is chance. If
+    all of the others in v1 are unhappy, so much of its mean is nothing but their silence."""
+    experiment = experiment_of(plan_of(), {"v0": 0.5, "v1": 0.5})
+    units = silent(units_of("v0", 50, 100), 31) + silent(units_of("v1", 80, 100), 40)
+    (comparison,) = analysed(experiment, units)[0].comparisons
+    assert comparison.answering == (0.69, 0.6)
+    means = {
+        arm: np.mean(
+            [unit.outcome for unit in units if unit.arm == arm and unit.outcome is not None]
+        )
+        for arm in ("v0", "v1")
+    }
+    missing = (0.09 - math.sqrt(0.645 * 0.355 * 2 / 100)) / 0.69
+    assert comparison.silent_gain == pytest.approx(missing * means["v1"])
+    assert comparison.silent_loss == pytest.approx(missing * (1 - means["v1"]))
+    mirrored = silent(units_of("v0", 50, 100), 40) + silent(units_of("v1", 80, 100), 31)
+    (comparison,) = analysed(experiment, mirrored)[0].comparisons
+    happy = np.mean([unit.outcome for unit in mirrored[:60]])
+    assert comparison.silent_gain == pytest.approx(missing * (1 - happy))
+    assert comparison.silent_loss == pytest.approx(missing * happy)
 
 
 def test_a_ratio_is_not_decided_by_means_of_units() -> None:
