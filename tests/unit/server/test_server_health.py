@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from tests.servers.scripted_upstream import ScriptedUpstream
 from tests.unit.server.conftest import Serve
 from tests.waiting import until
 from tests.worlds.gateway_world import GatewayWorld
-from thumbwheel.jobs import queue, schedules
+from thumbwheel.jobs import claims, queue, schedules
+from thumbwheel.jobs.types import JobsConfig, JobState
 from thumbwheel.server import serve as serve_module
 from thumbwheel.server.health import TimeLimited
 
@@ -104,6 +106,32 @@ def test_jobs_and_schedules_that_nobody_looks_at(
     assert "thumbwheel_workers 0.0" in metrics
     schedules.pause(gateway.ws, "nightly")
     assert "schedules" not in gateway.client.get("/health").json()["problems"]
+
+
+def test_jobs_that_crash_one_after_the_other(gateway: GatewayWorld) -> None:
+    ws = gateway.ws
+    error = {"kind": "Crash", "what": "job", "why": "SystemError: of a person", "fix": "Report it"}
+    config = JobsConfig()
+
+    def end(state: JobState, error: dict[str, str] | None) -> None:
+        queue.enqueue(ws, "import", {})
+        now = datetime.now(UTC)
+
+        def work(connection: sa.Connection) -> None:
+            job = claims.claim(connection, "wrk_a", {"import": ()}, config, now)
+            assert job is not None
+            claims.finish(connection, job, state, now, error=error)
+
+        ws.db.write(work)
+
+    for _ in range(queue.CRASHES_IN_A_ROW):
+        assert "attempts" not in gateway.client.get("/health").json()["problems"]
+        end(JobState.FAILED, error)
+    problem = gateway.client.get("/health").json()["problems"]["attempts"]
+    assert "the last 3 jobs crashed" in problem and problem.count("SystemError") == 1
+    assert "of a person" not in problem, "health is public"
+    end(JobState.SUCCEEDED, None)
+    assert "attempts" not in gateway.client.get("/health").json()["problems"]
 
 
 def test_a_database_that_does_not_answer_keeps_nobody_waiting() -> None:
