@@ -152,8 +152,10 @@ bench-lists: $(VENV)/.dev
 bench-swap: $(VENV)/.dev
 	$(BIN)/python benchmarks/swap.py $(ARGS)
 
-# wrong promotions of 1,000 experiments without a difference, looked at after every event
+# wrong verdicts of sixty kinds of experiments without a difference, and the power beside them; of
+# the whole controller, looked at after every event
 bench-aa: $(VENV)/.dev
+	$(BIN)/python benchmarks/experiments.py grid $(ARGS)
 	$(BIN)/python benchmarks/experiments.py aa $(ARGS)
 	$(BIN)/python benchmarks/experiments.py whole
 	$(BIN)/python benchmarks/experiments.py served

@@ -5,6 +5,7 @@ many units best-arm mode saves.
     python benchmarks/experiments.py grid        # wrong verdicts over shares, rates, ramps, arms
     python benchmarks/experiments.py silence     # equal arms of which one's unhappy people say
                                                  # nothing, or say it a day later
+    python benchmarks/experiments.py lost        # units of one arm that get lost on the way
     python benchmarks/experiments.py stoploss    # an arm that is 20 points worse
     python benchmarks/experiments.py bandit      # best-arm mode against an equal split
     python benchmarks/experiments.py whole       # A/A through the routing table, the inbox, the
@@ -48,7 +49,7 @@ import numpy as np
 
 from thumbwheel.core.seal import make_seal
 from thumbwheel.experiments import controller, store
-from thumbwheel.experiments.analysis import analyse, decide
+from thumbwheel.experiments.analysis import MISMATCH, analyse, decide
 from thumbwheel.experiments.exposures import collect
 from thumbwheel.experiments.row_seals import check_seals, sealed_call, sealed_exposure
 from thumbwheel.experiments.types import (
@@ -65,6 +66,8 @@ from thumbwheel.experiments.types import (
 )
 from thumbwheel.loop import experiment as verbs
 from thumbwheel.stats import best_arm
+from thumbwheel.stats.sample_ratio import Stratum as Shares
+from thumbwheel.stats.sample_ratio import chi_squared_p, sequential_p
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # for the worlds and servers of the tests
@@ -79,6 +82,7 @@ FIGURES = {
     "aa": 1000,
     "grid": 1000,
     "silence": 100,
+    "lost": 500,
     "stoploss": 400,
     "bandit": 400,
     "whole": 1000,
@@ -260,6 +264,49 @@ def bench_silence(runs: int, processes: int, count: int) -> dict[str, Any]:
         verdicts = Counter(verdict for verdict, _ in ends)
         rows[kind] = {**verdicts, "named": sum(is_named for _, is_named in ends)}
     return {"runs": runs, "people": count, "people_between_looks": SILENCE_LOOK, **rows}
+
+
+LOST = (
+    (0.5, 0.0, 10_000),
+    (0.5, 0.1, 6000),
+    (0.5, 0.1, 10_000),
+    (0.5, 0.05, 20_000),
+    (0.5, 0.2, 2000),
+    (0.1, 0.1, 20_000),
+    (0.5, 0.5, 300),
+)
+"""Share of the treatment, the part of its units that gets lost, people."""
+
+
+def bench_lost(runs: int) -> dict[str, Any]:
+    """How often it is seen that units of one arm get lost: by the check that may be looked at
+    whenever somebody likes, twenty times, and by a test with one look at the end."""
+    random = np.random.default_rng(0)
+    rows = []
+    for share, lost, people_count in LOST:
+        seen = seen_at_the_end = 0
+        for _ in range(runs):
+            treated = random.random(people_count) < share
+            arrives = random.random(people_count) >= lost * treated
+            looks = np.linspace(people_count / 20, people_count, 20).astype(int) - 1
+            control = np.cumsum(~treated & arrives)[looks]
+            treatment = np.cumsum(treated & arrives)[looks]
+            strata = [
+                Shares([int(first), int(second)], [1 - share, share])
+                for first, second in zip(control, treatment, strict=True)
+            ]
+            seen += any(sequential_p([stratum]) < MISMATCH for stratum in strata)
+            seen_at_the_end += chi_squared_p(strata[-1]) < MISMATCH
+        rows.append(
+            {
+                "share": share,
+                "lost": lost,
+                "people": people_count,
+                "seen": seen / runs,
+                "seen_by_one_look": seen_at_the_end / runs,
+            }
+        )
+    return {"runs": runs, "p": MISMATCH, "rows": rows}
 
 
 def figures_of_a_bad_arm(random: np.random.Generator) -> Iterator[tuple[float, int, Figures]]:
@@ -539,6 +586,8 @@ def main() -> None:
         result = bench_grid(runs, arguments.processes)
     elif arguments.figure == "silence":
         result = bench_silence(runs, arguments.processes, arguments.people)
+    elif arguments.figure == "lost":
+        result = bench_lost(runs)
     elif arguments.figure == "stoploss":
         result = bench_stoploss(runs, arguments.processes, arguments.every)
     elif arguments.figure == "bandit":

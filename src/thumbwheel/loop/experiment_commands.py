@@ -205,6 +205,11 @@ def _figures_page(
         ends = _ends(comparison.low, comparison.high)
         gain = "" if comparison.gain is None else f"{comparison.gain:+.4f}"
         rows.append((f"{comparison.arm} gains", gain, ends, comparison.method))
+        if comparison.answering is not None:
+            of_control, of_arm = comparison.answering
+            answering = f"{of_control:.0%} to {of_arm:.0%}"
+            p_value = f"p = {comparison.answering_p:.2g}"
+            rows.append(("  units that answer", answering, p_value, ""))
         for guard in comparison.guards:
             state = "holds" if guard.holds else "is broken" if guard.broken else "is open"
             worse = _ends(guard.low, guard.high)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from thumbwheel.deploy import routing
 from thumbwheel.experiments import controller
-from thumbwheel.experiments.analysis import MISMATCH
+from thumbwheel.experiments.analysis import MISMATCH, SILENCE
 from thumbwheel.experiments.history import Moment, history
 from thumbwheel.experiments.types import ExperimentConfig
 from thumbwheel.loop.charts import Band, Line, series
@@ -51,6 +51,7 @@ def load_experiment(asked: PageRequest) -> Mapping[str, Any]:
         "moments": moments,
         "charts": _charts(moments, experiment.plan.config.metric),
         "mismatch": MISMATCH,
+        "silence": SILENCE,
         "events": [*reversed(controller.events_of(asked.ws, experiment))],
         "verdicts": controller.verdicts_of(asked.ws, experiment),
         "waiting": waiting_winner(asked.ws, experiment),
