@@ -607,8 +607,10 @@ def _tracked(inputs: Inputs) -> tuple[Array, Array, Array]:
 
 
 def _is_better(comparison: ArmComparison) -> bool:
-    """Whether a gain is shown; it may still be due to silence."""
-    return comparison.gain is not None and comparison.low is not None and comparison.low > 0
+    """Whether a gain is shown that is more than silence may make."""
+    if comparison.gain is None or comparison.low is None:
+        return False
+    return comparison.low > comparison.silent_gain
 
 
 def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[str]:
@@ -622,8 +624,6 @@ def _obstacles(plan: Plan, inputs: Inputs, comparison: ArmComparison) -> list[st
             f"{plan.config.min_units}"
         )
     obstacles += _other_people(plan, comparison)
-    if comparison.low is not None and comparison.low <= comparison.silent_gain:
-        obstacles.append(f"{comparison.silent_gain:.4f} of the gain may come from who stays silent")
     for guard in comparison.guards:
         if not guard.holds:
             extent = "nothing is known yet" if guard.high is None else f"up to {guard.high:.4f}"
@@ -651,6 +651,15 @@ def _other_people(plan: Plan, comparison: ArmComparison) -> list[str]:
     return reasons
 
 
+def _of_silence(comparison: ArmComparison) -> list[str]:
+    """How much of a gain, or of a loss, that is shown may come from silence."""
+    if comparison.low is not None and 0 < comparison.low <= comparison.silent_gain:
+        return [f"{comparison.silent_gain:.4f} of the gain may come from who stays silent"]
+    if comparison.stop_high is not None and -comparison.silent_loss <= comparison.stop_high < 0:
+        return [f"{comparison.silent_loss:.4f} of the loss may come from who stays silent"]
+    return []
+
+
 def _guards_in_words(comparison: ArmComparison) -> list[str]:
     return [
         f"guard {guard.name} holds: worse by at most {guard.high:.4f}, {guard.margin:g} is allowed"
@@ -670,9 +679,10 @@ def _standing(plan: Plan, inputs: Inputs, lost: Sequence[str]) -> list[str]:
         text = f"{comparison.arm}: {plan.config.metric} differs by {comparison.gain:+.4f}"
         if comparison.low is not None and comparison.high is not None:
             text += f", between {comparison.low:+.4f} and {comparison.high:+.4f}"
-        obstacles = _other_people(plan, comparison)
         if _is_better(comparison):
             obstacles = _obstacles(plan, inputs, comparison)
+        else:
+            obstacles = [*_other_people(plan, comparison), *_of_silence(comparison)]
         reasons.append("; ".join([text, *obstacles]))
     if inputs.missing_names:
         names = ", ".join(f"{name!r} ({count})" for name, count in inputs.missing_names.items())

@@ -161,6 +161,15 @@ def test_silence_is_named_in_the_reasons_of_a_gain_and_of_a_loss() -> None:
         assert "60% of the units of v1 answer and 69% of v0 (p = 0.0004)" in reason
 
 
+def test_a_difference_that_silence_may_make_is_named() -> None:
+    plan = plan_of()
+    gain = comparison_of(low=0.05, silent_gain=0.06)
+    loss = comparison_of(low=-0.3, stop_high=-0.05, silent_loss=0.07)
+    for comparison, words in ((gain, "0.0600 of the gain"), (loss, "0.0700 of the loss")):
+        (reason,) = decide(plan, inputs_of(plan, comparison)).reasons
+        assert f"{words} may come from who stays silent" in reason
+
+
 def test_verdicts_of_earlier_releases_are_decided_as_they_were() -> None:
     plan = plan_of()
     earlier = comparison_of(method="asymptotic", fewest=None, answering=None)
