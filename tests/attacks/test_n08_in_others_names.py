@@ -131,11 +131,11 @@ def test_nobody_takes_back_what_another_sender_said(forum: Forum) -> None:
     assert forum.say(forum.app, score=0.25, rater="carl").status_code == 202
     before = forum.words()
     bobs, carls = forum.id_of("Bob's answer."), forum.id_of(0.25)
-    for said, rater in ((bobs, "bob"), (carls, "carl")):
+    for statement_id, rater in ((bobs, "bob"), (carls, "carl")):
         for verb in ("retracts", "supersedes"):
-            forum.say(forum.ann, thumb=False, **{verb: said})
-            forum.say(forum.other_app, thumb=False, rater=rater, **{verb: said})
-            body = {"target": "t1", "thumb": "down", verb: said}
+            forum.say(forum.ann, thumb=False, **{verb: statement_id})
+            forum.say(forum.other_app, thumb=False, rater=rater, **{verb: statement_id})
+            body = {"target": "t1", "thumb": "down", verb: statement_id}
             assert forum.ann.post(WORDS, json=body).status_code in (400, 422)
             body["rater"] = rater
             assert forum.other_app.post(WORDS, json=body).status_code in (400, 422)
@@ -201,8 +201,8 @@ def test_a_sender_that_a_client_claims_is_no_sender(forum: Forum) -> None:
 def test_it_is_shown_who_said_it_for_whom(forum: Forum) -> None:
     forum.say(forum.app, thumb=True, rater="carl")
     forum.say(forum.ann, thumb=True)
-    said = [word.get("said") for word in show_trace(forum.ws, AGENT, "t1")["feedback"]]
-    assert said == ["said by app for carl", None]
+    sentences = [word.get("said") for word in show_trace(forum.ws, AGENT, "t1")["feedback"]]
+    assert sentences == ["said by app for carl", None]
 
 
 def test_an_erasure_takes_what_a_user_sent_for_others(forum: Forum) -> None:

@@ -110,9 +110,9 @@ def claims_of(record: TraceRecord) -> list[dict[str, Any]]:
     """What the steps of a record say that only the gateway may say."""
     claims = []
     for position, step in enumerate(record.steps):
-        said = step.model_dump(mode="json", include=set(GATEWAY_FIELDS), exclude_none=True)
-        if said:
-            claims.append({"step": position, **said})
+        facts = step.model_dump(mode="json", include=set(GATEWAY_FIELDS), exclude_none=True)
+        if facts:
+            claims.append({"step": position, **facts})
     return claims
 
 

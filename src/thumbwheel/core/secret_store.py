@@ -105,7 +105,7 @@ class SecretStore:
 
     def _command(self, name: str) -> str:
         """The command that stores one of this name."""
-        whose = "" if self.agent is None else f" --agent {self.agent}"
+        whose = "" if self.agent is None else f" --of-agent {self.agent}"
         return f"thumbwheel secrets set {name}{whose}"
 
 

@@ -11,7 +11,7 @@ from thumbwheel.core import present
 
 secrets = typer.Typer(help="Keys of other people's servers, by name; a value is never printed.")
 Name = Annotated[str, typer.Argument(help="Its name, for example OPENAI_API_KEY.")]
-Agent = Annotated[
+OfAgent = Annotated[
     str | None,
     typer.Option(help="An agent whose owners may name it [default: the home's owner alone]."),
 ]
@@ -19,7 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on stan
 
 
 @secrets.command("set")
-def set_(ctx: typer.Context, name: Name, agent: Agent = None, json: AsJson = False) -> None:
+def set_(ctx: typer.Context, name: Name, of_agent: OfAgent = None, json: AsJson = False) -> None:
     """Store a secret, read from standard input, in a file of the home that only you can read.
 
     Example: printf '%s' "$OPENAI_API_KEY" | thumbwheel secrets set OPENAI_API_KEY
@@ -32,8 +32,8 @@ def set_(ctx: typer.Context, name: Name, agent: Agent = None, json: AsJson = Fal
     else:
         value = sys.stdin.read()
     with ctx.obj() as ws:
-        SecretStore(ws.home.secrets, agent).set(name, value)
-    present.message({"name": name, "agent": agent}, f"{name} is stored", json=json)
+        SecretStore(ws.home.secrets, of_agent).set(name, value)
+    present.message({"name": name, "agent": of_agent}, f"{name} is stored", json=json)
 
 
 @secrets.command("list")
@@ -65,10 +65,10 @@ def list_(ctx: typer.Context, json: AsJson = False) -> None:
 
 
 @secrets.command("remove")
-def remove(ctx: typer.Context, name: Name, agent: Agent = None, json: AsJson = False) -> None:
+def remove(ctx: typer.Context, name: Name, of_agent: OfAgent = None, json: AsJson = False) -> None:
     """Delete a stored secret."""
     from thumbwheel.core.secret_store import SecretStore
 
     with ctx.obj() as ws:
-        SecretStore(ws.home.secrets, agent).remove(name)
-    present.message({"name": name, "agent": agent}, f"{name} is removed", json=json)
+        SecretStore(ws.home.secrets, of_agent).remove(name)
+    present.message({"name": name, "agent": of_agent}, f"{name} is removed", json=json)

@@ -140,7 +140,7 @@ def _secret_owner(ws: Workspace, agent: str, secret: str | None, owns_home: bool
             f"secret {secret!r}",
             f"agent {agent!r} has none of that name, and only the home's owner names those of the "
             "home",
-            f"The home's owner stores it: thumbwheel secrets set {secret} --agent {agent}",
+            f"The home's owner stores it: thumbwheel secrets set {secret} --of-agent {agent}",
         )
     return HOME_SECRET
 

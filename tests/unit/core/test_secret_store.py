@@ -80,7 +80,7 @@ def test_a_secret_of_an_agent_is_not_one_of_the_home_or_of_another_agent(tmp_pat
     assert home.get("KEY") is None and beta.get("KEY") is None and home.names() == []
     home.set("KEY", "of-the-home")
     assert (alpha.require("KEY"), home.require("KEY")) == ("of-alpha", "of-the-home")
-    with pytest.raises(NotFound, match="secrets set KEY --agent beta"):
+    with pytest.raises(NotFound, match="secrets set KEY --of-agent beta"):
         beta.require("KEY")
     with pytest.raises(InputError):
         home.get("KEY@alpha")
