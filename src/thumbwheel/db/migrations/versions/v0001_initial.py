@@ -7,7 +7,7 @@ from alembic import op
 
 from thumbwheel.db.columns import Json, Utc, text
 
-revision = "0001"
+revision = "tw0001"
 down_revision = None
 branch_labels = None
 depends_on = None

@@ -9,8 +9,8 @@ from alembic import op
 
 from thumbwheel.db.columns import Json, Utc, text
 
-revision = "0002"
-down_revision = "0001"
+revision = "tw0002"
+down_revision = "tw0001"
 branch_labels = None
 depends_on = None
 

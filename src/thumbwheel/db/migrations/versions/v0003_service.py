@@ -9,8 +9,8 @@ from alembic import op
 
 from thumbwheel.db.columns import Json, Utc, text
 
-revision = "0003"
-down_revision = "0002"
+revision = "tw0003"
+down_revision = "tw0002"
 branch_labels = None
 depends_on = None
 

@@ -8,8 +8,8 @@ from alembic import op
 
 from thumbwheel.db.columns import Json, Utc, text
 
-revision = "0004"
-down_revision = "0003"
+revision = "tw0004"
+down_revision = "tw0003"
 branch_labels = None
 depends_on = None
 

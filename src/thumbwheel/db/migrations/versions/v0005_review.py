@@ -7,8 +7,8 @@ from alembic import op
 
 from thumbwheel.db.columns import Json, Utc, text
 
-revision = "0005"
-down_revision = "0004"
+revision = "tw0005"
+down_revision = "tw0004"
 branch_labels = None
 depends_on = None
 

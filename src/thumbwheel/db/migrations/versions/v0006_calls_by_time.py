@@ -8,8 +8,8 @@ from alembic import op
 
 from thumbwheel.db.columns import Utc, text
 
-revision = "0006"
-down_revision = "0005"
+revision = "tw0006"
+down_revision = "tw0005"
 branch_labels = None
 depends_on = None
 

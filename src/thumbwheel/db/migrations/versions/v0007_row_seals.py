@@ -7,8 +7,8 @@ from alembic import op
 
 from thumbwheel.db.columns import text
 
-revision = "0007"
-down_revision = "0006"
+revision = "tw0007"
+down_revision = "tw0006"
 branch_labels = None
 depends_on = None
 
