@@ -24,6 +24,7 @@ class Location(NamedTuple):
     spec: str
     handler: str
     needs: tuple[str, ...] = ()
+    is_urgent: bool = False
 
 
 LOCATIONS: Mapping[str, Location] = {
@@ -37,8 +38,10 @@ LOCATIONS: Mapping[str, Location] = {
     ),
     "evaluate": Location("thumbwheel.evaluation.jobs", "EvaluateSpec", "run_evaluate", (HEAVY,)),
     "export": Location("thumbwheel.export.jobs", "ExportSpec", "run_export", (HEAVY,)),
-    "deploy": Location("thumbwheel.deploy.jobs", "DeploySpec", "run_deploy"),
-    "loop approve": Location("thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve"),
+    "deploy": Location("thumbwheel.deploy.jobs", "DeploySpec", "run_deploy", is_urgent=True),
+    "loop approve": Location(
+        "thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve", is_urgent=True
+    ),
     "loop check": Location("thumbwheel.loop.jobs", "LoopCheckSpec", "run_check"),
     "loop run": Location("thumbwheel.loop.jobs", "LoopRunSpec", "run_loop", (HEAVY, CYCLE)),
 }
@@ -65,7 +68,8 @@ def job_kind(name: str) -> Kind:
         return PLUGINS.get(name)
     location = LOCATIONS[name]
     module = import_module(location.module)
-    return Kind(getattr(module, location.spec), getattr(module, location.handler), location.needs)
+    spec, handler = getattr(module, location.spec), getattr(module, location.handler)
+    return Kind(spec, handler, location.needs, location.is_urgent)
 
 
 def job_kinds() -> dict[str, Kind]:

@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -53,15 +53,16 @@ def claim(
     needs: Mapping[str, tuple[str, ...]],
     config: JobsConfig,
     now: datetime,
+    urgent: Collection[str] = (),
 ) -> Job | None:
-    """Take the first job that waits, whose kind is in `needs`, and whose resources are free.
+    """Take the job whose turn it is, whose kind is in `needs`, and whose resources are free.
     None: there is none."""
     in_use = [
         resource
         for job in store.held(connection)
         for resource in resources(job, needs.get(job.kind, ()))
     ]
-    for job in store.queued(connection, CLAIMABLE):
+    for job in store.in_turn(connection, CLAIMABLE, urgent):
         if job.kind not in needs:
             continue
         wanted = resources(job, needs[job.kind])

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
-from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.errors import Busy, Conflict, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import store
 from thumbwheel.jobs.types import (
@@ -27,6 +27,7 @@ from thumbwheel.jobs.types import (
     EventKind,
     Job,
     JobEvent,
+    JobsConfig,
     JobState,
     WorkerRow,
 )
@@ -41,6 +42,8 @@ LOOKED_AT = 50
 """Jobs among which those that ended last are looked for."""
 LOOK_EVERY = 0.1
 """Seconds between two looks at a job that is followed."""
+OWNER = "local"
+"""Who asks as the owner of the home."""
 ERASED = "(erased)"
 """What is left of texts that mentioned an erased subject."""
 
@@ -58,10 +61,14 @@ def enqueue(
 ) -> Job:
     """Ask for a job. `key` makes the request repeatable: the job of the same key is returned.
 
-    Raises Conflict where that one is of another kind or spec.
+    Raises Conflict where that one is of another kind or spec, and Busy where too many jobs of
+    `asked_by` wait.
     """
-    return ws.db.write(
-        lambda connection: enqueued(
+
+    def work(connection: sa.Connection) -> Job:
+        if key is None or store.by_key(connection, key) is None:
+            _require_room(connection, ws, asked_by)
+        return enqueued(
             connection,
             kind,
             spec,
@@ -71,7 +78,21 @@ def enqueue(
             parent=parent,
             asked_by=asked_by,
         )
-    )
+
+    return ws.db.write(work)
+
+
+def _require_room(connection: sa.Connection, ws: Workspace, asked_by: str | None) -> None:
+    """Raise Busy where a key or user has as many jobs in the queue as it may have."""
+    if asked_by is None or asked_by == OWNER:
+        return
+    most = ws.settings(JobsConfig, "jobs").queued_per_key
+    if store.waiting_of(connection, asked_by) >= most:
+        raise Busy(
+            "the job",
+            f"{most} jobs that you asked for wait already",
+            "Wait for some, or cancel some: thumbwheel jobs list, thumbwheel jobs cancel",
+        )
 
 
 def enqueued(
@@ -242,6 +263,7 @@ def _again(ws: Workspace, job_id: str, required: JobState, rule: str) -> Job:
             }
             fix = fixes.get(current.state, "Wait for it, or cancel it first")
             raise Conflict(f"job {current.id!r}", f"it is {current.state}. {rule}", fix)
+        _require_room(connection, ws, current.asked_by)
         store.move(connection, current, JobState.QUEUED, now, error=None, ended_at=None, crashes=0)
         return _job(connection, current.id)
 

@@ -31,6 +31,11 @@ from thumbwheel.jobs.types import (
 MOST_LOG_LINES = 5_000
 """Lines of a job's log that are stored; the worker's own log has all."""
 
+OF_AGENT = 20
+"""Jobs of one agent among those of which one is claimed."""
+BEGUN = 1_000
+"""Jobs, the newest that have begun, by which agents take turns."""
+
 
 # jobs
 
@@ -83,6 +88,55 @@ def queued(connection: sa.Connection, limit: int) -> list[Job]:
     query = sa.select(jobs).where(jobs.c.state == JobState.QUEUED)
     order = (jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
     return _jobs(connection, query.order_by(*order).limit(limit))
+
+
+def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> list[Job]:
+    """Return jobs that wait, in the order in which they are claimed: urgent kinds first, then turns
+    by agent. The agent whose last job began longest ago comes first, with its oldest job."""
+    # an agent with thousands of jobs that wait takes no more of the list than one with a few
+    place = sa.func.row_number().over(
+        partition_by=jobs.c.agent, order_by=(jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
+    )
+    waiting = (
+        sa.select(jobs.c.id, place.label("place")).where(jobs.c.state == JobState.QUEUED).subquery()
+    )
+    begun = (
+        sa.select(jobs.c.agent, jobs.c.started_at)
+        .where(jobs.c.started_at.is_not(None))
+        .order_by(jobs.c.recorded_at.desc(), jobs.c.id.desc())
+        .limit(BEGUN)
+        .subquery()
+    )
+    turns = (
+        sa.select(begun.c.agent, sa.func.max(begun.c.started_at).label("last"))
+        .group_by(begun.c.agent)
+        .subquery()
+    )
+    # jobs of no agent take turns as one more
+    is_same = sa.func.coalesce(turns.c.agent, "") == sa.func.coalesce(jobs.c.agent, "")
+    query = (
+        sa.select(jobs)
+        .join(waiting, waiting.c.id == jobs.c.id)
+        .outerjoin(turns, is_same)
+        .where(sa.or_(waiting.c.place <= OF_AGENT, jobs.c.kind.in_(urgent)))
+        .order_by(
+            jobs.c.kind.in_(urgent).desc(),
+            jobs.c.priority.desc(),
+            sa.nulls_first(turns.c.last),
+            jobs.c.recorded_at,
+            jobs.c.id,
+        )
+        .limit(limit)
+    )
+    return _jobs(connection, query)
+
+
+def waiting_of(connection: sa.Connection, asked_by: str) -> int:
+    """Return how many jobs wait that one principal asked for."""
+    query = sa.select(sa.func.count()).where(
+        jobs.c.state == JobState.QUEUED, jobs.c.asked_by == asked_by
+    )
+    return connection.execute(query).scalar_one()
 
 
 def held(connection: sa.Connection) -> list[Job]:

@@ -160,6 +160,8 @@ class Kind:
     """(open home, spec) -> a JSON value. It may be begun again after a kill at any point."""
     needs: tuple[str, ...] = ()
     """Resources that it holds while it runs; `{agent}` stands for the job's agent."""
+    is_urgent: bool = False
+    """Whether it goes before all that waits and is not: what people see depends on it."""
 
 
 CRASH, WORKER_DIED = "Crash", "Crashed"
@@ -177,6 +179,9 @@ class JobsConfig(Config):
     lease_seconds: float = Field(15.0, gt=0)
     """Seconds without a sign of life after which a worker counts as dead, and another takes its job
     over."""
+    queued_per_key: int = Field(100, ge=1)
+    """Jobs of one key or user that may wait; further ones are refused with 429. The owner of the
+    home has no such limit."""
     crashes: int = Field(10, ge=1)
     """Workers that may die under a job before it fails."""
     stall_minutes: float = Field(120.0, gt=0)

@@ -249,6 +249,7 @@ class Pulse:
         self._worker, self._db, self._watch = worker, database, watch
         self._config = worker.config
         self._needs = {name: kind.needs for name, kind in worker.kinds.items()}
+        self._urgent = [name for name, kind in worker.kinds.items() if kind.is_urgent]
         self._changes = database.changes()
         self._marker: object = None
         self._schedules: list[Schedule] = []
@@ -430,7 +431,12 @@ class Pulse:
         try:
             return self._db.write(
                 lambda connection: claims.claim(
-                    connection, self._worker.id, self._needs, self._config, self._worker.now()
+                    connection,
+                    self._worker.id,
+                    self._needs,
+                    self._config,
+                    self._worker.now(),
+                    self._urgent,
                 )
             )
         except StorageError as error:
