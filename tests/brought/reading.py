@@ -32,11 +32,11 @@ def items(path: Path, source: str | None = None, options: Options | None = None)
 
 def records(path: Path, source: str | None = None, options: Options | None = None) -> list[Any]:
     """The records of a file that is read whole."""
-    found: list[Any] = []
+    all_records: list[Any] = []
     for item in items(path, source, options):
         assert isinstance(item, Line), item
-        found += item.records
-    return found
+        all_records += item.records
+    return all_records
 
 
 def refusals(path: Path, source: str | None = None) -> dict[int, str]:
@@ -54,7 +54,7 @@ def answers(path: Path, source: str | None = None) -> list[str | None]:
     return [trace.output for trace in traces(path, source)]
 
 
-def said(path: Path, source: str | None = None, options: Options | None = None) -> list[Any]:
+def signals(path: Path, source: str | None = None, options: Options | None = None) -> list[Any]:
     """(kind, value) of every piece of feedback of the rows that are taken."""
     feedback: list[Any] = []
     for item in items(path, source, options):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.brought.reading import answers, brought, items, refusals, said, traces, written
+from tests.brought.reading import answers, brought, items, refusals, signals, traces, written
 from tests.command_line import Run
 from thumbwheel.capture.detect import Options, detect
 from thumbwheel.capture.received import langfuse_row, tensorzero_row
@@ -46,7 +46,7 @@ def test_nothing_of_the_blocks_is_learned(name: str, answer: str) -> None:
 
 
 def test_an_edit_is_a_correction_of_what_the_model_wrote() -> None:
-    assert ("correction", "Nine to six.") in said(brought(f"{OPEN_WEBUI}/owui-edit.json"))
+    assert ("correction", "Nine to six.") in signals(brought(f"{OPEN_WEBUI}/owui-edit.json"))
 
 
 def test_the_system_text_and_the_files_of_the_user_stand_in_the_prompt() -> None:
@@ -70,7 +70,7 @@ def test_a_draw_is_a_draw(tmp_path: Path) -> None:
     messages["a"]["childrenIds"].append("c")
     messages["c"] = {"id": "c", "parentId": "a", "role": "assistant", "content": "Nine."}
     messages["c"]["model"] = "other"
-    assert said(written(tmp_path / "draw.jsonl", row)) == [("preference", {"ranking": [[0, 1]]})]
+    assert signals(written(tmp_path / "draw.jsonl", row)) == [("preference", {"ranking": [[0, 1]]})]
 
 
 # Langfuse
@@ -78,7 +78,7 @@ def test_a_draw_is_a_draw(tmp_path: Path) -> None:
 
 def test_scores_in_columns_are_feedback() -> None:
     for name in ("traces.json", "traces.csv"):
-        assert said(brought(f"04-langfuse-score-columns/{name}")) == [
+        assert signals(brought(f"04-langfuse-score-columns/{name}")) == [
             ("thumb", True),
             ("label", "0.1"),
             ("thumb", False),
@@ -93,13 +93,13 @@ def test_observations_are_put_together_by_their_trace() -> None:
     assert (trace.input[0]["content"], trace.output) == ("Open on Sunday?", "No.")
     assert [step.kind for step in trace.steps] == ["task", "llm"]
     assert trace.steps[1].served_model == "llama3"
-    assert said(brought("05-langfuse-blob-observations-v2/scores.jsonl")) == [("thumb", True)]
+    assert signals(brought("05-langfuse-blob-observations-v2/scores.jsonl")) == [("thumb", True)]
     (listed,) = traces(brought("06-langfuse-score-types/lf-obs-ui.json"))
     assert listed.id == "t1"
 
 
 def test_categories_that_are_thumbs_are_thumbs() -> None:
-    assert said(brought("06-langfuse-score-types/traces.jsonl")) == [
+    assert signals(brought("06-langfuse-score-types/traces.jsonl")) == [
         ("thumb", True),
         ("thumb", False),
         ("thumb", True),
@@ -124,8 +124,8 @@ def test_ratings_of_ten_are_not_read_as_ratings_of_five(tmp_path: Path) -> None:
         rows.append(score | {"dataType": "NUMERIC"})
     path = written(tmp_path / "scores.jsonl", *rows)
     assert len(refusals(path)) == 3
-    told = Options.parsed(None, ["rating=1:10"])
-    assert [value for _, value in said(path, options=told)] == [1, 4, 9]
+    stated = Options.parsed(None, ["rating=1:10"])
+    assert [value for _, value in signals(path, options=stated)] == [1, 4, 9]
 
 
 def test_an_output_that_is_a_call_is_a_call() -> None:
@@ -167,7 +167,7 @@ def test_traces_of_mlflow_in_files() -> None:
         (trace,) = traces(path)
         assert (trace.id, trace.input[0]["content"]) == ("tr-1", "Open today?")
         assert trace.output == "Until six."
-        assert said(path) == [("thumb", True)]
+        assert signals(path) == [("thumb", True)]
 
 
 def test_a_dataframe_of_phoenix(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_responses_of_argilla_are_of_their_people(responses: Any, tmp_path: Path
     assert detect(path).source == "argilla"
     (item,) = items(path)
     assert isinstance(item, Line)
-    given = [record for record in item.records if isinstance(record, FeedbackRecord)]
-    assert [(record.value, record.rater and record.rater.id) for record in given] == [
+    feedback = [record for record in item.records if isinstance(record, FeedbackRecord)]
+    assert [(record.value, record.rater and record.rater.id) for record in feedback] == [
         (4, "u1"),
         (1, "u2"),
     ]
@@ -241,7 +241,7 @@ def test_conversations_of_librechat(tree: bool, tmp_path: Path) -> None:
     assert detect(path).source == "librechat"
     (trace,) = traces(path)
     assert (trace.output, trace.steps[0].output) == ("Until six.", "They ask.")
-    assert said(path) == [("thumb", False)]
+    assert signals(path) == [("thumb", False)]
 
 
 @pytest.mark.parametrize(
@@ -278,16 +278,16 @@ def test_json_is_read_as_the_same_table_in_csv_is(tmp_path: Path, command_line: 
         "Open today?,Until six.,5,u1\nOpen on Sunday?,Perhaps.,1,u2\n"
     )
     assert answers(table) == answers(csv)
-    assert said(table) == said(csv) == said(table, "csv")
+    assert signals(table) == signals(csv) == signals(table, "csv")
     wrapped = tmp_path / "wrapped.json"
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     wrapped.write_text(json.dumps({"data": rows, "total": 2}))
-    assert said(wrapped) == said(table)
+    assert signals(wrapped) == signals(table)
 
 
 def test_columns_that_people_name_otherwise_are_guessed(tmp_path: Path) -> None:
     row = {"customer_message": "Open?", "bot_answer": "Until six.", "thumbs": "up"}
-    assert said(written(tmp_path / "rows.jsonl", row)) == [("thumb", True)]
+    assert signals(written(tmp_path / "rows.jsonl", row)) == [("thumb", True)]
 
 
 def test_helpsteers_marks_go_from_0_to_4(tmp_path: Path) -> None:
@@ -296,12 +296,12 @@ def test_helpsteers_marks_go_from_0_to_4(tmp_path: Path) -> None:
         {"prompt": "a?", "response": "x", "helpfulness": 4, **marks},
         {"prompt": "b?", "response": "y", "helpfulness": 0, **marks},
     ]
-    assert said(written(tmp_path / "rows.jsonl", *rows)) == [("score", 4), ("score", 0)]
+    assert signals(written(tmp_path / "rows.jsonl", *rows)) == [("score", 4), ("score", 0)]
 
 
 def test_a_column_of_feedback_in_words_is_a_comment(tmp_path: Path) -> None:
     row = {"question": "a?", "answer": "x", "feedback": "The hours are wrong."}
-    assert said(written(tmp_path / "rows.jsonl", row)) == [("comment", "The hours are wrong.")]
+    assert signals(written(tmp_path / "rows.jsonl", row)) == [("comment", "The hours are wrong.")]
 
 
 def test_times_are_right_in_utc_or_refused() -> None:

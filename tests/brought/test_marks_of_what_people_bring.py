@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.brought.reading import answers, brought, refusals, said, traces, written
+from tests.brought.reading import answers, brought, refusals, signals, traces, written
 from thumbwheel.capture.detect import Options
 from thumbwheel.capture.marks import MarkColumn, read_mark, reading_of
 from thumbwheel.capture.types import Unreadable
@@ -46,7 +46,7 @@ def test_a_mark_against_an_answer_is_never_a_good_answer(
     shape: dict[str, Any], mark: dict[str, Any], tmp_path: Path
 ) -> None:
     path = written(tmp_path / "rows.jsonl", shape | mark)
-    (signal,) = said(path)
+    (signal,) = signals(path)
     assert signal in (("thumb", False), ("score", 0), ("rating", 1))
 
 
@@ -54,7 +54,7 @@ def test_a_mark_against_an_answer_is_never_a_good_answer(
 @pytest.mark.parametrize("key", ["kto_tag", "label", "rating", "feedback", "score"])
 def test_null_is_nobody_said(shape: dict[str, Any], key: str, tmp_path: Path) -> None:
     path = written(tmp_path / "rows.jsonl", shape | {key: None})
-    assert said(path) == []
+    assert signals(path) == []
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -62,7 +62,7 @@ def test_a_row_without_a_mark_says_nothing_in_a_file_with_marks(
     shape: dict[str, Any], tmp_path: Path
 ) -> None:
     path = written(tmp_path / "rows.jsonl", shape, shape | {"kto_tag": False})
-    assert said(path) == [("thumb", False)]
+    assert signals(path) == [("thumb", False)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -77,23 +77,26 @@ def test_a_mark_that_is_not_understood_refuses_its_row_and_names_the_key(
 
 def test_a_person_can_say_that_a_key_is_no_mark_and_that_another_one_is(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.jsonl", CHAT | {"label": "billing"})
-    assert said(path, options=Options.parsed(["metadata=label"], None)) == [("label", True)]
+    assert signals(path, options=Options.parsed(["metadata=label"], None)) == [("label", True)]
     path = written(tmp_path / "own.jsonl", CHAT | {"okay": "no"})
-    assert said(path, options=Options.parsed(["thumb=okay"], None)) == [("thumb", False)]
+    assert signals(path, options=Options.parsed(["thumb=okay"], None)) == [("thumb", False)]
 
 
 def test_a_mark_on_a_message_is_about_that_message(tmp_path: Path) -> None:
     good = {"role": "assistant", "content": "Yes, within 14 days.", "feedback": "up"}
     row = {"messages": [ASKED, BAD | {"label": False}, ASKED, good]}
-    assert said(written(tmp_path / "rows.jsonl", row)) == [("thumb", False), ("thumb", True)]
+    assert signals(written(tmp_path / "rows.jsonl", row)) == [("thumb", False), ("thumb", True)]
 
 
 def test_the_files_with_marks_that_people_brought() -> None:
     for name in ("alpaca.json", "messages.jsonl", "messages-label.jsonl", "sharegpt.json"):
-        assert said(brought(f"01-kto-tag/{name}")) == [("thumb", True), ("thumb", False)]
-    assert said(brought("01-kto-tag/trl-label-str.jsonl")) == [("thumb", False), ("thumb", False)]
+        assert signals(brought(f"01-kto-tag/{name}")) == [("thumb", True), ("thumb", False)]
+    assert signals(brought("01-kto-tag/trl-label-str.jsonl")) == [
+        ("thumb", False),
+        ("thumb", False),
+    ]
     for name in ("score.jsonl", "trl-score.jsonl", "sharegpt-score.jsonl"):
-        assert all(value in (False, 0, 0.1) for _, value in said(brought(f"01-kto-tag/{name}")))
+        assert all(value in (False, 0, 0.1) for _, value in signals(brought(f"01-kto-tag/{name}")))
 
 
 def test_a_lone_one_is_refused_until_its_scale_is_said() -> None:
@@ -101,12 +104,12 @@ def test_a_lone_one_is_refused_until_its_scale_is_said() -> None:
     (reason,) = refusals(path).values()
     assert "--scale rating=1:5" in reason
     stated = Options.parsed(None, ["rating=1:5"])
-    assert ("rating", 1) in said(path, options=stated)
+    assert ("rating", 1) in signals(path, options=stated)
 
 
 def test_a_rejected_answer_makes_a_pair(tmp_path: Path) -> None:
     assert (
-        said(brought("01-kto-tag/msgrejected.jsonl"))
+        signals(brought("01-kto-tag/msgrejected.jsonl"))
         == [("preference", {"ranking": [[0], [1]]})] * 2
     )
     assert answers(brought("01-kto-tag/msgrejected.jsonl")) == ["good", "bad"] * 2
@@ -125,7 +128,7 @@ def column_of(*values: Any) -> MarkColumn:
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "signals"),
+    ("kind", "values", "meanings"),
     [
         ("rating", [1, 0, 1], [True, False, True]),
         ("rating", [1, -1], [True, False]),
@@ -142,10 +145,10 @@ def column_of(*values: Any) -> MarkColumn:
     ],
 )
 def test_the_values_of_a_column_say_what_they_mean(
-    kind: str, values: list[Any], signals: list[Any]
+    kind: str, values: list[Any], meanings: list[Any]
 ) -> None:
     reading = reading_of(kind, kind, column_of(*values))
-    for value, expected in zip(values, signals, strict=True):
+    for value, expected in zip(values, meanings, strict=True):
         signal = reading.signal(value)
         if expected is None or isinstance(expected, bool):
             assert (signal and signal["value"]) is expected
@@ -210,8 +213,8 @@ def test_a_pair_whose_prompt_has_another_name_is_refused(tmp_path: Path) -> None
     path = written(tmp_path / "rows.jsonl", pair | {"frage": "Which fruit is red?"})
     (reason,) = refusals(path).values()
     assert "--column prompt=frage" in reason
-    told = Options.parsed(["prompt=frage"], None)
-    assert said(path, "csv", told) == [("preference", {"ranking": [[0], [1]]})]
+    options = Options.parsed(["prompt=frage"], None)
+    assert signals(path, "csv", options) == [("preference", {"ranking": [[0], [1]]})]
 
 
 def test_the_common_beginning_is_said_where_it_is_taken(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.brought.reading import answers, brought, said, traces, written
+from tests.brought.reading import answers, brought, signals, traces, written
 from thumbwheel.capture.messages import chat, tools_of, without_thoughts
 from thumbwheel.capture.types import TraceRecord
 from thumbwheel.core.errors import DataError
@@ -32,10 +32,10 @@ def calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def test_every_turn_of_weight_1_is_learned_from_and_no_other() -> None:
     path = brought("13-openai-weights/weights.jsonl")
-    taken = traces(path)
-    good = [trace.output for trace in taken if trace.output != "No idea."]
+    kept_traces = traces(path)
+    good = [trace.output for trace in kept_traces if trace.output != "No idea."]
     assert good == ["Until six.", "Sorry: until six.", "Uno.", "Dos.", "Tres."]
-    assert said(path) == [("label", True)] * 5
+    assert signals(path) == [("label", True)] * 5
     assert "Shut up." not in answers(path)
 
 

@@ -77,8 +77,8 @@ class Turn:
                 text = part
                 continue
             output = {"content": text, "tool_calls": [part.as_call()]}
-            given = {"messages": since} if since else None
-            steps.append({"served_model": model, "input": given, "output": output})
+            step_input = {"messages": since} if since else None
+            steps.append({"served_model": model, "input": step_input, "output": output})
             tool = {"name": part.name, "input": unpacked(part.arguments), "output": part.result}
             steps.append({"kind": "tool", **tool})
             since, text = [part.as_result()], ""

@@ -200,8 +200,8 @@ class TableColumns:
                 column.add(value)
 
     def _may_be_mark(self, name: str) -> bool:
-        told = [column for meaning, column in self.named.items() if meaning in MARKS]
-        return name in told or kind_of_name(_name_of_column(name)) is not None
+        named_columns = [column for meaning, column in self.named.items() if meaning in MARKS]
+        return name in named_columns or kind_of_name(_name_of_column(name)) is not None
 
 
 def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMapping:

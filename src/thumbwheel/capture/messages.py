@@ -121,13 +121,15 @@ def converted(value: Mapping[str, Any]) -> Messages:
 
 def role_of(value: Mapping[str, Any]) -> tuple[str, str]:
     """(the speaker in small letters, the role); raises Unreadable."""
-    given = value.get("role", value.get("from"))
-    if given is None:
-        given = value.get("from")
-    speaker = given.strip().casefold() if isinstance(given, str) else ""
+    speaker_value = value.get("role", value.get("from"))
+    if speaker_value is None:
+        speaker_value = value.get("from")
+    speaker = ""
+    if isinstance(speaker_value, str):
+        speaker = speaker_value.strip().casefold()
     role = _ROLES.get(speaker, speaker)
     if role not in ROLES:
-        raise Unreadable(f"role {clip(given)} is none of {', '.join(ROLES)}")
+        raise Unreadable(f"role {clip(speaker_value)} is none of {', '.join(ROLES)}")
     return speaker, role
 
 

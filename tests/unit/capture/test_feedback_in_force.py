@@ -80,8 +80,8 @@ def test_of_equal_times_the_later_import_wins(ws: Workspace, tmp_path: Path) -> 
     names = [f"t{number}" for number in range(40)]
     put(ws, tmp_path, *(TRACE | {"id": name, "input": name} for name in names))
     for value in (True, False, True):
-        said = [thumb(value, target={"trace": name}, **times) for name in names]
-        named = [line | {"id": f"{time.time_ns()}-{number}"} for number, line in enumerate(said)]
+        lines = [thumb(value, target={"trace": name}, **times) for name in names]
+        named = [line | {"id": f"{time.time_ns()}-{number}"} for number, line in enumerate(lines)]
         put(ws, tmp_path, *named)
         assert verdicts(ws) == [value] * len(names)
 

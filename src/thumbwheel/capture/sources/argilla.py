@@ -47,15 +47,17 @@ def rows_of(record: Row) -> list[dict[str, Any]]:
     for user, question, value in _answers(responses):
         answers.setdefault(user, {})[question] = value
     common = {**fields, "id": record.get("id") or record.get("external_id")}
-    rows = [{**common, **given, RATER: user or None} for user, given in answers.items()]
+    rows = [
+        {**common, **user_answers, RATER: user or None} for user, user_answers in answers.items()
+    ]
     return rows or [common]
 
 
 def _answers(responses: Any) -> Iterator[tuple[str, str, Any]]:
     """(who, question, value) of every answer that was submitted."""
     if isinstance(responses, dict):
-        for question, given in responses.items():
-            for answer in given if isinstance(given, list) else ():
+        for question, question_answers in responses.items():
+            for answer in question_answers if isinstance(question_answers, list) else ():
                 if isinstance(answer, dict) and answer.get("status", SUBMITTED) == SUBMITTED:
                     yield str(answer.get("user_id") or ""), question, answer.get("value")
         return

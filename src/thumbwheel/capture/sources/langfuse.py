@@ -48,21 +48,6 @@ from thumbwheel.capture.types import (
 )
 
 KINDS = {"GENERATION": "llm", "EMBEDDING": "llm", "TOOL": "tool"}
-OBSERVATIONS = frozenset(
-    {
-        "SPAN",
-        "EVENT",
-        "GENERATION",
-        "AGENT",
-        "TOOL",
-        "CHAIN",
-        "RETRIEVER",
-        "EVALUATOR",
-        "EMBEDDING",
-        "GUARDRAIL",
-    }
-)
-"""Types of observations."""
 QUIET_ROWS, MOST_HELD = 1_000, 50_000
 """The observations of a trace are put together when so many further rows held none of it, or when
 more than so many wait."""
@@ -159,7 +144,9 @@ def claims(row: Row) -> bool:
 
 def _is_observation(row: Row) -> bool:
     keys = {_camel(key) for key in row}
-    return row.get("type") in OBSERVATIONS and {"id", "traceId", "startTime"} <= keys
+    kind = row.get("type")  # SPAN, GENERATION, TOOL, ...
+    is_kind = isinstance(kind, str) and kind.isupper()
+    return is_kind and {"id", "traceId", "startTime"} <= keys
 
 
 @dataclass
@@ -242,8 +229,8 @@ class Langfuse(JsonLines):
             return self._trace({"id": name, "timestamp": cameled.get("startTime")}, [cameled])
         return self._trace(row, _objects(cameled.get("observations")))
 
-    def _trace(self, given: Row, observations: list[dict[str, Any]]) -> list[AnyRecord]:
-        row = _cameled(given)
+    def _trace(self, trace_row: Row, observations: list[dict[str, Any]]) -> list[AnyRecord]:
+        row = _cameled(trace_row)
         name = name_of(row.get("id"))
         if name is None:
             raise Unreadable("it has no id of a trace")
@@ -282,7 +269,7 @@ class Langfuse(JsonLines):
                 fields["steps"] = list(map(_step, observations))
 
         scores = [*_objects(row.get("scores")), *_objects(row.get("corrections"))]
-        scores += _column_scores(given)
+        scores += _column_scores(trace_row)
         for observation in observations:
             scores += _column_scores(observation)
         feedback, remarks = self._readable(scores, name)
