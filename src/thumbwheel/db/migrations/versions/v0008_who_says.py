@@ -7,8 +7,8 @@ from alembic import op
 
 from thumbwheel.db.columns import text
 
-revision = "0008"
-down_revision = "0007"
+revision = "tw0008"
+down_revision = "tw0007"
 branch_labels = None
 depends_on = None
 
