@@ -20,6 +20,26 @@ class Slow(TrainerCallback):
         time.sleep(0.08)
 
 
+class Held(TrainerCallback):
+    """Holds a run after the steps that a test names (tests/held_runs.py), once each, until a signal
+    comes: there is a middle to interrupt, however fast or slow the machine is."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if "HOLDS" not in os.environ:
+            return
+        point = Path(os.environ["HOLDS"]) / str(state.global_step)
+        if not point.exists():
+            return
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer)
+        point.unlink()  # the signal may come from now on
+        os.read(reader, 1)
+        signal.set_wakeup_fd(-1)
+        os.close(reader)
+        os.close(writer)
+
+
 class Crash(TrainerCallback):
     """A bug in somebody's callback."""
 

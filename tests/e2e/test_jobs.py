@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests import waiting
+from tests.held_runs import hold_after, is_held
 from tests.models.tiny_models import tiny_base
 from tests.training_rows import SHORT_TRAINING, frozen
 from thumbwheel.core.config import Home, Sources
@@ -29,7 +30,7 @@ from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import runs, train
 
 STEPS = 24
-SLOW = {"callbacks": ["training_callbacks:Slow"]}
+HELD = {"callbacks": ["training_callbacks:Held"]}
 until = partial(waiting.until, seconds=120.0)
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -85,30 +86,22 @@ def test_a_training_that_is_cancelled_and_killed_on_every_level_keeps_its_curve(
     learner, weights = Agent.named("a"), find_base(str(base), ws.home.cache)
     whole = train(ws, learner, "kto", weights, dataset=dataset, options=SHORT_TRAINING)
 
-    job = asked(ws, "kto", base, dataset.id, SHORT_TRAINING | SLOW)
+    job = asked(ws, "kto", base, dataset.id, SHORT_TRAINING | HELD)
 
     def state() -> JobState:
         return queue.job(ws, job.id).state
 
-    def step_reached(step: int) -> Callable[[], bool]:
-        def reached() -> bool:
-            run_id = queue.job(ws, job.id).notes.get("run")
-            if run_id is None:
-                return False
-            lines = RunDir(ws.home.runs / run_id).read_metrics()
-            return any(line["step"] >= step for line in lines)
-
-        return reached
-
-    worker = start()
-    until(step_reached(5))
+    folder = tmp_path / "holds"
+    hold_after(folder, 5, 10, 15)
+    worker = start(HOLDS=str(folder))
+    until(lambda: is_held(folder, 5))
     queue.cancel(ws, job.id)
-    assert until(lambda: state() is JobState.CANCELLED) < 5
+    until(lambda: state() is JobState.CANCELLED)
     run = RunDir(ws.home.runs / queue.job(ws, job.id).notes["run"])
     assert curve(run)[-1]["step"] < STEPS
 
     queue.resume(ws, job.id)
-    until(step_reached(10))
+    until(lambda: is_held(folder, 10))
     (child,) = [
         process
         for process in psutil.Process(worker.pid).children()
@@ -120,7 +113,7 @@ def test_a_training_that_is_cancelled_and_killed_on_every_level_keeps_its_curve(
     assert error is not None and "out of memory?" in error["why"]
 
     queue.retry(ws, job.id)
-    until(step_reached(15))
+    until(lambda: is_held(folder, 15))
     worker.kill()
     start()
     until(lambda: state() is JobState.SUCCEEDED)
@@ -147,7 +140,7 @@ def test_a_full_disk_in_a_checkpoint_fails_the_job_and_a_retry_goes_on(
     assert error is not None and error["kind"] == "StorageError"
     worker.send_signal(signal.SIGTERM)
     # A process that replaces itself after a training may not listen yet.
-    assert worker.wait(30) in (0, -signal.SIGTERM)
+    assert worker.wait(120) in (0, -signal.SIGTERM)
     start()
     queue.retry(ws, job.id)
     until(lambda: queue.job(ws, job.id).has_ended)

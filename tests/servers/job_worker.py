@@ -46,7 +46,8 @@ class StepsSpec(Config):
     kills: tuple[tuple[int, str], ...] = ()
     """(step, border) at which the worker kills itself, once each."""
     holds_until: str | None = None
-    """A file that a step waits for."""
+    """A file that the steps wait for, from `holds_from` on."""
+    holds_from: int = 0
 
 
 def run_steps(ws: Workspace, spec: StepsSpec) -> dict[str, Any]:
@@ -59,8 +60,9 @@ def run_steps(ws: Workspace, spec: StepsSpec) -> dict[str, Any]:
         for step in range(first, spec.steps):
             die(ws, spec, step, "begin")
             time.sleep(spec.seconds)
-            while spec.holds_until and not Path(spec.holds_until).exists():
-                time.sleep(0.02)
+            if spec.holds_until and step >= spec.holds_from:
+                while not Path(spec.holds_until).exists():
+                    time.sleep(0.02)
             die(ws, spec, step, "before write")
             ws.db.write(lambda connection, step=step: _do(connection, job, spec, step))
             die(ws, spec, step, "after write")

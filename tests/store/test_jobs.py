@@ -4,7 +4,6 @@ schedules under clocks that jump."""
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -461,8 +460,14 @@ def test_a_worker_whose_clock_is_behind_asks_for_nothing_that_is_over(
     monkeypatch.setattr(worker_module, "SCHEDULE_CHECK_SECONDS", 0.0)
     add("30 3 * * *", utc_now())
     first = next_at(ws)
-    with pulsing(ws, lambda: utc_now() - timedelta(days=1)):
-        time.sleep(1.0)  # a few looks
+    looks: list[datetime] = []
+
+    def behind() -> datetime:
+        looks.append(utc_now() - timedelta(days=1))
+        return looks[-1]
+
+    with pulsing(ws, behind):
+        until(lambda: len(looks) >= 20)
     assert next_at(ws) == first
 
 

@@ -50,7 +50,7 @@ def alive(ws: Workspace, silent_for: timedelta = timedelta(), settings: str | No
 
 def done_by(ws: Workspace, do: Callable[[Job], None]) -> threading.Thread:
     """Does the next job as a worker would."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
 
     def work() -> None:
         while time.monotonic() < deadline:
