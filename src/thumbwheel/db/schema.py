@@ -131,12 +131,12 @@ traces = Table(
     Column("output", text()),
     Column("status", text(32), nullable=False),
     Column("metadata", Json),
-    # with which the gateway vouches for what it says of the call; null for everybody else's
-    Column("seal", text(64)),
     # of the content, so that the same id with other content is noticed
     Column("fingerprint", text(64), nullable=False),
     Column("occurred_at", Utc),
     Column("recorded_at", Utc, nullable=False),
+    # with which the gateway vouches for what it says of the call; null for everybody else's
+    Column("seal", text(64)),
     UniqueConstraint("agent_id", "source", "external_id"),
     # the order in which builds read
     Index("ix_traces_agent_id_input_id_id", "agent_id", "input_id", "id", unique=True),
@@ -215,15 +215,15 @@ feedback = Table(
     Column("scale", Json),
     Column("comment", text()),
     refers("rater_id", "raters.id"),
-    # who sent it, which is known, where the rater is a claim: a user, a key, a token; null for
-    # what was stored before, and for files that the owner imported
-    Column("sender", text()),
     Column("occurred_at", Utc),
     Column("recorded_at", Utc, nullable=False),
     Column("supersedes", Id),
     Column("retracts", Id),
     Column("metadata", Json),
     Column("fingerprint", text(64), nullable=False),
+    # who sent it, which is known, where the rater is a claim: a user, a key, a token; null for
+    # what was stored before, and for files that the owner imported
+    Column("sender", text()),
     UniqueConstraint("agent_id", "source", "external_id"),
     Index("ix_feedback_agent_id_recorded_at", "agent_id", "recorded_at"),
     # few statements take another one back
