@@ -10,11 +10,13 @@ import os
 import platform
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from tests.sets import FAST_SECONDS
 from tests.touched import RECORD, git
 
 
@@ -30,7 +32,7 @@ def main(*files: str) -> None:
         sys.exit("full run: not recorded, since these failed:\n" + "\n".join(failed))
     by_file: dict[str, list[float]] = defaultdict(list)
     for name, test in tests.items():
-        if not test["is_slow"]:
+        if not is_slow(test):
             by_file[name.split("::")[0]].append(test["seconds"])
     record = {
         "commit": git("rev-parse", "HEAD"),
@@ -40,10 +42,14 @@ def main(*files: str) -> None:
         "counts": dict(Counter(test["outcome"] for test in tests.values())),
         "file_seconds": {file: round(mean(times), 3) for file, times in sorted(by_file.items())},
         "slow_seconds": {
-            name: test["seconds"] for name, test in sorted(tests.items()) if test["is_slow"]
+            name: test["seconds"] for name, test in sorted(tests.items()) if is_slow(test)
         },
     }
     RECORD.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def is_slow(test: Mapping[str, Any]) -> bool:
+    return test["is_slow"] or test["seconds"] > FAST_SECONDS
 
 
 if __name__ == "__main__":

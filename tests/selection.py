@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,13 @@ def is_named(item: pytest.Item) -> bool:
 
 def is_fast(item: pytest.Item) -> bool:
     """Return whether the test runs for every change without being named."""
-    return not markers(item) & {*BY_TOUCH, *ELSEWHERE} and TWIN not in item.nodeid
+    is_slow = item.nodeid in last_full_run().slow_seconds
+    return not is_slow and not markers(item) & {*BY_TOUCH, *ELSEWHERE} and TWIN not in item.nodeid
+
+
+@cache
+def last_full_run() -> LastFullRun:
+    return LastFullRun.read()
 
 
 def fast(items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -120,7 +127,7 @@ def fast(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 def quick(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return the fast tests of the files that take a moment."""
-    seconds = LastFullRun.read().file_seconds
+    seconds = last_full_run().file_seconds
     return [item for item in fast(items) if seconds.get(file_of(item), 0.0) <= QUICK_SECONDS]
 
 
@@ -131,14 +138,14 @@ def always(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 def touched(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return what always runs, and every slow test that the change since the last full run reaches;
     all slow tests where the history does not have that run."""
-    near = nearness(LastFullRun.read().commit)
+    near = nearness(last_full_run().commit)
     return [item for item in items if is_fast(item) or is_named(item) or near(item) is not None]
 
 
 def ci(items: list[pytest.Item], touched_seconds: float) -> list[pytest.Item]:
     """Return what always runs, and of the slow tests the nearest that fit into `touched_seconds`;
     a third of them all where the last full run is long ago."""
-    last = LastFullRun.read()
+    last = last_full_run()
     certain = always(items)
     rest = [item for item in items if not is_fast(item) and not is_named(item)]
     if not is_known(last.commit) or is_stale(last.commit):

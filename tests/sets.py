@@ -1,6 +1,6 @@
 """The sets of tests, by name, each with its reason.
 
-`always` runs for every change: the tests without a marker, and the slow proofs of ALWAYS. `touched`
+`always` runs for every change: the fast tests, and the slow proofs of ALWAYS. `touched`
 runs where a change reaches what they prove (tests/touched.py). `everything` is all of them but
 those of ELSEWHERE, which need another machine or an hour of their own; `make test-all` runs it and
 writes tests/last_full_run.json, from which `touched` counts. tests/selection.py gives pytest the
@@ -127,6 +127,8 @@ UNKNOWN_SECONDS = 10.0
 STALE_COMMITS = 30
 """After so many commits that touch `src` since the last full run, CI draws a third of all slow
 tests instead, by the commit's hash."""
+FAST_SECONDS = 1.0
+"""A test that took longer in the last full run is a slow one, with the marker or without."""
 QUICK_SECONDS = 0.05
 """`quick` runs the files whose tests took no longer than this on average in the last full run."""
 

@@ -16,7 +16,9 @@ from tests.touched import ROOT, LastFullRun, Reach
 
 NAMED = next(iter(ALWAYS))
 RECORD = LastFullRun(
-    "0" * 40, {"tests/unit/a.py": 0.01, "tests/unit/b.py": 0.4}, {"tests/unit/a.py::s3": 500.0}
+    "0" * 40,
+    {"tests/unit/a.py": 0.01, "tests/unit/b.py": 0.4},
+    {"tests/unit/a.py::s3": 500.0, "tests/unit/b.py::test_long": 3.0},
 )
 
 
@@ -34,6 +36,7 @@ class Item:
 ITEMS = [
     Item("tests/unit/a.py::test_quick"),
     Item("tests/unit/b.py::test_fast"),
+    Item("tests/unit/b.py::test_long"),
     Item("tests/store/c.py::test_twin[postgresql-1]"),
     Item(NAMED, ("slow",)),
     *(Item(f"tests/unit/a.py::{name}", ("slow",)) for name in ("s1", "s2", "s3")),
@@ -46,7 +49,7 @@ def names(name: str, seconds: float = 25.0) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LastFullRun, "read", classmethod(lambda cls: RECORD))
+    monkeypatch.setattr(selection, "last_full_run", lambda: RECORD)
 
 
 def test_each_set_holds_the_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +66,7 @@ def test_each_set_holds_the_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_ci_takes_the_nearest_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    distance = {"s1": 2, "s2": 0, "s3": 1, "test_twin[postgresql-1]": None}
+    distance = {"s1": 2, "s2": 0, "s3": 1, "test_long": None, "test_twin[postgresql-1]": None}
     monkeypatch.setattr(
         selection, "nearness", lambda base: lambda item: distance[item.nodeid.split("::")[-1]]
     )
