@@ -185,17 +185,17 @@ def _play_arm(
 ) -> None:
     """Find when this arm wins, and when it is stopped, in each of the experiments."""
     # The people of this arm and the control; rows are filled up at their ends.
-    chosen = [np.flatnonzero((one.arms == 0) | (one.arms == arm)) for one in crowds]
+    chosen = [np.flatnonzero((crowd.arms == 0) | (crowd.arms == arm)) for crowd in crowds]
     longest = max(map(len, chosen))
     treated = np.zeros((len(crowds), longest), bool)
     outcomes, shares = np.zeros(treated.shape), np.full(treated.shape, 0.5)
     of_two = np.array([
         share / (cell.arms - 1) / (share / (cell.arms - 1) + 1 - share) for share, _ in cell.shares
     ])  # fmt: skip
-    for row, (one, pair) in enumerate(zip(crowds, chosen, strict=True)):
-        treated[row, : len(pair)] = one.arms[pair] == arm
-        outcomes[row, : len(pair)] = one.outcomes[pair]
-        shares[row, : len(pair)] = of_two[one.strata[pair]]
+    for row, (crowd, pair) in enumerate(zip(crowds, chosen, strict=True)):
+        treated[row, : len(pair)] = crowd.arms[pair] == arm
+        outcomes[row, : len(pair)] = crowd.outcomes[pair]
+        shares[row, : len(pair)] = of_two[crowd.strata[pair]]
     arrivals = Arrivals(treated, outcomes, shares)
 
     for bets, stops in (
@@ -207,10 +207,10 @@ def _play_arm(
         for row, pair in enumerate(chosen):
             verdict = verdicts[row]
             earlier = verdict.stopped_at if stops else verdict.won_at
-            one = Arrivals(side.treated[row], side.outcomes[row], side.shares[row])
+            arrivals = Arrivals(side.treated[row], side.outcomes[row], side.shares[row])
             config = experiment.plan.config
             least = config.min_stop if stops else config.min_units
-            for people in _looks(stakes[row], pair, one, bets, cell, least):
+            for people in _looks(stakes[row], pair, arrivals, bets, cell, least):
                 if earlier is not None and people >= earlier:
                     break
                 if _is_decided(experiment, crowds[row], people, f"v{arm}", stops):

@@ -62,9 +62,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     check_names(items)
     available = [item for item in items if not markers(item) & set(ELSEWHERE)]
     touched_seconds = config.getoption("touched_seconds")
-    kept = {item.nodeid for item in chosen(available, name, touched_seconds)}
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
-    items[:] = [item for item in items if item.nodeid in kept]
+    names = {item.nodeid for item in chosen(available, name, touched_seconds)}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
+    items[:] = [item for item in items if item.nodeid in names]
     n_slow = sum(not is_fast(item) for item in items)
     n_all = sum(not is_fast(item) for item in available)
     counted = f"{len(items) - n_slow} fast tests, {n_slow} of {n_all} slow ones"

@@ -169,9 +169,9 @@ def modules_of_page(page: Path) -> frozenset[str]:
 
     modules: set[str] = set()
     for block in blocks(page):
-        for name, (place, _) in COMMANDS.items():
+        for name, (function, _) in COMMANDS.items():
             if f"thumbwheel {name}" in block.text:
-                modules.add(place.partition(":")[0])
+                modules.add(function.partition(":")[0])
         if block.kind == "python":
             modules |= set(re.findall(rf"\b{PACKAGE}(?:\.\w+)+", block.text))
     return frozenset(modules & import_graph().modules)

@@ -97,8 +97,8 @@ def test_every_named_proof_exists_and_has_a_reason() -> None:
 
 
 def test_every_marker_is_in_a_set_or_elsewhere(pytestconfig: pytest.Config) -> None:
-    known = {line.split(":")[0] for line in pytestconfig.getini("markers")}
-    ours = known & {*BY_TOUCH, *ELSEWHERE, "slow", "ui", "tools", "sqlite"}
+    markers = {line.split(":")[0] for line in pytestconfig.getini("markers")}
+    ours = markers & {*BY_TOUCH, *ELSEWHERE, "slow", "ui", "tools", "sqlite"}
     assert {*BY_TOUCH, *ELSEWHERE} <= ours
     makefile = (ROOT / "Makefile").read_text()
     for why in ELSEWHERE.values():

@@ -68,6 +68,9 @@ IN_FILES: Mapping[str, str] = {
         checker_config""",
     "only the gateway writes it; a line of anybody else keeps it as a claim: test_n03": """
         model_version deployment arm assigned experiment unit probabilities reason""",
+    "a keyed hash, which nobody makes without the key of the home: test_n03": "seal",
+    "the server writes it over what a request says, and an import is its importer's: test_n08": """
+        sender""",
 }
 """Reason -> texts of the lines of traces, feedback and cases."""
 

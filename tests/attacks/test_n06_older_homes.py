@@ -49,7 +49,7 @@ def fingerprint(backend: Sqlite) -> str:
         return migrate.schema_fingerprint(connection)
 
 
-def at(folder: Path, revision: str) -> Sqlite:
+def database_at(folder: Path, revision: str) -> Sqlite:
     """Return a database that was brought to a revision."""
     backend = Sqlite(folder / "db", folder / "lock")
     config = Config()
@@ -78,14 +78,14 @@ def test_a_home_of_before_the_release_is_opened_and_keeps_its_rows(
 def test_the_tables_say_what_a_database_is_whatever_its_number(
     tmp_path: Path, revision: str, number: str
 ) -> None:
-    backend = at(tmp_path, revision)
+    backend = database_at(tmp_path, revision)
     assert migrate.BY_FINGERPRINT[fingerprint(backend)] == revision
     with sqlite3.connect(backend.path) as connection:
         connection.execute(f"UPDATE alembic_version SET version_num = '{number}'")
     migrate.upgrade(backend)
     assert migrate.revision_of(backend) == migrate.HEAD
     (tmp_path / "new").mkdir()
-    assert fingerprint(backend) == fingerprint(at(tmp_path / "new", "head"))
+    assert fingerprint(backend) == fingerprint(database_at(tmp_path / "new", "head"))
 
 
 REFUSED = {

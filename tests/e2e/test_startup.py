@@ -61,8 +61,8 @@ def test_a_training_child_and_the_server_of_its_adapter(
     options = SHORT_TRAINING | {"num_train_epochs": 1, "callbacks": ["training_callbacks:Modules"]}
     with ws:
         dataset = frozen(ws, "a", "pairs", 12, 4)
-        found = find_base(str(base), ws.home.cache)
-        run = train(ws, Agent.named("a"), "dpo", found, dataset=dataset, options=options)
+        base_model = find_base(str(base), ws.home.cache)
+        run = train(ws, Agent.named("a"), "dpo", base_model, dataset=dataset, options=options)
         adapter = ws.home.runs / run.run_id / "adapter"
     loaded = set(names.read_text().split())
     assert {"peft", "transformers.training_args"} <= loaded

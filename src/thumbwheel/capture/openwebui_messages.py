@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from thumbwheel.capture.assistant_turn import Call, Turn
@@ -18,13 +19,9 @@ from thumbwheel.capture.gateway.chat_messages import without_data
 from thumbwheel.capture.messages import Messages, converted, without_thoughts
 
 Row = Mapping[str, Any]
-_BLOCK = re.compile(
-    r"<details\s+([^>]*\btype=\"(?:reasoning|tool_calls|code_interpreter)\"[^>]*)>"
-    r"(.*?)(?:</details>|\Z)",
-    re.DOTALL,
-)
-_ATTRIBUTE = re.compile(r"([\w-]+)=\"([^\"]*)\"")
-_SUMMARY = re.compile(r"\s*<summary>.*?</summary>", re.DOTALL)
+KINDS = frozenset({"reasoning", "tool_calls", "code_interpreter"})
+"""Types of the blocks that are no part of the answer."""
+OPENED, CLOSED = "<details", "</details>"
 _QUOTED = re.compile(r"^> ?", re.MULTILINE)
 CODE = "code_interpreter"
 
@@ -68,14 +65,61 @@ def _file_part(file: Row) -> dict[str, Any]:
     return {"type": "file", "file": {"filename": str(file.get("name") or file.get("id") or "file")}}
 
 
+@dataclass(frozen=True)
+class _Block:
+    """A block of a text: where it begins and ends, its attributes, and its body without summary."""
+
+    start: int
+    end: int
+    attributes: dict[str, str]
+    body: str
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    """Yield the blocks of KINDS. A block without an end goes to the end of the text.
+
+    It looks for fixed texts, each once, because a pattern over them takes time that grows with the
+    square of a hostile text.
+    """
+    position = 0
+    while (start := text.find(OPENED, position)) >= 0:
+        tag_end = text.find(">", start)
+        if tag_end < 0:
+            return
+        position = tag_end + 1
+        attributes = _attributes(text[start + len(OPENED) : tag_end])
+        if attributes.get("type") not in KINDS:
+            continue
+        body, closing, _ = text[position:].partition(CLOSED)
+        end = position + len(body) + len(closing)
+        yield _Block(start, end, attributes, html.unescape(_without_summary(body)).strip())
+        position = end
+
+
+def _attributes(tag: str) -> dict[str, str]:
+    """Return the attributes of a tag, whose values stand in quotes."""
+    parts = tag.split('"')
+    attributes = {}
+    for before, value in zip(parts[::2], parts[1::2], strict=False):
+        words = before.removesuffix("=").split()
+        if before.endswith("=") and words:
+            attributes[words[-1]] = html.unescape(value)
+    return attributes
+
+
+def _without_summary(body: str) -> str:
+    before, opening, rest = body.partition("<summary>")
+    _, closing, after = rest.partition("</summary>")
+    return before.rstrip() + after if opening and closing else body
+
+
 def _of_text(text: str) -> Turn:
     turn = Turn()
     position = 0
-    for block in _BLOCK.finditer(text):
-        _add_text(turn, text[position : block.start()])
-        position = block.end()
-        attributes = {name: html.unescape(value) for name, value in _ATTRIBUTE.findall(block[1])}
-        body = html.unescape(_SUMMARY.sub("", block[2], count=1)).strip()
+    for block in _blocks(text):
+        _add_text(turn, text[position : block.start])
+        position = block.end
+        attributes, body = block.attributes, block.body
         if attributes.get("type") == "reasoning":
             turn.thoughts.append(_QUOTED.sub("", body).strip())
         elif attributes.get("type") == CODE:

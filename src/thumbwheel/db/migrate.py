@@ -52,14 +52,14 @@ def upgrade(backend: Backend) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(FOLDER))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     with writing(backend) as engine, engine.begin() as connection:
-        _check(connection, backend.name, known)
+        _check(connection, backend.name, revisions)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
 
-def _check(connection: sa.Connection, name: str, known: Collection[str]) -> None:
+def _check(connection: sa.Connection, name: str, revisions: Collection[str]) -> None:
     """Look at what the database is before anything is changed in it; raises StorageError."""
     tables = set(sa.inspect(connection).get_table_names())
     if not tables:
@@ -67,15 +67,15 @@ def _check(connection: sa.Connection, name: str, known: Collection[str]) -> None
     revision = None
     if VERSIONS in tables:
         revision = connection.execute(sa.text(f"SELECT version_num FROM {VERSIONS}")).scalar()
-    if revision in known:
+    if revision in revisions:
         return
     if not {"agents", "traces"} <= tables:
         if connection.dialect.name == "postgresql" and revision is None and not tables & OURS:
             return  # other programs may have tables beside ours there
-        some = ", ".join(sorted(tables)[:5])
+        examples = ", ".join(sorted(tables)[:5])
         raise StorageError(
             name,
-            f"it is the database of another program (its tables: {some})",
+            f"it is the database of another program (its tables: {examples})",
             "Name another home; to bring feedback out of it, see thumbwheel import --help",
         )
     if revision is not None and NUMBER.fullmatch(revision):

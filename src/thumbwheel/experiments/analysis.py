@@ -343,8 +343,8 @@ def _arrivals(
     }
     earlier = None
     if has_earlier:
-        known = [math.nan if unit.earlier is None else unit.earlier for unit in units]
-        earlier = np.array(known, float)
+        covariates = [math.nan if unit.earlier is None else unit.earlier for unit in units]
+        earlier = np.array(covariates, float)
     return Arrivals(
         np.array([unit.arm == arm for unit in units], bool),
         values,

@@ -94,11 +94,11 @@ def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> l
     """Return jobs that wait, in the order in which they are claimed: urgent kinds first, then turns
     by agent. The agent whose last job began longest ago comes first, with its oldest job."""
     # an agent with thousands of jobs that wait takes no more of the list than one with a few
-    place = sa.func.row_number().over(
+    turn = sa.func.row_number().over(
         partition_by=jobs.c.agent, order_by=(jobs.c.priority.desc(), jobs.c.recorded_at, jobs.c.id)
     )
     waiting = (
-        sa.select(jobs.c.id, place.label("place")).where(jobs.c.state == JobState.QUEUED).subquery()
+        sa.select(jobs.c.id, turn.label("turn")).where(jobs.c.state == JobState.QUEUED).subquery()
     )
     begun = (
         sa.select(jobs.c.agent, jobs.c.started_at)
@@ -118,7 +118,7 @@ def in_turn(connection: sa.Connection, limit: int, urgent: Collection[str]) -> l
         sa.select(jobs)
         .join(waiting, waiting.c.id == jobs.c.id)
         .outerjoin(turns, is_same)
-        .where(sa.or_(waiting.c.place <= OF_AGENT, jobs.c.kind.in_(urgent)))
+        .where(sa.or_(waiting.c.turn <= OF_AGENT, jobs.c.kind.in_(urgent)))
         .order_by(
             jobs.c.kind.in_(urgent).desc(),
             jobs.c.priority.desc(),

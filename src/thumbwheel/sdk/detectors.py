@@ -176,10 +176,10 @@ def _luhn_sums(digits: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the sums of the first digits in which those at odd places are doubled, and those in
     which the others are."""
     sums = ([0], [0])
-    for place, digit in enumerate(digits):
+    for index, digit in enumerate(digits):
         doubled = sum(divmod(2 * digit, 10))
         for parity, totals in enumerate(sums):
-            totals.append(totals[-1] + (digit if place % 2 == parity else doubled))
+            totals.append(totals[-1] + (digit if index % 2 == parity else doubled))
     return sums
 
 

@@ -142,10 +142,10 @@ class _View:
 
 
 def _views(arrivals: Arrivals) -> list[_View]:
-    zero, one = np.zeros(arrivals.n), np.ones(arrivals.n)
+    zeros, ones = np.zeros(arrivals.n), np.ones(arrivals.n)
     if arrivals.earlier is None or np.isnan(arrivals.earlier).all():
         # All slopes come to the same.
-        return [_View(1.0, arrivals.outcomes, zero, one)]
+        return [_View(1.0, arrivals.outcomes, zeros, ones)]
     centred = np.nan_to_num(arrivals.earlier - 0.5)
     has_begun = np.maximum.accumulate(~np.isnan(arrivals.earlier), -1)
     views = []

@@ -159,8 +159,8 @@ def test_values_with_little_spread_and_earlier_data_are_worth_more() -> None:
     earlier = np.where(random.random(800) < 0.8, tastes, np.nan)
     shares, bets = np.full(800, 0.5), Bets(0.025, 800.0)
     plain = Arrivals(treated, ratings, shares)
-    known = log_evidence(Arrivals(treated, ratings, shares, earlier), bets)
-    assert known > log_evidence(plain, bets) + 3
+    adjusted = log_evidence(Arrivals(treated, ratings, shares, earlier), bets)
+    assert adjusted > log_evidence(plain, bets) + 3
     unknown = Arrivals(treated, ratings, shares, np.full(800, np.nan))
     assert log_evidence(unknown, bets) == log_evidence(plain, bets)
 
