@@ -143,30 +143,29 @@ def touched(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def ci(items: list[pytest.Item], touched_seconds: float) -> list[pytest.Item]:
-    """Return what always runs, and of the slow tests the nearest that fit into `touched_seconds`;
-    a third of them all where the last full run is long ago."""
+    """Return what always runs, and of the slow tests the nearest that fit into `touched_seconds`.
+
+    Where the last full run is long ago, the slow tests are those of the third that the commit's
+    hash draws.
+    """
     last = last_full_run()
-    certain = always(items)
     rest = [item for item in items if not is_fast(item) and not is_named(item)]
-    if not is_known(last.commit) or is_stale(last.commit):
-        return [*certain, *third(rest)]
-    near = nearness(last.commit)
-    reached = [(distance, item) for item in rest if (distance := near(item)) is not None]
     commit = git("rev-parse", "HEAD")
+    if not is_known(last.commit) or is_stale(last.commit):
+        turn = int(commit, 16) % 3
+        reached = [(0, item) for item in rest if digest(item.nodeid) % 3 == turn]
+    else:
+        near = nearness(last.commit)
+        reached = [(distance, item) for item in rest if (distance := near(item)) is not None]
     reached.sort(key=lambda pair: (pair[0], digest(commit + pair[1].nodeid)))
+    selected = always(items)
     seconds = 0.0
     for _, item in reached:
         cost = last.slow_seconds.get(item.nodeid, UNKNOWN_SECONDS)
         if seconds + cost <= touched_seconds:
-            certain.append(item)
+            selected.append(item)
             seconds += cost
-    return certain
-
-
-def third(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the third of these tests that the commit's hash draws."""
-    turn = int(git("rev-parse", "HEAD"), 16) % 3
-    return [item for item in items if digest(item.nodeid) % 3 == turn]
+    return selected
 
 
 def chosen(items: list[pytest.Item], name: str, touched_seconds: float) -> list[pytest.Item]:

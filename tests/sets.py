@@ -121,7 +121,8 @@ of it reaches. A page of the docs reaches the test that runs it, a test itself, 
 the tests those that import it."""
 
 TOUCHED_SECONDS = 600
-"""Of slow tests that a change reaches, CI runs so many seconds' worth, nearest first."""
+"""Of slow tests that a change reaches, CI runs so many seconds' worth, nearest first; what does not
+fit is left to `make test-touched` and `make test-all`."""
 UNKNOWN_SECONDS = 10.0
 """A slow test counts so much until a full run has measured it."""
 STALE_COMMITS = 30
