@@ -581,7 +581,7 @@ def main() -> None:
     if arguments.figure == "aa":
         result = bench_aa(runs, arguments.processes, arguments.every, arguments.people)
     elif arguments.figure == "grid":
-        from benchmarks.experiment_grid import bench_grid
+        from experiment_grid import bench_grid
 
         result = bench_grid(runs, arguments.processes)
     elif arguments.figure == "silence":
