@@ -241,7 +241,7 @@ def _looks(
         last = int(np.searchsorted(pair, people)) - 1
         if people > cell.people or last != index:
             continue
-        if log_evidence(arrivals.first(index + 1), bets) >= bets.threshold:
+        if log_evidence(arrivals.first(int(index) + 1), bets) >= bets.threshold:
             yield people
 
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from thumbwheel.capture.pairs import split_pair
+from thumbwheel.capture.pairs import Message, split_pair
 from worlds import small_base
 from worlds.data import data_file
 from worlds.world import (
@@ -166,11 +166,18 @@ def hh_rlhf(rng: random.Random) -> Iterator[Comparison]:
     for line in data_file(HH_RLHF).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         prompt, chosen, rejected = split_pair(None, row["chosen"], row["rejected"])
+        assert isinstance(chosen, str) and isinstance(rejected, str)  # of texts come texts
+        chosen, rejected = content_of(chosen), content_of(rejected)
         if chosen.strip() == rejected.strip():
             continue
         better = rng.choice((FIRST, SECOND))
         answers = (chosen, rejected) if better == FIRST else (rejected, chosen)
         yield Comparison(prompt, answers, {"crowd": better})
+
+
+def content_of(answer: str | Message) -> str:
+    """The text of an answer, which is a message where the pair is a dialogue."""
+    return answer if isinstance(answer, str) else str(answer["content"])
 
 
 def pandalm() -> Iterator[Comparison]:

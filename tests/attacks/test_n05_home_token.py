@@ -17,10 +17,12 @@ import pytest
 
 from tests.command_line import Run
 from tests.servers.thumbwheel_server import running, serve_command
+from tests.waiting import until
 from tests.worlds.gateway_world import GatewayWorld
 from thumbwheel.access.gate import replace_token
 from thumbwheel.access.local_token import TOKEN, LocalToken
 from thumbwheel.access.login_codes import SECONDS, LoginCodes
+from thumbwheel.server.handover import served_urls
 
 CODE = re.compile(r"/login\?code=([\w-]+)")
 
@@ -141,6 +143,7 @@ def test_a_new_token_ends_the_old_one_its_browsers_and_its_codes(gateway: Gatewa
 def test_open_says_where_the_server_of_this_home_is(tmp_path: Path, command_line: Run) -> None:
     home = tmp_path / "home"
     with running(home) as server:
+        until(lambda: bool(served_urls(home)))  # it listens a moment before it says where
         code, out, _ = command_line("--home", str(home), "open", "--no-browser")
         assert code == 0 and out.startswith(f"{server.url}/login?code=")
     code, _, problem = command_line("--home", str(home), "open", "--no-browser")
