@@ -120,14 +120,14 @@ OUTSIDE = {
 of it reaches. A page of the docs reaches the test that runs it, a test itself, and a module of
 the tests those that import it."""
 
-TOUCHED_SECONDS = 600
+TOUCHED_SECONDS = 300
 """Of slow tests that a change reaches, CI runs so many seconds' worth, nearest first; what does not
 fit is left to `make test-touched` and `make test-all`."""
 UNKNOWN_SECONDS = 10.0
 """A slow test counts so much until a full run has measured it."""
 STALE_COMMITS = 30
 """After so many commits that touch `src` since the last full run, CI draws a third of all slow
-tests instead, by the commit's hash."""
+tests instead, by the day of the commit."""
 FAST_SECONDS = 1.0
 """A test that took longer in the last full run is a slow one, with the marker or without."""
 QUICK_SECONDS = 0.05

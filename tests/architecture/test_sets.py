@@ -72,7 +72,7 @@ def test_ci_takes_the_nearest_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(selection, "is_known", lambda commit: True)
     monkeypatch.setattr(selection, "is_stale", lambda commit: False)
-    monkeypatch.setattr(selection, "git", lambda *arguments: "0")
+    monkeypatch.setattr(selection, "git", lambda *arguments: "2026-01-01")
     assert names("ci", 10.0) == names("always") | {"s2"}
     assert names("ci", 25.0) == names("always") | {"s2", "s1"}
 
@@ -81,7 +81,7 @@ def test_without_a_recent_full_run_three_turns_prove_all(monkeypatch: pytest.Mon
     monkeypatch.setattr(selection, "is_known", lambda commit: False)
     turns = []
     for turn in range(3):
-        monkeypatch.setattr(selection, "git", lambda *arguments, turn=turn: f"{turn:x}")
+        monkeypatch.setattr(selection, "git", lambda *arguments, turn=turn: f"2026-01-0{turn + 1}")
         turns.append(names("ci", 1e6) - names("always"))
     assert set.union(*turns) == names("everything") - names("always")
     assert sum(map(len, turns)) == len(set.union(*turns))
