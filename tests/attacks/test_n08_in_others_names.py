@@ -24,6 +24,8 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.erase import erase
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent
+from thumbwheel.rewards.agreement import agreement
+from thumbwheel.rewards.learn import person_labels
 from thumbwheel.server.serve import assembled
 
 PASSWORD = "correct horse battery"
@@ -168,6 +170,18 @@ def test_a_file_takes_nothing_back_that_came_to_the_server(forum: Forum, tmp_pat
     path.write_text(json.dumps(line) + "\n")
     report_or_refusal(forum, path)
     assert [word[2] for word in forum.words()] == [True]
+
+
+def test_a_model_is_no_person_whoever_sends_its_words(forum: Forum) -> None:
+    for app in (forum.app, forum.other_app):
+        assert forum.say(app, thumb=True, rater={"id": "gpt", "kind": "model"}).status_code == 202
+    assert forum.say(forum.ann, thumb=False).status_code == 202
+    assert forum.say(forum.bob, thumb=False).status_code == 202
+    (panel,) = agreement(forum.ws, AGENT)
+    assert len(panel.judges) == 2 and len(panel.raters) == 2
+    assert {judge.agreement.share for judge in panel.judges} == {0}
+    with forum.ws.db.read() as connection:
+        assert list(person_labels(connection, Agent.named(AGENT)).values()) == [False]
 
 
 def report_or_refusal(forum: Forum, path: Path) -> None:

@@ -5,6 +5,9 @@ same sender, and by the owner with a command. A rater is a name that whoever sen
 sender is known. So a line that names somebody else's statement changes nothing, whichever of the
 two arrives first, and no newer word of another sender replaces one. A user who is logged in takes
 back their own words of every source.
+
+A collector's word comes twice, through the inbox and in the collector's file: it counts once. The
+file never replaces what the home's app sent itself.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from thumbwheel.db.schema import (
     quarantines,
     users,
 )
-from thumbwheel.db.workspace import OWNER_OF_HOME
+from thumbwheel.db.workspace import IMPORTED, OWNER_OF_HOME
 
 OWNER = "cli"
 """The source of what the owner typed. No file may claim it."""
@@ -50,7 +53,8 @@ def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElemen
     statement about it counts as a speaker of its own.
     """
     rater = sa.func.coalesce(feedback.c.rater_id, UNNAMED + feedback.c.source)
-    named = rater + sa.func.coalesce(BY_SENDER + feedback.c.sender, "")
+    is_known = feedback.c.sender.not_in((IMPORTED, OWNER_OF_HOME))  # not so where there is none
+    named = rater + sa.case((is_known, BY_SENDER + feedback.c.sender), else_="")
     if target_name is None:
         return named
     lone = (
@@ -59,6 +63,12 @@ def speaker(target_name: sa.ColumnElement[str] | None = None) -> sa.ColumnElemen
         & target_name.startswith(BY_CONTENT)
     )
     return sa.case((lone, UNNAMED + feedback.c.id), else_=named)
+
+
+def is_imported() -> sa.ColumnElement[bool]:
+    """Whether a file or another server says it, or it was stored before senders were: then it
+    replaces nothing that an app with the files of the home sent."""
+    return sa.func.coalesce(feedback.c.sender, IMPORTED) == IMPORTED
 
 
 def sender_name() -> sa.ColumnElement[str]:
@@ -161,7 +171,7 @@ def newest_words(
         sa.func.coalesce(target.step, -1),
     ]
     # of equal times the later import wins: a row may change while its own time does not
-    newest_first = STATED_AT.desc(), feedback.c.recorded_at.desc()
+    newest_first = is_imported().asc(), STATED_AT.desc(), feedback.c.recorded_at.desc()
     rank = sa.func.rank().over(partition_by=slot, order_by=newest_first).label("rank")
     aimed = sa.and_(target.feedback_id == feedback.c.id, target.position == 0)
     statements = (

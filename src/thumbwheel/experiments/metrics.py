@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from thumbwheel.db.workspace import Workspace
+from thumbwheel.db.workspace import IMPORTED, Workspace
 from thumbwheel.experiments import store
 from thumbwheel.experiments.senders import sender_figures, voice_of
 from thumbwheel.experiments.store import Call, Exposure, Statement
@@ -108,9 +108,15 @@ def newest(spoken: Iterable[Statement]) -> list[Statement]:
     for statement in spoken:
         key = (statement.trace_id, statement.speaker, statement.name)
         current = latest.get(key)
-        if current is None or current.stated_at <= statement.stated_at:
+        if current is None or _order(current) <= _order(statement):
             latest[key] = statement
     return sorted(latest.values(), key=lambda word: (word.recorded_at, word.feedback_id))
+
+
+def _order(statement: Statement) -> tuple[bool, datetime]:
+    """Of one speaker, what an app of the home sent comes after what a file says, then by time."""
+    is_imported = statement.sender in (None, IMPORTED)
+    return not is_imported, statement.stated_at
 
 
 def _is_late(config: ExperimentConfig, call: Call, statement: Statement) -> bool:

@@ -56,6 +56,10 @@ class TimedVote(Vote, Protocol):
     def recorded_at(self) -> datetime | None:
         """When it was imported."""
 
+    @property
+    def imported(self) -> bool:
+        """Whether a file or another server says it, and nobody known here."""
+
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Vote)
@@ -115,9 +119,10 @@ def people_first(
     return people or everything
 
 
-def _said_at(vote: TimedVote) -> tuple[datetime, datetime]:
-    """When a vote was given; of equal times the later import is the newer one."""
-    return vote.at, vote.recorded_at or vote.at
+def _said_at(vote: TimedVote) -> tuple[bool, datetime, datetime]:
+    """The order of a speaker's votes: what an app of the home sent comes after what a file says of
+    it, then by time; of equal times the later import is the newer one."""
+    return not vote.imported, vote.at, vote.recorded_at or vote.at
 
 
 def newest_per_speaker(

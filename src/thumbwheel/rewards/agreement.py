@@ -162,16 +162,17 @@ def agreement(ws: Workspace, agent: str) -> list[Panel]:
             rater: f"{name} ({kind})" if kind != "person" else name
             for rater, (name, kind) in _names(connection, agent_id).items()
         }
-        judges = {names[rater] for rater in store.machine_raters(connection, agent_id)}
-        opinions, numbers = _spoken(connection, agent_id, names)
+        speakers = _Speakers(names, store.machine_raters(connection, agent_id))
+        opinions, numbers = _spoken(connection, agent_id, speakers)
         sides: list[_Verdict] = []
         for (first, second), vote in _compared(connection, agent_id):
-            sides.append((f"{first} {second}", _rater(vote, names), vote.side))
+            sides.append((f"{first} {second}", speakers.name_of(vote), vote.side))
     kinds: list[tuple[str, list[_Verdict], tuple[Level, ...]]] = [
         ("good or bad", opinions, ("nominal",)),
         ("ratings", numbers, ("ordinal", "interval")),
         ("comparisons", sides, ("nominal", "ordinal")),
     ]
+    judges = speakers.judges
     panels = [panel(kind, verdicts, judges, metrics) for kind, verdicts, metrics in kinds]
     return [
         panel_of_kind
@@ -191,13 +192,32 @@ def _names(connection: sa.Connection, agent_id: str) -> dict[str, tuple[str, str
     }
 
 
-def _rater(vote: Statement | PairVote, names: Mapping[str, str]) -> str | None:
-    """Who voted; None for a lone vote."""
-    return None if vote.lone else names.get(vote.rater, vote.rater)
+@dataclass
+class _Speakers:
+    """The names of those who voted. A name that several senders use is one speaker for each of
+    them, but what it calls itself, a person or a model, holds for all."""
+
+    names: Mapping[str, str]
+    """Rater -> name."""
+    machines: Collection[str]
+    """The raters that are no persons."""
+    judges: set[str] = field(default_factory=set)
+    """The names of machines that voted."""
+
+    def name_of(self, vote: Statement | PairVote) -> str | None:
+        """Who voted; None for a lone vote."""
+        if vote.lone:
+            return None
+        if vote.rater_id is None:
+            return vote.rater
+        name = self.names[vote.rater_id] + vote.rater.removeprefix(vote.rater_id)
+        if vote.rater_id in self.machines:
+            self.judges.add(name)
+        return name
 
 
 def _spoken(
-    connection: sa.Connection, agent_id: str, names: Mapping[str, str]
+    connection: sa.Connection, agent_id: str, speakers: _Speakers
 ) -> tuple[list[_Verdict], list[_Verdict]]:
     """(trace, rater, good) and (trace, rater, number on its scale from 0 to 1), the newest of each
     rater."""
@@ -211,13 +231,13 @@ def _spoken(
         judging = [s for s in statements if verdict_of(s, rule) is not None]
         latest, _ = newest_per_speaker(judging, speaker_of, lambda s: verdict_of(s, rule))
         for statement in latest:
-            opinions.append((trace_id, _rater(statement, names), verdict_of(statement, rule)))
+            opinions.append((trace_id, speakers.name_of(statement), verdict_of(statement, rule)))
 
         rating = [s for s in statements if scale_position(s) is not None]
         latest, _ = newest_per_speaker(rating, speaker_of, lambda s: s.value)
         for statement in latest:
             share, _ = scale_position(statement) or (0.0, None)
-            numbers.append((trace_id, _rater(statement, names), round(share, 9)))
+            numbers.append((trace_id, speakers.name_of(statement), round(share, 9)))
     return opinions, numbers
 
 
@@ -297,7 +317,7 @@ def _crowd(connection: sa.Connection, agent_id: str) -> dict[tuple[str, str], in
     machines = store.machine_raters(connection, agent_id)
     votes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     for pair, vote in _compared(connection, agent_id):
-        if vote.rater not in machines:
+        if vote.rater_id not in machines:
             votes[pair][vote.side] += 1
     crowd = {pair: plurality(sides) for pair, sides in votes.items()}
     return {pair: side for pair, side in crowd.items() if side is not None}

@@ -218,6 +218,8 @@ class PairVote:
     automatic: bool
     lone: bool
     recorded_at: datetime | None = None
+    rater_id: str | None = None
+    imported: bool = False
 
 
 def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], PairVote]]:
@@ -237,6 +239,8 @@ def _sides(preference: Preference) -> Iterator[tuple[tuple[str, str], PairVote]]
                 preference.automatic,
                 preference.lone,
                 preference.recorded_at,
+                preference.rater_id,
+                preference.imported,
             ),
         )
 

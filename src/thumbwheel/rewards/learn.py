@@ -121,7 +121,7 @@ def person_labels(connection: sa.Connection, agent: Agent) -> dict[str, bool]:
     ):
         verdict = judge(
             trace_id,
-            [statement for _, statement in statements if statement.rater not in machines],
+            [statement for _, statement in statements if statement.rater_id not in machines],
             rule,
         )
         if verdict.good is not None:

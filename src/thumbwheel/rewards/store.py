@@ -208,6 +208,8 @@ def _spoken(speaker: sa.ColumnElement[str]) -> tuple[sa.ColumnElement[Any], ...]
         feedback.c.occurred_at.is_not(None).label("timed"),
         feedback.c.rater_id.is_not(None).label("named"),
         feedback.c.recorded_at.label("recorded_at"),
+        feedback.c.rater_id,
+        feedback_in_force.is_imported().label("imported"),
     )
 
 
@@ -230,6 +232,8 @@ def _preference(rows: list[Any]) -> Preference:
         first.automatic,
         not (first.timed or first.named),
         first.recorded_at,
+        first.rater_id,
+        first.imported,
     )
 
 

@@ -66,6 +66,10 @@ class Statement:
     """Whether it says who gave it."""
     recorded_at: datetime | None = None
     """When it was imported: of equal times the later import wins."""
+    rater_id: str | None = None
+    """The row of the rater, whoever sent it; None where nobody is named."""
+    imported: bool = False
+    """Said by a file or another server: it replaces no word that the home's apps brought."""
 
     @property
     def lone(self) -> bool:
@@ -87,6 +91,8 @@ class Preference:
     automatic: bool = False
     lone: bool = False
     recorded_at: datetime | None = None
+    rater_id: str | None = None
+    imported: bool = False
     """As of a statement."""
 
 

@@ -15,9 +15,10 @@ import pytest
 
 from tests.command_line import Run
 from tests.worlds.feedback_world import START, World
-from thumbwheel.capture.feedback import add_feedback, feedback_stats
+from thumbwheel.capture.feedback import add_feedback, feedback_stats, store_record
 from thumbwheel.capture.ingest import ImportReport, ingest
 from thumbwheel.capture.sources.openwebui import EXAMPLE as OPENWEBUI
+from thumbwheel.capture.types import FeedbackRecord
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import NotFound
 from thumbwheel.db import schema
@@ -209,7 +210,7 @@ def test_a_line_may_not_take_back_somebody_else_s_word(ws: Workspace, tmp_path: 
             reason = report.refusals[0]["reason"]
             assert (
                 key in reason
-                and "another rater or source" in reason
+                and "another rater, sender or source" in reason
                 and f"thumbwheel feedback add --{key}" in reason
             )
     assert verdicts(ws) == [True]
@@ -228,7 +229,10 @@ def test_a_line_cannot_speak_for_another_source_or_for_the_owner(
         (feedback_id,) = thumbs.scalars()
     forged = {"type": "feedback", "retracts": feedback_id, "rater": "u1"}
     for line in (forged, forged | {"source": "openwebui"}):
-        assert "another rater or source" in put(ws, tmp_path, TRACE, line).refusals[0]["reason"]
+        assert (
+            "another rater, sender or source"
+            in put(ws, tmp_path, TRACE, line).refusals[0]["reason"]
+        )
     owner = forged | {"source": "cli"}
     assert "cannot speak for it" in put(ws, tmp_path, TRACE, owner).refusals[0]["reason"]
     assert verdicts(ws) == [True]
@@ -255,6 +259,22 @@ def test_the_owner_takes_back_whatever_there_is(ws: Workspace, tmp_path: Path) -
     put(ws, tmp_path, TRACE, thumb(True, id="f1", rater="ann"))
     add_feedback(ws, AGENT, "t1", "thumb", False, supersedes="f1")
     assert verdicts(ws) == [False]
+
+
+def test_a_file_replaces_no_word_that_an_app_of_the_home_sent(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    """One speaker, but not in both directions: whoever wrote the file is nobody known here."""
+    put(ws, tmp_path, TRACE, thumb(True, rater="ann"))
+    sent = FeedbackRecord.model_validate(
+        {"kind": "thumb", "value": False, "targets": [{"kind": "trace", "id": "t1"}]}
+        | {"rater": {"id": "ann"}, "occurred_at": START}
+    )
+    store_record(ws, AGENT, sent, source="jsonl")
+    assert verdicts(ws) == [False]
+    put(ws, tmp_path, thumb(True, rater="ann", occurred_at="2030-01-01T00:00:00Z"))
+    assert verdicts(ws) == [False]
+    assert feedback_stats(ws, AGENT).signals["thumb"].count == 1
 
 
 # Statistics
