@@ -177,6 +177,28 @@ def _bfcl(line: Line) -> dict[str, Any]:
     }
 
 
+def _librechat(line: Line) -> dict[str, Any]:
+    question = {
+        "messageId": f"q{line.question}",
+        "parentMessageId": None,
+        "text": line.asked,
+        "isCreatedByUser": True,
+    }
+    answer = {
+        "messageId": f"m{line.question}-{line.answer}",
+        "parentMessageId": question["messageId"],
+        "text": line.answered,
+        "isCreatedByUser": False,
+        "feedback": {"rating": "thumbsUp" if line.good else "thumbsDown"},
+    }
+    return {
+        "conversationId": f"c{line.question}",
+        "endpoint": "openAI",
+        "title": line.asked,
+        "messages": [question, answer],
+    }
+
+
 LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "jsonl": _jsonl,
     "preference": _preference,
@@ -219,6 +241,26 @@ LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
         "rejected": {"from": "gpt", "value": line.other if line.good else line.answered},
     },
     "trl": lambda line: {"prompt": line.asked, "completion": line.answered, "label": line.good},
+    "alpaca": lambda line: {
+        "instruction": line.asked,
+        "input": "",
+        "output": line.answered,
+    },
+    "argilla": lambda line: {
+        "id": f"r{line.number}",
+        "fields": {"prompt": line.asked, "response": line.answered},
+        "metadata": {},
+        "suggestions": {},
+        "responses": {
+            "rating": [{"value": 5 if line.good else 1, "user_id": f"u{line.number % 2}"}]
+        },
+    },
+    "librechat": _librechat,
+    "table": lambda line: {
+        "question": line.asked,
+        "answer": line.answered,
+        "stars": 5 if line.good else 1,
+    },
     "csv": lambda line: {
         "question": line.asked,
         "answer": line.answered,

@@ -22,6 +22,7 @@ from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.server_api import Key
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import InputError
+from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
 
@@ -492,11 +493,11 @@ class TestFaults:
 
 
 def test_the_command_leaves_the_key_in_no_row(
-    command_line: Run, server: OpenWebUi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command_line: Run, server: OpenWebUi, tmp_path: Path
 ) -> None:
     (rated,) = server.ask("c1", "Where?", {"m": "Here."}, NOON)
     server.rate("c1", rated, 1, NOON)
-    monkeypatch.setenv("WEBUI", "sk-ann")
+    SecretStore(Home.at(tmp_path / "home").secrets).set("WEBUI", "sk-ann")
     arguments = ("import", "openwebui", server.url, "--agent", "desk", "--key", "WEBUI")
     code, out, err = command_line(*arguments, "--dry-run")
     assert code == 0, err
@@ -504,5 +505,6 @@ def test_the_command_leaves_the_key_in_no_row(
     assert code == 0, err
     assert json.loads(out)["records"] == {"trace": 1, "feedback": 1, "thumb": 1}
     for file in (tmp_path / "home").rglob("*"):
-        assert not file.is_file() or b"sk-ann" not in file.read_bytes(), file
+        if file.is_file() and file.parent.name != "secrets":
+            assert b"sk-ann" not in file.read_bytes(), file
     assert "sk-ann" not in out + err

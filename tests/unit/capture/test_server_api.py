@@ -17,7 +17,9 @@ from tests.command_line import Run
 from thumbwheel.capture import server_api
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.server_api import Key, ServerUrl, connected, server_name
+from thumbwheel.core.config import Home
 from thumbwheel.core.errors import InputError
+from thumbwheel.core.secret_store import SecretStore
 
 
 @dataclass
@@ -187,8 +189,12 @@ def test_the_command_takes_a_stored_key_by_name_only(
     code, _, err = command_line("import", "phoenix", server.url, "--agent", "a", "--key", "DESK")
     assert code == 2 and "thumbwheel secrets set DESK" in err
     assert server.requests == []
-    monkeypatch.setenv("DESK", "sesame99")
-    code, out, err = command_line("import", "phoenix", server.url, "--agent", "a", "--key", "DESK")
+    command = ("import", "phoenix", server.url, "--agent", "a", "--key", "DESK")
+    monkeypatch.setenv("DESK", "never-sent")
+    code, _, err = command_line(*command)
+    assert code == 2 and "the home has none of that name" in err and server.requests == []
+    SecretStore(Home.at(tmp_path / "home").secrets).set("DESK", "sesame99")
+    code, out, err = command_line(*command)
     assert code == 2 and "it has no traces" in err, err
     assert {urlsplit(path).path for path, _ in server.requests} == {
         "/v1/projects",
