@@ -71,7 +71,7 @@ def test_a_file_is_uploaded_and_its_answer_rated(
     stranger: Visitor, world: PagesWorld, tmp_path: Path
 ) -> None:
     file = tmp_path / "my ratings (1).jsonl"
-    rows = [{"question": "Where is it?", "answer": f"In room {n}."} for n in range(3)]
+    rows = [{"frage": "Where is it?", "antwort": f"In room {n}."} for n in range(3)]
     file.write_text("\n".join(json.dumps(row) for row in rows))
     page = stranger.open("/start")
     form = page.locator("#import-form")
