@@ -246,30 +246,31 @@ LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
         "input": "",
         "output": line.answered,
     },
+    # stars are 5 or 2: a column of nothing but 1 is refused, for it may be the worst or the best
     "argilla": lambda line: {
         "id": f"r{line.number}",
         "fields": {"prompt": line.asked, "response": line.answered},
         "metadata": {},
         "suggestions": {},
         "responses": {
-            "rating": [{"value": 5 if line.good else 1, "user_id": f"u{line.number % 2}"}]
+            "rating": [{"value": 5 if line.good else 2, "user_id": f"u{line.number % 2}"}]
         },
     },
     "librechat": _librechat,
     "table": lambda line: {
         "question": line.asked,
         "answer": line.answered,
-        "stars": 5 if line.good else 1,
+        "stars": 5 if line.good else 2,
     },
     "csv": lambda line: {
         "question": line.asked,
         "answer": line.answered,
-        "stars": 5 if line.good else 1,
+        "stars": 5 if line.good else 2,
     },
     "parquet": lambda line: {
         "question": line.asked,
         "answer": line.answered,
-        "stars": 5 if line.good else 1,
+        "stars": 5 if line.good else 2,
     },
     "n3": lambda line: {
         "prompt": line.asked,
