@@ -198,7 +198,8 @@ class Tokens(Part):
 class Routing(Part):
     """Why this model answered: the arm of an experiment, with the probability of every arm when it
     was drawn, and the reason in words. `arm` is null for a call that does not count, because
-    another arm than the one that was drawn (`assigned`) answered, or none was drawn."""
+    another arm than the one that was drawn (`assigned`) answered, or none was drawn. A call with
+    `fails_everywhere` failed with every version that might answer: no arm is to blame for it."""
 
     arm: Name | None = None
     assigned: Name | None = None
@@ -206,6 +207,7 @@ class Routing(Part):
     stratum: int | None = None
     unit: Name | None = None
     probabilities: dict[str, Annotated[float, Field(ge=0, le=1)]] | None = None
+    fails_everywhere: bool | None = None
     reason: Annotated[str, Field(max_length=2000)] | None = None
 
 

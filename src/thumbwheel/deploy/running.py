@@ -13,7 +13,7 @@ from typing import Any
 
 from thumbwheel.core.errors import ModelError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import prepare, store
+from thumbwheel.deploy import store
 from thumbwheel.deploy.routing import by_id, deployments, require_endpoint, route
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import Deployment, DeploymentState, Health, public_name
@@ -60,6 +60,10 @@ def ensure_running(ws: Workspace, deployment: Deployment) -> Deployment:
 
 
 def _apply_again(ws: Workspace, deployment: Deployment) -> Deployment:
+    # `serve` imports this module to watch deployments; the libraries of an export are for the
+    # process that starts one.
+    from thumbwheel.deploy import prepare
+
     model_version = versions.by_id(ws, deployment.version_id)
     driver = TARGETS.get(deployment.target)
     prepare.require_servable(ws, model_version, None)

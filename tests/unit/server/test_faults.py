@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 import httpx2
 import pytest
+import sqlalchemy as sa
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tests.leaving_client import asked
@@ -43,6 +44,7 @@ from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.upstream import UpstreamError, Upstreams
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.traces import list_traces
+from thumbwheel.db.schema import steps
 
 HTML = b"<html><body>Something went wrong</body></html>"
 STREAM = {"model": "support", "messages": [], "stream": True}
@@ -139,6 +141,9 @@ def test_the_name_for_feedback_is_left_to_the_answer_that_comes_in_the_end(
     assert len(stored) == 3
     answers_by_name = {trace.external_id: trace.output for trace in stored}
     assert answers_by_name["message-17"] == "hello"
+    with gateway.ws.db.read() as connection:
+        routings = connection.scalars(sa.select(steps.c.routing)).all()
+    assert [routing.get("fails_everywhere") for routing in routings].count(True) == 1
 
 
 def test_an_upstream_that_is_away_is_named(
