@@ -17,6 +17,7 @@ import thumbwheel
 from tests.approvals import approve
 from tests.command_line import Run
 from tests.servers.scripted_upstream import ScriptedUpstream
+from tests.servers.thumbwheel_server import LOOPBACK
 from tests.worlds.experiment_world import ExperimentWorld
 from tests.worlds.gateway_world import AGENT, GatewayWorld, opened_home, running, serve_remote
 from thumbwheel.app.routing_table import RoutingTable
@@ -138,8 +139,12 @@ class Roads:
 
 
 @pytest.fixture
-def roads(tmp_path: Path, command_line: Run) -> Iterator[Roads]:
-    with ScriptedUpstream() as upstream, opened_home(tmp_path / "home") as ws:
+def roads(tmp_path: Path, command_line: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Roads]:
+    options = {"min_hours": 0.0}  # these people come within seconds
+    for name, value in LOOPBACK.items():  # for the commands; the open home says it for itself
+        monkeypatch.setenv(name, value)
+    home = opened_home(tmp_path / "home", experiment=options)
+    with ScriptedUpstream() as upstream, home as ws:
         yield Roads(ws, upstream, command_line)
 
 

@@ -17,6 +17,7 @@ from thumbwheel.app.routing_table import RoutingTable
 from thumbwheel.capture.gateway.routing import RoutingRequest
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.core.errors import Conflict, ModelError, NotFound
+from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db import refreshed
 from thumbwheel.db.schema import model_versions
 from thumbwheel.db.workspace import Workspace
@@ -73,14 +74,13 @@ def test_a_choice_says_what_answers_and_why(ws: Workspace) -> None:
             table.choose(RoutingRequest(AGENT, "canary", f"{AGENT}:canary"))
 
 
-def test_a_fallback_answers_where_the_live_one_cannot_be_asked(
-    ws: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fallback_answers_where_the_live_one_cannot_be_asked(ws: Workspace) -> None:
     """As where its server has died, or here where its key is gone."""
     url = routing.resolve(ws, AGENT).endpoint.url
-    monkeypatch.setenv("LOST_KEY", "k")
+    secrets = SecretStore(ws.home.secrets)
+    secrets.set("LOST_KEY", "k")
     serve_remote(ws, EndpointAddress(url, "locked", secret="LOST_KEY"))
-    monkeypatch.delenv("LOST_KEY")
+    secrets.remove("LOST_KEY")
     config = GatewayConfig.model_validate({"agents": {AGENT: {"fallback": ["v0"]}}})
     with RoutingTable(ws, config) as table:
         choice = table.choose(LIVE)

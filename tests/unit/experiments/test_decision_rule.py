@@ -27,6 +27,7 @@ from thumbwheel.experiments.analysis import (
     decide,
 )
 from thumbwheel.experiments.assign import Assignment
+from thumbwheel.experiments.senders import decided
 from thumbwheel.experiments.types import (
     Arm,
     Collected,
@@ -66,7 +67,7 @@ def inputs_of(plan: Plan, *comparisons: ArmComparison, **changes: Any) -> Inputs
         for arm in plan.arms
     ]
     inputs = Inputs(
-        as_of=START, hours=5.0, arms=tuple(arms), comparisons=comparisons, sample_ratio_p=1.0
+        as_of=START, hours=24.0, arms=tuple(arms), comparisons=comparisons, sample_ratio_p=1.0
     )
     return inputs.model_copy(update=changes)
 
@@ -134,7 +135,7 @@ def test_units_have_to_arrive_in_their_shares_and_hours_have_to_pass(
 
 
 def test_the_time_ends_an_experiment_after_its_last_look() -> None:
-    plan = plan_of(max_hours=5.0)
+    plan = plan_of(min_hours=0.0, max_hours=5.0)
     undecided = comparison_of(low=-0.1)
     assert decide(plan, inputs_of(plan, undecided, hours=4.99)).verdict == "undecided"
     assert decide(plan, inputs_of(plan, undecided, hours=5.0)).verdict == "stopped"
@@ -174,6 +175,11 @@ def test_verdicts_of_earlier_releases_are_decided_as_they_were() -> None:
     plan = plan_of()
     earlier = comparison_of(method="asymptotic", fewest=None, answering=None)
     assert decide(plan, inputs_of(plan, earlier)).verdict == "won"
+    content = plan.model_dump(mode="json")
+    del content["config"]["min_senders"]
+    content["config"]["min_hours"] = 0.0  # the default then; plans are stored with all values
+    plan = Plan(**content)
+    assert decided(plan, inputs_of(plan, earlier, hours=1.0)).verdict == "won"
 
 
 def experiment_of(plan: Plan, *shares: dict[str, float]) -> Experiment:
@@ -368,11 +374,11 @@ def test_best_arm_mode_shares_its_error_among_the_arms_that_may_look_best() -> N
     """Garivier and Kaufmann's threshold: log((arms - 1) (log t + 1) / alpha)."""
     counts, variances = np.full(6, 100.0), np.full(6, 0.25)
     union = math.log(5 * (math.log(600) + 1) / 0.05)
-    for factor, decided in ((0.99, False), (1.01, True)):
+    for factor, is_over in ((0.99, False), (1.01, True)):
         gap = math.sqrt(2 * 0.005 * union * factor)
         means = np.array([0.5 + gap, *[0.5] * 5])
         assert evidence(counts, means, variances) == pytest.approx(union * factor)
-        assert is_decided(counts, means, variances, 0.05) == decided
+        assert is_decided(counts, means, variances, 0.05) == is_over
 
 
 def test_best_arm_mode_promotes_only_what_is_shown_to_be_better_than_the_control() -> None:
