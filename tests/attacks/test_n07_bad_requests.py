@@ -37,8 +37,10 @@ class Trial:
     experiment: Experiment
     control: ScriptedUpstream
     treatment: ScriptedUpstream
+    calls: int = 0
 
     def ask(self, user: str, text: str = "hello") -> int:
+        self.calls += 1
         headers = {"x-thumbwheel-subject": user}
         messages = [{"role": "user", "content": text}]
         body = {"model": AGENT, "messages": messages}
@@ -46,10 +48,11 @@ class Trial:
         return int(answer.status_code)
 
     def decision(self) -> Decision:
-        """What would be decided by all that was recorded."""
+        """What would be decided by all calls, once each is a row."""
         ws = self.gateway.ws
-        self.gateway.lines(1)
+        self.gateway.lines(self.calls)
         drain_inbox(ws, everything=True)
+        assert not (ws.home.inbox / "rejected.jsonl").exists()
         current = controller.find(ws, self.experiment.id)
         collect(ws, current, current.recorded_at)
         return controller.look(ws, current)[1]
@@ -71,7 +74,8 @@ def begun(folder: Path) -> Iterator[Trial]:
         serve_remote(ws, EndpointAddress(treatment.url, "small"), alias=None)
         agent = Agent.named(AGENT)
         plan, forecast = verbs.draft(ws, agent, "live", ["v0", "v1"], [], {})
-        experiment = verbs.start(ws, agent, "live", plan, forecast)
+        # The same people get the same arms in every run.
+        experiment = verbs.start(ws, agent, "live", plan, forecast, salt="n07")
         gateway = stack.enter_context(running(ws))
         yield Trial(gateway, experiment, control, treatment)
 

@@ -156,7 +156,8 @@ def test_a_dead_arm_loses_and_an_arm_that_lost_wins_no_more() -> None:
 
 def test_silence_is_named_in_the_reasons_of_a_gain_and_of_a_loss() -> None:
     plan = plan_of()
-    for changes in ({}, {"low": -0.3, "stop_high": -0.1}):
+    shown: list[dict[str, Any]] = [{}, {"low": -0.3, "stop_high": -0.1}]
+    for changes in shown:
         silent = comparison_of(answering=(0.69, 0.6), answering_p=0.0004, **changes)
         (reason,) = decide(plan, inputs_of(plan, silent)).reasons
         assert "60% of the units of v1 answer and 69% of v0 (p = 0.0004)" in reason
