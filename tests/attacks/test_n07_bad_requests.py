@@ -7,7 +7,7 @@ a row ended it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ def begun(folder: Path) -> Iterator[Trial]:
         yield Trial(gateway, experiment, control, treatment)
 
 
-def refusing(status: int, text: str = "") -> object:
+def refusing(status: int, text: str = "") -> Callable[[Received], Iterator[bytes]]:
     """A script that refuses calls with this text, and answers others."""
 
     def script(request: Received) -> Iterator[bytes]:
