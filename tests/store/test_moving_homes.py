@@ -34,6 +34,8 @@ from thumbwheel.loop.move import move
 
 pytestmark = pytest.mark.postgresql
 PEOPLE = 12
+KEY = "of thirty-two bytes, as they all"
+"""A signing key of a home."""
 METADATA = {"lone": 5, "nested": [1.5, None, True, {"ü": "\U0001f553"}]}
 
 
@@ -200,7 +202,7 @@ def test_a_backup_is_the_home_as_it_was(
     fingerprint = filled(tmp_path / "home", address, tmp_path)
     target = tmp_path / ("backup.tar" if into == "sqlite" else "backup")
     with opened(tmp_path / "home", address) as ws:
-        (ws.home.path / "signing.key").write_text("key")
+        (ws.home.path / "signing.key").write_text(KEY)
         (ws.home.inbox / "waiting.jsonl").write_text("{}\n")
         (ws.home.path / "unsent" / "server").mkdir(parents=True)
         (ws.home.path / "unsent" / "server" / "waiting.jsonl").write_text("[]\n")
@@ -222,7 +224,7 @@ def test_a_backup_is_the_home_as_it_was(
         assert build(ws, AGENT, "labels").fingerprint == fingerprint
         assert [key.name for key in keys.listed(ws)] == ["app"]
         assert audit.verify(ws).problem is None
-        assert (home.path / "signing.key").read_text() == "key"
+        assert (home.path / "signing.key").read_text() == KEY
         assert (home.path / "signing.key").stat().st_mode & 0o777 == 0o600
         assert (home.inbox / "waiting.jsonl").read_text() == "{}\n"
         assert (home.path / "unsent" / "server" / "waiting.jsonl").read_text() == "[]\n"
