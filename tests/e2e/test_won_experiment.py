@@ -45,7 +45,7 @@ def killed(*arguments, **options):
 
 setattr(module, {name!r}, killed)
 """
-EXPERIMENT = {"min_hours": 0.0, "min_senders": 1}
+EXPERIMENT = {"min_hours": 0.0, "min_senders": 1, "rater_units": 100_000}
 """One client speaks for everybody, within seconds."""
 CONTROLLER, VERSIONS = "thumbwheel.experiments.controller", "thumbwheel.models.versions"
 BORDERS = (
