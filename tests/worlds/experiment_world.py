@@ -183,7 +183,8 @@ def experiment_world(
     folder: Path, models: Sequence[str] = ("large", "small"), live: str = "v0", **settings: Any
 ) -> Iterator[ExperimentWorld]:
     """A home whose agent answers with `live`; every model is a version of it."""
-    options = {"min_hours": 0.0}  # these people come within seconds
+    # these people come within seconds, and a machine that stands still delays no verdict
+    options = {"min_hours": 0.0, "maturation_hours": 0.0}
     home = opened_home(folder / "home", experiment=options)
     with ScriptedUpstream() as upstream, home as ws:
         for model in models:
