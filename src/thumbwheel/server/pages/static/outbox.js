@@ -109,8 +109,13 @@ export class Outbox extends EventTarget {
     this.sending = Promise.resolve(work).finally(() => {
       this.sending = null;
       this.current = null;
-    });
+    }).then(() => this.flushLate());
     return this.sending;
+  }
+
+  // Sends what was added while the lock of the last run was being released.
+  flushLate() {
+    return this.state === "idle" && this.size ? this.flush() : undefined;
   }
 
   async sendAll() {

@@ -714,11 +714,22 @@ function openKeys() {
   if (!dialog.open) dialog.showModal();
 }
 
+// A browser leaves the focus in a closed dialog for a moment, and the next key would change a key.
+function closeKeys() {
+  dialog.close();
+  itemBox.focus();
+}
+
 document.getElementById("help").addEventListener("click", openKeys);
-document.getElementById("keys-close").addEventListener("click", () => dialog.close());
+document.getElementById("keys-close").addEventListener("click", closeKeys);
 document.getElementById("keys-reset").addEventListener("click", () => { keys.reset(); openKeys(); });
 document.getElementById("keys-on").addEventListener("change", (event) => { keys.isOn = event.target.checked; keys.save(); });
 dialog.addEventListener("close", () => { if (current) render(); });
+dialog.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  closeKeys();
+});
 undoButton.addEventListener("click", (event) => { if (event.detail < 2) undo(); });
 window.addEventListener("focus", () => { if (!current && !isCards) fetchMore().then(advanceIfIdle); });
 window.addEventListener("pageshow", (event) => { if (event.persisted) { outbox.retry(); outbox.flush(); } });
