@@ -141,6 +141,9 @@ def start_experiment(page: Page) -> None:
     expect(page.get_by_label("Arms")).to_have_value("v0\nv1")
     page.get_by_label("Effect").fill("0.5")
     page.get_by_label("Min units").fill("20")
+    page.get_by_label("Min hours").fill("0")
+    page.get_by_text("All settings").click()
+    page.get_by_label("Min senders").fill("1")
     page.get_by_label("Guards").fill("")
     page.get_by_role("button", name="Start", exact=True).click()
     with page.expect_navigation():

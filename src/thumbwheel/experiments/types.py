@@ -111,6 +111,11 @@ class ExperimentConfig(Config):
                 f"metric {self.metric!r} is none of thumb, rating, score, outcome:NAME"
             )
         ramp_steps(self.ramp)
+        if 0 < self.max_hours <= self.min_hours:
+            raise ValueError(
+                f"max_hours {self.max_hours:g} ends the experiment before min_hours"
+                f" {self.min_hours:g}, from which an arm may win: raise max_hours or lower min_hours"
+            )
         return self
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.core import log
-from thumbwheel.core.errors import Conflict, DataError
+from thumbwheel.core.errors import ConfigError, Conflict, DataError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.experiments import controller
 from thumbwheel.experiments.types import ENDS, Experiment, State
@@ -54,7 +54,7 @@ def begin_experiment(
     try:
         plan, forecast = verbs.draft(ws, agent, LIVE, [live.name, version.name], GUARDS, options)
         experiment = verbs.start(ws, agent, LIVE, plan, forecast)
-    except (Conflict, DataError) as error:
+    except (ConfigError, Conflict, DataError) as error:
         _say_none(cycle, error.why)
         return None
     log.say(f"  {experiment.id}: {live.name} against {version.name} by {config.experiment}")

@@ -263,3 +263,14 @@ def test_an_experiment_of_the_loop_ends_so_that_the_next_version_has_its_turn(zo
     (decision,) = turn_all(zoo.ws, datetime.now(UTC) + timedelta(days=4)).values()
     assert decision.verdict == "stopped"
     assert live(zoo.ws) == "v0"
+
+
+def test_an_experiment_that_would_end_before_any_arm_may_win_is_refused_by_name(zoo: Zoo) -> None:
+    zoo.turn(auto_deploy="off")
+    v0 = versions.version(zoo.ws, NAME, "v0")
+    zoo.wheel.deploy(zoo.ws, v0, TARGET, LIVE)
+    zoo.add(*({**line, "id": f"more-{line['id']}"} for line in more_feedback()))
+    turn = zoo.turn(experiment="thumb", experiment_days=0.5)
+    assert turn.experiment is None
+    assert any("max_hours 12" in reason and "min_hours 24" in reason for reason in turn.reasons)
+    assert live(zoo.ws) == "v0"
