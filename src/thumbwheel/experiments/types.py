@@ -113,8 +113,8 @@ class ExperimentConfig(Config):
         ramp_steps(self.ramp)
         if 0 < self.max_hours <= self.min_hours:
             raise ValueError(
-                f"max_hours {self.max_hours:g} ends the experiment before min_hours"
-                f" {self.min_hours:g}, from which an arm may win: raise max_hours or lower min_hours"
+                f"max_hours {self.max_hours:g} ends the experiment before min_hours "
+                f"{self.min_hours:g}, from which an arm may win: raise the one or lower the other"
             )
         return self
 

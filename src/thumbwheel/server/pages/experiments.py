@@ -22,7 +22,17 @@ from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
 
 TONES = {"running": "wait", "paused": "", "won": "good", "lost": "bad", "stopped": ""}
-MAIN = ("metric", "effect", "share", "min_units", "unit", "ramp", "hold_out", "min_hours", "max_hours")
+MAIN = (
+    "metric",
+    "effect",
+    "share",
+    "min_units",
+    "unit",
+    "ramp",
+    "hold_out",
+    "min_hours",
+    "max_hours",
+)
 GUARDS = ("error_rate", "latency_p95", "cost")
 
 
