@@ -21,6 +21,7 @@ CHART = PACKAGING / "helm" / "thumbwheel"
 VALUES: list[dict[str, Any]] = [
     {},
     {
+        "image": {"repository": "wheel", "digest": f"sha256:{'0' * 64}"},
         "database": {"existingSecret": "rows"},
         "volume": {"existingClaim": "home"},
         "env": [{"name": "OPENAI", "valueFrom": {"secretKeyRef": {"name": "k", "key": "k"}}}],

@@ -255,6 +255,20 @@ def test_a_drainer_that_cannot_write_says_so_loses_nothing_and_goes_on(
     database.close()
 
 
+def test_a_drainer_that_is_behind_and_goes_on_does_not_stand_still(
+    ws: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = inbox.STANDSTILL + 60
+    with Drainer(ws, every=0.01) as drainer:
+        monkeypatch.setattr(drainer, "lag", lambda: waited)
+        assert drainer.stands_still(), "lines wait, and none was ever stored"
+        thumbwheel.trace("a", input="hi", output="ho", id="t1")
+        wait_until(lambda: names(ws) == ["t1"])
+        wait_until(lambda: not drainer.stands_still())
+        monkeypatch.setattr(inbox, "STANDSTILL", 0.0)
+        assert drainer.stands_still(), "and none was stored since"
+
+
 def test_a_line_at_which_the_database_fails_holds_up_no_other(
     ws: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,8 +85,9 @@ class Provider:
         content = base64.urlsafe_b64encode(json.dumps(vars(attempt)).encode()).decode()
         return url, f"{content}.{self.seal.of('login attempt', content)}"
 
-    def finish(self, cookie: str, parameters: Mapping[str, str]) -> ProviderIdentity:
-        """Whom the provider vouches for, by what came back; raises Unauthenticated."""
+    def returned(self, cookie: str, parameters: Mapping[str, str]) -> LoginAttempt:
+        """Return the attempt that this browser began and that came back to it; raises
+        Unauthenticated. The provider is not asked."""
         attempt = self._attempt(cookie)
         if not hmac.compare_digest(parameters.get("state", "").encode(), attempt.state.encode()):
             raise _refused("it is not the one that this browser began")
@@ -94,6 +95,10 @@ class Provider:
             raise _refused(f"the provider says {parameters['error'][:80]!r}")
         if parameters.get("iss", self.config.issuer) != self.config.issuer:
             raise _refused("it comes from another provider")
+        return attempt
+
+    def finish(self, attempt: LoginAttempt, parameters: Mapping[str, str]) -> ProviderIdentity:
+        """Ask the provider for whom it vouches; raises Unauthenticated."""
         with self._client(attempt.redirect_uri) as client:
             try:
                 answer = client.fetch_token(

@@ -47,6 +47,7 @@ def list_(
     Example: thumbwheel jobs list --state running --state queued
     """
     from thumbwheel.access.presented import actor_names
+    from thumbwheel.app.job_paths import shown_job
     from thumbwheel.jobs import queue
 
     states = [_state(name) for name in state or ()]
@@ -55,6 +56,7 @@ def list_(
         page, next_cursor = queue.jobs(
             ws, states=states, kind=kind, agents=agents, cursor=cursor, limit=limit
         )
+        page = [shown_job(ws, row, ctx.obj.owns_home) for row in page]
         workers = queue.live_workers(ws)
         names = actor_names(ws)
     columns: dict[str, Callable[[Job], object]] = {
@@ -111,12 +113,14 @@ def show(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
-        _show(ws, queue.job(ws, job), json)
+        _show(ctx, ws, queue.job(ws, job), json)
 
 
-def _show(ws: Workspace, job: Job, json: bool) -> None:
+def _show(ctx: typer.Context, ws: Workspace, row: Job, json: bool) -> None:
     from thumbwheel.access.presented import actor_names
+    from thumbwheel.app.job_paths import shown_job
 
+    job = shown_job(ws, row, ctx.obj.owns_home)
     asked_by = actor_names(ws).get(job.asked_by or "", job.asked_by)
     rows: list[present.Row] = [
         ("state", job.state),
@@ -153,11 +157,13 @@ def logs(
 
     Example: thumbwheel jobs logs job_06h1 --follow
     """
+    from thumbwheel.app.job_paths import shown_event
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
         if not follow:
-            events = queue.events(ws, job, after, limit=100_000)
+            rows = queue.events(ws, job, after, limit=100_000)
+            events = [shown_event(ws, row, ctx.obj.owns_home) for row in rows]
             data = [asdict(event) for event in events]
             present.page(data, map(_line, events), json=json)
             return
@@ -181,7 +187,7 @@ def cancel(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
-        _show(ws, queue.cancel(ws, job), json)
+        _show(ctx, ws, queue.cancel(ws, job), json)
 
 
 @jobs.command()
@@ -193,7 +199,7 @@ def resume(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
-        _show(ws, queue.resume(ws, job), json)
+        _show(ctx, ws, queue.resume(ws, job), json)
 
 
 @jobs.command()
@@ -205,7 +211,7 @@ def retry(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
-        _show(ws, queue.retry(ws, job), json)
+        _show(ctx, ws, queue.retry(ws, job), json)
 
 
 def worker(
@@ -253,7 +259,11 @@ def worker(
 
 
 @schedule.command("list")
-def list_schedules(ctx: typer.Context, json: AsJson = False) -> None:
+def list_schedules(
+    ctx: typer.Context,
+    of_agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
+    json: AsJson = False,
+) -> None:
     """The schedules, and when each comes next.
 
     Example: thumbwheel schedule list
@@ -261,7 +271,7 @@ def list_schedules(ctx: typer.Context, json: AsJson = False) -> None:
     from thumbwheel.jobs.schedules import schedules
 
     with ctx.obj() as ws:
-        rows = schedules(ws)
+        rows = schedules(ws, of_agent)
     columns: dict[str, Callable[[Schedule], object]] = {
         "schedule": lambda row: row.name,
         "job": lambda row: row.kind,

@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 from typing import NamedTuple
 
+from thumbwheel.access.types import Verb
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.plugins import Table, nearest
 from thumbwheel.jobs.types import HEAVY, Kind
@@ -25,6 +26,7 @@ class Location(NamedTuple):
     handler: str
     needs: tuple[str, ...] = ()
     is_urgent: bool = False
+    verb: Verb = "run"
 
 
 LOCATIONS: Mapping[str, Location] = {
@@ -38,12 +40,14 @@ LOCATIONS: Mapping[str, Location] = {
     ),
     "evaluate": Location("thumbwheel.evaluation.jobs", "EvaluateSpec", "run_evaluate", (HEAVY,)),
     "export": Location("thumbwheel.export.jobs", "ExportSpec", "run_export", (HEAVY,)),
-    "deploy": Location("thumbwheel.deploy.jobs", "DeploySpec", "run_deploy", is_urgent=True),
+    "deploy": Location("thumbwheel.deploy.jobs", "DeploySpec", "run_deploy", (), True, "deploy"),
     "loop approve": Location(
-        "thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve", is_urgent=True
+        "thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve", (), True, "deploy"
     ),
     "loop check": Location("thumbwheel.loop.jobs", "LoopCheckSpec", "run_check"),
-    "loop run": Location("thumbwheel.loop.jobs", "LoopRunSpec", "run_loop", (HEAVY, CYCLE)),
+    "loop run": Location(
+        "thumbwheel.loop.jobs", "LoopRunSpec", "run_loop", (HEAVY, CYCLE), verb="deploy"
+    ),
 }
 
 PLUGINS: Table[Kind] = Table("job kind", "thumbwheel.job_kinds", {})
@@ -70,6 +74,12 @@ def job_kind(name: str) -> Kind:
     module = import_module(location.module)
     spec, handler = getattr(module, location.spec), getattr(module, location.handler)
     return Kind(spec, handler, location.needs, location.is_urgent)
+
+
+def verb_of(kind: str) -> Verb:
+    """Return what somebody has to be allowed to do to an agent before they may ask for such a job,
+    by a request or by the clock, and steer it."""
+    return LOCATIONS[kind].verb if kind in LOCATIONS else "run"
 
 
 def job_kinds() -> dict[str, Kind]:

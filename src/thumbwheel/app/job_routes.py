@@ -22,7 +22,12 @@ ROUTES = (
     Route("jobs resume", "POST", f"{JOB}/resume", "run", by_row=True),
     Route("jobs retry", "POST", f"{JOB}/retry", "run", by_row=True),
     Route(
-        "schedule list", "GET", "/api/schedules", "read", gives={"/api/schedules/{name}": "/0/name"}
+        "schedule list",
+        "GET",
+        "/api/schedules",
+        "read",
+        by_row=True,
+        gives={"/api/schedules/{name}": "/0/name"},
     ),
     Route(
         "schedule add",
@@ -32,8 +37,9 @@ ROUTES = (
         {"name": "nightly", "cron": "30 3 * * *", "job": "reward pending"},
         # a spec may name files, code and other agents
         local=("set",),
+        by_row=True,
         gives={"/api/schedules/{name}": "/name"},
     ),
-    Route("schedule pause", "PUT", "/api/schedules/{name}", "run", {"resume": True}),
-    Route("schedule remove", "DELETE", "/api/schedules/{name}", "own"),
+    Route("schedule pause", "PUT", "/api/schedules/{name}", "run", {"resume": True}, by_row=True),
+    Route("schedule remove", "DELETE", "/api/schedules/{name}", "run", by_row=True),
 )

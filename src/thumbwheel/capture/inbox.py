@@ -65,7 +65,8 @@ LAST = 5.0
 server drains it."""
 
 STANDSTILL = 10.0
-"""Seconds of lag from which the drainer counts as standing still."""
+"""Seconds for which a line waited, and nothing was stored, from which the drainer counts as
+standing still. Under load lines may wait longer while others become rows."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,11 @@ class Drainer:
         return oldest_age(self._ws.home.inbox)
 
     def stands_still(self) -> bool:
-        """Whether lines wait for longer than `STANDSTILL` seconds, or nobody drains."""
-        return not self._thread.is_alive() or self.lag() > STANDSTILL
+        """Return whether lines wait though nothing was stored for `STANDSTILL` seconds, or nobody
+        drains."""
+        idle = time.monotonic() - self._drain.stored_at
+        is_idle = idle > STANDSTILL and self.lag() > STANDSTILL
+        return is_idle or not self._thread.is_alive()
 
     def __enter__(self) -> Drainer:
         self._thread.start()
@@ -184,6 +188,8 @@ class _Drain:
         self._ws = ws
         self.end = math.inf
         """When to leave the rest to the next drain (monotonic seconds)."""
+        self.stored_at = -math.inf
+        """When lines last became rows (monotonic seconds)."""
         self.counts: Counter[str] = Counter()
         self._first_reason = ""
         self._agents: set[str] = set()
@@ -199,6 +205,7 @@ class _Drain:
                 if time.monotonic() > self.end:
                     return False  # whoever drains next finds what is stored already
                 refused += self._store(batch)
+                self.stored_at = time.monotonic()
             self._set_aside(refused)
             path.unlink()
         return True

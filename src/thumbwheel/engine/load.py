@@ -24,6 +24,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.engine.config_check import check_config
 from thumbwheel.engine.forward import is_encoder, is_scorer, trunk_of
 from thumbwheel.engine.libraries import BITSANDBYTES, tell_of_bitsandbytes
+from thumbwheel.models.base import require_regular_files
 
 if TYPE_CHECKING:
     import torch
@@ -294,6 +295,7 @@ def _check_folder(base: str) -> None:
                 "Name the folder with config.json and the safetensors, or a Hugging Face id",
             )
         return
+    require_regular_files(folder)
     if not (folder / "config.json").is_file():
         is_adapter = (folder / "adapter_config.json").is_file()
         hint = " (it holds an adapter: name its base)" if is_adapter else ""

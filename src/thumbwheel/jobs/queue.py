@@ -148,14 +148,19 @@ def enqueued(
     return replace(job, last_event=1)
 
 
-def job(ws: Workspace, job_id: str) -> Job:
-    """The job with this id, or the beginning of it; raises NotFound."""
+def job(ws: Workspace, job_id: str, is_visible: Callable[[Job], bool] | None = None) -> Job:
+    """Return the job with this id, or the beginning of it; raises NotFound, also for one that is
+    not visible to whoever asks."""
     with ws.db.read() as connection:
-        return _job(connection, job_id)
+        return _job(connection, job_id, is_visible)
 
 
-def _job(connection: sa.Connection, job_id: str) -> Job:
+def _job(
+    connection: sa.Connection, job_id: str, is_visible: Callable[[Job], bool] | None = None
+) -> Job:
     matches = store.by_id(connection, job_id)
+    if is_visible is not None:
+        matches = [row for row in matches if is_visible(row)]
     ids.require_single(job_id, [match.id for match in matches])
     if not matches:
         raise NotFound(

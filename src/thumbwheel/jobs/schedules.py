@@ -12,7 +12,7 @@ follow real time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -111,10 +111,18 @@ def add(
     return schedule
 
 
-def schedules(ws: Workspace) -> list[Schedule]:
-    """The schedules, by name."""
+def schedules(ws: Workspace, agent: str | None = None) -> list[Schedule]:
+    """Return the schedules, by name; of `agent` alone where one is named."""
     with ws.db.read() as connection:
-        return store.all_schedules(connection)
+        rows = store.all_schedules(connection)
+    return [row for row in rows if agent is None or row.agent == agent]
+
+
+def named(ws: Workspace, name: str, is_visible: Callable[[Schedule], bool]) -> Schedule:
+    """Return the schedule of that name; raises NotFound, also for one that is not visible to
+    whoever asks."""
+    with ws.db.read() as connection:
+        return _named(connection, name, is_visible)
 
 
 def overdue(ws: Workspace, seconds: float = 60.0, now: datetime | None = None) -> str | None:
@@ -131,8 +139,14 @@ def overdue(ws: Workspace, seconds: float = 60.0, now: datetime | None = None) -
     return None
 
 
-def _named(connection: sa.Connection, name: str) -> Schedule:
-    by_name = {schedule.name: schedule for schedule in store.all_schedules(connection)}
+def _named(
+    connection: sa.Connection, name: str, is_visible: Callable[[Schedule], bool] | None = None
+) -> Schedule:
+    by_name = {
+        schedule.name: schedule
+        for schedule in store.all_schedules(connection)
+        if is_visible is None or is_visible(schedule)
+    }
     if name not in by_name:
         names = ", ".join(by_name) or "none"
         raise NotFound(

@@ -28,6 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol
 
+from thumbwheel.capture.regular_file import open_regular
 from thumbwheel.core import ids, log
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import Conflict, InputError, StorageError
@@ -312,7 +313,10 @@ class _FolderSource:
         self._path = path
 
     def open(self, name: str) -> IO[bytes]:
-        return (self._path / name).open("rb")
+        path = self._path / name
+        if not path.is_file():  # a FIFO would be waited for
+            raise KeyError(name)
+        return open_regular(path)
 
 
 class _TarSource:
@@ -332,11 +336,16 @@ def _opened_source(path: Path) -> Iterator[_Source]:
         yield _FolderSource(path)
         return
     try:
-        file = tarfile.open(path, "r:")  # noqa: SIM115 - closed below
-    except (OSError, tarfile.TarError) as error:
-        raise _no_backup(path, f"it cannot be read ({error})") from None
-    with file:
-        yield _TarSource(file)
+        content = open_regular(path)
+    except InputError as error:
+        raise _no_backup(path, f"it cannot be read ({error.why})") from None
+    with content:
+        try:
+            file = tarfile.open(fileobj=content, mode="r:")  # noqa: SIM115 - closed below
+        except (OSError, tarfile.TarError) as error:
+            raise _no_backup(path, f"it cannot be read ({error})") from None
+        with file:
+            yield _TarSource(file)
 
 
 def _no_backup(path: Path, why: str) -> InputError:
@@ -365,7 +374,7 @@ def _verified(source: _Source, path: Path) -> Backup:
                 with source.open(name) as stream:
                     sha256 = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
             except (OSError, KeyError, tarfile.TarError):
-                raise _no_backup(path, f"its file {name!r} is missing") from None
+                raise _no_backup(path, f"its file {name!r} is missing or no file") from None
             if sha256 != entry.sha256 or (name.startswith("blobs/") and name[6:] != sha256):
                 raise _no_backup(path, f"its file {name!r} is damaged")
             advance()

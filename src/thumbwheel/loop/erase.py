@@ -420,7 +420,7 @@ def _rows(job: _Job, seal: Seal) -> None:
             _forget_answers(job.ws, connection, evaluation_id, long_names)
         store.delete(connection, job.doomed)
         store.forget_replies(connection, job.agent.id)
-        store.forget_requests(connection)
+        store.forget_requests(connection, job.agent.slug)
         if rewritten := forget(connection, mentions(names | job.doomed.ids)):
             job.result.files["texts of jobs"] = rewritten
         if job.doomed.ids:

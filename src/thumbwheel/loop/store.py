@@ -548,9 +548,11 @@ def _with_ancestors(message_ids: Iterable[str], parents: Mapping[str, str | None
     return ancestors
 
 
-def forget_requests(connection: sa.Connection) -> None:
-    """Delete the stored answers to requests with idempotency keys."""
-    connection.execute(request_keys.delete())
+def forget_requests(connection: sa.Connection, agent: str) -> None:
+    """Delete the stored answers to requests with idempotency keys, but those to requests about
+    another agent."""
+    about = request_keys.c.agent
+    connection.execute(request_keys.delete().where((about == agent) | about.is_(None)))
 
 
 def forget_replies(connection: sa.Connection, agent_id: str) -> None:

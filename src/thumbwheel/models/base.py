@@ -43,6 +43,7 @@ def locate(base: str) -> tuple[str, Path]:
         )
     folder = Path(base).expanduser()
     if folder.is_dir():
+        require_regular_files(folder)
         return str(folder.resolve()), folder.resolve()
     if folder.exists() or base.startswith((".", "/", "~")) or base.count("/") > 1:
         why = "it is a file" if folder.exists() else "there is no such folder"
@@ -52,6 +53,18 @@ def locate(base: str) -> tuple[str, Path]:
             "Name the folder with config.json and the safetensors, or a Hugging Face id",
         )
     return base, _from_hub(base)
+
+
+def require_regular_files(folder: Path) -> None:
+    """Raise ModelError where something in the folder is neither a file nor a folder: whoever opens
+    a FIFO or a device waits for it, perhaps for ever."""
+    for path in sorted(folder.iterdir()):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ModelError(
+                f"base model {str(folder)!r}",
+                f"its file {path.name!r} is a FIFO, a socket or a device",
+                "Put the model's own file in its place",
+            )
 
 
 def _from_hub(base: str) -> Path:

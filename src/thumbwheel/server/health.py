@@ -7,7 +7,9 @@ answers; restarting it helps against nothing else.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -24,6 +26,9 @@ WATCHERS = public("machines that watch ask it, and it holds no data")
 LEAVING = "the server stops, and takes no new calls"
 READ_SECONDS = 2.0
 """For a check that reads the database."""
+KNOWN_SECONDS = 30.0
+"""For which what such a check read last is its answer, where reading takes longer: a busy machine
+is no broken one."""
 
 Figures = Mapping[str, Callable[[], object]]
 """Name -> a count or a time of the server."""
@@ -44,13 +49,19 @@ class TimeLimited:
     """A check that reads the database. One that is away must not keep waiting who asks for health,
     and asking often must not heap up threads: a reading that has not ended is waited for again."""
 
-    def __init__(self, problem: Callable[[], str | None], seconds: float = READ_SECONDS) -> None:
-        self._problem, self._seconds = problem, seconds
+    def __init__(
+        self,
+        problem: Callable[[], str | None],
+        seconds: float = READ_SECONDS,
+        known_seconds: float = KNOWN_SECONDS,
+    ) -> None:
+        self._problem, self._seconds, self._known_seconds = problem, seconds, known_seconds
         self._reading: Future[str | None] | None = None
         self._guard = threading.Lock()
+        self._last: tuple[float, str | None] = (-math.inf, None)
 
     def __call__(self) -> str | None:
-        """What is wrong, or that it could not be read in time."""
+        """Return what is wrong, or that it could not be read for some time."""
         with self._guard:
             reading = self._reading
             if reading is None:
@@ -60,11 +71,16 @@ class TimeLimited:
         try:
             return reading.result(self._seconds)
         except TimeoutError:
+            read_at, last = self._last
+            if time.monotonic() - read_at < self._known_seconds:
+                return last
             return f"its state could not be read within {self._seconds:g} s"
 
     def _read(self, reading: Future[str | None]) -> None:
         try:
-            reading.set_result(self._problem())
+            result = self._problem()
+            self._last = (time.monotonic(), result)
+            reading.set_result(result)
         except Exception as error:  # noqa: BLE001 - it goes to who asked
             reading.set_exception(error)
         with self._guard:

@@ -171,12 +171,19 @@ def _add_provider(routes: APIRouter, gate: AccessGate, provider: Provider) -> No
         dependencies=[public("the provider sends the browser here")],
     )
     def finish(request: Request) -> Response:
-        gate.limits.count_login(address_of(request), "by the provider")
-        attempt = request.cookies.get(ATTEMPT_COOKIE)
-        if attempt is None:
+        cookie = request.cookies.get(ATTEMPT_COOKIE)
+        if cookie is None:
             raise NotFound(
                 "the login by the provider", "this browser began none", "Open /login/provider"
             )
+        try:
+            attempt = provider.returned(cookie, request.query_params)
+        except Unauthenticated:
+            gate.limits.count_failure(address_of(request))
+            audit.record(gate.ws, Act(ANONYMOUS.id, "login.refused"))
+            raise
+        # by the attempt, whose name nobody else has: strangers use up no login of others
+        gate.limits.count_login(address_of(request), attempt.state)
         try:
             identity = provider.finish(attempt, request.query_params)
             user = users.of_provider(gate.ws, identity.issuer, identity.external_id, identity.name)

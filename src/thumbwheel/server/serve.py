@@ -81,8 +81,12 @@ BACKLOG_SECONDS = 10.0
 """Seconds after which a waiting write means that the database stands still."""
 SWITCH_INTERVAL = 0.001
 """Seconds after which the thread that writes down lets the one that answers go on."""
-ABORTED = "ASGI callable returned without completing response."
-"""What uvicorn logs when the gateway ends an answer that its upstream did not complete."""
+NO_NEWS = (
+    "ASGI callable returned without completing response.",  # the upstream did not complete it
+    "Unsupported upgrade request.",  # and anybody could fill a log with these
+    "No supported WebSocket library detected",
+)
+"""Beginnings of what uvicorn logs though all is as it should be."""
 BUDGETS = "budgets.json"
 """Of the home: what agents and keys used today."""
 
@@ -407,7 +411,7 @@ def server_config(application: Application) -> uvicorn.Config:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return record.getMessage() != ABORTED
+    return not record.getMessage().startswith(NO_NEWS)
 
 
 @contextmanager

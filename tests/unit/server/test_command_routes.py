@@ -267,9 +267,16 @@ def test_an_erasure_forgets_stored_answers(ws: Workspace, client: TestClient) ->
     body = {"target": "t9", "correction": "planted text"}
     headers = {"idempotency-key": "k"}
     assert client.post(f"{AGENT}/feedback", json=body, headers=headers).status_code == 200
+    of_other = "/api/agents/other/cases"
+    case = {"input": "a", "reference": "b"}
+    other_key = {"idempotency-key": "k2"}
+    first = client.post(of_other, json=case, headers=other_key)
+    assert first.status_code == 200
     assert client.delete(f"{AGENT}/subjects/ann?yes=true").json()["state"] == "done"
     with ws.db.read() as connection:
-        assert connection.execute(sa.select(request_keys.c.key)).all() == []
+        assert connection.execute(sa.select(request_keys.c.agent)).scalars().all() == ["other"]
+    again = client.post(of_other, json=case, headers=other_key)
+    assert again.json() == first.json() and again.headers["idempotent-replayed"] == "true"
 
 
 @pytest.mark.parametrize("noun", ["feedback", "cases"])

@@ -5,14 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import os
 import socket
-import subprocess
 import tracemalloc
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +31,7 @@ from tests.servers.scripted_upstream import (
     reply,
     stream_head,
 )
+from tests.servers.small_disk import SmallDisk
 from tests.unit.server.conftest import Serve
 from tests.waiting import until
 from tests.worlds.gateway_world import CHAT, HELLO, GatewayWorld, call_of
@@ -303,38 +300,6 @@ def test_other_host_names_are_refused(gateway: GatewayWorld) -> None:
     for host, status in (("evil.example", 400), ("127.0.0.1:1", 200), ("localhost", 200)):
         assert gateway.ask(headers={"host": host}).status_code == status
         assert gateway.client.get("/health", headers={"host": host}).status_code == status
-
-
-@dataclass
-class SmallDisk:
-    """A disk of its own below the inbox."""
-
-    folder: Path
-
-    def mount(self) -> None:
-        if os.geteuid() != 0:
-            pytest.skip("a small disk can be mounted by root only")
-        self._run("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(self.folder))
-
-    def fill(self) -> None:
-        """Leave no byte on it."""
-        with suppress(OSError), (self.folder / "filler").open("wb", buffering=0) as file:
-            while file.write(b"x" * 4096):
-                pass
-
-    def free(self) -> None:
-        (self.folder / "filler").unlink()
-
-    def refuse(self, writes: bool) -> None:
-        """Refuse writes, or take them again."""
-        mode = "ro" if writes else "rw"
-        self._run("mount", "-o", f"remount,{mode}", str(self.folder))
-
-    def unmount(self) -> None:
-        self._run("umount", "-l", str(self.folder))
-
-    def _run(self, *command: str) -> None:
-        subprocess.run(command, check=True, capture_output=True)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from tests.servers.oidc_provider import CLIENT_ID, CLIENT_SECRET, EMAIL, provider
 from thumbwheel.access import users
+from thumbwheel.access.rate_limits import LOGINS_OF_ADDRESS, LOGINS_OF_NAME
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db.workspace import Workspace
@@ -106,6 +107,14 @@ def test_a_login_that_another_browser_began_is_none(world: World) -> None:
     assert forged.get(callback).status_code == 401
     assert browser.get(callback).status_code == 303
     assert browser.get(callback).status_code in (401, 404), "a code counts once"
+
+
+def test_strangers_use_up_no_login(world: World) -> None:
+    browser, stranger = world.browser(), world.browser()
+    callback = world.callback(browser)
+    for _ in range(LOGINS_OF_NAME + LOGINS_OF_ADDRESS):
+        assert stranger.get(callback).status_code == 404
+    assert browser.get(callback).status_code == 303
 
 
 def test_somebody_whom_nobody_added(world: World) -> None:

@@ -153,6 +153,25 @@ def test_a_database_that_does_not_answer_keeps_nobody_waiting() -> None:
     until(lambda: check() is None)
 
 
+def test_a_busy_database_is_as_it_was_for_a_while() -> None:
+    blocked = threading.Event()
+    answers = ["first"]
+
+    def problem() -> str | None:
+        if not answers:
+            blocked.wait(60)
+            return "second"
+        return answers.pop()
+
+    check = TimeLimited(problem, seconds=0.05, known_seconds=3600)
+    until(lambda: check() == "first")
+    assert check() == "first", "the next reading waits"
+    forgetful = TimeLimited(problem, seconds=0.05, known_seconds=0)
+    assert forgetful() == "its state could not be read within 0.05 s"
+    blocked.set()
+    until(lambda: check() == "second")
+
+
 def test_what_a_limited_check_raises_is_heard() -> None:
     def problem() -> str | None:
         raise ValueError("no such table")

@@ -2,6 +2,12 @@
 {{- .Release.Name | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
+{{- define "thumbwheel.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end -}}
+
 {{- define "thumbwheel.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}

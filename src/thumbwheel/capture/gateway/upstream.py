@@ -50,6 +50,32 @@ HOP_BY_HOP = frozenset(
 DROPPED = frozenset(["host", "content-length", "content-encoding", "cookie"])
 """Headers that are made anew, or are none of the upstream's business."""
 CREDENTIALS = frozenset(["authorization", *KEY_HEADERS])
+OF_BROWSERS = frozenset(
+    [
+        "alt-svc",
+        "clear-site-data",
+        "content-location",
+        "content-security-policy",
+        "content-security-policy-report-only",
+        "link",
+        "location",
+        "nel",
+        "refresh",
+        "report-to",
+        "reporting-endpoints",
+        "service-worker-allowed",
+        "set-cookie",
+        "set-cookie2",
+        "set-login",
+        "sourcemap",
+        "strict-transport-security",
+        "www-authenticate",
+    ]
+)
+"""Headers of replies by which a server speaks to a browser about its own address, which here is
+the gateway's: an upstream has no say over its cookies, its encryption or where a page goes next."""
+OF_BROWSERS_BEGIN = ("access-control-", "cross-origin-", "permissions-policy", "sec-")
+"""What further ones begin with."""
 READABLE = frozenset(["gzip", "x-gzip", "deflate", "identity"])
 """Encodings that a recorded reply may have."""
 SKIPPED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -123,6 +149,9 @@ class Upstreams:
             raise UpstreamError(
                 502, f"it redirects (HTTP {reply.status}), which is not followed: correct its URL"
             )
+        if reply.status < 200:
+            reply.close()
+            raise UpstreamError(502, f"it changes the protocol (HTTP {reply.status})")
         return reply
 
     async def close(self) -> None:
@@ -249,12 +278,15 @@ def readable_encodings(accepted: str) -> str:
 
 
 def reply_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The upstream's headers as the client gets them."""
+    """Return the upstream's headers as the client gets them: without those of the connection, ours,
+    and those that would speak for the gateway's own address."""
     headers = []
     for name, value in raw:
         lower = name.lower()
         text = lower.decode("latin-1")
-        if text not in HOP_BY_HOP and not text.startswith(OURS):
+        if text in HOP_BY_HOP or text in OF_BROWSERS:
+            continue
+        if not text.startswith((OURS, *OF_BROWSERS_BEGIN)):
             headers.append((lower, value))
     return headers
 

@@ -14,9 +14,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from starlette.types import Message
 
+from thumbwheel.access.problem import answered_with
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import ids
-from thumbwheel.core.errors import InputError
+from thumbwheel.core.errors import InputError, StorageError
 from thumbwheel.db.workspace import Workspace
 
 MOST_BYTES = 16 * 2**20
@@ -66,24 +67,37 @@ def uploaded(name_parameter: str) -> Callable[[Request], AsyncIterator[Upload]]:
                 "it is no plain name of a file; over the API a file is the body of the request",
                 f"Give ?{name_parameter}=ratings.jsonl, and send the content",
             )
-        folder = ws.home.uploads / ids.new("upl")
-        folder.mkdir(mode=0o700, parents=True)
-        upload = Upload(folder / name, 0, "")
+        upload = Upload(ws.home.uploads / ids.new("upl") / name, 0, "")
         try:
-            content_hash = hashlib.sha256()
-            with upload.path.open("wb") as stream:
-                async for piece in request.stream():
-                    upload.size += len(piece)
-                    if upload.size > MOST_UPLOADED:
-                        most = f"an uploaded file has at most {MOST_UPLOADED:,} bytes"
-                        raise HTTPException(413, most)
-                    content_hash.update(piece)
-                    # The disk may be slow, and the loop has others to answer.
-                    await run_in_threadpool(stream.write, piece)
-            upload.sha256 = content_hash.hexdigest()
+            await _write(request, upload)
             yield upload
         finally:
             if not upload.is_of_job:
                 shutil.rmtree(upload.folder, ignore_errors=True)
 
     return receive
+
+
+async def _write(request: Request, upload: Upload) -> None:
+    """Write the body of the request into the file of the upload, with its size and hash. Raises
+    StorageError where the disk does not take it, HTTPException beyond MOST_UPLOADED."""
+    content_hash = hashlib.sha256()
+    try:
+        upload.folder.mkdir(mode=0o700, parents=True)
+        with upload.path.open("wb") as stream:
+            async for piece in request.stream():
+                upload.size += len(piece)
+                if upload.size > MOST_UPLOADED:
+                    most = f"an uploaded file has at most {MOST_UPLOADED:,} bytes"
+                    raise HTTPException(413, most)
+                content_hash.update(piece)
+                # The disk may be slow, and the loop has others to answer.
+                await run_in_threadpool(stream.write, piece)
+    except OSError as error:
+        refusal = StorageError(
+            f"file {upload.path.name!r}",
+            f"it cannot be written: {error.strerror or error}",
+            "Make room on the server's disk, and send it again",
+        )
+        raise answered_with(507, refusal) from None
+    upload.sha256 = content_hash.hexdigest()

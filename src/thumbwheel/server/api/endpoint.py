@@ -94,7 +94,7 @@ class Operation:
         principal: Principal = request.state.principal
         ws: Workspace = replace(request.app.state.workspace, sender=principal.id)
         if self.route.by_row:
-            require_rows(principal, self.route.need, ws, values)
+            require_rows(principal, self.route, ws, values)
         values = self._in_own_name(principal, values)
         key = RequestKey.of(request, values)
         has_workers = getattr(request.app.state, "has_workers", False)

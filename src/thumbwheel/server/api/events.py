@@ -18,6 +18,7 @@ from fastapi.responses import StreamingResponse
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.route import AGENT
+from thumbwheel.app.job_paths import shown_event
 from thumbwheel.core import present
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.ids import slug_of
@@ -26,6 +27,7 @@ from thumbwheel.evaluation.decision_log import decisions_after
 from thumbwheel.jobs import queue
 from thumbwheel.models.versions import require_agent
 from thumbwheel.server.api.bodies import BoundedRoute
+from thumbwheel.server.api.job_access import visible_job
 from thumbwheel.server.api.parameters import NO_NUL
 from thumbwheel.training.curves import curves
 from thumbwheel.training.train import metrics_after, run_of, runs
@@ -136,9 +138,13 @@ def router() -> APIRouter:
 
         def look(after: str | None) -> News:
             number = number_of(after)
-            current = queue.job(ws, job)
-            request.state.principal.require("read", current.agent)
-            rows = queue.events(ws, current.id, number, AT_ONCE)
+            principal = request.state.principal
+            current = visible_job(principal, "read", ws, job)
+            owns_home = principal.may("own", None)
+            rows = [
+                shown_event(ws, row, owns_home)
+                for row in queue.events(ws, current.id, number, AT_ONCE)
+            ]
             events = [Event(str(row.number), row.kind, row.content) for row in rows]
             return News(events, current.has_ended)
 

@@ -1,24 +1,55 @@
-"""Who may see and steer a job: whoever may do that to its agent. A job of no agent is for those who
-may do it to everything."""
+"""Who may see and steer a job or a schedule: whoever may do to its agent what its kind does. One of
+no agent is for those who may do that to everything. What somebody may not see does not exist for
+them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from thumbwheel.access.route import Route
 from thumbwheel.access.types import Principal, Verb
+from thumbwheel.app.job_kinds import verb_of
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.jobs.queue import job
+from thumbwheel.jobs import queue, schedules
+from thumbwheel.jobs.types import Job
+
+
+def visible_job(principal: Principal, verb: Verb, ws: Workspace, job_id: str) -> Job:
+    """Return the job; raises NotFound where the principal may neither read it nor do `verb` to it,
+    and Forbidden where they may only read."""
+
+    def is_visible(row: Job) -> bool:
+        return principal.may("read", row.agent) or principal.may(needed(verb, row.kind), row.agent)
+
+    row = queue.job(ws, job_id, is_visible)
+    principal.require(needed(verb, row.kind), row.agent)
+    return row
+
+
+def needed(verb: Verb, kind: str) -> Verb:
+    """Return what a request that needs `verb` needs for a job of this kind.
+
+    >>> needed("run", "deploy"), needed("run", "train"), needed("read", "deploy")
+    ('deploy', 'run', 'read')
+    """
+    return verb_of(kind) if verb == "run" else verb
 
 
 def require_rows(
-    principal: Principal, verb: Verb, ws: Workspace, values: Mapping[str, Any]
+    principal: Principal, route: Route, ws: Workspace, values: Mapping[str, Any]
 ) -> None:
-    """Raise Forbidden where the principal may not do that to the job in `values`; without one, to
-    the agent in them."""
-    if "job" in values:
-        principal.require(verb, job(ws, values["job"]).agent)
-    else:
-        agent = values.get("of_agent")
-        principal.require(verb, slug_of(agent) if agent else None)
+    """Raise Forbidden or NotFound where the principal may not do what `route` does to the job or
+    the schedule that `values` name; where they name none, to the agent."""
+    match route.command:
+        case "schedule add":
+            principal.require(needed(route.need, values["job"]), slug_of(values["agent"]))
+        case "schedule pause" | "schedule remove":
+            row = schedules.named(ws, values["name"], lambda row: principal.may("read", row.agent))
+            principal.require(needed(route.need, row.kind), row.agent)
+        case _ if "job" in values:
+            visible_job(principal, route.need, ws, values["job"])
+        case _:
+            agent = values.get("of_agent")
+            principal.require(route.need, slug_of(agent) if agent else None)

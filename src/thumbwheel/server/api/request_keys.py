@@ -17,6 +17,7 @@ from fastapi import Request, Response
 
 from thumbwheel.access.problem import problem
 from thumbwheel.core.errors import Conflict, InputError, ThumbwheelError
+from thumbwheel.core.ids import slug_of
 from thumbwheel.db.schema import request_keys
 from thumbwheel.db.workspace import Workspace
 
@@ -35,6 +36,8 @@ class RequestKey:
     key: str
     """Of whoever asks alone: a hash of both."""
     fingerprint: str
+    agent: str | None
+    """The agent that the request's path names, whose erasures end the key."""
 
     @classmethod
     def of(cls, request: Request, values: object) -> RequestKey | None:
@@ -47,7 +50,8 @@ class RequestKey:
             raise InputError(f"header {HEADER}", why, f"Give 1 to {LONGEST}")
         content = json.dumps([request.method, request.url.path, values], default=str)
         who = f"{request.state.principal.id}\0{text}"
-        return cls(_hash(who), _hash(content))
+        agent = request.path_params.get("agent")
+        return cls(_hash(who), _hash(content), slug_of(agent) if agent else None)
 
     def answered(self, ws: Workspace, answer: Callable[[Workspace], Response]) -> Response:
         """The answer, which is computed at most once. Raises Conflict where the key is in use for
@@ -104,8 +108,15 @@ class RequestKey:
             raise Conflict(
                 f"header {HEADER}", "the same request came twice at once", "Send it again"
             )
-        row = {"key": self.key, "fingerprint": self.fingerprint, "recorded_at": now}
-        connection.execute(request_keys.insert().values(**row, answer=None))
+        connection.execute(
+            request_keys.insert().values(
+                key=self.key,
+                fingerprint=self.fingerprint,
+                agent=self.agent,
+                recorded_at=now,
+                answer=None,
+            )
+        )
 
     def _store(self, connection: sa.Connection, response: Response) -> None:
         headers = {

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.access.types import Principal
+from thumbwheel.app.job_kinds import verb_of
+from thumbwheel.app.job_paths import shown_event, shown_job
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import queue, schedules
 from thumbwheel.jobs.types import Job, JobState
 from thumbwheel.models.versions import agents
+from thumbwheel.server.api.job_access import visible_job
 from thumbwheel.server.pages.page import PageRequest
 
 AT_ONCE = 50
@@ -58,16 +61,20 @@ def load_list(asked: PageRequest) -> Mapping[str, Any]:
 
 def load_job(asked: PageRequest) -> Mapping[str, Any]:
     """One job, with what it said so far. The page follows what comes behind `last_event`."""
-    job = queue.job(asked.ws, asked.parts["job"])
-    asked.principal.require("read", job.agent)
-    events = queue.events(asked.ws, job.id, limit=1000)
+    owns_home = asked.principal.may("own", None)
+    row = visible_job(asked.principal, "read", asked.ws, asked.parts["job"])
+    job = shown_job(asked.ws, row, owns_home)
+    events = [
+        shown_event(asked.ws, event, owns_home)
+        for event in queue.events(asked.ws, job.id, limit=1000)
+    ]
     return {
         "title": f"{job.kind} {job.agent or ''}".strip(),
         "job": job,
         "events": events,
         "last_event": events[-1].number if events else 0,
         "tones": TONES,
-        "may_steer": asked.principal.may("run", job.agent),
+        "may_steer": asked.principal.may(verb_of(job.kind), job.agent),
         "links": _links(job),
     }
 
