@@ -242,7 +242,9 @@ WHOLE_CHAT = Recorded(
         "text": "Ähm 👋",
         "reasoning": "So.",
         "alternatives": ["Other"],
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}],
+        "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        ],
         "token_ids": [5, 6],
         "token_logprobs": [-0.5, -0.125],
         "usage": OPENAI_USAGE,

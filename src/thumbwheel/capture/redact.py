@@ -21,7 +21,6 @@ from urllib.parse import unquote
 
 from pydantic import field_validator
 
-from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.core.config import Config
 from thumbwheel.core.normal_form import normal_form
 from thumbwheel.core.seal import Seal, make_seal
@@ -214,25 +213,20 @@ class Redactor:
 
 
 class RedactedSegment(Segment):
-    """A segment of the inbox into which no line gets unredacted. That of the gateway seals what it
-    writes."""
+    """A segment of the inbox into which no line gets unredacted."""
 
-    def __init__(self, inbox: Path, redactor: Redactor, seal: Seal | None = None) -> None:
+    def __init__(self, inbox: Path, redactor: Redactor) -> None:
         super().__init__(inbox)
-        self._redactor, self._seal = redactor, seal
+        self._redactor = redactor
 
     def prepared(self, lines: bytes) -> bytes:
-        """Return the lines without what is looked for, and sealed."""
-        if self._redactor.mode == "off" and self._seal is None:
+        """Return the lines without what is looked for."""
+        if self._redactor.mode == "off":
             return lines
         return b"\n".join(self._written(json.loads(line)) for line in lines.split(b"\n"))
 
     def _written(self, line: Mapping[str, Any]) -> bytes:
-        if self._redactor.mode != "off":
-            line = self._redactor.line(line)
-        if self._seal is not None:  # after the redaction, which may change the trace's name
-            line = sealed_line(self._seal, line)
-        return json.dumps(line, ensure_ascii=False).encode("utf-8")
+        return json.dumps(self._redactor.line(line), ensure_ascii=False).encode("utf-8")
 
 
 class _LineSearch:

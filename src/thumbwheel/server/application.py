@@ -23,7 +23,7 @@ from thumbwheel.capture.gateway.application import EXCHANGE, Exchange, Gateway, 
 from thumbwheel.capture.gateway.request import Message, Receive, split_path
 from thumbwheel.core.addresses import LOOPBACK
 from thumbwheel.server.api.links import add_links
-from thumbwheel.server.api.problem import add_handlers, documented
+from thumbwheel.server.api.problem import CLIENT_LEFT, add_handlers, documented
 from thumbwheel.server.growing_api import GrowingApi
 from thumbwheel.server.health import Health
 from thumbwheel.server.metrics import Metrics
@@ -89,7 +89,7 @@ class Application:
                 await self.growing_api(scope, receive, watched_send)
         finally:
             seconds = time.perf_counter() - began
-            self._count(scope, _route(scope, is_call), status, seconds)
+            self._count(scope, _route(scope, is_call), status or CLIENT_LEFT, seconds)
 
     def _count(self, scope: Scope, route: str, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in METHODS else OTHER

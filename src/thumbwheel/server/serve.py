@@ -8,6 +8,7 @@ for them as long as they take.
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import signal
@@ -36,6 +37,7 @@ from thumbwheel.capture.gateway.recorded_call import recorded_call
 from thumbwheel.capture.gateway.recorder import Recorder
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.upstream import Upstreams
+from thumbwheel.capture.gateway_seal import sealed_line
 from thumbwheel.capture.inbox import Drainer
 from thumbwheel.capture.quota import QuotaConfig, Quotas
 from thumbwheel.capture.redact import RedactedSegment, Redactor
@@ -52,6 +54,7 @@ from thumbwheel.jobs.queue import counts, crashing, live_workers, standstill
 from thumbwheel.jobs.schedules import overdue
 from thumbwheel.jobs.supervisor import Supervisor
 from thumbwheel.loop.experiment_runner import ExperimentRunner
+from thumbwheel.sdk.segment import Segment
 from thumbwheel.sdk.spool_files import waiting_bytes
 from thumbwheel.server.application import (
     Application,
@@ -115,17 +118,22 @@ def assembled(
         drainer = stack.enter_context(Drainer(ws, drain_every))
         runner = stack.enter_context(ExperimentRunner(ws))
         redactor = Redactor.of_home(ws)
-        open_segment = partial(RedactedSegment, ws.home.inbox, redactor)
         seal = make_seal(ws.home.signing)
-        recorder = stack.enter_context(Recorder(partial(open_segment, seal)))
+        # its lines are redacted and sealed before they are bytes
+        recorder = stack.enter_context(Recorder(partial(Segment, ws.home.inbox)))
         maintenance = stack.enter_context(Maintenance(ws))
 
         quotas = Quotas(ws.settings(QuotaConfig, "quotas"), ws.home.path, partial(count_traces, ws))
         stack.callback(quotas.close)
 
         def line(exchange: Exchange) -> bytes | None:
-            content = recorded_call(exchange, budgets)
-            if content is not None and quotas.is_bounded:
+            record = recorded_call(exchange, budgets)
+            if record is None:
+                return None
+            # after the redaction, which may change the trace's name
+            sealed = sealed_line(seal, redactor.line(record))
+            content = json.dumps(sealed, ensure_ascii=False, allow_nan=False).encode()
+            if quotas.is_bounded:
                 # beyond its quota a call is answered, and counts as lost
                 quotas.admit(exchange.key, [(exchange.agent, len(content))])
             return content
@@ -164,7 +172,7 @@ def assembled(
         metrics.add(*call_samples, *_samples(ws, recorder, drainer, health))
         refused = "Requests and records beyond a quota."
         metrics.add(Sample(f"{PREFIX}quota_refusals", refused, lambda: quotas.refused, counts=True))
-        segment = open_segment()
+        segment = RedactedSegment(ws.home.inbox, redactor)
         stack.callback(segment.close)
         tokens = FeedbackTokens.with_key(ws.home.feedback_key)
         routers = [

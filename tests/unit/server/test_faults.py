@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import socket
 import tracemalloc
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import httpx2
@@ -449,3 +451,25 @@ def test_an_address_in_the_url_is_asked_where_the_settings_list_it_and_never_if_
         asyncio.run(ask(upstream.url, private=False))
     with pytest.raises(UpstreamError, match="credentials"):
         asyncio.run(ask("http://169.254.169.254/v1", private=True))
+
+
+def test_a_client_that_leaves_during_its_request_raises_no_alarm(
+    gateway: GatewayWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = urlsplit(gateway.url)
+    head = f"host: {address.netloc}\r\ncontent-type: application/json\r\ncontent-length: 1000"
+    owner = f"authorization: {gateway.owner['authorization']}"
+    paths = (CHAT, "/api/feedback", "/api/traces")
+    with caplog.at_level(logging.WARNING):
+        # FastAPI itself reads the body of the last one, and says that it is no JSON
+        for path in (*paths, "/api/agents/support/cases"):
+            with socket.create_connection((address.hostname, address.port), 60) as connection:
+                connection.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n{owner}\r\n\r\n{{".encode())
+
+        def counted() -> str:
+            return gateway.client.get("/metrics", headers=gateway.owner).text
+
+        until(lambda: counted().count('status="499"') >= len(paths))
+        until(lambda: 'route="/api/agents/{agent}/cases"' in counted())
+    assert caplog.messages == []
+    assert 'status="500"' not in counted()

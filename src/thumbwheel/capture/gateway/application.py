@@ -40,6 +40,8 @@ from thumbwheel.capture.gateway.request import (
 )
 from thumbwheel.capture.gateway.routing import Choice, ChooseModel, RoutingRequest, Upstream
 from thumbwheel.capture.gateway.settings import GatewayConfig
+from thumbwheel.capture.gateway.spent import require_price
+from thumbwheel.capture.gateway.unrecorded import unrecorded_of
 from thumbwheel.capture.gateway.upstream import (
     OURS,
     UpstreamError,
@@ -56,7 +58,9 @@ Send = Callable[[Message], Awaitable[None]]
 Names = Callable[[str | None], Sequence[str]]
 """The models that clients may ask for: of one agent, or of all."""
 
-LISTS = frozenset(["/v1/models", "/api/tags", "/api/version"])
+LISTS = frozenset(["/v1/models", "/api/tags", "/api/ps", "/api/version"])
+SHOW = "/api/show"
+"""Where Ollama's clients ask what a model can do."""
 FALLS_BACK = frozenset([408, 429, 500, 502, 503, 504, 529])
 """Statuses of an upstream after which a fallback is asked."""
 REFUSES = frozenset([400, 401, 403, 404, 405, 409, 411, 413, 414, 415, 422])
@@ -124,13 +128,14 @@ class Gateway:
     def handles(self, method: str, path: str) -> bool:
         """Whether the gateway answers this path."""
         call = split_path(path).call
-        is_list = call in LISTS or call.startswith("/v1/models/")
-        return is_list or protocol_of("POST", call) is not None
+        is_list = call in (*LISTS, SHOW) or call.startswith("/v1/models/")
+        return is_list or (protocol_of("POST", call) or unrecorded_of("POST", call)) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request (ASGI)."""
         path = split_path(scope["path"])
-        protocol = protocol_of(scope["method"], path.call)
+        method = scope["method"]
+        protocol = protocol_of(method, path.call) or unrecorded_of(method, path.call)
         family: Family = protocol.family if protocol else _family_of(path.call)
         self.running += 1
         try:
@@ -138,8 +143,10 @@ class Gateway:
                 name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
             }
             caller = self._caller(scope, headers)
-            if protocol is None:
-                await _send_json(send, 200, self._listing(scope["method"], path, caller))
+            if path.call == SHOW and method == "POST":
+                await _send_json(send, 200, await self._shown(receive, path, headers, caller))
+            elif protocol is None:
+                await _send_json(send, 200, self._listing(method, path, caller))
             else:
                 await self._answer(scope, receive, send, path, protocol, headers, caller)
         except Refusal as refusal:
@@ -176,17 +183,32 @@ class Gateway:
             raise Refusal(status, f"{method} {path.call} is not answered here")
         if path.call == "/api/version":
             return {"version": __version__}
-        names = [
-            model for model in self.names(path.agent) if caller.may("call", model.partition(":")[0])
-        ]
-        if path.call == "/api/tags":
+        names = self._names_for(path, caller)
+        if path.call in ("/api/tags", "/api/ps"):
             return {"models": [_ollama_entry(entry) for entry in names]}
         entries = [_openai_entry(entry) for entry in names]
         if is_list:
             return {"object": "list", "data": entries}
         if name not in names:
-            raise Refusal(404, f"model {name[:200]!r} is not here; here are {', '.join(names)}")
+            raise _no_model(name, names)
         return _openai_entry(name)
+
+    async def _shown(
+        self, receive: Receive, path: Path, headers: dict[str, str], caller: Principal
+    ) -> Any:
+        """Return what Ollama says of a model; raises Refusal for one that is not here."""
+        body = read_object(await read_body(receive, headers, self.config.max_body), headers)
+        name = str(body.get("model") or body.get("name") or "").removesuffix(":latest")
+        names = self._names_for(path, caller)
+        if name not in names:
+            raise _no_model(name, names)
+        capabilities = ["completion", "tools"]
+        return {"details": {}, "model_info": {}, "template": "", "capabilities": capabilities}
+
+    def _names_for(self, path: Path, caller: Principal) -> list[str]:
+        """Return the names of the models that somebody may call."""
+        names = self.names(path.agent)
+        return [model for model in names if caller.may("call", model.partition(":")[0])]
 
     async def _answer(
         self,
@@ -207,9 +229,16 @@ class Gateway:
         name = self.trace_name(trace_id_of(call))
         choice = self.choose(_routing_request(agent, alias, call, key, headers, name))
         accounts = self._accounts(agent, key)
+        for upstream in (choice.upstream, *choice.fallbacks):
+            require_price(accounts, upstream)
         self.budgets.admit(accounts)
-        rate = self.config.policy(agent).record
+        if protocol.answer is not None and choice.upstream.family != protocol.family:
+            await _send_json(send, 200, protocol.answer(call))
+            return
+        rate = self.config.policy(agent).record if protocol.is_recorded else 0.0
         trace_id = name if _is_recorded(rate, call.context.session or name) else None
+        if not protocol.is_recorded:
+            accounts = []  # the model answers nothing that could be counted
         exchange = Exchange(
             call, raw, agent, key, choice, accounts, trace_id, rate, started_at, began
         )
@@ -463,6 +492,10 @@ def _marks(exchange: Exchange) -> list[tuple[bytes, bytes]]:
 def _header_text(text: str) -> bytes:
     """`text` as a header's value: UTF-8, without what would end the header."""
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")
+
+
+def _no_model(name: str, names: Sequence[str]) -> Refusal:
+    return Refusal(404, f"model {name[:200]!r} is not here; here are {', '.join(names)}")
 
 
 def _family_of(call: str) -> Family:

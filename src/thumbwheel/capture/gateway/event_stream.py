@@ -61,16 +61,20 @@ def looked_up(data: bytes, keys: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 class Lines:
-    """Whole lines of a stream, without their end."""
+    """Whole lines of a stream, without their end. `ends_at_cr`: a line also ends at CR and at CR
+    LF, as server-sent events have it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_at_cr: bool = False) -> None:
+        self._ends_at_cr, self._after_cr = ends_at_cr, False
         self._pending = bytearray()
         self._skipping = False
         self._is_first = True
         self.truncated = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` completes."""
+        """Return the lines that `chunk` completes."""
+        if self._ends_at_cr:
+            chunk = self._with_single_ends(chunk)
         if b"\n" not in chunk:
             self._hold(chunk)
             return []
@@ -87,6 +91,16 @@ class Lines:
             lines[0] = lines[0].removeprefix(_BOM)
             self._is_first = False
         return lines
+
+    def _with_single_ends(self, chunk: bytes) -> bytes:
+        """Return the chunk with LF for each end of a line; CR and LF may come apart."""
+        if self._after_cr:
+            chunk = chunk.removeprefix(b"\n")
+        if chunk or not self._after_cr:
+            self._after_cr = chunk.endswith(b"\r")
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return chunk
 
     def rest(self) -> bytes:
         """The last line, which has no end."""
@@ -107,7 +121,7 @@ class ServerSentEvents:
     """The data of each server-sent event. Comments, names, ids and retry times are passed over."""
 
     def __init__(self) -> None:
-        self._lines = Lines()
+        self._lines = Lines(ends_at_cr=True)
         self._data: list[bytes] = []
         self._size = 0
 
@@ -131,7 +145,6 @@ class ServerSentEvents:
         return events
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
-        line = line.removesuffix(b"\r")
         if not line:
             self._end_event(events)
         elif line.startswith(b"data:"):

@@ -74,6 +74,8 @@ class CallRequest:
     def with_model(self, raw: bytes, model: str, extra: Mapping[str, Any] | None = None) -> bytes:
         """`raw`, the bytes of this request's body, with another model and the fields `extra`, and
         otherwise as the client wrote it; raises InputError where it is no JSON object."""
+        if self.protocol.keeps_model:
+            return raw
         return with_model(raw, self.body, model, extra or {})
 
     def reply_reader(self, status: int = 200, headers: Headers | None = None) -> ReplyReader:
@@ -146,6 +148,11 @@ class Protocol:
     streams_unasked: bool = False
     """Whether a request that does not say `stream` is streamed."""
     step_kind: Literal["llm", "task"] = "llm"
+    is_recorded: bool = True
+    keeps_model: bool = False
+    """Whether the request's model is no name of an agent, and goes on as it is."""
+    answer: Callable[[CallRequest], dict[str, Any]] | None = None
+    """What is answered here where the model's server is of another family."""
 
     def request(self, body: Mapping[str, Any], headers: Headers) -> CallRequest:
         """The request that `body` makes."""
@@ -176,7 +183,7 @@ class ReplyReader:
         self._status = status
         self._draft = ReplyDraft()
         self._body = bytearray()
-        self._is_body_truncated = False
+        self._is_body_truncated = self._is_done = False
         self._unpacker, self._problem = _unpacker(headers.get("content-encoding", ""))
         is_stream = _is_stream(call, status, headers.get("content-type", ""))
         self._events = call.protocol.events() if is_stream else None
@@ -223,8 +230,10 @@ class ReplyReader:
             self._is_body_truncated = True
 
     def _event(self, data: bytes) -> None:
-        if data == b"[DONE]":
-            self._draft.ended = True
+        if self._is_done:
+            return
+        if data.strip() == b"[DONE]":
+            self._draft.ended = self._is_done = True
             return
         value = parsed(data)
         if not isinstance(value, dict):

@@ -7,7 +7,7 @@ durable (sdk/segment.py), how it becomes rows (capture/inbox.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from thumbwheel.capture.gateway.protocol import CallRequest
 from thumbwheel.capture.gateway.recordable import name_of, storable
 from thumbwheel.capture.gateway.reply_draft import CallReply, Usage
 from thumbwheel.capture.gateway.routing import Choice, Price
+from thumbwheel.capture.messages import without_thoughts
 from thumbwheel.core import ids
 
 METADATA_KEY = "gateway"
@@ -55,7 +56,9 @@ def trace_line(
     """The line of the inbox that says what happened. `choice` is None where nobody answered.
 
     An answer of tool calls is no output of the trace: the text beside the calls is in the step.
+    What the model wrote between <think> and </think> before its answer is no part of it either.
     """
+    reply = _without_thoughts(reply)
     status = "ok"
     if reply.error is not None:
         status = "cancelled" if reply.cancelled else "error"
@@ -77,6 +80,18 @@ def trace_line(
     if reply.reasoning:
         steps.insert(0, {"kind": "reasoning", "output": reply.reasoning})
     return _without_none(line) | {"steps": steps}
+
+
+def _without_thoughts(reply: CallReply) -> CallReply:
+    """Return the reply with the thoughts that stand in its text as its reasoning, as servers with a
+    parser for them give it. Token ids are those of the whole text, and go."""
+    if reply.text is None or ("<think>" not in reply.text and "</think>" not in reply.text):
+        return reply
+    thought, text = without_thoughts(reply.text)
+    if not thought:
+        return reply
+    reasoning = "\n\n".join(filter(None, [reply.reasoning, thought]))
+    return replace(reply, text=text, reasoning=reasoning, token_ids=None, token_logprobs=None)
 
 
 def cost_of(usage: Usage, price: Price) -> float | None:

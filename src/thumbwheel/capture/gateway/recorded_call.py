@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import time
+from typing import Any
 
 from thumbwheel.capture.gateway.application import Exchange
 from thumbwheel.capture.gateway.budget import Budgets
-from thumbwheel.capture.gateway.record import METADATA_KEY, Timing, cost_of, trace_line
+from thumbwheel.capture.gateway.record import METADATA_KEY, Timing, trace_line
 from thumbwheel.capture.gateway.reply_draft import CallReply
+from thumbwheel.capture.gateway.spent import spent_by
 from thumbwheel.core import ids
 
 
-def recorded_call(exchange: Exchange, budgets: Budgets) -> bytes | None:
-    """The line, as the inbox takes it; None for a call that is not recorded. Adds what it used to
-    the budgets of its agent and its key."""
+def recorded_call(exchange: Exchange, budgets: Budgets) -> dict[str, Any] | None:
+    """Return the line for the inbox; None for a call that is not recorded. Adds what the call used
+    to the budgets of its agent and its key."""
     reader = exchange.reader or exchange.call.reply_reader()
     reply = reader.finish(exchange.cause)
+    spent = None
     if any(account.counts for account in exchange.accounts):
-        tokens = (reply.usage.prompt or 0) + (reply.usage.completion or 0)
-        cost = cost_of(reply.usage, exchange.choice.upstream.price) or 0.0
-        budgets.spend(exchange.accounts, tokens, cost)
+        was_answered = 200 <= exchange.status < 300
+        spent = spent_by(exchange.call, reply, exchange.choice.upstream, was_answered)
+        budgets.spend(exchange.accounts, spent.tokens, spent.cost)
     if exchange.trace_id is None:
         return None
     trace_id = exchange.trace_id
@@ -42,6 +44,8 @@ def recorded_call(exchange: Exchange, budgets: Budgets) -> bytes | None:
         trace_id=trace_id,
     )
     remarks = line["metadata"][METADATA_KEY]
+    if spent is not None and spent.is_counted:
+        remarks["counted_tokens"] = spent.tokens
     if leaves_name:
         remarks["feedback_id"] = exchange.trace_id
     if exchange.rate < 1.0:
@@ -50,7 +54,7 @@ def recorded_call(exchange: Exchange, budgets: Budgets) -> bytes | None:
         remarks["key"] = exchange.key
     if exchange.status:
         remarks["status"] = exchange.status
-    return json.dumps(line, ensure_ascii=False, allow_nan=False).encode()
+    return line
 
 
 def _is_failure(reply: CallReply) -> bool:

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any
+from typing import Any, TypeGuard
 
 from thumbwheel.capture.gateway.recordable import clipped, name_of, storable
 
@@ -94,6 +94,34 @@ class ToolCallDraft:
         self.id = ""
         self.name = ""
         self.arguments = StringIO()
+        self.is_text = False
+        """Whether the tool takes any text, and no JSON."""
+
+
+def _is_name(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and bool(value)
+
+
+def _opens_another(call: ToolCallDraft, id: Any, name: Any) -> bool:
+    """Return whether a piece with this id and name is none of `call`, but opens another one."""
+    if _is_name(id) and call.id:
+        return id != call.id
+    if not _is_name(name) or not call.name:
+        return False
+    return name != call.name or is_json(call.arguments.getvalue())
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text is a whole JSON value.
+
+    >>> is_json('{"day": "today"}'), is_json('{"day": '), is_json("")
+    (True, False, False)
+    """
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class ReplyDraft:
@@ -145,26 +173,56 @@ class ReplyDraft:
         if isinstance(text, str) and text:
             self._append(self._reasoning, text)
 
-    def tool_call(self, key: Any, id: Any = None, name: Any = None) -> ToolCallDraft | None:
-        """The tool call that the stream counts as `key`, a new one for a new key (and None as key
-        is always new). None where there are too many."""
+    def tool_call(self, id: Any = None, name: Any = None) -> ToolCallDraft | None:
+        """Begin a tool call; None where there are too many."""
         self.has_token = True
-        call = self._calls_by_key.get(key) if type(key) is int else None
-        if call is not None and isinstance(id, str) and id and call.id and id != call.id:
-            call = None  # servers that count every call as the first
-        if call is None:
-            if len(self._tool_calls) >= MAX_TOOL_CALLS:
-                self.truncated = True
-                return None
-            call = ToolCallDraft()
-            self._tool_calls.append(call)
-            if type(key) is int:
-                self._calls_by_key[key] = call
-        if isinstance(id, str) and not call.id:
-            call.id = self._short(id)
-        if isinstance(name, str) and not call.name:
-            call.name = self._short(name)
+        if len(self._tool_calls) >= MAX_TOOL_CALLS:
+            self.truncated = True
+            return None
+        call = ToolCallDraft()
+        self._tool_calls.append(call)
+        self._name_call(call, id, name)
         return call
+
+    def streamed_call(self, key: Any, id: Any = None, name: Any = None) -> ToolCallDraft | None:
+        """Return the tool call to which a piece of a stream belongs; None where there are too many.
+
+        `key` is the piece's index. Servers leave it out, write null, count all calls as the first
+        or a call's arguments apart from its head. So another id, or a name after arguments that
+        are whole, opens a new call, and a piece without either belongs to the last one.
+        """
+        call = self._call_of_id(id)
+        if call is None and type(key) is int:
+            call = self._calls_by_key.get(key)
+        if call is None and not _is_name(name) and not _is_name(id):
+            call = self._tool_calls[-1] if self._tool_calls else None
+        elif call is None and type(key) is not int:
+            call = self._continued_call(id, name)
+        if call is not None and _opens_another(call, id, name):
+            call = None
+        if call is None:
+            call = self.tool_call(id, name)
+            if call is not None and type(key) is int:
+                self._calls_by_key[key] = call
+            return call
+        self.has_token = True
+        self._name_call(call, id, name)
+        return call
+
+    def _call_of_id(self, id: Any) -> ToolCallDraft | None:
+        """Return the call of this id."""
+        return next((call for call in self._tool_calls if _is_name(id) and call.id == id), None)
+
+    def _continued_call(self, id: Any, name: Any) -> ToolCallDraft | None:
+        """Return the last call where a piece without an index repeats its head."""
+        last = self._tool_calls[-1] if self._tool_calls else None
+        return last if last is not None and not _is_name(id) and last.name == name else None
+
+    def _name_call(self, call: ToolCallDraft, id: Any, name: Any) -> None:
+        if _is_name(id) and not call.id:
+            call.id = self._short(id)
+        if _is_name(name) and not call.name:
+            call.name = self._short(name)
 
     def add_arguments(self, call: ToolCallDraft | None, arguments: Any) -> None:
         """More of a call's arguments: JSON text, or a value which becomes it."""
@@ -248,6 +306,9 @@ class ReplyDraft:
         if is_cut_off:
             error = cause or "the upstream ended its reply before the answer was complete"
         token_ids, logprobs = self._tokens()
+        problem = self.problem
+        if self.ended and not all(self._is_whole(call) for call in self._tool_calls):
+            problem = problem or "the arguments of a tool call are no JSON"
         return CallReply(
             text=self._text(0),
             reasoning=self._value(self._reasoning) or None,
@@ -260,17 +321,27 @@ class ReplyDraft:
             token_ids=token_ids,
             token_logprobs=logprobs,
             error=error,
-            problem=self.problem,
-            complete=self.ended and not error and not self.problem and not self.truncated,
+            problem=problem,
+            complete=self.ended and not error and not problem and not self.truncated,
             truncated=self.truncated,
             cancelled=is_cut_off and cause == CLIENT_LEFT,
         )
 
     def _call(self, draft: ToolCallDraft) -> dict[str, Any]:
-        """A tool call in the form of OpenAI's messages."""
-        function = {"name": storable(draft.name), "arguments": self._value(draft.arguments)}
+        """Return a tool call in the form of OpenAI's messages; one without arguments has none by
+        JSON, too."""
+        arguments = self._value(draft.arguments)
+        if not draft.is_text and not arguments.strip():
+            arguments = "{}"
+        function = {"name": storable(draft.name), "arguments": arguments}
         call = {"type": "function", "function": function}
         return {"id": storable(draft.id), **call} if draft.id else call
+
+    def _is_whole(self, draft: ToolCallDraft) -> bool:
+        """Return whether a call's arguments can be read, or were cut here."""
+        text = draft.arguments.getvalue()
+        is_cut = id(draft.arguments) in self._cut_buffers
+        return draft.is_text or is_cut or not text.strip() or is_json(text)
 
     def _text(self, choice: int) -> str | None:
         buffer = self._texts.get(choice)

@@ -14,10 +14,12 @@ class Allowance(Config):
     requests_per_minute: int | None = Field(default=None, ge=1)
     """Calls in any minute; beyond them a call is answered with 429 [default: any number]"""
     tokens_per_day: int | None = Field(default=None, ge=1)
-    """Tokens of prompts and answers in a day (UTC); beyond them 402 [default: any number]"""
+    """Tokens of prompts and answers in a day (UTC); beyond them 402. Tokens that the model's server
+    does not tell are counted by the text: one for three bytes [default: any number]"""
     cost_per_day: float | None = Field(default=None, gt=0)
     """Price of the calls of a day (UTC), by the prices of the versions that answered; beyond it
-    402. A version without a price costs nothing here [default: any]"""
+    402. Somebody else's version without a price is refused, one of this home costs nothing
+    [default: any]"""
 
 
 class AgentPolicy(Allowance):

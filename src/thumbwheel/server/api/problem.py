@@ -10,13 +10,16 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from thumbwheel.access.problem import CONTENT_TYPE, problem
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, NotFound, ThumbwheelError
 
+CLIENT_LEFT = 499
+"""The status of a request whose client left before it was whole, as nginx counts it."""
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "required": ["type", "title", "status", "detail"],
@@ -81,6 +84,10 @@ def add_handlers(api: FastAPI) -> None:
         response = problem(refusal, error.status_code)
         response.headers.update(error.headers or {})
         return response
+
+    @api.exception_handler(ClientDisconnect)
+    def leave(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_LEFT)  # which nobody reads but the metrics
 
     @api.exception_handler(Exception)
     def fail(request: Request, error: Exception) -> JSONResponse:

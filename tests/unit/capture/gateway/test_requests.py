@@ -8,6 +8,7 @@ import pytest
 
 from thumbwheel.capture.gateway.protocol import CallRequest
 from thumbwheel.capture.gateway.protocols import PROTOCOLS, protocol_of
+from thumbwheel.capture.gateway.unrecorded import unrecorded_of
 
 PIXEL = "iVBORw0KGgo" * 100
 PARAMETERS = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -26,6 +27,8 @@ def test_a_path_says_the_protocol() -> None:
     assert protocol_of("POST", "/v1/chat/completions/") is PROTOCOLS["openai_chat"]
     assert protocol_of("GET", "/v1/chat/completions") is None
     assert protocol_of("POST", "/v1/messages/count_tokens") is None
+    counting = unrecorded_of("POST", "/v1/messages/count_tokens")
+    assert counting is not None and not counting.is_recorded
 
 
 def test_openai_chat() -> None:

@@ -151,7 +151,7 @@ def _block_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     elif kind == "thinking_delta":
         draft.add_reasoning(delta.get("thinking"))
     elif kind == "input_json_delta":
-        call = draft.tool_call(value.get("index"))
+        call = draft.streamed_call(value.get("index"))
         draft.add_arguments(call, delta.get("partial_json"))
 
 
@@ -193,7 +193,8 @@ def _add_block(draft: ReplyDraft, block: Mapping[str, Any], index: Any, is_start
     elif kind == "thinking":
         draft.add_reasoning(block.get("thinking"))
     elif kind in CALL_TYPES:
-        call = draft.tool_call(index, block.get("id"), block.get("name"))
+        names = (block.get("id"), block.get("name"))
+        call = draft.streamed_call(index, *names) if is_start else draft.tool_call(*names)
         if block.get("input") or not is_start:
             draft.add_arguments(call, json_text(block.get("input") or {}))
 

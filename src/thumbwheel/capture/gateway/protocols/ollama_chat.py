@@ -45,7 +45,7 @@ def add(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
             function = call.get("function")
             if isinstance(function, Mapping):
                 # Ollama sends each call whole
-                tool_call = draft.tool_call(None, call.get("id"), function.get("name"))
+                tool_call = draft.tool_call(call.get("id"), function.get("name"))
                 draft.add_arguments(tool_call, function.get("arguments"))
     add_end(draft, value)
 

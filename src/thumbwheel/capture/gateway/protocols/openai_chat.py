@@ -62,12 +62,12 @@ def sampling(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def event(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """A chunk, whose choices hold what is new."""
+    """Add a chunk, whose choices hold what is new."""
     _add(draft, value, "delta")
 
 
 def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    """A whole completion."""
+    """Add a whole completion."""
     _add(draft, value, "message")
 
 
@@ -81,7 +81,7 @@ def _add(draft: ReplyDraft, value: Mapping[str, Any], part: str) -> None:
                 draft.add_text(message.get("content"), index)
             continue
         if isinstance(message, Mapping):
-            _add_message(draft, message)
+            _add_message(draft, message, is_whole=part == "message")
         if choice.get("logprobs") or choice.get("token_ids"):
             draft.add_logprobs(choice.get("logprobs"), choice.get("token_ids"))
         draft.finish(choice.get("finish_reason"))
@@ -91,7 +91,7 @@ def _add(draft: ReplyDraft, value: Mapping[str, Any], part: str) -> None:
         add_usage(draft, value["usage"])
 
 
-def _add_message(draft: ReplyDraft, message: Mapping[str, Any]) -> None:
+def _add_message(draft: ReplyDraft, message: Mapping[str, Any], *, is_whole: bool) -> None:
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in objects(content))
@@ -102,17 +102,18 @@ def _add_message(draft: ReplyDraft, message: Mapping[str, Any]) -> None:
         if message.get(key):
             draft.add_reasoning(message[key])
             break
-    for position, call in enumerate(objects(message.get("tool_calls"))):
-        _add_call(draft, call, call.get("index", position))
+    for call in objects(message.get("tool_calls")):
+        _add_call(draft, call, call.get("index"), is_whole)
     if isinstance(message.get("function_call"), Mapping):
-        _add_call(draft, {"function": message["function_call"]}, 0)
+        _add_call(draft, {"function": message["function_call"]}, 0, is_whole)
 
 
-def _add_call(draft: ReplyDraft, call: Mapping[str, Any], index: Any) -> None:
+def _add_call(draft: ReplyDraft, call: Mapping[str, Any], index: Any, is_whole: bool) -> None:
     function = call.get("function")
     if not isinstance(function, Mapping):
         function = {}
-    tool_call = draft.tool_call(index, call.get("id"), function.get("name"))
+    names = (call.get("id"), function.get("name"))
+    tool_call = draft.tool_call(*names) if is_whole else draft.streamed_call(index, *names)
     draft.add_arguments(tool_call, function.get("arguments"))
 
 

@@ -16,7 +16,7 @@ from thumbwheel.capture.gateway.chat_messages import (
 from thumbwheel.capture.gateway.openai_reply import add_usage
 from thumbwheel.capture.gateway.protocol import Add, Protocol, by_type, error_text
 from thumbwheel.capture.gateway.recordable import Recorder
-from thumbwheel.capture.gateway.reply_draft import ReplyDraft
+from thumbwheel.capture.gateway.reply_draft import ReplyDraft, ToolCallDraft
 
 SAMPLING = (
     "temperature",
@@ -98,11 +98,17 @@ def _reasoning_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
 def _item_added(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     item = value.get("item")
     if isinstance(item, Mapping) and item.get("type") in CALL_TYPES:
-        draft.tool_call(value.get("output_index"), item.get("call_id"), item.get("name"))
+        key = value.get("output_index")
+        _note_kind(draft.streamed_call(key, item.get("call_id"), item.get("name")), item)
+
+
+def _note_kind(call: ToolCallDraft | None, item: Mapping[str, Any]) -> None:
+    if call is not None:
+        call.is_text = item["type"] == "custom_tool_call"
 
 
 def _arguments_delta(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
-    draft.add_arguments(draft.tool_call(value.get("output_index")), value.get("delta"))
+    draft.add_arguments(draft.streamed_call(value.get("output_index")), value.get("delta"))
 
 
 def _head(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
@@ -153,7 +159,8 @@ def whole(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
             for part in [*objects(item.get("summary")), *objects(item.get("content"))]:
                 draft.add_reasoning(part.get("text"))
         elif kind in CALL_TYPES:
-            call = draft.tool_call(None, item.get("call_id"), item.get("name"))
+            call = draft.tool_call(item.get("call_id"), item.get("name"))
+            _note_kind(call, item)
             draft.add_arguments(call, item.get("arguments", item.get("input")))
     _add_end(draft, value)
 
