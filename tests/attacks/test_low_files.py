@@ -86,5 +86,5 @@ def test_an_upload_that_the_disk_refuses_says_so_and_leaves_nothing(
     assert refused.status_code == 507, refused.text
     assert "traces.jsonl" in refused.json()["detail"] and "upl_" not in refused.text
     assert list(full.folder.iterdir()) == []
-    taken = gateway.client.post(address, content=line, headers=gateway.owner)
-    assert taken.status_code in (200, 202), taken.text
+    accepted = gateway.client.post(address, content=line, headers=gateway.owner)
+    assert accepted.status_code in (200, 202), accepted.text

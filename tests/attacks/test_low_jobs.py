@@ -30,29 +30,31 @@ def enqueued(world: GatewayWorld, agent: str | None, kind: str = "reward pending
     return queue.enqueue(world.ws, kind, {}, agent=agent).id
 
 
-def said(answer: Any, job_id: str) -> tuple[int, str]:
+def answered(answer: Any, job_id: str) -> tuple[int, str]:
     """Return the status, and the body without the id that was asked for."""
     return answer.status_code, answer.text.replace(job_id, "ID")
 
 
 def test_whether_a_job_of_others_exists_is_not_told(alpha: GatewayWorld) -> None:
     client = alpha.client
-    theirs, of_none = enqueued(alpha, "beta"), enqueued(alpha, None)
+    foreign, of_none = enqueued(alpha, "beta"), enqueued(alpha, None)
     nobodys = "job_" + "0" * 24
-    for hidden in (theirs, of_none, theirs[:-2]):
+    for hidden in (foreign, of_none, foreign[:-2]):
         for path in ("", "/log", "/events"):
             seen = client.get(f"/api/jobs/{hidden}{path}")
-            assert said(seen, hidden) == said(client.get(f"/api/jobs/{nobodys}{path}"), nobodys)
+            assert answered(seen, hidden) == answered(
+                client.get(f"/api/jobs/{nobodys}{path}"), nobodys
+            )
             assert seen.status_code == 404
         for verb in STEERED:
             steered = client.post(f"/api/jobs/{hidden}/{verb}")
             missing = client.post(f"/api/jobs/{nobodys}/{verb}")
-            assert said(steered, hidden) == said(missing, nobodys)
+            assert answered(steered, hidden) == answered(missing, nobodys)
         assert client.get(f"/jobs/{hidden}").status_code == 404
-    # The beginning of an id of several says nothing about theirs, either.
-    own = enqueued(alpha, "alpha")
-    assert theirs not in client.get("/api/jobs/job_").text
-    assert client.get(f"/api/jobs/{own}").status_code == 200
+    # The beginning of an id of several says nothing about foreign ones, either.
+    own_job = enqueued(alpha, "alpha")
+    assert foreign not in client.get("/api/jobs/job_").text
+    assert client.get(f"/api/jobs/{own_job}").status_code == 200
 
 
 def test_what_may_only_be_read_is_not_steered(gateway: GatewayWorld) -> None:
@@ -60,9 +62,9 @@ def test_what_may_only_be_read_is_not_steered(gateway: GatewayWorld) -> None:
     key = keys.add(gateway.ws, "viewer", agents=["alpha"], verbs=["read"])
     keys.add(gateway.ws, "runner", agents=["alpha"], verbs=["run"])
     bearer = {"authorization": f"Bearer {key.secret}"}
-    own = enqueued(gateway, "alpha")
-    assert gateway.client.get(f"/api/jobs/{own}", headers=bearer).status_code == 200
-    assert gateway.client.post(f"/api/jobs/{own}/cancel", headers=bearer).status_code == 403
+    own_job = enqueued(gateway, "alpha")
+    assert gateway.client.get(f"/api/jobs/{own_job}", headers=bearer).status_code == 200
+    assert gateway.client.post(f"/api/jobs/{own_job}/cancel", headers=bearer).status_code == 403
 
 
 @pytest.mark.parametrize("kind", ["deploy", "loop approve", "loop run"])

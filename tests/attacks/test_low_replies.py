@@ -49,12 +49,12 @@ def asked(tmp_path: Path, upstream: ScriptedUpstream) -> Iterator[GatewayWorld]:
 def test_an_upstream_has_no_say_over_the_browser(
     asked: GatewayWorld, upstream: ScriptedUpstream, status: str
 ) -> None:
-    told = {"content-type": "application/json", "retry-after": "7", "x-request-id": "r1"}
-    headers = [*told.items(), *OF_OTHERS.items()]
+    plain_headers = {"content-type": "application/json", "retry-after": "7", "x-request-id": "r1"}
+    headers = [*plain_headers.items(), *OF_OTHERS.items()]
     upstream.script = lambda request: [reply(chat_reply(), status, headers)]
     answer = asked.ask()
     assert answer.status_code == int(status[:3])
-    assert {name: answer.headers[name] for name in told} == told
+    assert {name: answer.headers[name] for name in plain_headers} == plain_headers
     forged = {name for name, value in OF_OTHERS.items() if answer.headers.get(name) == value}
     assert forged == set()
     assert not asked.client.cookies
@@ -79,9 +79,13 @@ def raw(world: GatewayWorld, *lines: str) -> bytes:
 
 
 def test_of_two_hosts_none_is_believed(asked: GatewayWorld) -> None:
-    own = urlsplit(asked.url).netloc
-    assert raw(asked, "GET /health HTTP/1.1", f"host: {own}").startswith(b"HTTP/1.1 200")
-    for first, second in ((own, "evil.example"), ("evil.example", own), (own, own)):
+    own_host = urlsplit(asked.url).netloc
+    assert raw(asked, "GET /health HTTP/1.1", f"host: {own_host}").startswith(b"HTTP/1.1 200")
+    for first, second in (
+        (own_host, "evil.example"),
+        ("evil.example", own_host),
+        (own_host, own_host),
+    ):
         answer = raw(asked, "GET /health HTTP/1.1", f"host: {first}", f"host: {second}")
         assert answer.startswith(b"HTTP/1.1 400"), answer
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from thumbwheel.capture.fields import DEEPEST, clip, content_text, unpacked
 from thumbwheel.capture.gateway.chat_messages import without_data
+from thumbwheel.capture.thoughts import without_thoughts
 from thumbwheel.capture.types import ROLES, Unreadable
 
 Messages = list[dict[str, Any]]
@@ -56,7 +57,6 @@ _RESULTS = (
 )
 _THOUGHTS = ("thinking", "redacted-thinking", "reasoning", "thought")
 _THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thought", "thoughts")
-_THINK = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 _MEDIA = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 """Word of a placeholder -> type of the part that it stands for."""
 _PLACEHOLDER = re.compile(r"<(image|video|audio)>")
@@ -131,27 +131,6 @@ def role_of(value: Mapping[str, Any]) -> tuple[str, str]:
     if role not in ROLES:
         raise Unreadable(f"role {clip(speaker_value)} is none of {', '.join(ROLES)}")
     return speaker, role
-
-
-def without_thoughts(text: str) -> tuple[str, str]:
-    """(what a model thought, what it answered) of a text with <think> ... </think> at its
-    beginning; some servers leave out the opening mark.
-
-    >>> without_thoughts("<think>Two and two.</think>  4")
-    ('Two and two.', '4')
-    """
-    thoughts = []
-    while match := _THINK.match(text):
-        thoughts.append(match[1].strip())
-        text = text[match.end() :]
-    if not thoughts and "</think>" in text and "<think>" not in text:
-        thought, _, text = text.partition("</think>")
-        thoughts.append(thought.strip())
-        text = text.lstrip()
-    elif text.lstrip().startswith("<think>"):
-        thoughts.append(text.lstrip().removeprefix("<think>").strip())
-        text = ""
-    return "\n\n".join(thoughts), text
 
 
 @dataclass

@@ -16,7 +16,8 @@ from typing import Any
 from thumbwheel.capture.assistant_turn import Call, Turn
 from thumbwheel.capture.fields import content_text, unpacked
 from thumbwheel.capture.gateway.chat_messages import without_data
-from thumbwheel.capture.messages import Messages, converted, without_thoughts
+from thumbwheel.capture.messages import Messages, converted
+from thumbwheel.capture.thoughts import without_thoughts
 
 Row = Mapping[str, Any]
 KINDS = frozenset({"reasoning", "tool_calls", "code_interpreter"})

@@ -430,8 +430,8 @@ def look(
     as_of: datetime | None = None,
     now: datetime | None = None,
 ) -> tuple[Inputs, Decision]:
-    """The figures and what follows from them, by what was collected; changes nothing. `as_of`: by
-    what was recorded until then. `now` is the moment up to which hours are counted."""
+    """Return the figures and what follows from them, by what was collected; changes nothing.
+    `as_of`: by what was recorded until then. `now` is the moment up to which hours are counted."""
     moment = as_of or now or datetime.now(UTC)
     unit_figures = figures(ws, experiment, as_of)
     with ws.db.read() as connection:
@@ -448,7 +448,8 @@ def look(
 def turn(
     ws: Workspace, experiment: Experiment, effects: Effects, now: datetime | None = None
 ) -> Decision:
-    """One look at a running experiment, and all that follows from it."""
+    """Look at a running experiment, and do all that follows from it. What decides can be replayed:
+    it is what was recorded until the look began, and all of it."""
     moment = now or datetime.now(UTC)
     unfinished = [verdict for verdict in verdicts_of(ws, experiment) if verdict.verdict == "won"]
     if unfinished:
@@ -459,7 +460,12 @@ def turn(
         _finish(ws, experiment, decision, effects)
         return decision
     collect(ws, experiment, moment)
-    inputs, decision = look(ws, experiment, now=moment)
+    # What was recorded until a moment can be looked at again; a clock of somebody else's can not.
+    as_of = moment if now is None else None
+    inputs, decision = look(ws, experiment, as_of, moment)
+    if as_of and decision.verdict != "undecided" and look(ws, experiment, as_of)[0] != inputs:
+        reasons = ("rows became visible while it was decided: the next look counts them",)
+        return Decision(verdict="undecided", reasons=reasons)
     if decision.verdict == "undecided":
         _adjust_shares(ws, experiment, inputs, decision, moment)
         return decision

@@ -15,7 +15,7 @@ from thumbwheel.capture.gateway.protocol import CallRequest
 from thumbwheel.capture.gateway.recordable import name_of, storable
 from thumbwheel.capture.gateway.reply_draft import CallReply, Usage
 from thumbwheel.capture.gateway.routing import Choice, Price
-from thumbwheel.capture.messages import without_thoughts
+from thumbwheel.capture.thoughts import without_thoughts
 from thumbwheel.core import ids
 
 METADATA_KEY = "gateway"

@@ -36,9 +36,9 @@ def spent_by(call: CallRequest, reply: CallReply, upstream: Upstream, was_answer
         prompt = prompt_tokens(call) if usage.prompt is None else usage.prompt
         completion = reply_tokens(reply) if usage.completion is None else usage.completion
         usage = replace(usage, prompt=prompt, completion=completion)
-    told = (reply.usage.prompt or 0) + (reply.usage.completion or 0)
+    told_tokens = (reply.usage.prompt or 0) + (reply.usage.completion or 0)
     spent = (usage.prompt or 0) + (usage.completion or 0)
-    return Spent(spent, cost_of(usage, upstream.price) or 0.0, is_counted=spent != told)
+    return Spent(spent, cost_of(usage, upstream.price) or 0.0, is_counted=spent != told_tokens)
 
 
 def require_price(accounts: list[Account], upstream: Upstream) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 from thumbwheel.capture.assistant_turn import Call, Turn
 from thumbwheel.capture.fields import content_text, moment, name_of, objects_at, unpacked
 from thumbwheel.capture.marks import Reading
-from thumbwheel.capture.messages import Messages, converted, without_thoughts
+from thumbwheel.capture.messages import Messages, converted
 from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.thoughts import without_thoughts
 from thumbwheel.capture.types import (
     AnyRecord,
     FeedbackRecord,
