@@ -33,8 +33,10 @@ MACHINE = (
     "needs /dev/full",
     "cannot be installed from the index of packages",
     "an embedded PostgreSQL has no ICU",
+    "of llama.cpp not compiled",
 )
-"""Reasons that lie in the machine or the processor, and that no installation would change."""
+"""Reasons that lie in the machine or the processor, and that no installation would change; and that
+of llama.cpp, whose server CI compiles where a change reaches what it serves, and then demands."""
 
 
 def missing(what: str, why: str) -> NoReturn:

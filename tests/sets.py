@@ -63,7 +63,6 @@ ALWAYS = {
     "tests/contract/test_formats.py::test_what_is_written_is_the_trained_model[qwen2-": (
         "what is written is the trained model"
     ),
-    "tests/unit/llm/test_llama_server.py::test_it_answers_and_ends": "llama-server serves a file",
     # jobs
     "tests/store/test_workers.py::"
     "test_nothing_of_a_zombie_lands_and_its_job_is_taken_over_after_a_lease": (

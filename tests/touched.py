@@ -17,6 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -200,17 +201,15 @@ class Reach:
         return min((self.steps[module] for module in modules & self.steps.keys()), default=None)
 
 
-def is_reached(*beginnings: str) -> bool:
-    """Return whether the change since the last full run touches a module whose name begins with one
-    of these, or a store; also where the history does not have that run."""
+def is_reached(*patterns: str) -> bool:
+    """Return whether the change since the last full run touches a module of one of these names, in
+    which * stands for any text; also where the history does not have that run."""
     try:
         files = changed_files(LastFullRun.read().commit)
     except subprocess.CalledProcessError:
         return True
-    return any(
-        module.startswith(beginnings) or module.endswith(".store")
-        for module in changed_modules(files)
-    )
+    modules = changed_modules(files)
+    return any(fnmatchcase(module, pattern) for module in modules for pattern in patterns)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,17 @@ from tests.required import missing
 from thumbwheel.llm import tools
 
 
+COMPILED = {"llama-server", "llama-quantize"}
+"""Programs that `thumbwheel tools install` has only with `--build`."""
+
+
 def needs(*names: str) -> None:
     """Skip the test where a tool is missing; with THUMBWHEEL_REQUIRE_TOOLS it fails. Fast ones are
     marked `tools`: CI runs them late."""
     if absent := [name for name in names if tools.find(name) is None]:
-        why = f"{', '.join(absent)} of llama.cpp not found; run: thumbwheel tools install --build"
-        missing("tools", why)
+        reason = "not compiled" if COMPILED.issuperset(absent) else "not found"
+        command = "thumbwheel tools install --build"
+        missing("tools", f"{', '.join(absent)} of llama.cpp {reason}; run: {command}")
 
 
 def wide_base(folder: Path, family: str = "qwen2", **settings: Any) -> Path:
