@@ -9,7 +9,6 @@ from tests.models.tiny_models import tiny_base
 from tests.required import missing
 from thumbwheel.llm import tools
 
-
 COMPILED = {"llama-server", "llama-quantize"}
 """Programs that `thumbwheel tools install` has only with `--build`."""
 

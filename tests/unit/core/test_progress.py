@@ -31,7 +31,7 @@ with log.progress("training", 40, "steps") as advance:
         advance(10, f"loss 0.{step}")
 """
     out, lines = piped(code)
-    assert out == "" and 3 <= len(lines) <= 4
+    assert out == "" and len(lines) >= 3
     assert re.fullmatch(r"training: 0 of 40 steps, 0:0\d passed", lines[0])
     assert re.fullmatch(
         r"training: 10 of 40 steps, 0:0\d passed, about 0:0\d left; loss 0\.1", lines[1]
@@ -55,14 +55,15 @@ def test_a_line_has_what_is_known() -> None:
 
 
 def test_short_work_and_work_that_speaks_says_nothing_more() -> None:
+    # so long that no machine stands still for it; each line begins it anew
     code = """
+log.EVERY = 4
 with log.progress("merging", 2, "layers") as advance:
     advance(2)
 with log.working("evaluate"):
     for number in range(6):
-        time.sleep(0.15)
+        time.sleep(0.9)
         log.say(str(number))
-time.sleep(0.7)
 """
     assert piped(code)[1] == ["0", "1", "2", "3", "4", "5"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import resource
-import time
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +108,13 @@ def test_strange_values_in_the_config(key: str, base: Path) -> None:
     path = base / "config.json"
     config = json.loads(path.read_text())
     load(base)  # as it is: what is loaded once is in memory
-    before, started = peak(), time.monotonic()
+    before = peak()
     for value in STRANGE:
         path.write_text(json.dumps(config | {key: value}))
         load(base)
     path.write_text(json.dumps({name: value for name, value in config.items() if name != key}))
     load(base)
     assert peak() - before < 400
-    assert time.monotonic() - started < 120
 
 
 def test_sizes_that_the_files_do_not_hold_are_not_built(base: Path) -> None:
