@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -39,6 +40,12 @@ POLL = 0.05
 """Seconds between two checks of a server that starts or ends."""
 GRACE = 5.0
 """Seconds that a server has to end by itself before it is killed."""
+PROBLEM = re.compile(
+    r"error|exception|fail|abort|assert|fatal|cannot|could not|unable|denied|no such|out of memory"
+    r"|terminat|killed|traceback",
+    re.IGNORECASE,
+)
+"""What a line of a log says that may be the reason of an end."""
 SILENT = 30.0
 """Seconds without an answer after which a server counts as one that stands still."""
 
@@ -202,12 +209,16 @@ def stop(folder: Path, grace: float = GRACE) -> None:
     (folder / RECORD).unlink(missing_ok=True)
 
 
-def tail(folder: Path, lines: int = 8, after: int = 0) -> str:
-    """The end of the server's log, in one line; only of what comes `after` so many bytes."""
+def tail(
+    folder: Path, lines: int = 8, after: int = 0, only: re.Pattern[str] | None = None
+) -> str:
+    """Return the end of the server's log, in one line; only of what comes `after` so many bytes,
+    and of lines in which `only` is found."""
     with suppress(OSError), (folder / LOG).open("rb") as stream:
         stream.seek(max(after, stream.seek(0, os.SEEK_END) - 8192))
-        last_lines = stream.read().decode("utf-8", "replace").splitlines()[-lines:]
-        return " | ".join(line.strip() for line in last_lines if line.strip())
+        all_lines = stream.read().decode("utf-8", "replace").splitlines()
+        telling = [line for line in all_lines if only is None or only.search(line)]
+        return " | ".join(line.strip() for line in telling[-lines:] if line.strip())
     return ""
 
 
@@ -217,7 +228,8 @@ def failure_reason(folder: Path) -> str:
     record = _recorded(folder)
     if record is None:
         return "it was stopped, or never started in this home"
-    last_words = tail(folder, after=record.sound_log)
+    # what a server says of each request is no reason
+    last_words = tail(folder, after=record.sound_log, only=PROBLEM)
     if find(folder) is not None:
         state = "its process runs but does not answer"
         silent = "it has logged nothing since it started"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -179,16 +180,17 @@ def processes_port(deployment: Deployment) -> int:
     return int(deployment.endpoint.url.removesuffix("/v1").rpartition(":")[2])
 
 
-def test_a_busy_server_is_not_started_again(served: World) -> None:
+def test_a_busy_server_is_waited_for_and_not_started_again(served: World) -> None:
     folder = Path(live(served).endpoint.details["place"])
     pid = processes.find(folder).pid
     os.kill(pid, signal.SIGSTOP)
+    go_on = threading.Timer(1.0, os.kill, (pid, signal.SIGCONT))
+    go_on.start()
     try:
-        with pytest.raises(ModelError, match="runs but does not answer"):
-            _server(folder, served.base, EmbeddedConfig(wait=0.1), "the server")
+        running = _server(folder, served.base, EmbeddedConfig(wait=0.1), "the server")
     finally:
-        os.kill(pid, signal.SIGCONT)
-    assert processes.find(folder).pid == pid and served.text()
+        go_on.join()
+    assert running.pid == processes.find(folder).pid == pid and served.text()
 
 
 def test_by_hand_an_alias_moves_with_what_answers(served: World, command_line: Run) -> None:
