@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import load_tokenizer
-from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.engine.prompt import PromptBuilder, trained_builder
+from thumbwheel.models.template_settings import TemplateSettings
 
 ONLY_V5 = {
     "TokenizersBackend": "PreTrainedTokenizerFast",
@@ -28,11 +30,19 @@ LOADING = ("is_local", "backend", "local_files_only")
 """Settings of loading that transformers 5 saves with those of the tokenizer."""
 
 
-def write_tokenizer(base: str, folder: Path) -> None:
+def write_tokenizer(
+    base: str,
+    folder: Path,
+    adapter: Path | None = None,
+    template: TemplateSettings | None = None,
+) -> None:
     """Write the tokenizer with the chat template that training used, and generation settings that
-    end an answer where training ended it."""
+    end an answer where training ended it. `template` says how the chat template is used where none
+    was saved with `adapter`."""
     tokenizer = load_tokenizer(base)
-    builder = PromptBuilder(tokenizer)
+    builder = trained_builder(tokenizer, adapter, template)
+    for note in builder.notes:
+        log.say(f"note: {note}")
     stops, tokenizer.chat_template = builder.stop_ids, with_bos(builder)
     tokenizer.save_pretrained(folder)
     _change(

@@ -3,9 +3,11 @@ run both start here."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +25,17 @@ from thumbwheel.training.types import TrainConfig
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.score import ScoreEngine
+    from thumbwheel.models.template_settings import TemplateSettings
     from thumbwheel.training.online import OnlineAlgorithm
+
+PROBED_ROWS = 50
+"""Rows that are rendered before the weights are loaded; the first one that renders is enough."""
+TEMPLATE_REFUSAL = "the chat template refuses"
+"""Part of the reason of a row that the chat template refused (engine/render.py)."""
+TEMPLATE_FIX = (
+    "Change the roles of these rows (many templates want user and assistant in turn), or train a "
+    "base whose chat template takes them; system messages: template.system in thumbwheel.yaml"
+)
 
 
 @dataclass
@@ -97,9 +109,11 @@ def assemble(
     reward_model: Path | None = None,
     start: Path | None = None,
     checkers: Mapping[str, Mapping[str, Any]] | None = None,
+    template: TemplateSettings | None = None,
 ) -> Assembly:
     """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that
-    of `start`, make tokens of `rows`: the splits `train` and `dev`.
+    of `start`, make tokens of `rows`: the splits `train` and `dev`. `template` says how the chat
+    template is used.
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
     cannot be used, TrainingError for a base that is larger than the memory.
@@ -122,7 +136,10 @@ def assemble(
         config.memory_limit_gb,
     )
     method = ALGORITHMS.get(algorithm)(config)
-    model, builder = _loaded(method, folder, dtype, where)
+    _require_renderable(folder, rows["train"], template)
+    model, builder = _loaded(method, folder, dtype, where, template)
+    for note in builder.notes:
+        log.say(f"note: {note}")
     adapted, matched = _adapted(model, config, base, start)
     train = method.prepare(rows["train"], builder)
     dev = method.prepare(rows["dev"], builder)
@@ -131,7 +148,12 @@ def assemble(
         raise DataError(
             f"{len(rows['train'])} training rows",
             f"none is left to train on: {reasons or 'there are none'}",
-            "See: thumbwheel dataset show",
+            TEMPLATE_FIX if _refused(train) else "See: thumbwheel dataset show",
+        )
+    if refused := _refused(train):
+        log.say(
+            f"{refused} of {len(rows['train'])} training rows are left out, because the chat "
+            f"template refuses them. {TEMPLATE_FIX}"
         )
     engine = ScoreEngine(
         adapted if config.quantization != "none" else adapted.to(where),
@@ -148,6 +170,37 @@ def assemble(
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
 
 
+def _require_renderable(folder: Path, rows: Rows, template: TemplateSettings | None) -> None:
+    """Raise DataError where the chat template refuses every one of the first rows: before the
+    weights are loaded, which takes minutes."""
+    from thumbwheel.engine.load import load_tokenizer
+    from thumbwheel.engine.prompt import PromptBuilder
+
+    builder = PromptBuilder(load_tokenizer(str(folder)), settings=template)
+    refused: Counter[str] = Counter()
+    for row in islice(rows, PROBED_ROWS):
+        try:
+            builder.render(row["prompt"], row.get("tools"))
+        except DataError as error:
+            if TEMPLATE_REFUSAL not in error.why:
+                return
+            refused[f"{error.what}: {error.why}"] += 1
+        else:
+            return
+    if refused:
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in refused.items())
+        raise DataError(
+            f"{len(rows)} training rows",
+            f"none is left to train on: {reasons}",
+            TEMPLATE_FIX,
+        )
+
+
+def _refused(prepared: Prepared) -> int:
+    """Count the rows that the chat template refused."""
+    return sum(count for reason, count in prepared.dropped.items() if TEMPLATE_REFUSAL in reason)
+
+
 def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
     """The method at work: on recorded answers, or on fresh ones."""
     if isinstance(method, Algorithm):
@@ -161,8 +214,10 @@ def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
     return OnlineRunner(cast("OnlineAlgorithm[Any]", method), parts)
 
 
-def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[Any, PromptBuilder]:
-    """The base in the form that the method trains, and what makes its token rows."""
+def _loaded(
+    method: Method[Any], folder: Path, dtype: Any, where: str, template: TemplateSettings | None
+) -> tuple[Any, PromptBuilder]:
+    """Return the base in the form that the method trains, and what makes its token rows."""
     from thumbwheel.engine.load import load_base, load_scorer
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.reward_model import scorer_prompt_builder
@@ -175,9 +230,9 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
     if method.produces_reward_model:
         seed = method.config.seed
         model, tokenizer = load_scorer(str(folder), dtype, seed=seed, **load_options)
-        return model, scorer_prompt_builder(model, tokenizer)
+        return model, scorer_prompt_builder(model, tokenizer, template)
     model, tokenizer = load_base(str(folder), dtype, **load_options)
-    return model, PromptBuilder(tokenizer)
+    return model, PromptBuilder(tokenizer, settings=template)
 
 
 def _adapted(

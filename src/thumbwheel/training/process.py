@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.core.child import die_with_parent
+from thumbwheel.core.config import build
 from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
 from thumbwheel.engine.libraries import load_libraries
+from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
 
@@ -171,6 +173,10 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembl
     from thumbwheel.training.assemble import assemble, settings
     from thumbwheel.training.fit_memory import fitted
 
+    template = AS_IT_IS
+    if spec.template is not None:
+        template = build(TemplateSettings, spec.template, "template")
+
     def make(config: TrainConfig) -> Assembly:
         return assemble(
             spec.algorithm,
@@ -182,6 +188,7 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembl
             Path(spec.reward_model) if spec.reward_model else None,
             Path(spec.start) if spec.start else None,
             spec.checkers,
+            template,
         )
 
     # A resumed run keeps the max_length that it came down to when it began.
