@@ -119,11 +119,12 @@ class PromptBuilder:
 
     @cached_property
     def template_hash(self) -> str:
-        """sha256 of the adapted template, its options and the special tokens that it may use."""
+        """sha256 of the adapted template, which has its options in it, and of the special tokens
+        that it may use."""
         _ = self.notes
         parts = [
             self.tokenizer.get_chat_template(),
-            self.settings.options,
+            {},  # in hashes of earlier versions, options that nobody could set
             self.tokenizer.bos_token,
             self.tokenizer.eos_token,
         ]
