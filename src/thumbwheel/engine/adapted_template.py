@@ -26,6 +26,8 @@ END = "{{- '' }}"
 """Ends the adaptation without touching white space at the beginning of the template."""
 DATE_CALL = "strftime_now"
 DATE_FORMAT = re.compile(DATE_CALL + r"""\(\s*(['"])(.*?)\1""")
+INDENTED_STATEMENT = re.compile(r"\A[ \t]+(?=\{[%#](?!\+))")
+"""White space before a statement at the beginning of a template."""
 SHORT_DATE = "%d %b %Y"
 """Format in which servers give templates `date_string`."""
 SYSTEM_MARK, USER_MARK = "Qx7systemx7Q", "Qx7userx7Q"
@@ -110,7 +112,10 @@ def stored_template(folder: Path) -> str | None:
 
 
 def _joined(prefix: str, template: str) -> str:
-    return f"{START}{prefix}{END}{template}" if prefix else template
+    if not prefix:
+        return template
+    # white space before a statement is dropped only where a line begins, which it no longer does
+    return f"{START}{prefix}{END}{INDENTED_STATEMENT.sub('', template)}"
 
 
 def _options(template: str, options: Mapping[str, Any]) -> tuple[str, list[str]]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import load_tokenizer
 from thumbwheel.engine.prompt import PromptBuilder, trained_builder
@@ -41,9 +40,8 @@ def write_tokenizer(
     was saved with `adapter`."""
     tokenizer = load_tokenizer(base)
     builder = trained_builder(tokenizer, adapter, template)
-    for note in builder.notes:
-        log.say(f"note: {note}")
-    stops, tokenizer.chat_template = builder.stop_ids, with_bos(builder)
+    stops = builder.stop_ids  # adapts the template, which is saved with the tokenizer
+    tokenizer.chat_template = with_bos(builder)
     tokenizer.save_pretrained(folder)
     _change(
         folder / "tokenizer_config.json",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thumbwheel.core import log
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.load import load_adapter, load_base, quiet_transformers
 from thumbwheel.engine.prompt import PromptBuilder, trained_builder
@@ -130,6 +131,8 @@ def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] 
 
     model, tokenizer = load_base(source.base, "float32")
     builder = trained_builder(tokenizer, source.adapter, source.template)
+    for note in builder.notes:
+        log.say(f"note: {note}")
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     context = min(positions or LONGEST, LONGEST)
     rows = _prompts(builder, probes, context)

@@ -27,8 +27,15 @@ WORDS = "the quick brown fox says yes or no user assistant system " * 3
 def tokenizer_of(kind: str) -> Any:
     """Make a small tokenizer of a common kind, with SPECIAL and `<think>`, which is no control
     token."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from tokenizers import normalizers
+    from tokenizers import (
+        AddedToken,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        trainers,
+    )
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(set(WORDS + "<|>/_im"))
