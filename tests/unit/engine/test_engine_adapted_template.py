@@ -1,5 +1,5 @@
-"""Templates adapted to settings: what is put in front of them, what stays as it is, and that a saved
-template needs no settings any more."""
+"""Templates adapted to settings: what is put in front of them, what stays as it is, and that a
+saved template needs no settings any more."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Control tokens in texts are text: over tokenizers of several kinds, for prompts, answers, tools and
-pairs; texts without them are encoded as the tokenizer does it."""
+"""Control tokens in texts are text: over tokenizers of several kinds, for prompts, answers, tools
+and pairs; texts without them are encoded as the tokenizer does it."""
 
 from __future__ import annotations
 
