@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.brought.reading import brought
 from tests.command_line import Run
@@ -21,6 +20,7 @@ from tests.training_rows import QUICK, by_split, row, stored
 from thumbwheel.core import ids
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import DataError
+from thumbwheel.datasets.health import CheckedRows
 from thumbwheel.datasets.types import ChatRow, Dataset
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
@@ -141,9 +141,9 @@ def test_rows_that_are_all_refused_stop_the_run_before_the_weights_are_loaded(
 
     monkeypatch.setattr("thumbwheel.engine.load.load_base", never)
     _, two_users = conversations(NO_SYSTEM)
-    with pytest.raises(DataError, match="12 training rows.*must alternate.*Change the roles"):
+    with pytest.raises(DataError, match=r"12 training rows.*must alternate.*Change the roles"):
         assembled(base, tmp_path, chat_rows(two_users))
-    with pytest.raises(DataError, match="System role not supported.*template.system"):
+    with pytest.raises(DataError, match=r"System role not supported.*template.system"):
         assembled(base, tmp_path, chat_rows(SYSTEM), system="refuse")
 
 
@@ -256,23 +256,40 @@ def test_control_tokens_of_people_are_text() -> None:
 
 
 def test_health_names_the_rows_with_control_tokens(command_line: Run) -> None:
-    code, _, err = command_line("import", str(brought(f"{CONTROL}/row.jsonl")), "--agent", "desk")
+    path = str(brought(f"{CONTROL}/row.jsonl"))
+    code, _, err = command_line("import", "openai", path, "--agent", "desk")
     assert code == 0, err
-    code, out, err = command_line(
-        "dataset", "build", "--agent", "desk", "--shape", "chats", "--json"
+    code, _, err = command_line("dataset", "build", "--agent", "desk", "--shape", "chats")
+    assert code == 0, err
+    code, out, err = command_line("dataset", "health", "chats", "--agent", "desk", "--json")
+    assert code == 0, err
+    findings = {finding["check"]: finding for finding in json.loads(out)["findings"]}
+    finding = findings["control_tokens"]
+    assert (finding["verdict"], finding["count"]) == ("warning", 1)
+    assert "<|im_end|> in 1 rows" in finding["text"] and "read them as text" in finding["text"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("a<|eot_id|>b", {"<|eot_id|>"}),
+        ("<start_of_turn>model", {"<start_of_turn>"}),
+        ("[INST] do [/INST]", {"[INST]", "[/INST]"}),
+        ("<｜User｜>x</s>", {"<｜User｜>", "</s>"}),
+        ("if a <| b and c |> d: [x] <strong>", set()),
+        ("<think>no</think> <tool_call>", set()),
+    ],
+)
+def test_health_knows_the_control_tokens_of_common_models(text: str, tokens: set[str]) -> None:
+    call = {"function": {"name": "f", "arguments": json.dumps({"a": text}, ensure_ascii=False)}}
+    prompts = (
+        [{"role": "user", "content": text}],
+        [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}],
     )
-    assert code == 0, err
-    with Workspace.open(Home(Path("home")), Sources({}, "", {})) as ws:
-        from thumbwheel.datasets.build import health
-
-        report = health(ws, "desk", "chats")
-    (finding,) = [one for one in _findings(report) if one.check == "control_tokens"]
-    assert finding.verdict == "warning" and finding.count == 1
-    assert "<|im_end|> in 1 rows" in finding.text and "read them as text" in finding.text
-
-
-def _findings(report: Any) -> list[Any]:
-    return list(report)
+    for prompt in prompts:
+        checked = CheckedRows(1)
+        checked.take([replace(row("chats", 1), prompt=prompt)])
+        assert checked.rows[0].control_tokens == tokens
 
 
 # From training to serving
@@ -281,7 +298,6 @@ def _findings(report: Any) -> list[Any]:
 @pytest.fixture
 def ws(tmp_path: Path) -> Iterator[Workspace]:
     file = {"template": {"agents": {"desk": {"options": {"enable_thinking": False}}}}}
-    assert yaml.safe_load(yaml.safe_dump(file)) == file
     with Workspace.open(Home(tmp_path / "home"), Sources(file, "", {})) as opened:
         yield opened
 

@@ -39,7 +39,7 @@ memory: an error."""
 CONFLICT = 0.1
 """Share of rows whose raters disagree from which it is worth a warning."""
 CONTROL_TOKEN = re.compile(
-    r"<\|[^|<>\n]{1,40}\|>|<｜[^｜<>\n]{1,40}｜>|</?s>|<(?:start|end)_of_turn>"
+    r"<\|[^|<>\s]{1,40}\|>|<｜[^｜<>\s]{1,40}｜>|</?s>|<(?:start|end)_of_turn>"
     r"|<(?:bos|eos|pad|unk|mask)>|\[/?(?:INST|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\]"
     r"|<</?SYS>>|\[(?:CLS|SEP|PAD|MASK|UNK)\]"
 )
