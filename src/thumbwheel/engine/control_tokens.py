@@ -141,7 +141,9 @@ class ControlTokens:
         guarded = Tokenizer.from_str(json.dumps(definition))
         guarded.no_truncation()
         guarded.no_padding()
-        original = {}
+        original: dict[int, int] = {}
         for token in definition["added_tokens"]:
-            original[guarded.token_to_id(token["content"])] = token["id"]
+            guarded_id = guarded.token_to_id(token["content"])
+            if guarded_id is not None:
+                original[guarded_id] = token["id"]
         return guarded, original

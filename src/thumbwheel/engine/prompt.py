@@ -107,15 +107,23 @@ class PromptBuilder:
     def notes(self) -> tuple[str, ...]:
         """Adapt the template in the tokenizer; return sentences about it for the user."""
         templates = self.tokenizer.chat_template
-        is_single = isinstance(templates, str)
-        if not isinstance(templates, str | dict):
+        if isinstance(templates, str):
+            adapted = adapt(templates, self.settings, self._render_plain)
+            self.tokenizer.chat_template = adapted.text
+            return adapted.notes
+        if not isinstance(templates, dict):
             return ()  # rendering says what it is instead
-        adapted = {}
-        for name, template in ({"": templates} if is_single else dict(templates)).items():
-            adapted[name] = adapt(template, self.settings, self._render_plain)
-        texts = {name: template.text for name, template in adapted.items()}
-        self.tokenizer.chat_template = texts[""] if is_single else texts
-        return tuple(dict.fromkeys(chain.from_iterable(part.notes for part in adapted.values())))
+
+        # several templates, of which the tools of a request choose one
+        texts = dict(templates)
+        notes: list[str] = []
+        for name, template in templates.items():
+            if isinstance(template, str):
+                adapted = adapt(template, self.settings, self._render_plain)
+                texts[name] = adapted.text
+                notes += adapted.notes
+        self.tokenizer.chat_template = texts
+        return tuple(dict.fromkeys(notes))
 
     @cached_property
     def template_hash(self) -> str:
@@ -185,7 +193,7 @@ class PromptBuilder:
         # some templates demand an id of nine letters
         function = {"name": "f", "arguments": arguments}
         call = {"id": "abcdefghi", "type": "function", "function": function}
-        conversation = [
+        conversation: list[dict[str, Any]] = [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "abcdefghi", "name": "f", "content": "b"},
