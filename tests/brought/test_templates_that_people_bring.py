@@ -119,16 +119,16 @@ def base_with(folder: Path, text: str) -> Path:
 
 
 def test_training_says_before_it_starts_how_many_rows_the_template_refuses(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     base = base_with(tmp_path / "base", template(f"{NO_SYSTEM}/gemma.jinja"))
     system, two_users = conversations(NO_SYSTEM)
     assembly = assembled(base, tmp_path, chat_rows(system, two_users))
     assert len(assembly.train.items) == 6
-    said = capsys.readouterr()
-    text = " ".join((said.out + said.err).split())
-    assert text.count("their text is put before the next user message") == 1
-    assert "6 of 12 training rows are left out, because the chat template refuses them" in text
+    merged, refused = assembly.template_notes
+    assert "their text is put before the next user message" in merged
+    assert "6 of 12 training rows are left out, because the chat template refuses them" in refused
+    assert "Change the roles of these rows" in refused
 
 
 def test_rows_that_are_all_refused_stop_the_run_before_the_weights_are_loaded(
@@ -338,6 +338,11 @@ def test_a_prompt_has_the_same_tokens_in_training_evaluation_export_and_serving(
         "<s>2026-03-04\n<|im_start|>user\nBe brief.\n\nWhere is it?<|im_end|>\n"
         "<|im_start|>assistant\n<think></think>"
     )
+
+    # the log says once what is done with the template
+    log = (ws.home.runs / result.run_id / "log.txt").read_text()
+    assert log.count("their text is put before the next user message") == 1
+    assert log.count("pinned to 2026-03-04") == 1
 
     # evaluation, and the base that it is compared with
     plain, candidate = versions(ws, agent)

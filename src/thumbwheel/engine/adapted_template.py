@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import DataError, ModelError
-from thumbwheel.models.template_settings import TemplateSettings
+from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 
 Render = Callable[[str, Sequence[Mapping[str, Any]]], str]
 """(template, messages) -> text; raises DataError where the template refuses the messages."""
@@ -82,8 +82,7 @@ class AdaptedTemplate:
 
 def adapt(template: str, settings: TemplateSettings, render: Render) -> AdaptedTemplate:
     """Adapt `template` to `settings`; an earlier adaptation is replaced."""
-    is_as_it_is = settings.system == "template" and not settings.options and settings.day is None
-    if is_as_it_is:
+    if settings == AS_IT_IS:
         return AdaptedTemplate(template)
     before, start, rest = template.partition(START)
     original = before + rest.partition(END)[2] if start else template
@@ -179,19 +178,19 @@ def _system(template: str, prefix: str, choice: str, render: Render) -> tuple[st
     try:
         text = render(_joined(prefix, template), PROBE)
     except (DataError, ModelError):
-        text, does = "", "refuses system messages"
+        text, behaviour = "", "refuses system messages"
     else:
-        does = "leaves system messages out"
+        behaviour = "leaves system messages out"
         # a template may write everything in capitals
         if SYSTEM_MARK.casefold() in text.casefold():
             return "", []
     if choice == "refuse":
-        note = f"the chat template {does}: what has one is refused (template.system: refuse)"
+        note = f"the chat template {behaviour}: what has one is refused (template.system: refuse)"
         return REFUSE if text else "", [note]
     if not _shows_both(render, _joined(prefix + MERGE, template)):
-        return "", [f"the chat template {does}, also as a part of the user message"]
+        return "", [f"the chat template {behaviour}, also as a part of the user message"]
     note = (
-        f"the chat template {does}: their text is put before the next user message "
+        f"the chat template {behaviour}: their text is put before the next user message "
         "(template.system: refuse leaves such rows out)"
     )
     return MERGE, [note]

@@ -214,7 +214,9 @@ class PromptBuilder:
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
     ) -> str:
         """Render as `render`, with the control tokens of the messages escaped."""
-        has_calls = any(isinstance(m, Mapping) and m.get("tool_calls") for m in messages)
+        has_calls = any(
+            isinstance(message, Mapping) and message.get("tool_calls") for message in messages
+        )
         normalized = normalize(messages, argument_text=has_calls and self._wants_argument_text)
         text = self._apply(normalized, tools, generation=True)
         escaped_messages = self.control_tokens.escape(normalized)

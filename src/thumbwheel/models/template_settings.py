@@ -52,10 +52,10 @@ class TemplateConfig(TemplateSettings):
 
     def of(self, agent: str) -> TemplateSettings:
         """Return the settings of `agent`."""
-        own = self.agents.get(agent, TemplateSettings())
+        of_agent = self.agents.get(agent, TemplateSettings())
         values = {name: getattr(self, name) for name in TemplateSettings.model_fields}
-        values |= {name: getattr(own, name) for name in own.model_fields_set}
-        values["options"] = {**self.options, **own.options}
+        values |= {name: getattr(of_agent, name) for name in of_agent.model_fields_set}
+        values["options"] = {**self.options, **of_agent.options}
         return TemplateSettings(**values)
 
 

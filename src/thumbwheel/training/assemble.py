@@ -71,6 +71,18 @@ class Assembly:
         epoch_tokens = sum(example.rows(kind) for example in self.runner.examples(self.train.items))
         return epoch_tokens * order.steps / max(1, order.steps_an_epoch)
 
+    @property
+    def template_notes(self) -> list[str]:
+        """Sentences about the chat template that the user has to read before the first step."""
+        notes = [f"note: {note}" for note in self.builder.notes]
+        if refused := _refused(self.train):
+            total = len(self.train.items) + self.train.dropped.total()
+            notes.append(
+                f"{refused} of {total} training rows are left out, because the chat template "
+                f"refuses them. {TEMPLATE_FIX}"
+            )
+        return notes
+
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What is worth knowing about it, as JSON."""
@@ -138,8 +150,6 @@ def assemble(
     method = ALGORITHMS.get(algorithm)(config)
     _require_renderable(folder, rows["train"], template)
     model, builder = _loaded(method, folder, dtype, where, template)
-    for note in builder.notes:
-        log.say(f"note: {note}")
     adapted, matched = _adapted(model, config, base, start)
     train = method.prepare(rows["train"], builder)
     dev = method.prepare(rows["dev"], builder)
@@ -149,11 +159,6 @@ def assemble(
             f"{len(rows['train'])} training rows",
             f"none is left to train on: {reasons or 'there are none'}",
             TEMPLATE_FIX if _refused(train) else "See: thumbwheel dataset show",
-        )
-    if refused := _refused(train):
-        log.say(
-            f"{refused} of {len(rows['train'])} training rows are left out, because the chat "
-            f"template refuses them. {TEMPLATE_FIX}"
         )
     engine = ScoreEngine(
         adapted if config.quantization != "none" else adapted.to(where),

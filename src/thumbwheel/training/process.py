@@ -196,6 +196,8 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembl
     config = settings(spec.algorithm, spec.config).model_copy(update=stored)
     assembly = fitted(make, config, shorten=not stored)
     run.write_fitted({"max_length": assembly.config.max_length})
+    for note in assembly.template_notes:
+        log.say(note)
     return assembly
 
 
