@@ -323,7 +323,7 @@ ADAPTED = (
 
 @pytest.mark.slow
 def test_a_prompt_has_the_same_tokens_in_training_evaluation_export_and_serving(
-    ws: Workspace, tmp_path: Path
+    ws: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from thumbwheel.deploy.streaming_generator import StreamingGenerator
 
@@ -339,7 +339,9 @@ def test_a_prompt_has_the_same_tokens_in_training_evaluation_export_and_serving(
         "<|im_start|>assistant\n<think></think>"
     )
 
-    # the log says once what is done with the template
+    # command and log say once what is done with the template
+    output = "".join(capsys.readouterr())
+    assert " ".join(output.split()).count("their text is put before the next user message") == 1
     log = (ws.home.runs / result.run_id / "log.txt").read_text()
     assert log.count("their text is put before the next user message") == 1
     assert log.count("pinned to 2026-03-04") == 1

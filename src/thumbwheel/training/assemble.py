@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from thumbwheel.models.template_settings import TemplateSettings
     from thumbwheel.training.online import OnlineAlgorithm
 
-PROBED_ROWS = 50
-"""Rows that are rendered before the weights are loaded; the first one that renders is enough."""
 TEMPLATE_REFUSAL = "the chat template refuses"
 """Part of the reason of a row that the chat template refused (engine/render.py)."""
 TEMPLATE_FIX = (
@@ -176,14 +173,14 @@ def assemble(
 
 
 def _require_renderable(folder: Path, rows: Rows, template: TemplateSettings | None) -> None:
-    """Raise DataError where the chat template refuses every one of the first rows: before the
-    weights are loaded, which takes minutes."""
+    """Raise DataError where the chat template refuses every row: before the weights are loaded,
+    which takes minutes. The first row that renders is enough."""
     from thumbwheel.engine.load import load_tokenizer
     from thumbwheel.engine.prompt import PromptBuilder
 
     builder = PromptBuilder(load_tokenizer(str(folder)), settings=template)
     refused: Counter[str] = Counter()
-    for row in islice(rows, PROBED_ROWS):
+    for row in rows:
         try:
             builder.render(row["prompt"], row.get("tools"))
         except DataError as error:

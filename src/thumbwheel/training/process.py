@@ -144,7 +144,8 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     assembly = made_to_fit(run, spec, rows)
     device = assembly.engine.device.type
     hold_to(device, room_gb(device, assembly.config.memory_limit_gb))
-    run.write_status(Status(RunState.RUNNING, result={"planned_steps": assembly.steps}))
+    notes = {"planned_steps": assembly.steps, "template_notes": assembly.template_notes}
+    run.write_status(Status(RunState.RUNNING, result=notes))
     noise = weigh(assembly, rows, spec.raters)
     check = check_judge(assembly, rows.get(JUDGED, ()))
     refusal = check.refusal if check and assembly.config.require_gain else None
