@@ -37,6 +37,7 @@ EVERY_CHECK = (
     "length",
     "noise",
     "pii",
+    "control_tokens",
     "truncation",
 )
 CONFIG = DatasetConfig(allow=EVERY_CHECK)

@@ -34,6 +34,7 @@ STAGES = {
     "rewards": "thumbwheel.rewards.combine:RewardsConfig",
     "rewrite": "thumbwheel.rewards.rewrite_config:RewriteConfig",
     "server": "thumbwheel.app.service_settings:ServerConfig",
+    "template": "thumbwheel.models.template_settings:TemplateConfig",
     "training": "thumbwheel.training.types:TrainingSwitch",
 }
 """Section of a stage -> "module:class"."""

@@ -9,6 +9,7 @@ function of `CheckedRows` and a line in CHECKS.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,12 @@ LEAK = 0.1
 memory: an error."""
 CONFLICT = 0.1
 """Share of rows whose raters disagree from which it is worth a warning."""
+CONTROL_TOKEN = re.compile(
+    r"<\|[^|<>\s]{1,40}\|>|<｜[^｜<>\s]{1,40}｜>|</?s>|<(?:start|end)_of_turn>"
+    r"|<(?:bos|eos|pad|unk|mask)>|\[/?(?:INST|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\]"
+    r"|<</?SYS>>|\[(?:CLS|SEP|PAD|MASK|UNK)\]"
+)
+"""Control tokens of common tokenizers; which the base has is not known here."""
 NOISE = 0.1
 """Estimated share of wrong labels from which they are worth a warning."""
 CHARACTERS = 4.0
@@ -74,6 +81,8 @@ class CheckedRow:
     remembered: frozenset[int] = frozenset()
     is_correction: bool = False
     """Whether a correction says what its label is."""
+    control_tokens: frozenset[str] = frozenset()
+    """Control tokens that stand in the texts of its messages and answers."""
 
 
 @dataclass
@@ -110,6 +119,7 @@ class CheckedRows:
                     answered=frozenset(turn_key(key, answer) for answer in answers),
                     remembered=frozenset(turns),
                     is_correction=getattr(row, "origin", None) == "correction",
+                    control_tokens=frozenset(_control_tokens([*row.prompt, *answers])),
                 )
             )
 
@@ -143,6 +153,18 @@ def _answers(row: Any) -> Iterator[str]:
         if hasattr(row, name):
             yield getattr(row, name)
     yield from getattr(row, "completions", ())
+
+
+def _control_tokens(value: Any) -> Iterator[str]:
+    """Find the control tokens in all strings of a JSON value."""
+    if isinstance(value, str):
+        yield from CONTROL_TOKEN.findall(value)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _control_tokens(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _control_tokens(part)
 
 
 def check(checked_rows: CheckedRows) -> list[Finding]:
@@ -351,6 +373,16 @@ def _pii(sample: CheckedRows) -> Finding:
     return _finding("pii", verdict, text, row_ids)
 
 
+def _control(sample: CheckedRows) -> Finding:
+    rows = [row for row in sample.rows if row.control_tokens]
+    if not rows:
+        return _finding("control_tokens", OK, "no text has any")
+    counts = Counter(chain.from_iterable(row.control_tokens for row in rows))
+    shown = ", ".join(f"{token} in {count} rows" for token, count in counts.most_common(5))
+    text = f"{shown}; training and the embedded server read them as text"
+    return _finding("control_tokens", WARNING, text, [row.row_id for row in rows])
+
+
 def _truncation(sample: CheckedRows) -> Finding:
     if sample.length is None:
         return _finding("truncation", NONE, "no length was chosen")
@@ -374,5 +406,6 @@ CHECKS: dict[str, Callable[[CheckedRows], Finding]] = {
     "length": _length,
     "noise": _noise,
     "pii": _pii,
+    "control_tokens": _control,
     "truncation": _truncation,
 }

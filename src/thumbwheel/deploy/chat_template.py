@@ -52,7 +52,8 @@ def go_text(package: Package) -> str:
     """The chat template of a package in Go; its limitations are logged."""
     from thumbwheel.engine.load import load_tokenizer
 
-    template = derive(PromptBuilder(load_tokenizer(str(package.tokenizer))))
+    builder = PromptBuilder(load_tokenizer(str(package.tokenizer)), settings=package.template)
+    template = derive(builder)
     if package.system and any("system" in note for note in template.notes):
         raise InputError(
             f"system text of {package.name!r}",

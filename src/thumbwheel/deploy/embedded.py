@@ -24,6 +24,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from thumbwheel.core import ids, log
+from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError, InputError, NotFound, ThumbwheelError
 from thumbwheel.deploy.processes import write
 from thumbwheel.deploy.streaming_generator import (
@@ -35,6 +36,7 @@ from thumbwheel.deploy.streaming_generator import (
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
 from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.llm.port import HOST
+from thumbwheel.models.template_settings import TemplateSettings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -106,6 +108,15 @@ class LoadRequest(BaseModel):
 
     lora_name: str
     lora_path: str | None = None
+    template: dict[str, Any] | None = None
+    """Settings of the chat template of a whole model; an adapter's were saved with it."""
+
+
+def _load_request(name: str, model: Any) -> LoadRequest:
+    """Read a model of models.json: a path, or a mapping with the settings of its template."""
+    if isinstance(model, dict):
+        return LoadRequest(lora_name=name, lora_path=model["path"], template=model["template"])
+    return LoadRequest(lora_name=name, lora_path=model)
 
 
 class Server:
@@ -115,31 +126,44 @@ class Server:
         spec = json.loads((folder / SPEC).read_text(encoding="utf-8"))
         self._file = folder / MODELS
         self.generator = StreamingGenerator(spec["base"], spec["dtype"], spec["device"])
-        self._paths: dict[str, str | None] = {}
+        self._models: dict[str, LoadRequest] = {}
         if self._file.exists():
-            self._paths = json.loads(self._file.read_text(encoding="utf-8"))
-        for name, path in list(self._paths.items()):
+            for name, model in json.loads(self._file.read_text(encoding="utf-8")).items():
+                self._models[name] = _load_request(name, model)
+        for name, request in list(self._models.items()):
             try:
-                self.generator.load(name, Path(path) if path else None)
+                self._load(request)
             except ThumbwheelError as error:  # the other models are served all the same
                 log.complain(f"{name} is not served: {error}")
-                del self._paths[name]
+                del self._models[name]
 
     def load(self, request: LoadRequest) -> None:
         """Serve a model from now on, after a restart as well."""
-        name, path = request.lora_name, request.lora_path
-        if self._paths.get(name, "") != path:
-            self.generator.load(name, Path(path) if path else None)
-            self._store(self._paths | {name: path})
+        name = request.lora_name
+        if self._models.get(name) != request:
+            self._load(request)
+            self._store(self._models | {name: request})
+
+    def _load(self, request: LoadRequest) -> None:
+        template = None
+        if request.template is not None:
+            template = build(TemplateSettings, request.template, "template")
+        path = Path(request.lora_path) if request.lora_path else None
+        self.generator.load(request.lora_name, path, template)
 
     def unload(self, name: str) -> None:
         """Stop serving a model."""
         self.generator.unload(name)
-        self._store({other: path for other, path in self._paths.items() if other != name})
+        self._store({other: model for other, model in self._models.items() if other != name})
 
-    def _store(self, paths: dict[str, str | None]) -> None:
-        write(self._file, json.dumps(paths, indent=1))
-        self._paths = paths
+    def _store(self, models: dict[str, LoadRequest]) -> None:
+        stored: dict[str, Any] = {}
+        for name, request in models.items():
+            stored[name] = request.lora_path
+            if request.template is not None:
+                stored[name] = {"path": request.lora_path, "template": request.template}
+        write(self._file, json.dumps(stored, indent=1))
+        self._models = models
 
     def begin(self, completion: CompletionRequest, chat: bool) -> Reply:
         """Start computing an answer."""
@@ -164,7 +188,7 @@ class Server:
                 "stop": stop,
                 "seed": seed,
                 "max_new_tokens": min(limit, 1 << 16),
-                "stop_ids": self.generator.builder.stop_ids,
+                "stop_ids": self.generator.builder_of(completion.model).stop_ids,
             }
         )
         pieces = self.generator.generate(completion.model, prompt, sampling, top_count)
@@ -175,7 +199,8 @@ class Server:
         if chat:
             if not completion.messages:
                 raise DataError("the request", "it has no messages", "Give it at least one")
-            return self.generator.builder.prompt(completion.messages, completion.tools)
+            builder = self.generator.builder_of(completion.model)
+            return builder.prompt(completion.messages, completion.tools)
         if isinstance(completion.prompt, str):
             return list(self.generator.tokenizer(completion.prompt)["input_ids"])
         if not all(0 <= id < self.generator.vocabulary for id in completion.prompt):

@@ -25,6 +25,7 @@ from thumbwheel.export.types import GGUF_MODEL, HF_MODEL, Export, ModelKind
 from thumbwheel.models import versions
 from thumbwheel.models.base import locate, require_training
 from thumbwheel.models.settings import may_be_private
+from thumbwheel.models.template_settings import AS_IT_IS, template_settings
 from thumbwheel.models.types import ModelVersion, State, require_untainted
 
 PROMPTS = 48
@@ -219,11 +220,13 @@ def files(
         files=hashes,
         base=package_base,
         base_fingerprint=model_version.base_fingerprint if plain_base or over_hf_base else None,
-        tokenizer=folder if kind == HF_MODEL or over_hf_base else base,
+        tokenizer=folder if (folder / "tokenizer_config.json").is_file() else base,
         state_folder=ws.home.path / FOLDER / deploy_plan.target,
         export_id=export_id,
         stops=stops,
         system=common_system(prompts(ws, model_version)),
+        # an export has its settings in the template that it was saved with
+        template=template_settings(ws, model_version.agent) if plain_base else AS_IT_IS,
     )
 
 

@@ -15,13 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.engine import decode
-from thumbwheel.engine.load import Dtype, load_base, quiet_transformers
-from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.engine.adapted_template import stored_template
+from thumbwheel.engine.load import Dtype, load_base, load_tokenizer, quiet_transformers
+from thumbwheel.engine.prompt import PromptBuilder, trained_builder
 from thumbwheel.engine.rollout import Sampling, StopCondition
 from thumbwheel.engine.sample_token import TokenSampler
+from thumbwheel.models.template_settings import TemplateSettings
 
 REPLACEMENT = "\ufffd"
 """The decoded end of a text whose last character does not have all of its bytes yet."""
@@ -50,7 +53,9 @@ class StreamingGenerator:
         self.context = decode.context_of(self._model)
         self._longest_token = max((len(token) for token in self.tokenizer.get_vocab()), default=1)
         self._start, _ = decode.choose(self._model)
+        self._base = base
         self._adapters: dict[str, str | None] = {}
+        self._builders: dict[str, PromptBuilder] = {}
         self._loaded = 0
         self._busy = threading.Lock()
 
@@ -59,18 +64,32 @@ class StreamingGenerator:
         """The names of the models."""
         return list(self._adapters)
 
-    def load(self, name: str, adapter: Path | None) -> None:
+    def load(
+        self, name: str, adapter: Path | None, template: TemplateSettings | None = None
+    ) -> None:
         """Serve the base with `adapter`, or the base itself, as `name`; raises ModelError for an
-        adapter that does not fit."""
+        adapter that does not fit. `template` says how the chat template is used where none was
+        saved with the adapter."""
+        builder = self.builder
+        if template is not None or (adapter is not None and stored_template(adapter) is not None):
+            builder = trained_builder(load_tokenizer(self._base), adapter, template)
+        for note in builder.notes:
+            log.say(f"note: {name}: {note}")
         with self._busy:
             adapter_id = None if adapter is None else self._attach(adapter)
             self._drop(self._adapters.get(name))
             self._adapters[name] = adapter_id
+            self._builders[name] = builder
+
+    def builder_of(self, name: str) -> PromptBuilder:
+        """Return what makes the prompts of a model, as its training did."""
+        return self._builders.get(name, self.builder)
 
     def unload(self, name: str) -> None:
         """Remove the model `name`, if it is there."""
         with self._busy:
             self._drop(self._adapters.pop(name, None))
+            self._builders.pop(name, None)
 
     def check(self, name: str) -> None:
         """Raise NotFound for a model that is not here."""

@@ -13,6 +13,7 @@ from typing import Any
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict
 from thumbwheel.export.types import ModelKind
+from thumbwheel.models.template_settings import TemplateSettings
 from thumbwheel.models.types import LIVE
 
 ENDPOINT = ModelKind("endpoint")
@@ -45,6 +46,8 @@ class Package:
     stops: tuple[str, ...] = ()
     """Texts of the tokens that end an answer."""
     system: str | None = None
+    template: TemplateSettings | None = None
+    """Of a whole model how its chat template is used."""
 
     @property
     def model(self) -> Path:

@@ -27,19 +27,24 @@ FALLBACKS = {
     ),
 }
 INSTRUCTIONS = ("system", "developer")
+TOOL_ROLES = ("tool", "function")
 
 
-def normalize(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies with text content and tool arguments as mappings; DataError for what is no
-    message or holds more than text."""
-    return [_normalize_message(index, message) for index, message in enumerate(messages)]
+def normalize(messages: Sequence[Message], *, argument_text: bool = False) -> list[dict[str, Any]]:
+    """Copy the messages with text content and tool arguments as mappings, or with `argument_text`
+    as JSON text; DataError for what is no message or holds more than text."""
+    return [
+        _normalize_message(index, message, argument_text) for index, message in enumerate(messages)
+    ]
 
 
-def _normalize_message(index: int, message: Message) -> dict[str, Any]:
+def _normalize_message(index: int, message: Message, argument_text: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise DataError(f"message {index}", f"{message!r:.80} has no role", "Give role and content")
     content, tool_calls = message.get("content"), message.get("tool_calls")
-    if content is None and tool_calls is None:
+    # a tool may return nothing
+    may_be_empty = tool_calls is not None or message["role"] in TOOL_ROLES
+    if content is None and not may_be_empty:
         raise DataError(
             f"message {index} ({message['role']!r})",
             "it has no content and no tool calls",
@@ -47,7 +52,9 @@ def _normalize_message(index: int, message: Message) -> dict[str, Any]:
         )
     normalized = dict(message) | {"content": _text(index, content)}
     if tool_calls:
-        normalized["tool_calls"] = [_normalize_call(index, call) for call in tool_calls]
+        normalized["tool_calls"] = [
+            _normalize_call(index, call, argument_text) for call in tool_calls
+        ]
     return normalized
 
 
@@ -64,9 +71,9 @@ def _text(index: int, content: Any) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def _normalize_call(index: int, call: Any) -> dict[str, Any]:
-    """The OpenAI form has arguments as JSON text; templates expect the mapping and would quote the
-    text again."""
+def _normalize_call(index: int, call: Any, argument_text: bool) -> dict[str, Any]:
+    """Give the call arguments in the form that the template expects. The OpenAI form has JSON text;
+    most templates expect the mapping and would quote the text again."""
     if not isinstance(call, Mapping):
         raise DataError(
             f"message {index}",
@@ -75,18 +82,29 @@ def _normalize_call(index: int, call: Any) -> dict[str, Any]:
         )
     normalized = dict(call)
     function = normalized.get("function")
-    if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
-        arguments = _arguments(function["arguments"])
-        normalized["function"] = dict(function) | {"arguments": arguments}
+    if isinstance(function, Mapping) and "arguments" in function:
+        form = _argument_text if argument_text else _argument_mapping
+        normalized["function"] = dict(function) | {"arguments": form(function["arguments"])}
     return normalized
 
 
-def _arguments(text: str) -> Any:
+def _argument_mapping(arguments: Any) -> Any:
+    """Parse JSON text of a mapping; other text stays. No arguments are an empty mapping."""
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return {}
+    if not isinstance(arguments, str):
+        return arguments
     try:
-        arguments = json.loads(text)
+        parsed = json.loads(arguments)
     except ValueError:
-        return text
-    return arguments if isinstance(arguments, dict) else text
+        return arguments
+    return parsed if isinstance(parsed, dict) else arguments
+
+
+def _argument_text(arguments: Any) -> str:
+    if isinstance(arguments, str) and arguments.strip():
+        return arguments
+    return json.dumps(arguments or {}, ensure_ascii=False)
 
 
 def turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:

@@ -13,13 +13,16 @@ from typing import Any
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.messages import Message
 from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
+from thumbwheel.models.template_settings import TemplateSettings
 
 
 class PairBuilder(PromptBuilder):
     """`longest` is the most tokens that the encoder has positions for."""
 
-    def __init__(self, tokenizer: Any, longest: int) -> None:
-        super().__init__(tokenizer)
+    def __init__(
+        self, tokenizer: Any, longest: int, settings: TemplateSettings | None = None
+    ) -> None:
+        super().__init__(tokenizer, settings=settings)
         self._longest = longest
         if not tokenizer.is_fast:
             raise ModelError(
@@ -43,12 +46,12 @@ class PairBuilder(PromptBuilder):
         targets: Sequence[Target],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> list[TokenRow]:
-        text = self.render(messages, tools)
+        text = self._escaped(messages, tools)
         return [self._pair(text, target.text) for target in targets]
 
     def _pair(self, prompt: str, answer: str) -> TokenRow:
-        encoded = self.tokenizer(prompt, answer)
-        ids, sides = tuple(encoded["input_ids"]), encoded.sequence_ids(0)
+        encoded, sides = self.control_tokens.encode_pair(prompt, self.control_tokens.escape(answer))
+        ids = tuple(encoded)
         if 1 not in sides or 0 not in sides:
             empty = "the prompt" if 1 in sides else "the completion"
             raise DataError(empty, "it has no tokens", "Leave it out")

@@ -14,16 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import DataError, ModelError
+from thumbwheel.engine.adapted_template import adapt, stored_template
+from thumbwheel.engine.control_tokens import ControlTokens, unescape
 from thumbwheel.engine.messages import FALLBACKS, Message, normalize, turns
 from thumbwheel.engine.render import render_chat, template_of
+from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 
 MARK = "Qx7answerx7Q"
 """An answer to render where the template is asked what follows one; it survives trimming."""
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons of answers that the model did not end itself."""
+ARGUMENTS = {"Qx7": "a"}
+"""Arguments of a tool call to render where the template is asked in which form it wants them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,9 @@ class PromptBuilder:
     """Builds prompts and rows for one tokenizer.
 
     A tokenizer without a chat template is given the fallback `fallback_template`
-    (messages.FALLBACKS), so that saving the tokenizer saves it; `template_name` says so. `options`
-    are passed to the template (`enable_thinking=False`) and are part of `template_hash`.
+    (messages.FALLBACKS), so that saving the tokenizer saves it; `template_name` says so. The
+    template is adapted to `settings` (adapted_template.py) in the tokenizer, too. `options` are
+    further options of the template (`enable_thinking=False`).
     """
 
     def __init__(
@@ -75,6 +82,7 @@ class PromptBuilder:
         *,
         fallback_template: str = "plain-v1",
         options: Mapping[str, Any] | None = None,
+        settings: TemplateSettings | None = None,
     ) -> None:
         if fallback_template not in FALLBACKS:
             raise ModelError(
@@ -82,7 +90,12 @@ class PromptBuilder:
                 "there is none of that name",
                 f"Known: {', '.join(FALLBACKS)}",
             )
-        self.tokenizer, self.options = tokenizer, dict(options or {})
+        settings = settings or TemplateSettings()
+        self.settings = settings.model_copy(
+            update={"options": {**settings.options, **(options or {})}}
+        )
+        self.tokenizer = tokenizer
+        self.control_tokens = ControlTokens(tokenizer)
         self.template_name = "tokenizer"
         if not tokenizer.chat_template:
             tokenizer.chat_template = FALLBACKS[fallback_template]
@@ -91,11 +104,35 @@ class PromptBuilder:
                 self.template_name = name
 
     @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Adapt the template in the tokenizer; return sentences about it for the user."""
+        templates = self.tokenizer.chat_template
+        if isinstance(templates, str):
+            adapted = adapt(templates, self.settings, self._render_plain)
+            self.tokenizer.chat_template = adapted.text
+            return adapted.notes
+        if not isinstance(templates, dict):
+            return ()  # rendering says what it is instead
+
+        # several templates, of which the tools of a request choose one
+        texts = dict(templates)
+        notes: list[str] = []
+        for name, template in templates.items():
+            if isinstance(template, str):
+                adapted = adapt(template, self.settings, self._render_plain)
+                texts[name] = adapted.text
+                notes += adapted.notes
+        self.tokenizer.chat_template = texts
+        return tuple(dict.fromkeys(notes))
+
+    @cached_property
     def template_hash(self) -> str:
-        """sha256 of the template, its options and the special tokens that it may use."""
+        """sha256 of the adapted template, which has its options in it, and of the special tokens
+        that it may use."""
+        _ = self.notes
         parts = [
             self.tokenizer.get_chat_template(),
-            self.options,
+            {},  # in hashes of earlier versions, options that nobody could set
             self.tokenizer.bos_token,
             self.tokenizer.eos_token,
         ]
@@ -141,18 +178,65 @@ class PromptBuilder:
         bos = self.tokenizer.bos_token_id
         return bos if bos is not None and self.tokenizer("a")["input_ids"][:1] == [bos] else None
 
+    @cached_property
+    def _wants_argument_text(self) -> bool:
+        """Whether the template joins the arguments of a tool call to text, so that a mapping would
+        raise or be shown as Python writes it."""
+        as_mapping = self._rendered_call(ARGUMENTS)
+        as_text = self._rendered_call(json.dumps(ARGUMENTS))
+        if as_mapping is None or as_text is None:
+            return as_mapping is None and as_text is not None
+        return repr(ARGUMENTS) in as_mapping and json.dumps(ARGUMENTS) in as_text
+
+    def _rendered_call(self, arguments: Any) -> str | None:
+        """Render a question and a tool call; None where the template refuses."""
+        # some templates demand an id of nine letters
+        function = {"name": "f", "arguments": arguments}
+        call = {"id": "abcdefghi", "type": "function", "function": function}
+        conversation: list[dict[str, Any]] = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "abcdefghi", "name": "f", "content": "b"},
+        ]
+        try:
+            return self._apply(conversation, None, generation=True)
+        except DataError:
+            return None
+
     def render(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        """The text up to where the model answers, for servers that take text; DataError where the
-        template refuses."""
-        return self._apply(normalize(messages), tools, generation=True)
+        """Render the text up to where the model answers, for servers that take text; DataError
+        where the template refuses."""
+        return unescape(self._escaped(messages, tools))
+
+    def _escaped(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
+    ) -> str:
+        """Render as `render`, with the control tokens of the messages escaped."""
+        has_calls = any(
+            isinstance(message, Mapping) and message.get("tool_calls") for message in messages
+        )
+        normalized = normalize(messages, argument_text=has_calls and self._wants_argument_text)
+        text = self._apply(normalized, tools, generation=True)
+        escaped_messages = self.control_tokens.escape(normalized)
+        escaped_tools = None if tools is None else self.control_tokens.escape(list(tools))
+        if escaped_messages == normalized and escaped_tools == (tools and list(tools)):
+            return text
+        escaped = self._apply(escaped_messages, escaped_tools, generation=True)
+        if unescape(escaped) != text:
+            raise DataError(
+                "a text with control tokens",
+                "the chat template rewrites it, so it cannot be kept apart from the template's own",
+                "Remove them from the text",
+            )
+        return escaped
 
     def prompt(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
         """The token ids up to where the model answers."""
-        return self._with_bos(self._encode(self.render(messages, tools)))
+        return self._with_bos(self._encode(self._escaped(messages, tools)))
 
     def row(
         self,
@@ -208,7 +292,7 @@ class PromptBuilder:
         targets: Sequence[Target],
         tools: Sequence[Mapping[str, Any]] | None,
     ) -> list[TokenRow]:
-        text = self.render(messages, tools)
+        text = self._escaped(messages, tools)
         prompt = tuple(self._with_bos(self._encode(text)))
         if not prompt:
             raise DataError("the prompt", "it has no tokens", "Give it a message")
@@ -218,7 +302,8 @@ class PromptBuilder:
         if target.captured_ids is not None and self._decode_to(target.captured_ids, target.text):
             ids, mismatch = list(target.captured_ids), False
         else:
-            ids, mismatch = self._completion(text, prompt, target.text)
+            completion = self.control_tokens.escape(target.text)
+            ids, mismatch = self._completion(text, prompt, completion)
         if target.finish_reason not in CUT and (not ids or ids[-1] not in self.stop_ids):
             ids += self.turn_end_ids
         if not ids:
@@ -246,7 +331,7 @@ class PromptBuilder:
         return self._encode(completion), True
 
     def _encode(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self.control_tokens.encode(text)
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         bos = self.tokenizer.bos_token_id
@@ -256,16 +341,42 @@ class PromptBuilder:
 
     def _apply(
         self,
-        messages: list[dict[str, Any]],
+        messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         *,
         generation: bool,
     ) -> str:
-        variables = {**self.tokenizer.special_tokens_map, **self.options}
+        _ = self.notes
+        template = template_of(self.tokenizer, tools)
+        return self._render_template(template, messages, tools, generation=generation)
+
+    def _render_plain(self, template: str, messages: Sequence[Mapping[str, Any]]) -> str:
+        return self._render_template(template, messages, None, generation=True)
+
+    def _render_template(
+        self,
+        template: Any,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generation: bool,
+    ) -> str:
         return render_chat(
-            template_of(self.tokenizer, tools),
+            template,
             messages,
             tools,
             generation=generation,
-            variables=variables,
+            variables=self.tokenizer.special_tokens_map,
         )
+
+
+def trained_builder(
+    tokenizer: Any, adapter: Path | None, settings: TemplateSettings | None = None
+) -> PromptBuilder:
+    """Return the builder with the chat template that was saved with `adapter`, which is used as it
+    is; where none was, that of `tokenizer` under `settings`."""
+    template = None if adapter is None else stored_template(adapter)
+    if template is None:
+        return PromptBuilder(tokenizer, settings=settings)
+    tokenizer.chat_template = template
+    return PromptBuilder(tokenizer, settings=AS_IT_IS)

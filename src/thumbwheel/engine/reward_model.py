@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine import lora
+from thumbwheel.engine.adapted_template import stored_template
 from thumbwheel.engine.base_check import remembered_fingerprint
 from thumbwheel.engine.forward import is_encoder, language_model
 from thumbwheel.engine.load import (
@@ -34,6 +35,7 @@ from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
 from thumbwheel.engine.score import LAST, Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, TreeBatch
+from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 
 if TYPE_CHECKING:
     import torch
@@ -88,13 +90,16 @@ class RewardModelCard:
             ) from None
 
 
-def scorer_prompt_builder(model: Any, tokenizer: Any) -> PromptBuilder:
+def scorer_prompt_builder(
+    model: Any, tokenizer: Any, settings: TemplateSettings | None = None
+) -> PromptBuilder:
     """The builder of token rows for a scorer: pairs of texts for an encoder, the chat for a
     decoder."""
     config = language_model(model).config
     if not is_encoder(config):
-        return PromptBuilder(tokenizer)
-    return PairBuilder(tokenizer, min(config.max_position_embeddings, tokenizer.model_max_length))
+        return PromptBuilder(tokenizer, settings=settings)
+    longest = min(config.max_position_embeddings, tokenizer.model_max_length)
+    return PairBuilder(tokenizer, longest, settings)
 
 
 def scorer_role_model(model: Any, adapter: str | None = "default") -> RoleModel:
@@ -124,7 +129,8 @@ class RewardModel:
         self, engine: ScoreEngine, tokenizer: Any, card: RewardModelCard, token_budget: int = 4096
     ) -> None:
         self.card, self._budget, self._engine = card, token_budget, engine
-        self._builder = scorer_prompt_builder(engine.model, tokenizer)
+        # the tokenizer's template is already that of the training
+        self._builder = scorer_prompt_builder(engine.model, tokenizer, AS_IT_IS)
 
     @classmethod
     def load(cls, folder: Path, *, device: str, cache: Path | None = None) -> RewardModel:
@@ -139,6 +145,7 @@ class RewardModel:
                 "Train it again",
             )
         model = load_adapter(model, folder).requires_grad_(False).to(device)
+        tokenizer.chat_template = stored_template(folder) or tokenizer.chat_template
         return cls(
             ScoreEngine(model, role_models={Role.REWARD: scorer_role_model(model)}), tokenizer, card
         )

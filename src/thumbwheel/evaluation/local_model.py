@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import ids
-from thumbwheel.core.errors import ModelError
+from thumbwheel.core.errors import Conflict, ModelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.types import Answer, Answers, Ask, AskLikelihood, EvaluationConfig, Sums
+from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings, template_settings
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.models.versions import adapter_folder
 
@@ -47,8 +48,13 @@ class LocalModel:
     base: ModelVersion
     versions: Sequence[ModelVersion]
     config: EvaluationConfig
+    template: TemplateSettings | None = None
+    """How the base's chat template is used where no version was trained; unset, as the agent's
+    settings have it."""
     _adapter_names: dict[str, str] = field(default_factory=dict)
     """Version id -> the name of its adapter in PEFT."""
+    _builders: dict[str | None, PromptBuilder] = field(default_factory=dict)
+    """Chat template that was saved with an adapter -> what builds its prompts."""
 
     @cached_property
     def folder(self) -> Path:
@@ -59,11 +65,26 @@ class LocalModel:
 
     @cached_property
     def builder(self) -> PromptBuilder:
-        """Turns prompts into token ids."""
-        from thumbwheel.engine.load import load_tokenizer
-        from thumbwheel.engine.prompt import PromptBuilder
+        """Turn prompts into token ids as the first version was trained; the base answers the same
+        prompts."""
+        trained = [version for version in self.versions if version.adapter]
+        return self.builder_of(trained[0] if trained else self.base)
 
-        return PromptBuilder(load_tokenizer(str(self.folder)))
+    def builder_of(self, version: ModelVersion) -> PromptBuilder:
+        """Return what turns prompts into token ids as `version` was trained."""
+        from thumbwheel.engine.adapted_template import stored_template
+        from thumbwheel.engine.load import load_tokenizer
+        from thumbwheel.engine.prompt import trained_builder
+
+        adapter = None
+        with suppress(Conflict):  # a retired version has no files, and its replies are stored
+            adapter = adapter_folder(self.ws, version)
+        template = None if adapter is None else stored_template(adapter)
+        if template not in self._builders:
+            settings = self.template or template_settings(self.ws, self.base.agent)
+            tokenizer = load_tokenizer(str(self.folder))
+            self._builders[template] = trained_builder(tokenizer, adapter, settings)
+        return self._builders[template]
 
     @cached_property
     def dtype(self) -> str:
@@ -102,6 +123,7 @@ class LocalModel:
         """The responder for `version`; for a version without an adapter, the base."""
         from thumbwheel.core.hardware import device
 
+        builder = self.builder_of(version) if version.adapter else self.builder
         identity = ids.fingerprint(
             [
                 METHOD,
@@ -109,14 +131,14 @@ class LocalModel:
                 version.adapter,
                 self.dtype,
                 str(device()),
-                self.builder.template_hash,
+                builder.template_hash,
                 self.config.max_length,
                 self.config.token_budget,
                 self.config.batch_size,
             ]
         )
         version_id = version.id if version.adapter else BASE
-        return LocalResponder(self, version_id, version.name, identity)
+        return LocalResponder(self, version_id, version.name, identity, builder)
 
     @contextmanager
     def with_adapter(self, version_id: str) -> Iterator[Any]:
@@ -141,6 +163,7 @@ class LocalResponder:
     """The version whose adapter answers, or BASE."""
     name: str
     identity: str
+    builder: PromptBuilder
     scores: bool = True
     _engine: ScoreEngine | None = None
     _sampler: GroupSampler | None = None
@@ -167,7 +190,7 @@ class LocalResponder:
         from thumbwheel.engine.rollout import Sampling
         from thumbwheel.engine.sampler import GroupSampler
 
-        builder, first = self.local_model.builder, asks[0]
+        builder, first = self.builder, asks[0]
         prompts = [builder.prompt(ask.prompt) for ask in asks]
         sampling = Sampling(
             max_new_tokens=first.max_new_tokens,
@@ -235,7 +258,7 @@ class LocalResponder:
             Target(text, reason) for text, reason in zip(ask.texts, finish_reasons, strict=True)
         ]
         max_length = self.local_model.config.max_length
-        fitted = self.local_model.builder.fit(ask.prompt, targets, max_length, ask.tools)
+        fitted = self.builder.fit(ask.prompt, targets, max_length, ask.tools)
         if fitted.refused:
             return None
         branches = tuple(Branch(row.completion_ids) for row in fitted.rows)
@@ -247,7 +270,7 @@ class LocalResponder:
         from thumbwheel.engine.tree import Branch, Example
 
         longest = min(self.local_model.config.max_length, self.local_model.room)
-        token_ids = list(self.local_model.builder.tokenizer(text)["input_ids"])[:longest]
+        token_ids = list(self.builder.tokenizer(text)["input_ids"])[:longest]
         if len(token_ids) < 2:
             return None
         return Example((token_ids[0],), (Branch(tuple(token_ids[1:])),), "")
@@ -273,7 +296,8 @@ def exported(
         adapter=None,
         endpoint=None,
     )
-    responder = LocalModel(ws, merged, [], config).responder(merged)
+    # its tokenizer was saved with the chat template of the training
+    responder = LocalModel(ws, merged, [], config, AS_IT_IS).responder(merged)
     hashes = {}
     for pattern in CONFIG_FILES:
         for path in folder.glob(pattern):

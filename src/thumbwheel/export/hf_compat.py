@@ -15,7 +15,8 @@ from typing import Any
 
 from thumbwheel.core.errors import ModelError
 from thumbwheel.engine.load import load_tokenizer
-from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.engine.prompt import PromptBuilder, trained_builder
+from thumbwheel.models.template_settings import TemplateSettings
 
 ONLY_V5 = {
     "TokenizersBackend": "PreTrainedTokenizerFast",
@@ -28,12 +29,19 @@ LOADING = ("is_local", "backend", "local_files_only")
 """Settings of loading that transformers 5 saves with those of the tokenizer."""
 
 
-def write_tokenizer(base: str, folder: Path) -> None:
+def write_tokenizer(
+    base: str,
+    folder: Path,
+    adapter: Path | None = None,
+    template: TemplateSettings | None = None,
+) -> None:
     """Write the tokenizer with the chat template that training used, and generation settings that
-    end an answer where training ended it."""
+    end an answer where training ended it. `template` says how the chat template is used where none
+    was saved with `adapter`."""
     tokenizer = load_tokenizer(base)
-    builder = PromptBuilder(tokenizer)
-    stops, tokenizer.chat_template = builder.stop_ids, with_bos(builder)
+    builder = trained_builder(tokenizer, adapter, template)
+    stops = builder.stop_ids  # adapts the template, which is saved with the tokenizer
+    tokenizer.chat_template = with_bos(builder)
     tokenizer.save_pretrained(folder)
     _change(
         folder / "tokenizer_config.json",

@@ -32,6 +32,7 @@ from thumbwheel.export.types import Acceptance, Export, Parity, Source
 from thumbwheel.export.unfinished import scratch
 from thumbwheel.models import versions
 from thumbwheel.models.base import require_training
+from thumbwheel.models.template_settings import template_settings
 from thumbwheel.models.types import ModelVersion, State, require_untainted
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import resolve_paths
@@ -235,7 +236,8 @@ def _source(ws: Workspace, model_version: ModelVersion) -> Source:
     adapter = versions.adapter_folder(ws, model_version)
     if adapter is not None:
         _check_base(adapter, model_version, folder, ws.home.cache)
-    return Source(str(folder), adapter, name)
+    template = template_settings(ws, model_version.agent)
+    return Source(str(folder), adapter, name, template=template)
 
 
 def _check_base(adapter: Path, model_version: ModelVersion, folder: Path, cache: Path) -> None:

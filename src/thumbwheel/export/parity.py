@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thumbwheel.core import log
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.load import load_adapter, load_base, quiet_transformers
-from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.engine.prompt import PromptBuilder, trained_builder
 from thumbwheel.evaluation.types import Answers, Case
 from thumbwheel.export import score
 from thumbwheel.export.format import Format, Opened
@@ -129,7 +130,9 @@ def reference(source: Source, probes: Sequence[Messages], cases: Sequence[Case] 
     from thumbwheel.engine.lora import adapter_layers, switched
 
     model, tokenizer = load_base(source.base, "float32")
-    builder = PromptBuilder(tokenizer)
+    builder = trained_builder(tokenizer, source.adapter, source.template)
+    for note in builder.notes:
+        log.say(f"note: {note}")
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     context = min(positions or LONGEST, LONGEST)
     rows = _prompts(builder, probes, context)
@@ -281,6 +284,9 @@ def _prompts(
     their token ids in training."""
     rows = []
     for messages in probes:
+        # other programs read the control tokens of a text as such
+        if builder.control_tokens.occur_in(messages):
+            continue
         with suppress(DataError):
             prompt = builder.prompt(messages)
             if len(prompt) <= context:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.errors import InputError
+from thumbwheel.models.template_settings import TemplateSettings
 
 Messages = list[dict[str, Any]]
 """One chat: messages with `role` and `content`."""
@@ -49,6 +50,8 @@ class Source:
     scratch: Path | None = None
     """Folder for intermediate files that the next precision of the same model reuses; None where
     they are not shared."""
+    template: TemplateSettings | None = None
+    """How the chat template is used where none was saved with the adapter."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ run both start here."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +24,15 @@ from thumbwheel.training.types import TrainConfig
 if TYPE_CHECKING:
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.score import ScoreEngine
+    from thumbwheel.models.template_settings import TemplateSettings
     from thumbwheel.training.online import OnlineAlgorithm
+
+TEMPLATE_REFUSAL = "the chat template refuses"
+"""Part of the reason of a row that the chat template refused (engine/render.py)."""
+TEMPLATE_FIX = (
+    "Change the roles of these rows (many templates want user and assistant in turn), or train a "
+    "base whose chat template takes them; system messages: template.system in thumbwheel.yaml"
+)
 
 
 @dataclass
@@ -58,6 +67,18 @@ class Assembly:
         order, kind = self.order, self.engine.layout.kind
         epoch_tokens = sum(example.rows(kind) for example in self.runner.examples(self.train.items))
         return epoch_tokens * order.steps / max(1, order.steps_an_epoch)
+
+    @property
+    def template_notes(self) -> list[str]:
+        """Sentences about the chat template that the user has to read before the first step."""
+        notes = [f"note: {note}" for note in self.builder.notes]
+        if refused := _refused(self.train):
+            total = len(self.train.items) + self.train.dropped.total()
+            notes.append(
+                f"{refused} of {total} training rows are left out, because the chat template "
+                f"refuses them. {TEMPLATE_FIX}"
+            )
+        return notes
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -97,9 +118,11 @@ def assemble(
     reward_model: Path | None = None,
     start: Path | None = None,
     checkers: Mapping[str, Mapping[str, Any]] | None = None,
+    template: TemplateSettings | None = None,
 ) -> Assembly:
     """Load the base from `folder` (`base` in the adapter's metadata), attach a new adapter or that
-    of `start`, make tokens of `rows`: the splits `train` and `dev`.
+    of `start`, make tokens of `rows`: the splits `train` and `dev`. `template` says how the chat
+    template is used.
 
     Raises DataError when no training row is left, ModelError for a base, an adapter or targets that
     cannot be used, TrainingError for a base that is larger than the memory.
@@ -122,7 +145,8 @@ def assemble(
         config.memory_limit_gb,
     )
     method = ALGORITHMS.get(algorithm)(config)
-    model, builder = _loaded(method, folder, dtype, where)
+    _require_renderable(folder, rows["train"], template)
+    model, builder = _loaded(method, folder, dtype, where, template)
     adapted, matched = _adapted(model, config, base, start)
     train = method.prepare(rows["train"], builder)
     dev = method.prepare(rows["dev"], builder)
@@ -131,7 +155,7 @@ def assemble(
         raise DataError(
             f"{len(rows['train'])} training rows",
             f"none is left to train on: {reasons or 'there are none'}",
-            "See: thumbwheel dataset show",
+            TEMPLATE_FIX if _refused(train) else "See: thumbwheel dataset show",
         )
     engine = ScoreEngine(
         adapted if config.quantization != "none" else adapted.to(where),
@@ -148,6 +172,37 @@ def assemble(
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
 
 
+def _require_renderable(folder: Path, rows: Rows, template: TemplateSettings | None) -> None:
+    """Raise DataError where the chat template refuses every row: before the weights are loaded,
+    which takes minutes. The first row that renders is enough."""
+    from thumbwheel.engine.load import load_tokenizer
+    from thumbwheel.engine.prompt import PromptBuilder
+
+    builder = PromptBuilder(load_tokenizer(str(folder)), settings=template)
+    refused: Counter[str] = Counter()
+    for row in rows:
+        try:
+            builder.render(row["prompt"], row.get("tools"))
+        except DataError as error:
+            if TEMPLATE_REFUSAL not in error.why:
+                return
+            refused[f"{error.what}: {error.why}"] += 1
+        else:
+            return
+    if refused:
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in refused.items())
+        raise DataError(
+            f"{len(rows)} training rows",
+            f"none is left to train on: {reasons}",
+            TEMPLATE_FIX,
+        )
+
+
+def _refused(prepared: Prepared) -> int:
+    """Count the rows that the chat template refused."""
+    return sum(count for reason, count in prepared.dropped.items() if TEMPLATE_REFUSAL in reason)
+
+
 def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
     """The method at work: on recorded answers, or on fresh ones."""
     if isinstance(method, Algorithm):
@@ -161,8 +216,10 @@ def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
     return OnlineRunner(cast("OnlineAlgorithm[Any]", method), parts)
 
 
-def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[Any, PromptBuilder]:
-    """The base in the form that the method trains, and what makes its token rows."""
+def _loaded(
+    method: Method[Any], folder: Path, dtype: Any, where: str, template: TemplateSettings | None
+) -> tuple[Any, PromptBuilder]:
+    """Return the base in the form that the method trains, and what makes its token rows."""
     from thumbwheel.engine.load import load_base, load_scorer
     from thumbwheel.engine.prompt import PromptBuilder
     from thumbwheel.engine.reward_model import scorer_prompt_builder
@@ -175,9 +232,9 @@ def _loaded(method: Method[Any], folder: Path, dtype: Any, where: str) -> tuple[
     if method.produces_reward_model:
         seed = method.config.seed
         model, tokenizer = load_scorer(str(folder), dtype, seed=seed, **load_options)
-        return model, scorer_prompt_builder(model, tokenizer)
+        return model, scorer_prompt_builder(model, tokenizer, template)
     model, tokenizer = load_base(str(folder), dtype, **load_options)
-    return model, PromptBuilder(tokenizer)
+    return model, PromptBuilder(tokenizer, settings=template)
 
 
 def _adapted(

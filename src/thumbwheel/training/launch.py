@@ -155,6 +155,8 @@ def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
             if request is not None:
                 request.pass_on(child)
             time.sleep(POLL)
+    for note in _template_notes(run):
+        log.say(note)
     tail, done = Tail(run.metrics), 0
     with log.progress("training", _planned(run), "steps") as advance:
         while True:
@@ -172,6 +174,14 @@ def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
 def _planned(run: RunDir) -> int | None:
     status = run.status()
     return status.result.get("planned_steps") if status else None
+
+
+def _template_notes(run: RunDir) -> list[str]:
+    """Return the sentences of a run that has not begun its steps about its chat template."""
+    status = run.status()
+    if status is None or status.step or run.last_step():
+        return []
+    return list(status.result.get("template_notes", ()))
 
 
 def _note(line: Mapping[str, Any]) -> str:

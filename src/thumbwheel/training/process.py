@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.core.child import die_with_parent
+from thumbwheel.core.config import build
 from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
 from thumbwheel.engine.libraries import load_libraries
+from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
 
@@ -142,7 +144,8 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     assembly = made_to_fit(run, spec, rows)
     device = assembly.engine.device.type
     hold_to(device, room_gb(device, assembly.config.memory_limit_gb))
-    run.write_status(Status(RunState.RUNNING, result={"planned_steps": assembly.steps}))
+    notes = {"planned_steps": assembly.steps, "template_notes": assembly.template_notes}
+    run.write_status(Status(RunState.RUNNING, result=notes))
     noise = weigh(assembly, rows, spec.raters)
     check = check_judge(assembly, rows.get(JUDGED, ()))
     refusal = check.refusal if check and assembly.config.require_gain else None
@@ -171,6 +174,10 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembl
     from thumbwheel.training.assemble import assemble, settings
     from thumbwheel.training.fit_memory import fitted
 
+    template = AS_IT_IS
+    if spec.template is not None:
+        template = build(TemplateSettings, spec.template, "template")
+
     def make(config: TrainConfig) -> Assembly:
         return assemble(
             spec.algorithm,
@@ -182,6 +189,7 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembl
             Path(spec.reward_model) if spec.reward_model else None,
             Path(spec.start) if spec.start else None,
             spec.checkers,
+            template,
         )
 
     # A resumed run keeps the max_length that it came down to when it began.
@@ -189,6 +197,8 @@ def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembl
     config = settings(spec.algorithm, spec.config).model_copy(update=stored)
     assembly = fitted(make, config, shorten=not stored)
     run.write_fitted({"max_length": assembly.config.max_length})
+    for note in assembly.template_notes:
+        log.say(note)
     return assembly
 
 

@@ -35,6 +35,7 @@ from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import reward_models
 from thumbwheel.models.base import Base, require_training
+from thumbwheel.models.template_settings import TemplateSettings, template_settings
 from thumbwheel.models.types import Agent, ModelVersion, require_untainted
 from thumbwheel.models.versions import (
     adapter_folder,
@@ -352,7 +353,16 @@ def _spec(ws: Workspace, plan: Plan, run_id: str) -> RunSpec:
         checkers=resolve_paths(ws, agent, ledger.settings(ws, agent).checkers),
         raters=plan.judgements.raters if plan.judgements else {},
         judged_dataset=plan.judgements.dataset.id if plan.judgements else None,
+        template=_template(ws, agent, plan.dataset).model_dump(mode="json"),
     )
+
+
+def _template(ws: Workspace, agent: str, dataset: Dataset) -> TemplateSettings:
+    """Return the settings of the chat template with a day, so that a dataset gives the same tokens
+    whenever it is trained on."""
+    settings = template_settings(ws, agent)
+    day = settings.day or dataset.recorded_at.date()
+    return settings.model_copy(update={"day": day})
 
 
 def _reward_model(ws: Workspace, agent: str, settings: Mapping[str, Any]) -> str | None:

@@ -240,6 +240,9 @@ class RunSpec:
     """Id of a row of `judged` -> the raters who judged that answer; other rows do not count."""
     judged_dataset: str | None = None
     """Id of the dataset that `judged` belongs to: the run descends from it, too."""
+    template: Mapping[str, Any] | None = None
+    """The settings of the chat template, with the day that a template with a date shows. A run from
+    before there were any used the template as it is."""
 
 
 @dataclass(frozen=True)

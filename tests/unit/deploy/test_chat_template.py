@@ -16,6 +16,7 @@ from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.deploy.chat_template import SHAPES, conversation, derive, expected
 from thumbwheel.deploy.go_template import literal, render
 from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 
 GO = """package main
 import ("encoding/json"; "fmt"; "os"; "strings"; "text/template")
@@ -38,8 +39,10 @@ func main() {
 """
 
 
-def builder(template: str, bos: bool = False) -> PromptBuilder:
-    return PromptBuilder(tiny_tokenizer(template, bos=bos))
+def builder(
+    template: str, bos: bool = False, settings: TemplateSettings | None = None
+) -> PromptBuilder:
+    return PromptBuilder(tiny_tokenizer(template, bos=bos), settings=settings)
 
 
 def shipped_templates() -> list[str]:
@@ -68,7 +71,8 @@ def test_every_known_template_is_derived_and_verified(bos: bool) -> None:
 
 
 def test_what_go_cannot_follow_is_said() -> None:
-    notes = [note for template in shipped_templates() for note in derive(builder(template)).notes]
+    builders = [builder(template, settings=AS_IT_IS) for template in shipped_templates()]
+    notes = [note for prompt_builder in builders for note in derive(prompt_builder).notes]
     assert {note: notes.count(note) for note in notes} == {
         "it takes no system message": 3,
         "it leaves system messages out": 3,
@@ -111,7 +115,22 @@ def test_a_refused_system_message_stops_the_rendering() -> None:
         "{% if message['role'] == 'system' %}{{ raise_exception('x') }}{% endif %}<|im_start|>{{",
     )
     with pytest.raises(InputError, match="takes no system message"):
-        render(derive(builder(refusing)).text, conversation("su"))
+        render(derive(builder(refusing, settings=AS_IT_IS)).text, conversation("su"))
+
+
+def test_a_system_text_joins_the_user_message_in_go_as_well() -> None:
+    refusing = CHATML.replace(
+        "<|im_start|>{{",
+        "{% if message['role'] == 'system' %}{{ raise_exception('x') }}{% endif %}<|im_start|>{{",
+    )
+    prompt_builder = builder(refusing)
+    template = derive(prompt_builder)
+    assert template.notes == ()
+    for shape in ("su", "suau", "u", "uau"):
+        messages = conversation(shape)
+        assert render(template.text, messages) == expected(prompt_builder, messages)
+    text = render(template.text, [{"role": role, "content": role} for role in ("system", "user")])
+    assert text == "<|im_start|>user\nsystem\n\nuser<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_braces_of_a_template_are_text() -> None:

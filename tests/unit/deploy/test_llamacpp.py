@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.models.gguf_models import gguf_folders, package
+from tests.models.tiny_models import CHATML
 from tests.servers.llama_tools import needs
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes
 from thumbwheel.deploy.targets.llamacpp import LLAMACPP, LlamaCppConfig
 from thumbwheel.deploy.types import Endpoint
+from thumbwheel.engine.adapted_template import END, START
 from thumbwheel.export.types import GGUF_ADAPTER
 from thumbwheel.llm.client import Client
 
@@ -42,6 +44,24 @@ def ask(endpoint: Endpoint, prompt: str = "Hello") -> str:
         return str(client.post("chat/completions", body)["choices"][0]["message"]["content"])
     finally:
         client.close()
+
+
+def test_an_adapter_is_served_with_the_template_that_training_adapted(
+    files: dict[str, Path], server_folder: Path, tmp_path: Path
+) -> None:
+    usual = package(files, server_folder, GGUF_ADAPTER, version="v2")
+    folder = shutil.copytree(usual.folder, tmp_path / "adapter")
+    longer = "{{ 'Today is the ninth of May.' }}" + CHATML
+    (folder / "chat_template.jinja").write_text(f"{START}{{%- set day = 9 -%}}{END}{longer}")
+    adapted = replace(usual, folder=folder, name="support-v3")
+    counts = []
+    for deployed in (usual, adapted):
+        endpoint = LLAMACPP.apply(deployed, SETTINGS)
+        with_key = {"api_key": LLAMACPP.secret(endpoint), "attempts": 1}
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **endpoint.body}
+        reply = Client(endpoint.url, endpoint.model, **with_key).post("chat/completions", body)
+        counts.append(reply["usage"]["prompt_tokens"])
+    assert counts[1] > counts[0] + 5
 
 
 def test_versions_come_and_go_and_never_mix(files, server_folder):

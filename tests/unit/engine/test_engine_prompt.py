@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine.prompt import PromptBuilder, Target
+from thumbwheel.models.template_settings import TemplateSettings
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] "
@@ -181,7 +182,7 @@ def test_a_border_inside_a_token_is_counted_and_the_prompt_stays(bpe):
 
 
 def test_refusals_of_a_template_are_data(bpe):
-    builder = PromptBuilder(bpe(STRICT))
+    builder = PromptBuilder(bpe(STRICT), settings=TemplateSettings(system="refuse"))
     with pytest.raises(DataError, match="System role not supported"):
         builder.prompt(HELLO)
     fitted = builder.fit(HELLO, [Target("yes")], 100)

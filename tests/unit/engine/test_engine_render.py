@@ -14,6 +14,7 @@ from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.engine import render
 from thumbwheel.engine.messages import FALLBACKS
 from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.models.template_settings import TemplateSettings
 
 CHAT = [
     {"role": "user", "content": "Hello {{ x }} Größe"},
@@ -126,7 +127,8 @@ def compare(bpe, templates: list[str]) -> None:  # type: ignore[no-untyped-def]
             [{"role": "system", "content": "Be kind."}, *CHAT],
         ):
             for tools in (None, [tool]):
-                builder = PromptBuilder(bpe(template), options={"enable_thinking": False})
+                settings = TemplateSettings(system="template", options={"enable_thinking": False})
+                builder = PromptBuilder(bpe(template), settings=settings)
                 try:
                     wanted = builder.tokenizer.apply_chat_template(
                         messages,

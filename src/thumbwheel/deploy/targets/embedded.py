@@ -51,7 +51,9 @@ class Embedded:
         server_name = package.base_fingerprint[:16] if package.base_fingerprint else package.name
         folder = package.state_folder / server_name
         adapter = str(package.folder) if package.kind == PEFT_ADAPTER else None
-        body = {"lora_name": package.name, "lora_path": adapter}
+        body: dict[str, Any] = {"lora_name": package.name, "lora_path": adapter}
+        if adapter is None and package.template is not None:
+            body["template"] = package.template.model_dump(mode="json")
         what = f"the embedded server of {base.name}"
         with processes.locked(folder):
             is_new = processes.find(folder) is None

@@ -21,6 +21,7 @@ from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes, profiles
 from thumbwheel.deploy.processes import Running
+from thumbwheel.deploy.rendered_elsewhere import adapted_template_file
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL
 from thumbwheel.llm import llama_server, tools
@@ -125,6 +126,7 @@ def _section(package: Package, settings: LlamaCppConfig) -> dict[str, Any]:
         "threads": settings.threads or profile.threads or llama_server.default_threads(),
         "flash-attn": "on" if profile.flash_attention else None,
         "n-gpu-layers": gpu_layers,
+        "chat-template-file": adapted_template_file(package) if is_adapter else None,
         "load-on-startup": "true",  # so that a router that is started again loads all of them
     }
     return {key: str(value) for key, value in flags.items() if value is not None}

@@ -22,6 +22,7 @@ from thumbwheel.deploy import modelfile, processes
 from thumbwheel.deploy.chat_template import go_text
 from thumbwheel.deploy.modelfile import ModelConfig
 from thumbwheel.deploy.ollama_api import NAME, OllamaServer, Version, address, full_name
+from thumbwheel.deploy.rendered_elsewhere import tell_of_template
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, ModelKind
 
@@ -237,6 +238,8 @@ def _build(
     name is deleted, whatever fails."""
     temporary_name = f"{package.name}-unfinished"
     template = go_text(package) if version < JINJA else None
+    if template is None and package.kind == GGUF_ADAPTER:
+        tell_of_template(package, "Ollama", "Export it with --format gguf, then deploy it")
     fields = modelfile.of(package, settings, template).fields()
     try:
         _create(server, temporary_name, _source(server, package) | fields, package)

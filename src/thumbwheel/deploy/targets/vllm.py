@@ -17,6 +17,7 @@ import httpx2
 
 from thumbwheel.core.addresses import leads_to_loopback
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
+from thumbwheel.deploy.rendered_elsewhere import tell_of_template
 from thumbwheel.deploy.types import Endpoint, Health, Package, TargetConfig
 from thumbwheel.export.types import PEFT_ADAPTER
 
@@ -56,6 +57,8 @@ class Vllm:
         endpoint = Endpoint(f"{details['url']}/v1", package.name, details)
         models = _models(endpoint)
         _check_base(models, package, settings)
+        file = package.folder / "chat_template.jinja"
+        tell_of_template(package, "vLLM", f"Start vLLM with --chat-template {file}")
         _load(endpoint, package.name, models, settings.wait)
         return endpoint
 

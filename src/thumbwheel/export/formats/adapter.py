@@ -42,7 +42,7 @@ class AdapterFormat:
             json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )
         shutil.copyfile(source.adapter / WEIGHTS, folder / WEIGHTS)
-        hf_compat.write_tokenizer(source.base, folder)
+        hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """The base that the config names with the adapter over it, as a user of PEFT loads them.

@@ -40,10 +40,10 @@ class GgufFormat:
             if not (merged / "config.json").is_file():
                 merged.mkdir(exist_ok=True)
                 merge(source, merged)
-                hf_compat.write_tokenizer(source.base, merged)
+                hf_compat.write_tokenizer(source.base, merged, source.adapter, source.template)
                 hf_compat.complete_config(merged)
             gguf_file.write(merged, source.base, quant, file, scratch)
-        hf_compat.write_tokenizer(source.base, folder)
+        hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """The model in llama.cpp, on the CPU."""

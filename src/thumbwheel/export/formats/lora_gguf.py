@@ -65,7 +65,7 @@ class LoraGgufFormat:
         (folder / CONFIG).write_text(
             json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )
-        hf_compat.write_tokenizer(source.base, folder)
+        hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
         """The adapter in llama.cpp, over the base that the config names. The base is converted to
@@ -77,7 +77,7 @@ class LoraGgufFormat:
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as temporary:
             source = Path(temporary) / "base"
             shutil.copytree(base, source)
-            hf_compat.write_tokenizer(str(base), source)
+            hf_compat.write_tokenizer(str(base), source, folder)
             file = Path(temporary) / f"base{gguf_file.SUFFIX}"
             gguf_file.write(source, str(base), "F32", file, Path(temporary))
             return gguf_file.GgufFile(folder, file, next(folder.glob(f"*{gguf_file.SUFFIX}")))

@@ -29,7 +29,7 @@ class MergedFormat:
         """Merge in float32 from the pristine base, cast once, save, and add what transformers 4.x
         needs."""
         merge(source, folder)
-        hf_compat.write_tokenizer(source.base, folder)
+        hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
         hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:

@@ -46,7 +46,7 @@ class OnnxFormat:
             if find_spec(module) is None:
                 raise MissingExtra.of("an ONNX export", module, "onnx")
         _exported(whole(source)).save_pretrained(folder)
-        hf_compat.write_tokenizer(source.base, folder)
+        hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
         hf_compat.complete_config(folder)
 
     def open(self, folder: Path, dtype: Any) -> Opened:

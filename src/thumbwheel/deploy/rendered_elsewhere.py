@@ -1,0 +1,28 @@
+"""Says which chat template an adapter needs on a server that would render with the base's.
+
+The two are the same unless training adapted the template (engine/adapted_template.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thumbwheel.core import log
+from thumbwheel.deploy.types import Package
+from thumbwheel.engine.adapted_template import START, stored_template
+
+
+def adapted_template_file(package: Package) -> Path | None:
+    """Return the file of the chat template that training adapted; None where it did not."""
+    template = stored_template(package.folder)
+    file = package.folder / "chat_template.jinja"
+    return file if template is not None and START in template and file.is_file() else None
+
+
+def tell_of_template(package: Package, server: str, fix: str) -> None:
+    """Log a warning for an adapter whose chat template does not reach `server`."""
+    if adapted_template_file(package) is not None:
+        log.complain(
+            f"{package.name} was trained with an adapted chat template (system messages, options "
+            f"or the day), and {server} renders with the base's: its prompts differ. {fix}"
+        )
