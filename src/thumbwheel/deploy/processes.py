@@ -209,9 +209,7 @@ def stop(folder: Path, grace: float = GRACE) -> None:
     (folder / RECORD).unlink(missing_ok=True)
 
 
-def tail(
-    folder: Path, lines: int = 8, after: int = 0, only: re.Pattern[str] | None = None
-) -> str:
+def tail(folder: Path, lines: int = 8, after: int = 0, only: re.Pattern[str] | None = None) -> str:
     """Return the end of the server's log, in one line; only of what comes `after` so many bytes,
     and of lines in which `only` is found."""
     with suppress(OSError), (folder / LOG).open("rb") as stream:
