@@ -158,7 +158,9 @@ class TranslatedReply:
         """Return status and body of a reply that is not streamed."""
         value = parsed(bytes(self._body))
         if self._status >= 300:
-            return self._status, self._error(self._status, _failure_text(value, self._body))
+            return self._status, self._error(
+                self._status, _failure_text(value, bytes(self._body[:1000]))
+            )
         self._written([value] if self._events is None else map(parsed, self._events.rest()))
         if self._reader.error is not None:
             return 502, self._error(502, self._reader.error)
@@ -195,4 +197,4 @@ def _failure_text(value: Any, body: bytes) -> str:
     """Return the message in a server's error, or its text."""
     if isinstance(value, dict):
         return error_text(value.get("error") or value)
-    return " ".join(body[:1000].decode("utf-8", "replace").split()) or UNREADABLE
+    return " ".join(body.decode("utf-8", "replace").split()) or UNREADABLE

@@ -173,7 +173,8 @@ class Writer:
     def _reasoning(self, text: str) -> bytes:
         """Write thoughts as a summary: that is where clients look for them."""
         written = b""
-        if self._open is None or self._items[self._open]["type"] != "reasoning":
+        item = self._open_item("reasoning")
+        if item is None:
             written += self._close_open()
             item = {"type": "reasoning", "id": self._item_id("rs"), "summary": []}
             written += self._add(item)
@@ -181,13 +182,14 @@ class Writer:
             kind = "response.reasoning_summary_part.added"
             written += self._part_event(kind, "summary_index", part=dict(part))
             item["summary"].append(part)
-        self._items[self._open]["summary"][0]["text"] += text
+        item["summary"][0]["text"] += text
         kind = "response.reasoning_summary_text.delta"
         return written + self._part_event(kind, "summary_index", delta=text)
 
     def _text(self, text: str, logprobs: list[Mapping[str, Any]]) -> bytes:
         written = b""
-        if self._open is None or self._items[self._open]["type"] != "message":
+        item = self._open_item("message")
+        if item is None:
             written += self._close_open()
             item = {
                 "type": "message",
@@ -201,11 +203,16 @@ class Writer:
             kind = "response.content_part.added"
             written += self._part_event(kind, "content_index", part=dict(part))
             item["content"].append(part)
-        part = self._items[self._open]["content"][0]
+        part = item["content"][0]
         part["text"] += text
         part["logprobs"] += logprobs
         kind = "response.output_text.delta"
         return written + self._part_event(kind, "content_index", delta=text, logprobs=logprobs)
+
+    def _open_item(self, kind: str) -> dict[str, Any] | None:
+        """Return the item that is being written, if it is of this kind."""
+        item = None if self._open is None else self._items[self._open]
+        return item if item is not None and item["type"] == kind else None
 
     def _call(self, call: CallPiece) -> bytes:
         """Write more of a tool call. Its item stays open to the end, as servers may write several
