@@ -31,22 +31,39 @@ class AnswerForm:
     schemas: tuple[Mapping[str, Any], ...] = ()
     calls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def grammar(self) -> str:
-        """Return the grammar in llguidance's form of Lark."""
-        choices, rules = [], []
+    def schema(self) -> dict[str, Any]:
+        """Return one JSON schema for all of it. Alternatives by a grammar's own means would not do:
+        its longest text wins, so that an answer which begins as a call does could only be one."""
+        definitions: dict[str, Any] = {}
+        choices: list[dict[str, Any]] = []
         for index, schema in enumerate(self.schemas):
-            choices.append(f"answer_{index}")
-            rules.append(f"answer_{index}: {_json_rule(schema)}")
+            definitions[f"answer_{index}"] = _moved(schema, f"#/$defs/answer_{index}")
+            choices.append({"$ref": f"#/$defs/answer_{index}"})
         for index, (name, schema) in enumerate(self.calls.items()):
-            head = f'{{"name": {json.dumps(name)}, "arguments": '
-            choices.append(f"call_{index}")
-            rules.append(f'call_{index}: {json.dumps(head)} arguments_{index} "}}"')
-            rules.append(f"arguments_{index}: {_json_rule(schema)}")
-        return "\n".join([f"start: {' | '.join(choices)}", *rules])
+            definitions[f"call_{index}"] = _moved(schema, f"#/$defs/call_{index}")
+            call = {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/call_{index}"}}
+            choices.append(
+                {
+                    "type": "object",
+                    "properties": call,
+                    "required": ["name", "arguments"],
+                    "additionalProperties": False,
+                }
+            )
+        return {"anyOf": choices, "$defs": definitions}
 
 
-def _json_rule(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': LAYOUT})}"
+def _moved(schema: Any, root: str) -> Any:
+    """Return the schema with its references as they are below `root` of another schema."""
+    if isinstance(schema, list):
+        return [_moved(part, root) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    moved = {key: _moved(part, root) for key, part in schema.items()}
+    reference = moved.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        moved["$ref"] = root + reference[1:]
+    return moved
 
 
 class Constraint:
@@ -93,7 +110,8 @@ class GrammarCompiler:
         import llguidance
 
         try:
-            grammar = form.grammar()
+            schema = json.dumps(form.schema())
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=LAYOUT)
         except (TypeError, ValueError, RecursionError) as error:
             raise _bad_form(str(error)) from None
         matcher = llguidance.LLMatcher(tokens, grammar, log_level=0)
