@@ -40,7 +40,8 @@ class AnswerForm:
             definitions[f"answer_{index}"] = _moved(schema, f"#/$defs/answer_{index}")
             choices.append({"$ref": f"#/$defs/answer_{index}"})
         for index, (name, schema) in enumerate(self.calls.items()):
-            definitions[f"call_{index}"] = _moved(schema, f"#/$defs/call_{index}")
+            moved = _moved(_closed(schema), f"#/$defs/call_{index}")
+            definitions[f"call_{index}"] = moved
             call = {"name": {"const": name}, "arguments": {"$ref": f"#/$defs/call_{index}"}}
             choices.append(
                 {
@@ -51,6 +52,18 @@ class AnswerForm:
                 }
             )
         return {"anyOf": choices, "$defs": definitions}
+
+
+def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a tool's arguments without any that the tool does not name; a small
+    model would go on inventing some."""
+    says_more = any(
+        key in schema
+        for key in ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref")
+    )
+    if "properties" not in schema or says_more:
+        return schema
+    return {**schema, "additionalProperties": False}
 
 
 def _moved(schema: Any, root: str) -> Any:
