@@ -171,6 +171,7 @@ def test_older_calls_failed_ones_and_imports_do_not_count(ws: Workspace) -> None
         assert fitness.misfits(ws, AGENT, "embedded") == []
 
 
+@pytest.mark.slow
 def test_a_version_goes_live_there_only_if_somebody_accepts_it(world: World) -> None:
     version = world.version(0)
     world.deploy(version, None)
@@ -186,6 +187,5 @@ def test_a_version_goes_live_there_only_if_somebody_accepts_it(world: World) -> 
     assert switch.evidence["accepted"] == "Ada: nobody needs the bias"
     assert world.live() == version.name
     # what is live cannot do it either, so another version there is no loss
-    following = world.version(1)
-    world.deploy(following)
-    assert world.live() == following.name
+    assert fitness.misfits(world.ws, world.learner, "embedded") == []
+    assert fitness.misfits(world.ws, world.learner, "vllm") == []
