@@ -479,6 +479,13 @@ def _(clients: Clients) -> None:
         clients.ollama.generate("support", "Hello", raw=True)
 
 
+@cell("ollama embed", "text")
+def _(clients: Clients) -> None:
+    reply = clients.ollama.embed("support", ["Hello", "Bye"])
+    assert len(reply.embeddings) == 2 and reply.embeddings[0] != reply.embeddings[1]
+    assert reply.prompt_eval_count
+
+
 # Frameworks
 
 

@@ -13,6 +13,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+import sqlalchemy as sa
+
 from thumbwheel.capture import trace_queries
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import Agent
@@ -75,7 +77,7 @@ def recent_calls(ws: Workspace, agent: Agent, since: datetime) -> list[RecordedC
     return calls
 
 
-def _protocol(row: Mapping[str, Any]) -> str | None:
+def _protocol(row: sa.RowMapping) -> str | None:
     """Return the protocol that the gateway noted; None for a trace that came otherwise."""
     metadata = row["metadata"]
     remarks = metadata.get("gateway") if isinstance(metadata, Mapping) else None
@@ -83,7 +85,7 @@ def _protocol(row: Mapping[str, Any]) -> str | None:
     return protocol if isinstance(protocol, str) else None
 
 
-def _features(row: Mapping[str, Any]) -> Iterator[CallFeature]:
+def _features(row: sa.RowMapping) -> Iterator[CallFeature]:
     sampling = row["sampling"] if isinstance(row["sampling"], Mapping) else {}
     if _protocol(row) == "openai_embeddings":
         yield CallFeature.EMBEDDINGS
@@ -120,7 +122,7 @@ def _forms(sampling: Mapping[str, Any]) -> Iterator[Any]:
 def _is_schema(form: Any) -> bool:
     if isinstance(form, Mapping):
         return bool(form) and form.get("type") != "text"
-    return form == "json"
+    return bool(form == "json")
 
 
 def _is_many(count: Any) -> bool:

@@ -18,7 +18,7 @@ from thumbwheel.core.errors import InputError, MissingExtra
 if TYPE_CHECKING:
     import torch
 
-LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """The spaces of Python's JSON. A grammar that takes any space lets a small model write nothing
 else until its limit."""
 

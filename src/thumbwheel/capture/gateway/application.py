@@ -44,11 +44,11 @@ from thumbwheel.capture.gateway.routing import Choice, ChooseModel, RoutingReque
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.spent import require_price
 from thumbwheel.capture.gateway.translated_call import (
-    CHAT_PATH,
-    TranslatedReply,
+    TranslatedRequest,
     chat_reader,
-    chat_request,
     needs_translation,
+    translated_reply,
+    translated_request,
 )
 from thumbwheel.capture.gateway.unrecorded import unrecorded_of
 from thumbwheel.capture.gateway.upstream import (
@@ -353,20 +353,20 @@ class Gateway:
         keeps_key = exchange.key is None and not exchange.choice.is_fallback
         headers = request_headers(scope["headers"], upstream, family, keeps_key=keeps_key)
         if needs_translation(call, upstream):
-            body = self._chat_request(exchange, upstream)
+            request = self._translated_request(exchange, upstream)
             headers = [header for header in headers if header[0] != "accept-encoding"]
-            return await self.upstreams.post(upstream, CHAT_PATH, headers, body)
+            return await self.upstreams.post(upstream, request.path, headers, request.body)
         body = call.with_model(exchange.raw, upstream.model, upstream.body)
         path = call.protocol.path
         if query := scope.get("query_string"):
             path = f"{path}?{query.decode('latin-1')}"
         return await self.upstreams.post(upstream, path, headers, body)
 
-    def _chat_request(self, exchange: Exchange, upstream: Upstream) -> bytes:
-        """The call as a chat request; raises InputError for one that is none, which says nothing
-        about the arm of an experiment."""
+    def _translated_request(self, exchange: Exchange, upstream: Upstream) -> TranslatedRequest:
+        """The call in the words of the upstream; raises InputError for one that cannot be said
+        there, which says nothing about the arm of an experiment."""
         try:
-            return chat_request(exchange.call, upstream)
+            return translated_request(exchange.call, upstream)
         except InputError as error:
             _note_failure(exchange)
             exchange.status, exchange.cause = 400, str(error)
@@ -375,9 +375,9 @@ class Gateway:
     async def _translate(
         self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send
     ) -> None:
-        """Send a chat reply on in the words of the client's API."""
+        """Send a reply on in the words of the client's API."""
         content_type = reply.headers.get("content-type", "")
-        translated = TranslatedReply(exchange.call, reply.status, content_type)
+        translated = translated_reply(exchange.call, reply.status, content_type)
         if self._reads(exchange):
             exchange.reader = chat_reader(exchange.call, reply.status, content_type)
         is_held = self.config.require_capture and exchange.trace_id is not None

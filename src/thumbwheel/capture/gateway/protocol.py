@@ -28,7 +28,10 @@ from thumbwheel.capture.gateway.reply_draft import (
     error_text,
 )
 from thumbwheel.capture.gateway.request_body import with_model
-from thumbwheel.capture.gateway.translation.translation import Translation
+from thumbwheel.capture.gateway.translation.translation import (
+    EmbeddingTranslation,
+    Translation,
+)
 from thumbwheel.models.types import Family
 
 Headers = Mapping[str, str]
@@ -155,8 +158,8 @@ class Protocol:
     is_recorded: bool = True
     keeps_model: bool = False
     """Whether the request's model is no name of an agent, and goes on as it is."""
-    translation: Translation | None = None
-    """How it is spoken with a server that speaks OpenAI's chat completions."""
+    translation: Translation | EmbeddingTranslation | None = None
+    """How it is spoken with a server that speaks OpenAI's chat completions and embeddings."""
     answer: Callable[[CallRequest], dict[str, Any]] | None = None
     """What is answered here where the model's server is of another family."""
 

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from thumbwheel.capture.gateway.chat_messages import objects
 from thumbwheel.capture.gateway.event_stream import ServerSentEvents, parsed
 from thumbwheel.capture.gateway.protocol import MAX_WHOLE, CallRequest, ReplyReader
-from thumbwheel.capture.gateway.protocols import openai_chat
+from thumbwheel.capture.gateway.protocols import openai_chat, openai_embeddings
 from thumbwheel.capture.gateway.recordable import Recorder
 from thumbwheel.capture.gateway.refusal import error_body
 from thumbwheel.capture.gateway.reply_draft import error_text
 from thumbwheel.capture.gateway.routing import Upstream
 from thumbwheel.capture.gateway.translation.chat_reply import ChatReplyReader
-from thumbwheel.capture.gateway.translation.translation import untranslatable
+from thumbwheel.capture.gateway.translation.translation import (
+    EmbeddingTranslation,
+    Translation,
+    untranslatable,
+)
 from thumbwheel.core import ids
-from thumbwheel.core.errors import InputError
 
 REMOTE = "remote"
 """The target of servers that the owner registered."""
-CHAT_PATH = openai_chat.PROTOCOL.path
+EMBEDDINGS_PATH = openai_embeddings.PROTOCOL.path
 UNLIMITED = 1 << 40
 BROKE_OFF = "the model's server ended its reply before the answer was complete"
 UNREADABLE = "the model's server sent a reply that cannot be read"
@@ -39,14 +42,34 @@ def needs_translation(call: CallRequest, upstream: Upstream) -> bool:
     return not upstream.target == call.protocol.family == "ollama"
 
 
-def chat_request(call: CallRequest, upstream: Upstream) -> bytes:
-    """Return the body of the chat request that asks the same; raises InputError where there is
-    none."""
+@dataclass(frozen=True)
+class TranslatedRequest:
+    """A request of OpenAI's API that asks what a client of another asked."""
+
+    path: str
+    body: bytes
+
+
+def translated_request(call: CallRequest, upstream: Upstream) -> TranslatedRequest:
+    """Return the request for the upstream; raises InputError where there is none that asks the
+    same."""
+    translation = call.protocol.translation
+    if isinstance(translation, Translation):
+        chat = _chat_request(call, translation, upstream)
+        path = openai_chat.PROTOCOL.path
+        return TranslatedRequest(path, json.dumps(chat | dict(upstream.body)).encode())
+    assert translation is not None  # noqa: S101 - narrows the type: see needs_translation
+    fields = Recorder(UNLIMITED, UNLIMITED).mapping(translation.fields(call.body))
+    body = {"model": upstream.model, **fields}
+    return TranslatedRequest(EMBEDDINGS_PATH, json.dumps(body).encode())
+
+
+def _chat_request(
+    call: CallRequest, translation: Translation, upstream: Upstream
+) -> dict[str, Any]:
     protocol = call.protocol
-    if protocol.translation is None:
-        raise InputError(f"protocol {protocol.name!r}", "it is not translated", "Ask for a chat")
     recorder = Recorder(UNLIMITED, UNLIMITED, keeps_files=True)
-    fields = protocol.translation.chat_fields(call.body)
+    fields = translation.chat_fields(call.body)
     messages = protocol.messages(call.body, recorder)
     chat = {
         "model": upstream.model,
@@ -61,7 +84,7 @@ def chat_request(call: CallRequest, upstream: Upstream) -> bytes:
         chat.pop("parallel_tool_calls", None)
     if call.stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
-    return json.dumps(chat | dict(upstream.body)).encode()
+    return chat
 
 
 def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,13 +141,59 @@ def chat_reader(call: CallRequest, status: int, content_type: str) -> ReplyReade
     return chat_call.reply_reader(status, {"content-type": content_type})
 
 
+def translated_reply(
+    call: CallRequest, status: int, content_type: str
+) -> TranslatedReply | TranslatedVectors:
+    """Return what writes the reply with this status in the words of the client's API."""
+    translation = call.protocol.translation
+    if isinstance(translation, EmbeddingTranslation):
+        return TranslatedVectors(call, translation, status)
+    assert translation is not None  # noqa: S101 - narrows the type: see needs_translation
+    return TranslatedReply(call, translation, status, content_type)
+
+
+class TranslatedVectors:
+    """A reply with vectors in the words of the client's API. It never streams."""
+
+    is_stream = False
+    media_type = "application/json"
+
+    def __init__(self, call: CallRequest, translation: EmbeddingTranslation, status: int) -> None:
+        self._call, self._translation, self._status = call, translation, status
+        self._body = bytearray()
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take the next bytes of the server."""
+        self._body += chunk[: MAX_WHOLE - len(self._body)]
+        return b""
+
+    def end(self) -> bytes:
+        """Return the last bytes of a stream, of which there are none."""
+        return b""
+
+    def whole(self) -> tuple[int, bytes]:
+        """Return status and body."""
+        family = self._call.protocol.family
+        value = parsed(bytes(self._body))
+        if self._status >= 300:
+            message = _failure_text(value, bytes(self._body[:1000]))
+            return self._status, error_body(family, self._status, message)
+        if not isinstance(value, dict) or not isinstance(value.get("data"), list):
+            return 502, error_body(family, 502, UNREADABLE)
+        vectors: list[Any] = [row.get("embedding") for row in objects(value["data"])]
+        usage = value.get("usage")
+        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        reply = self._translation.reply(self._call.model, vectors, tokens)
+        return self._status, json.dumps(reply).encode()
+
+
 class TranslatedReply:
     """A chat reply in the words of the client's API. `feed` and `end` are for a reply that is
     streamed to the client, `whole` for the others."""
 
-    def __init__(self, call: CallRequest, status: int, content_type: str) -> None:
-        translation = call.protocol.translation
-        assert translation is not None  # noqa: S101 - narrows the type: see needs_translation
+    def __init__(
+        self, call: CallRequest, translation: Translation, status: int, content_type: str
+    ) -> None:
         self._call, self._status = call, status
         self._writer = translation.writer(call.body)
         self._reader = ChatReplyReader()

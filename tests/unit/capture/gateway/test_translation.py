@@ -18,11 +18,12 @@ from thumbwheel.capture.gateway.protocols import PROTOCOLS
 from thumbwheel.capture.gateway.reply_draft import CallReply
 from thumbwheel.capture.gateway.routing import Upstream
 from thumbwheel.capture.gateway.translated_call import (
-    TranslatedReply,
     chat_reader,
-    chat_request,
     needs_translation,
+    translated_reply,
+    translated_request,
 )
+from thumbwheel.capture.gateway.unrecorded import unrecorded_of
 from thumbwheel.core.errors import InputError
 
 LOCAL = Upstream("v1", "dep_1", "embedded", "http://127.0.0.1:9/v1", "support-v1", body={"f": 1})
@@ -46,7 +47,7 @@ def call_of(protocol: str, body: dict[str, Any]) -> CallRequest:
 
 def chat_of(protocol: str, body: dict[str, Any]) -> dict[str, Any]:
     """The chat request, without what all of them have."""
-    chat: dict[str, Any] = json.loads(chat_request(call_of(protocol, body), LOCAL))
+    chat: dict[str, Any] = json.loads(translated_request(call_of(protocol, body), LOCAL).body)
     assert (chat.pop("model"), chat.pop("f")) == ("support-v1", 1)
     return chat
 
@@ -297,7 +298,7 @@ def translated(
 ) -> tuple[int, bytes]:
     """Status and body of what the client gets for a reply of the server in these pieces."""
     call = call_of(protocol, {"stream": streams, **body})
-    reply = TranslatedReply(call, 200, content_type)
+    reply = translated_reply(call, 200, content_type)
     written = [reply.feed(piece) for piece in pieces]
     if reply.is_stream:
         return 200, b"".join([*written, reply.end()])
@@ -428,7 +429,7 @@ def test_thoughts_are_for_clients_that_asked_for_them() -> None:
 def test_errors_are_in_the_clients_words(protocol: str) -> None:
     family = PROTOCOLS[protocol].family
     call = call_of(protocol, {"stream": True})
-    reply = TranslatedReply(call, 429, "application/json")
+    reply = translated_reply(call, 429, "application/json")
     assert not reply.is_stream
     reply.feed(b'{"error": {"message": "slow down"}}')
     status, content = reply.whole()
@@ -466,7 +467,7 @@ def test_no_request_of_a_stranger_raises_anything_but_a_refusal(protocol: str, v
     fields = ("messages", "input", "tools", "options", "text", "thinking", "tool_choice", "format")
     for request in (body, dict.fromkeys(fields, value)):
         try:
-            chat_request(call_of(protocol, request), LOCAL)
+            translated_request(call_of(protocol, request), LOCAL)
         except InputError:
             continue
 
@@ -487,3 +488,38 @@ def test_no_reply_of_a_server_raises(protocol: str, value: Any, streams: bool) -
         content_type = STREAM if streams else "application/json"
         status, written = translated(protocol, [body], streams, content_type)
         assert written and status in (200, 502)
+
+
+def test_vectors_of_ollamas_clients() -> None:
+    reply = {
+        "data": [{"embedding": [0.6, 0.8]}, {"embedding": [1.0, 0.0]}],
+        "usage": {"prompt_tokens": 4},
+    }
+    expected: dict[str, Any] = {
+        "/api/embed": {
+            "model": "support",
+            "embeddings": [[0.6, 0.8], [1.0, 0.0]],
+            "prompt_eval_count": 4,
+        },
+        "/api/embeddings": {"embedding": [0.6, 0.8]},
+    }
+    bodies = {"/api/embed": {"input": ["a", "b"]}, "/api/embeddings": {"prompt": "a"}}
+    for path, body in bodies.items():
+        protocol = unrecorded_of("POST", path)
+        assert protocol is not None
+        call = protocol.request({"model": "support", **body}, {})
+        request = translated_request(call, LOCAL)
+        texts = body.get("input") or body["prompt"]
+        assert request.path == "/v1/embeddings"
+        assert json.loads(request.body) == {"model": "support-v1", "input": texts}
+        for content, status in ((reply, 200), ({"error": {"message": "no"}}, 400)):
+            vectors = translated_reply(call, status, "application/json")
+            assert vectors.feed(json.dumps(content).encode()) == b""
+            told = vectors.whole()
+            assert told[0] == status
+            wanted = expected[path] if status == 200 else {"error": "no"}
+            assert json.loads(told[1]) == wanted
+        for junk in (b"", b"[]", b'{"data": 3}'):
+            vectors = translated_reply(call, 200, "application/json")
+            vectors.feed(junk)
+            assert vectors.whole()[0] == 502

@@ -45,6 +45,16 @@ class Translation:
     stream_type: str = "text/event-stream"
 
 
+@dataclass(frozen=True)
+class EmbeddingTranslation:
+    """How vectors of texts are asked of a server that speaks OpenAI's embeddings."""
+
+    fields: Callable[[Mapping[str, Any]], dict[str, Any]]
+    """The fields of the request beside the model; raises InputError."""
+    reply: Callable[[str, list[list[float]], int | None], dict[str, Any]]
+    """The object for the client: of the model, the vectors and the count of tokens."""
+
+
 def untranslatable(name: str, why: str, fix: str) -> InputError:
     """Return the error for a field of a request that a chat request has no counterpart of."""
     return InputError(f"field {name!r}", why, fix)
