@@ -120,9 +120,9 @@ def test_several_answers_differ_and_the_first_is_that_of_one(server: Server) -> 
     assert several["usage"]["completion_tokens"] <= 24
     choices = streamed(server, n=3, **fields)
     for index, text in enumerate(texts):
-        mine = [choice for choice in choices if choice["index"] == index]
-        assert "".join(choice["delta"].get("content") or "" for choice in mine) == text
-        assert mine[-1]["finish_reason"]
+        parts = [choice for choice in choices if choice["index"] == index]
+        assert "".join(choice["delta"].get("content") or "" for choice in parts) == text
+        assert parts[-1]["finish_reason"]
 
 
 def test_the_stop_text_is_named(server: Server) -> None:

@@ -79,8 +79,8 @@ def test_it_is_asked_in_a_chat_and_recorded_by_the_clients_api(
     assert line["input"] == [{"role": "user", "content": "Hello"}]
     reader = PROTOCOLS[protocol].request({"stream": streams}, {}).reply_reader(200, {})
     reader.feed(answer.content)
-    told = reader.finish()
-    assert (told.text, told.complete, told.usage.completion) == ("Hello!", True, 5)
+    read = reader.finish()
+    assert (read.text, read.complete, read.usage.completion) == ("Hello!", True, 5)
     if protocol in ("anthropic_messages", "openai_responses"):
         assert line["subject"] == "customer-17"
 

@@ -353,10 +353,10 @@ def test_a_reply_says_the_same_in_every_api_wherever_it_is_cut(
     for pieces in ([recorded.body], bytes_alone, parts):
         status, content = translated(protocol, pieces, streams, recorded.content_type, **asked)
         assert status == 200
-        told = facts(read_back(protocol, content, streams), has_calls, has_reasoning)
+        answer = facts(read_back(protocol, content, streams), has_calls, has_reasoning)
         if None in (expected.usage.prompt, expected.usage.completion):
-            told["usage"] = (expected.usage.prompt, expected.usage.completion)  # nobody knows
-        assert told == facts(expected, has_calls, has_reasoning), content
+            answer["usage"] = (expected.usage.prompt, expected.usage.completion)  # nobody knows
+        assert answer == facts(expected, has_calls, has_reasoning), content
 
 
 CALLS = [
@@ -394,16 +394,16 @@ def test_finish_reasons(finish: str, anthropic: str, responses: str, ollama: str
     usage = {"prompt_tokens": 7, "completion_tokens": 2}
     body = json.dumps({"id": "1", "choices": [choice], "usage": usage}).encode()
 
-    def told(protocol: str) -> Any:
+    def answer(protocol: str) -> Any:
         _, content = translated(protocol, [body], False, "application/json")
         return json.loads(content)
 
-    assert told("anthropic_messages")["stop_reason"] == anthropic
-    assert told("anthropic_messages")["usage"]["input_tokens"] == 7
-    assert told("openai_responses")["status"] == responses
-    assert told("openai_responses")["usage"]["total_tokens"] == 9
-    assert told("ollama_chat")["done_reason"] == ollama
-    assert told("ollama_generate")["eval_count"] == 2
+    assert answer("anthropic_messages")["stop_reason"] == anthropic
+    assert answer("anthropic_messages")["usage"]["input_tokens"] == 7
+    assert answer("openai_responses")["status"] == responses
+    assert answer("openai_responses")["usage"]["total_tokens"] == 9
+    assert answer("ollama_chat")["done_reason"] == ollama
+    assert answer("ollama_generate")["eval_count"] == 2
 
 
 def test_the_stop_text_is_named_where_the_server_names_it() -> None:
@@ -515,10 +515,10 @@ def test_vectors_of_ollamas_clients() -> None:
         for content, status in ((reply, 200), ({"error": {"message": "no"}}, 400)):
             vectors = translated_reply(call, status, "application/json")
             assert vectors.feed(json.dumps(content).encode()) == b""
-            told = vectors.whole()
-            assert told[0] == status
+            answer = vectors.whole()
+            assert answer[0] == status
             wanted = expected[path] if status == 200 else {"error": "no"}
-            assert json.loads(told[1]) == wanted
+            assert json.loads(answer[1]) == wanted
         for junk in (b"", b"[]", b'{"data": 3}'):
             vectors = translated_reply(call, 200, "application/json")
             vectors.feed(junk)
