@@ -118,7 +118,7 @@ class CompletionRequest(BaseModel):
 
     @property
     def offered(self) -> dict[str, dict[str, Any]]:
-        """The tools that the model may call: name -> JSON schema of the arguments; raises
+        """Return the tools that the model may call: name -> JSON schema of the arguments; raises
         InputError for what is no function."""
         if self.tool_choice == "none":
             return {}
@@ -133,16 +133,16 @@ class CompletionRequest(BaseModel):
         return offered
 
     def form(self) -> AnswerForm | None:
-        """What the answer may be; None where it may be any text. Raises InputError for a form that
-        is not known."""
+        """Return what the answer may be; None where it may be any text. Raises InputError for an
+        unknown form."""
         offered = self.offered
         choice = self.tool_choice
         if isinstance(choice, dict):
             function = choice.get("function")
             name = function.get("name") if isinstance(function, dict) else None
-            if name not in offered:
+            if not isinstance(name, str) or name not in offered:
                 raise InputError(f"tool_choice {name!r:.80}", "no such tool", "Offer it in tools")
-            return AnswerForm(calls={str(name): offered[str(name)]})
+            return AnswerForm(calls={name: offered[name]})
         if choice == "required":
             if not offered:
                 raise InputError("tool_choice 'required'", "no tool is offered", "Offer tools")
@@ -152,7 +152,7 @@ class CompletionRequest(BaseModel):
 
 
 def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The schema of a response format; None for plain text. Raises InputError."""
+    """Return the schema of a response format; None for plain text. Raises InputError."""
     kind = (response_format or {"type": "text"}).get("type")
     if response_format is None or kind == "text":
         return None
@@ -180,7 +180,7 @@ class EmbeddingRequest(BaseModel):
     dimensions: int | None = None
 
     def texts(self) -> list[str | list[int]]:
-        """The texts; raises InputError for too many of them."""
+        """Return the texts; raises InputError for too many of them."""
         if isinstance(self.input, str):
             return [self.input]
         if self.input and isinstance(self.input[0], int):
@@ -278,13 +278,13 @@ class Server:
         )
 
     def _opens_thought(self, prompt: list[int]) -> bool:
-        """Whether the chat template begins the answer with a thought, as those of models that
-        always think do."""
+        """Return whether the chat template begins the answer with a thought, as those of models
+        that always think do."""
         end: str = self.generator.tokenizer.decode(prompt[-8:])
         return end.rstrip().endswith(THINK)
 
     def embed(self, request: EmbeddingRequest) -> dict[str, Any]:
-        """The vectors of texts, in OpenAI's form."""
+        """Return the vectors of texts, in OpenAI's form."""
         self.generator.check(request.model)
         if request.dimensions is not None:
             why = "the model's vectors have one length"
@@ -312,7 +312,7 @@ class Server:
         return self._text_ids(completion.prompt)
 
     def _text_ids(self, text: str | list[int]) -> list[int]:
-        """The token ids of a text; raises DataError for ids that are none of this model's."""
+        """Return the token ids of a text; raises DataError for ids that the model does not have."""
         if isinstance(text, str):
             return list(self.generator.tokenizer(text)["input_ids"])
         if not all(0 <= id < self.generator.vocabulary for id in text):
@@ -347,7 +347,7 @@ class Answers:
         self.count = count
 
     def answer(self, number: int) -> TokenStream:
-        """The pieces of an answer; asked for in their order."""
+        """Return the pieces of an answer; call it in the order of the numbers."""
         if number == len(self._streams):
             self._streams.append(self._start(number))
             if self._is_closed:
@@ -430,7 +430,7 @@ class Reply:
             yield choice | {"is_token": True}
 
     def _chat_chunks(self, number: int) -> Iterator[dict[str, Any]]:
-        """The chunks of a chat answer: one a token, the calls of a token one by one."""
+        """Yield the chunks of a chat answer: one a token, and one for each tool call."""
         role = {"delta": {"role": "assistant", "content": ""}}
         yield self._choice(number, role, [], None) | {"is_token": False}
         message, parser = _ChatMessage(), self._parser()
@@ -523,11 +523,11 @@ class _ChatMessage:
         return deltas or [{"content": ""}]
 
     def finish(self, reason: str | None) -> str | None:
-        """The finish reason in OpenAI's words."""
+        """Return the finish reason in OpenAI's words."""
         return "tool_calls" if self._calls and reason == "stop" else reason
 
     def whole(self) -> dict[str, Any]:
-        """The fields of the message."""
+        """Return the fields of the message."""
         message: dict[str, Any] = {"content": "".join(self._texts)}
         if self._thoughts:
             message["reasoning_content"] = "".join(self._thoughts)

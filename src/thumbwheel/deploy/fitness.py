@@ -75,7 +75,7 @@ def require_fit(
 
 
 def _able(remarks: list[str], ws: Workspace, agent: Agent, target: str) -> Iterable[str]:
-    """Return the targets of versions of ours for which there is less to say."""
+    """Yield the targets of ours that could have answered more of the calls."""
     for name in TARGETS.names():
         if name not in (target, "remote") and len(misfits(ws, agent, name)) < len(remarks):
             yield name

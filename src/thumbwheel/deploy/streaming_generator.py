@@ -196,8 +196,8 @@ class StreamingGenerator:
                 state.advance(tokens)
 
     def embed(self, name: str, ids: Sequence[int]) -> list[float]:
-        """The mean of the last hidden states of a text, of length 1; raises DataError for a text
-        that is empty or does not fit into the context."""
+        """Return the mean of the last hidden states of a text, of length 1; raises DataError for
+        a text that is empty or does not fit into the context."""
         import torch
 
         self.check(name)

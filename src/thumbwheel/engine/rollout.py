@@ -111,7 +111,7 @@ class StopCondition:
         return any(text in tail for text in self._texts)
 
     def stop_text(self, ids: Sequence[int]) -> str | None:
-        """The stop text at which the answer ended; None where a token ended it."""
+        """Return the stop text at which the answer ended; None where a token ended it."""
         if not self._texts or ids[-1] in self._ids:
             return None
         answer = self._decoded(ids)

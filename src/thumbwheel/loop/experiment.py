@@ -53,7 +53,7 @@ class AliasEffects:
             switch.promote(self.ws, version, alias, reason=reason, checks_fit=False)
 
     def _misfits(self, version: ModelVersion) -> list[str]:
-        """What last week's calls used and the winner's target cannot do."""
+        """Return what last week's calls used and the winner's target cannot do."""
         deployment = routing.answering(self.ws, version, LIVE)
         agent = Agent.named(version.agent)
         return fitness.misfits(self.ws, agent, deployment.target, deployment)

@@ -363,8 +363,8 @@ class Gateway:
         return await self.upstreams.post(upstream, path, headers, body)
 
     def _translated_request(self, exchange: Exchange, upstream: Upstream) -> TranslatedRequest:
-        """The call in the words of the upstream; raises InputError for one that cannot be said
-        there, which says nothing about the arm of an experiment."""
+        """Return the call in the words of the upstream; raises InputError for one that cannot be
+        said there, which says nothing about the arm of an experiment."""
         try:
             return translated_request(exchange.call, upstream)
         except InputError as error:
@@ -408,7 +408,7 @@ class Gateway:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _reads(self, exchange: Exchange) -> bool:
-        """Whether the reply has to be read: for the record, or for what it uses."""
+        """Return whether the reply has to be read: for the record, or for what it uses."""
         counts = any(account.counts for account in exchange.accounts)
         return exchange.trace_id is not None or counts
 

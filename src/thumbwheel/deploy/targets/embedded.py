@@ -150,7 +150,7 @@ def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Ru
 
 
 def _context(base: Path) -> int | None:
-    """The tokens that the base takes; None where its configuration does not tell."""
+    """Return the tokens that the base takes; None where its configuration does not say."""
     try:
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
         context = config.get("max_position_embeddings", config.get("n_positions"))
