@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import repeat
@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.capture.judged import KINDS, Judged, meaning
-from thumbwheel.db import feedback_in_force
+from thumbwheel.db import feedback_in_force, message_chains
 from thumbwheel.db.batches import batches
 from thumbwheel.db.columns import has_id
 from thumbwheel.db.engine import streamed
@@ -541,3 +541,51 @@ def steps_of(connection: sa.Connection, trace_id: str) -> list[sa.RowMapping]:
         .order_by(steps.c.position)
     )
     return list(connection.execute(query).mappings())
+
+
+def answered_calls(
+    connection: sa.Connection, agent_id: str, since: datetime, most: int
+) -> list[sa.RowMapping]:
+    """Return the newest calls since then that the gateway saw answered: metadata and input_id of
+    the trace, tools, parameters and token counts of the call."""
+    query = (
+        sa.select(
+            traces.c.metadata,
+            traces.c.input_id,
+            steps.c.input,
+            steps.c.sampling,
+            steps.c.prompt_tokens,
+            steps.c.completion_tokens,
+        )
+        .join(steps, steps.c.trace_id == traces.c.id)
+        .where(
+            traces.c.agent_id == agent_id,
+            traces.c.recorded_at >= since,
+            traces.c.status == "ok",
+            traces.c.seal.is_not(None),
+            steps.c.kind.in_(("llm", "task")),
+        )
+        .order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
+        .limit(most)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def inputs_with(
+    connection: sa.Connection,
+    input_ids: Collection[str],
+    has: Callable[[message_chains.Message], bool],
+) -> set[str]:
+    """Return those of the last messages in whose conversation there is a message that `has`."""
+    links = message_chains.read_links(connection, sorted(input_ids))
+    message_chains.add_ancestors(connection, links)
+    matching = {message_id for message_id, (_, message) in links.items() if has(message)}
+    conversations: set[str] = set()
+    for input_id in input_ids:
+        message_id: str | None = input_id
+        while message_id is not None and message_id in links:
+            if message_id in matching:
+                conversations.add(input_id)
+                break
+            message_id = links[message_id][0]
+    return conversations

@@ -45,7 +45,10 @@ def deploy(
     ] = None,
     accept: Annotated[
         str | None,
-        typer.Option(help='Take a failed parity or an inconclusive canary: "your name: why".'),
+        typer.Option(
+            help="Take a failed parity, an inconclusive canary, or a target that could not have "
+            'answered last week\'s calls: "your name: why".'
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
@@ -273,7 +276,18 @@ def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJs
 
 
 def promote(
-    ctx: typer.Context, version: Version, agent: Agent, alias: Alias = "live", json: AsJson = False
+    ctx: typer.Context,
+    version: Version,
+    agent: Agent,
+    alias: Alias = "live",
+    accept: Annotated[
+        str | None,
+        typer.Option(
+            help="Go live on a target that could not have answered last week's calls: "
+            '"your name: why".'
+        ),
+    ] = None,
+    json: AsJson = False,
 ) -> None:
     """Point an alias at a version that is deployed and passed its canary, in one step.
 
@@ -283,7 +297,8 @@ def promote(
     from thumbwheel.models import versions
 
     with ctx.obj() as ws:
-        alias_switch = switch.promote(ws, versions.version(ws, agent, version), alias)
+        model_version = versions.version(ws, agent, version)
+        alias_switch = switch.promote(ws, model_version, alias, accept=accept)
     present.message(alias_switch, f"{alias} is now {version}", json=json)
 
 

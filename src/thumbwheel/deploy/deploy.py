@@ -15,7 +15,7 @@ from typing import Any
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import canary, prepare, store
+from thumbwheel.deploy import canary, fitness, prepare, store
 from thumbwheel.deploy.canary import Canary
 from thumbwheel.deploy.prepare import Plan
 from thumbwheel.deploy.routing import by_id, deployments, route, warm_deployments
@@ -70,7 +70,8 @@ def deploy(
     """Serve a version on `target`, check it with the canary, and point `alias` at it. Without an
     alias it is only kept warm. `on_recorded` gets the id of the deployment before it is started.
 
-    Raises Conflict for a version that may not be served, ModelError for one that cannot be served
+    Raises Conflict for a version that may not be served, or on a target that could not have
+    answered last week's calls (`accept` overrides that), ModelError for one that cannot be served
     or is not the expected model, DataError where the canary cannot tell (the version then stays
     warm, and `accept`, "name: reason", overrides the doubt), StorageError for a full disk.
     """
@@ -80,6 +81,8 @@ def deploy(
     target_config = ws.settings(driver.Config, f"deploy.{target}", settings)
     driver.check(target_config)
     acceptance = Acceptance.read(accept) if accept else None
+    if alias == LIVE and acceptance is None:
+        fitness.require_fit(ws, model_version, target)
     aliases = versions.aliases_of(ws, Agent.named(model_version.agent))
     previous_id = aliases.get(alias or LIVE) or aliases.get(LIVE)
     previous = versions.by_id(ws, previous_id) if previous_id else None
@@ -130,7 +133,9 @@ def deploy(
     switch = None
     if alias is not None:
         reason = f"deployed on {target}"
-        switch = promote(ws, model_version, alias, reason=reason, deployment=deployment)
+        switch = promote(
+            ws, model_version, alias, reason=reason, deployment=deployment, accept=accept
+        )
     _end_superseded(ws, deployment)
     return DeployResult(deployment, result, switch)
 

@@ -9,23 +9,28 @@ them, so that a server that was killed comes back with all of them.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from thumbwheel.core import ids, log
 from thumbwheel.core.config import build
-from thumbwheel.core.errors import DataError, InputError, NotFound, ThumbwheelError
+from thumbwheel.core.errors import DataError, InputError, MissingExtra, NotFound, ThumbwheelError
+from thumbwheel.deploy.answer_parser import THINK, AnswerParser, Call, Part, Thought
+from thumbwheel.deploy.constraint import AnswerForm
 from thumbwheel.deploy.processes import write
 from thumbwheel.deploy.streaming_generator import (
     Piece,
@@ -35,6 +40,7 @@ from thumbwheel.deploy.streaming_generator import (
 )
 from thumbwheel.deploy.targets.embedded import MODELS, SPEC, TOKEN
 from thumbwheel.engine.libraries import load_libraries
+from thumbwheel.engine.rollout import Sampling
 from thumbwheel.llm.port import HOST
 from thumbwheel.models.template_settings import TemplateSettings
 
@@ -50,17 +56,27 @@ POLL = 0.2
 """Seconds between two checks whether the client is still connected."""
 CLIENT_LEFT = 499
 """Status of a request whose client left, as other servers log it; nobody reads it."""
-REFUSED = (
-    "logit_bias",
-    "frequency_penalty",
-    "presence_penalty",
-    "response_format",
-    "functions",
-    "suffix",
-    "echo",
-)
-"""Parameters of OpenAI's API that would change the answer and are not supported. A request with one
-is refused."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "logit_bias": ({},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "repeat_penalty": (1,),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "functions": ([],),
+    "function_call": ("none",),
+    "suffix": ("",),
+    "echo": (False,),
+    "best_of": (1,),
+    "audio": (),
+    "prediction": (),
+}
+"""Parameters of APIs that would change the answer and are not supported, and the values with which
+they would not. A request with another value is refused."""
+MAX_ANSWERS = 16
+MAX_INPUTS = 2048
+"""Texts of one request for embeddings; OpenAI's limit."""
 
 
 class CompletionRequest(BaseModel):
@@ -73,11 +89,13 @@ class CompletionRequest(BaseModel):
     messages: list[dict[str, Any]] = []
     prompt: str | list[int] = ""
     tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stream: bool = False
@@ -85,22 +103,94 @@ class CompletionRequest(BaseModel):
     logprobs: bool | Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     """For a chat whether to return them; for a plain completion, for how many of the most likely
     tokens."""
-    top_logprobs: int = Field(default=0, ge=0, le=MAX_TOP_LOGPROBS)
-    n: int = 1
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
 
     def check(self) -> None:
         """Raise InputError for a parameter that is not supported."""
         extra = self.model_extra or {}
         unsupported = [
             name
-            for name in REFUSED
-            if extra.get(name) not in (None, False, 0, {}, {"type": "text"})
+            for name, neutral in NEUTRAL.items()
+            if extra.get(name) is not None and extra[name] not in neutral
         ]
-        if self.n != 1:
-            unsupported.append("n")
         if unsupported:
             names = ", ".join(unsupported)
             raise InputError(f"parameter {names}", "it is not supported here", "Leave it out")
+
+    @property
+    def offered(self) -> dict[str, dict[str, Any]]:
+        """Return the tools that the model may call: name -> JSON schema of the arguments; raises
+        InputError for what is no function."""
+        if self.tool_choice == "none":
+            return {}
+        offered: dict[str, dict[str, Any]] = {}
+        for tool in self.tools or []:
+            function = tool.get("function")
+            name = function.get("name") if isinstance(function, dict) else None
+            if not isinstance(function, dict) or not isinstance(name, str):
+                raise InputError("a tool", "it is no function with a name", "Leave it out")
+            parameters = function.get("parameters")
+            offered[name] = parameters if isinstance(parameters, dict) else {"type": "object"}
+        return offered
+
+    def form(self) -> AnswerForm | None:
+        """Return what the answer may be; None where it may be any text. Raises InputError for an
+        unknown form."""
+        offered = self.offered
+        choice = self.tool_choice
+        if isinstance(choice, dict):
+            function = choice.get("function")
+            name = function.get("name") if isinstance(function, dict) else None
+            if not isinstance(name, str) or name not in offered:
+                raise InputError(f"tool_choice {name!r:.80}", "no such tool", "Offer it in tools")
+            return AnswerForm(calls={name: offered[name]})
+        if choice == "required":
+            if not offered:
+                raise InputError("tool_choice 'required'", "no tool is offered", "Offer tools")
+            return AnswerForm(calls=offered)
+        schema = _schema_of(self.response_format)
+        return None if schema is None else AnswerForm((schema,), offered)
+
+
+def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the schema of a response format; None for plain text. Raises InputError."""
+    kind = (response_format or {"type": "text"}).get("type")
+    if response_format is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    described = response_format.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if kind == "json_schema" and isinstance(schema, dict):
+        return schema
+    raise InputError(
+        f"response_format {kind!r:.80}",
+        "it is no text, json_object or json_schema with a schema",
+        'Send {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}',
+    )
+
+
+class EmbeddingRequest(BaseModel):
+    """A request for the vectors of texts, or of texts as token ids."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    input: str | list[str] | list[int] | list[list[int]]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+    def texts(self) -> list[str | list[int]]:
+        """Return the texts; raises InputError for too many of them."""
+        if isinstance(self.input, str):
+            return [self.input]
+        if self.input and isinstance(self.input[0], int):
+            return [[id for id in self.input if isinstance(id, int)]]
+        if not 0 < len(self.input) <= MAX_INPUTS:
+            why = f"it has {len(self.input)} texts"
+            raise InputError("the input", why, f"Send 1 to {MAX_INPUTS}")
+        return [entry for entry in self.input if not isinstance(entry, int)]
 
 
 class LoadRequest(BaseModel):
@@ -169,51 +259,135 @@ class Server:
         """Start computing an answer."""
         completion.check()
         self.generator.check(completion.model)
+        form = completion.form() if chat else None
         prompt = self._prompt(completion, chat)
-        top_count = completion.top_logprobs if chat else int(completion.logprobs or 0)
+        constraint = None if form is None else self.generator.grammars.compile(form)
+        top_count = completion.top_logprobs or 0
+        if not chat:
+            top_count = int(completion.logprobs or 0)
+        sampling = self._sampling(completion, len(prompt))
+
+        def answer(number: int) -> TokenStream:
+            copy = constraint.copy() if constraint else None
+            return self.generator.generate(
+                completion.model, prompt, sampling, top_count, number=number, constraint=copy
+            )
+
+        answers = Answers(answer, completion.n or 1)
+        opens_thought = chat and self._opens_thought(prompt)
+        return Reply(
+            completion, chat, len(prompt), self.generator.tokenizer, answers, opens_thought
+        )
+
+    def _sampling(self, completion: CompletionRequest, n_prompt: int) -> Sampling:
         if isinstance(completion.stop, str):
             stop: tuple[str, ...] = (completion.stop,)
         else:
             stop = tuple(completion.stop or ())
-        remaining = max(1, self.generator.context - len(prompt))
+        remaining = max(1, self.generator.context - n_prompt)
         limit = completion.max_completion_tokens or completion.max_tokens or remaining
         seed = completion.seed
         if seed is None:
             seed = int.from_bytes(os.urandom(4), "big")
-        sampling = sampling_of(
+        return sampling_of(
             {
-                "temperature": completion.temperature,
-                "top_p": completion.top_p,
-                "top_k": completion.top_k,
+                "temperature": 1.0 if completion.temperature is None else completion.temperature,
+                "top_p": 1.0 if completion.top_p is None else completion.top_p,
+                "top_k": completion.top_k or 0,
                 "stop": stop,
                 "seed": seed,
                 "max_new_tokens": min(limit, 1 << 16),
                 "stop_ids": self.generator.builder_of(completion.model).stop_ids,
             }
         )
-        pieces = self.generator.generate(completion.model, prompt, sampling, top_count)
-        return Reply(completion, chat, len(prompt), self.generator.tokenizer, pieces)
+
+    def _opens_thought(self, prompt: list[int]) -> bool:
+        """Return whether the chat template begins the answer with a thought, as those of models
+        that always think do."""
+        end: str = self.generator.tokenizer.decode(prompt[-8:])
+        return end.rstrip().endswith(THINK)
+
+    def embed(self, request: EmbeddingRequest) -> dict[str, Any]:
+        """Return the vectors of texts, in OpenAI's form."""
+        self.generator.check(request.model)
+        if request.dimensions is not None:
+            why = "the model's vectors have one length"
+            raise InputError("parameter dimensions", why, "Leave it out")
+        rows, count = [], 0
+        for index, text in enumerate(request.texts()):
+            self.generator.check_length(text)
+            ids = self._text_ids(text)
+            count += len(ids)
+            vector: Any = self.generator.embed(request.model, ids)
+            if request.encoding_format == "base64":
+                vector = base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
+            rows.append({"object": "embedding", "index": index, "embedding": vector})
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return {"object": "list", "data": rows, "model": request.model, "usage": usage}
 
     def _prompt(self, completion: CompletionRequest, chat: bool) -> list[int]:
         self.generator.check_length(completion.messages, completion.tools, completion.prompt)
         if chat:
             if not completion.messages:
                 raise DataError("the request", "it has no messages", "Give it at least one")
-            builder = self.generator.builder_of(completion.model)
-            return builder.prompt(completion.messages, completion.tools)
-        if isinstance(completion.prompt, str):
-            return list(self.generator.tokenizer(completion.prompt)["input_ids"])
-        if not all(0 <= id < self.generator.vocabulary for id in completion.prompt):
+            _check_texts(completion.messages)
+            tools = completion.tools if completion.offered else None
+            return self.generator.builder_of(completion.model).prompt(completion.messages, tools)
+        return self._text_ids(completion.prompt)
+
+    def _text_ids(self, text: str | list[int]) -> list[int]:
+        """Return the token ids of a text; raises DataError for ids that the model does not have."""
+        if isinstance(text, str):
+            return list(self.generator.tokenizer(text)["input_ids"])
+        if not all(0 <= id < self.generator.vocabulary for id in text):
             raise DataError(
                 "the prompt",
                 f"a token id is not below {self.generator.vocabulary}",
                 "Send ids of this model's tokenizer",
             )
-        return completion.prompt
+        return text
+
+
+def _check_texts(messages: list[dict[str, Any]]) -> None:
+    """Raise InputError for messages with pictures, sounds or files."""
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+                why = f"a part is of type {kind!r:.80}, and this model reads text only"
+                raise InputError("the messages", why, "Leave it out, or ask a model that sees")
+
+
+class Answers:
+    """The answers to one prompt, computed one after another; `close`, from any thread, stops
+    them."""
+
+    def __init__(self, start: Callable[[int], TokenStream], count: int) -> None:
+        self._start = start
+        # the first is started at once, so that what is wrong with the prompt is raised here
+        self._streams = [start(0)]
+        self._is_closed = False
+        self.count = count
+
+    def answer(self, number: int) -> TokenStream:
+        """Return the pieces of an answer; call it in the order of the numbers."""
+        if number == len(self._streams):
+            self._streams.append(self._start(number))
+            if self._is_closed:
+                self.close()
+        return self._streams[number]
+
+    def close(self) -> None:
+        """Stop the computation."""
+        self._is_closed = True
+        for stream in self._streams:
+            stream.close()
 
 
 class Reply:
-    """An answer in the form of OpenAI's API, made from the `pieces` of the generator."""
+    """An answer, or several, in the form of OpenAI's API, made from the pieces of the
+    generator."""
 
     def __init__(
         self,
@@ -221,13 +395,15 @@ class Reply:
         chat: bool,
         prompt: int,
         tokenizer: Any,
-        pieces: TokenStream,
+        answers: Answers,
+        opens_thought: bool = False,
     ) -> None:
         self._completion = completion
         self._chat = chat
         self._prompt_tokens = prompt
         self._tokenizer = tokenizer
-        self.pieces = pieces
+        self._opens_thought = opens_thought
+        self.answers = answers
         self._head = {
             "id": ids.new("cmpl"),
             "object": "chat.completion" if chat else "text_completion",
@@ -237,48 +413,77 @@ class Reply:
 
     def whole(self) -> dict[str, Any]:
         """The whole answer, once it has ended."""
-        pieces = list(self.pieces)
-        text = "".join(piece.text for piece in pieces)
-        body = {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}
-        return {
-            **self._head,
-            "choices": [self._choice(body, pieces, pieces[-1].finish)],
-            "usage": self._usage(len(pieces)),
-        }
+        choices, count = [], 0
+        for number in range(self.answers.count):
+            pieces = list(self.answers.answer(number))
+            if not pieces:
+                break  # closed before it began: nobody reads it
+            count += len(pieces)
+            text = "".join(piece.text for piece in pieces)
+            finish = pieces[-1].finish
+            body: dict[str, Any] = {"text": text}
+            if self._chat:
+                message = _ChatMessage()
+                message.add(self._parser().feed(text, last=True))
+                body = {"message": {"role": "assistant", **message.whole()}}
+                finish = message.finish(finish)
+            choices.append(self._choice(number, body, pieces, finish))
+        return {**self._head, "choices": choices, "usage": self._usage(count)}
 
     def events(self) -> Iterator[str]:
         """Server-sent events as the answer comes; a reader that leaves stops its computation."""
         try:
             yield from self._events()
         finally:
-            self.pieces.close()
+            self.answers.close()
 
     def _events(self) -> Iterator[str]:
         head = self._head | ({"object": "chat.completion.chunk"} if self._chat else {})
         count = 0
-        if self._chat:
-            role = {"delta": {"role": "assistant", "content": ""}}
-            yield _event({**head, "choices": [self._choice(role, [], None)]})
-        for piece in self.pieces:
-            count += 1
-            body = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
-            yield _event({**head, "choices": [self._choice(body, [piece], piece.finish)]})
+        for number in range(self.answers.count):
+            for choice in self._chat_chunks(number) if self._chat else self._chunks(number):
+                count += bool(choice.pop("is_token"))
+                yield _event({**head, "choices": [choice]})
         if (self._completion.stream_options or {}).get("include_usage"):
             yield _event({**head, "choices": [], "usage": self._usage(count)})
         yield "data: [DONE]\n\n"
 
+    def _chunks(self, number: int) -> Iterator[dict[str, Any]]:
+        for piece in self.answers.answer(number):
+            choice = self._choice(number, {"text": piece.text}, [piece], piece.finish)
+            yield choice | {"is_token": True}
+
+    def _chat_chunks(self, number: int) -> Iterator[dict[str, Any]]:
+        """Yield the chunks of a chat answer: one a token, and one for each tool call."""
+        role = {"delta": {"role": "assistant", "content": ""}}
+        yield self._choice(number, role, [], None) | {"is_token": False}
+        message, parser = _ChatMessage(), self._parser()
+        for piece in self.answers.answer(number):
+            *deltas, last = message.add(parser.feed(piece.text, piece.finish is not None))
+            for delta in deltas:
+                yield self._choice(number, {"delta": delta}, [], None) | {"is_token": False}
+            finish = message.finish(piece.finish)
+            choice = self._choice(number, {"delta": last}, [piece], finish)
+            yield choice | {"is_token": True}
+
+    def _parser(self) -> AnswerParser:
+        return AnswerParser(self._completion.offered, begins_with_thought=self._opens_thought)
+
     def _choice(
-        self, body: dict[str, Any], pieces: list[Piece], finish: str | None
+        self, number: int, body: dict[str, Any], pieces: list[Piece], finish: str | None
     ) -> dict[str, Any]:
         requested = self._completion.logprobs
         # 0 requests them too, without other likely tokens
         wants_logprobs = requested is not None and requested is not False
-        return {
-            "index": 0,
+        choice = {
+            "index": number,
             **body,
             "logprobs": self._logprobs(pieces) if wants_logprobs and pieces else None,
             "finish_reason": finish,
         }
+        if pieces and pieces[-1].stop_text is not None:
+            choice["stop_reason"] = pieces[-1].stop_text
+        return choice
 
     def _logprobs(self, pieces: list[Piece]) -> dict[str, Any]:
         if self._chat:
@@ -316,6 +521,46 @@ class Reply:
         }
 
 
+class _ChatMessage:
+    """An assistant's message as its parts come."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[dict[str, Any]] = []
+
+    def add(self, parts: Iterable[Part]) -> list[dict[str, Any]]:
+        """Add parts; return the deltas that say so, at least one."""
+        deltas: list[dict[str, Any]] = []
+        for part in parts:
+            if isinstance(part, Call):
+                function = {"name": part.name, "arguments": part.arguments}
+                call = {"id": ids.new("call"), "type": "function", "function": function}
+                deltas.append({"tool_calls": [{"index": len(self._calls), **call}]})
+                self._calls.append(call)
+            elif isinstance(part, Thought):
+                self._thoughts.append(part.text)
+                deltas.append({"reasoning_content": part.text})
+            else:
+                self._texts.append(part.text)
+                deltas.append({"content": part.text})
+        return deltas or [{"content": ""}]
+
+    def finish(self, reason: str | None) -> str | None:
+        """Return the finish reason in OpenAI's words."""
+        return "tool_calls" if self._calls and reason == "stop" else reason
+
+    def whole(self) -> dict[str, Any]:
+        """Return the fields of the message."""
+        message: dict[str, Any] = {"content": "".join(self._texts)}
+        if self._thoughts:
+            message["reasoning_content"] = "".join(self._thoughts)
+        if self._calls:
+            message["tool_calls"] = self._calls
+            message["content"] = message["content"] or None
+        return message
+
+
 def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
@@ -325,13 +570,8 @@ def application(server: Server, token: str) -> FastAPI:
     app = FastAPI(openapi_url=None)
     app.add_middleware(Guard, token=token)
 
-    @app.exception_handler(ThumbwheelError)
-    def refuse(request: Request, error: ThumbwheelError) -> JSONResponse:
-        status = 404 if isinstance(error, NotFound) else 400
-        return JSONResponse(
-            {"error": {"message": str(error), "type": "invalid_request_error", "why": error.why}},
-            status,
-        )
+    app.add_exception_handler(ThumbwheelError, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse_fields)
 
     @app.get("/v1/models")
     async def models() -> Any:  # not in a thread: all of them may be busy with answers
@@ -359,7 +599,30 @@ def application(server: Server, token: str) -> FastAPI:
     async def completions(completion: CompletionRequest, request: Request) -> Any:
         return await _reply(server, completion, request, chat=False)
 
+    @app.post("/v1/embeddings")
+    def embeddings(request: EmbeddingRequest) -> Any:
+        return server.embed(request)
+
     return app
+
+
+def _refuse(request: Request, error: Exception) -> JSONResponse:
+    """Answer with what was raised."""
+    assert isinstance(error, ThumbwheelError)  # noqa: S101 - narrows the type
+    is_own_status = isinstance(error, NotFound | MissingExtra)
+    status = error.http_status if is_own_status else 400
+    content = {"message": str(error), "type": "invalid_request_error", "why": error.why}
+    return JSONResponse({"error": content}, status)
+
+
+def _refuse_fields(request: Request, error: Exception) -> JSONResponse:
+    """Answer with the fields that are not as they should be, in OpenAI's form."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - narrows the type
+    problems = []
+    for problem in error.errors():
+        field = ".".join(str(key) for key in problem["loc"][1:])
+        problems.append(f"{field}: {problem['msg']}")
+    return _error_response("; ".join(problems)[:1000], "invalid_request_error", 422)
 
 
 async def _reply(
@@ -373,12 +636,12 @@ async def _reply(
     try:
         while not (await asyncio.wait({whole}, timeout=POLL))[0]:
             if await request.is_disconnected():
-                reply.pieces.close()
+                reply.answers.close()
                 await asyncio.wait({whole})
                 return Response(status_code=CLIENT_LEFT)
         return whole.result()
     finally:
-        reply.pieces.close()
+        reply.answers.close()
 
 
 class EventStream(StreamingResponse):
@@ -394,7 +657,7 @@ class EventStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._reply.pieces.close()
+            self._reply.answers.close()
 
 
 class Guard:

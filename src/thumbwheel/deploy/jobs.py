@@ -37,7 +37,8 @@ class DeploySpec(Config):
     set: dict[str, Any] = Field(default_factory=dict)
     """Settings of the target."""
     accept: str | None = None
-    """Take a failed parity or an inconclusive canary: name and reason."""
+    """Take a failed parity, an inconclusive canary, or a target that could not have answered last
+    week's calls: name and reason."""
 
 
 DEPLOYMENT = "deployment"
@@ -51,7 +52,7 @@ def run_deploy(ws: Workspace, spec: DeploySpec) -> dict[str, Any]:
     alias = None if spec.alias == NO_ALIAS else spec.alias
     deployment_id = current.notes().get(DEPLOYMENT)
     if deployment_id is not None:
-        earlier = _completed(ws, version, alias, by_id(ws, deployment_id))
+        earlier = _completed(ws, version, alias, by_id(ws, deployment_id), spec.accept)
         if earlier is not None:
             return earlier
     result = deploy(
@@ -68,7 +69,11 @@ def run_deploy(ws: Workspace, spec: DeploySpec) -> dict[str, Any]:
 
 
 def _completed(
-    ws: Workspace, version: ModelVersion, alias: str | None, deployment: Deployment
+    ws: Workspace,
+    version: ModelVersion,
+    alias: str | None,
+    deployment: Deployment,
+    accept: str | None,
 ) -> dict[str, Any] | None:
     """What is left to do for the deployment of an earlier attempt, done; None where that one never
     answered."""
@@ -82,7 +87,7 @@ def _completed(
         deployment = ensure_running(ws, deployment)
     if switch is None and alias is not None:
         reason = f"deployed on {deployment.target}"
-        switch = promote(ws, version, alias, reason=reason, deployment=deployment)
+        switch = promote(ws, version, alias, reason=reason, deployment=deployment, accept=accept)
     return {**asdict(deployment), "switch": switch}
 
 

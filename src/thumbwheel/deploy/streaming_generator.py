@@ -18,6 +18,7 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, DataError, ModelError, NotFound
 from thumbwheel.core.plugins import nearest
+from thumbwheel.deploy.constraint import Constraint, GrammarCompiler
 from thumbwheel.engine import decode
 from thumbwheel.engine.adapted_template import stored_template
 from thumbwheel.engine.load import Dtype, load_base, load_tokenizer, quiet_transformers
@@ -40,6 +41,8 @@ class Piece:
     top: tuple[tuple[int, float], ...]
     text: str
     finish: str | None = None
+    stop_text: str | None = None
+    """The stop text at which the answer ended."""
 
 
 class StreamingGenerator:
@@ -54,6 +57,7 @@ class StreamingGenerator:
         self._longest_token = max((len(token) for token in self.tokenizer.get_vocab()), default=1)
         self._start, _ = decode.choose(self._model)
         self._base = base
+        self.grammars = GrammarCompiler(self.tokenizer, self.vocabulary, self.builder.stop_ids)
         self._adapters: dict[str, str | None] = {}
         self._builders: dict[str, PromptBuilder] = {}
         self._loaded = 0
@@ -122,10 +126,18 @@ class StreamingGenerator:
                 raise DataError("the prompt", why, "Shorten it")
 
     def generate(
-        self, name: str, prompt: Sequence[int], sampling: Sampling, top_count: int = 0
+        self,
+        name: str,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        top_count: int = 0,
+        *,
+        number: int = 0,
+        constraint: Constraint | None = None,
     ) -> TokenStream:
         """The tokens of one answer as they come. The computation goes on while nobody reads, and
-        stops when the reader closes the stream."""
+        stops when the reader closes the stream. `number` counts the answers to one prompt, which
+        differ by their random numbers."""
         self.check(name)
         if not prompt or len(prompt) >= self.context:
             why = f"it has {len(prompt)} tokens and the model's context {self.context}"
@@ -137,26 +149,24 @@ class StreamingGenerator:
         cancelled = threading.Event()
         worker = threading.Thread(
             target=self._work,
-            args=(name, tuple(prompt), sampling, top_count, pieces, cancelled),
+            args=(
+                (name, tuple(prompt), sampling, top_count, number, constraint),
+                pieces,
+                cancelled,
+            ),
             daemon=True,
         )
         worker.start()
         return TokenStream(pieces, cancelled)
 
-    def _work(
-        self,
-        name: str,
-        prompt: tuple[int, ...],
-        sampling: Sampling,
-        top_count: int,
-        pieces: Any,
-        cancelled: threading.Event,
-    ) -> None:
+    def _work(self, arguments: tuple[Any, ...], pieces: Any, cancelled: threading.Event) -> None:
+        """Put the pieces of an answer into the queue `pieces`; `arguments` are those of
+        `_pieces`."""
         try:
             with self._busy:
                 if cancelled.is_set():
                     return
-                for piece in self._pieces(name, prompt, sampling, top_count):
+                for piece in self._pieces(*arguments):
                     if cancelled.is_set():
                         break
                     pieces.put(piece)
@@ -165,21 +175,29 @@ class StreamingGenerator:
         pieces.put(None)
 
     def _pieces(
-        self, name: str, prompt: tuple[int, ...], sampling: Sampling, top_count: int
+        self,
+        name: str,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        top_count: int,
+        number: int,
+        constraint: Constraint | None,
     ) -> Iterator[Piece]:
         import torch
 
         with torch.inference_mode(), self._activated(name):
             state = self._start(self._model, [prompt])
-            draw = TokenSampler.of(sampling, [(prompt, 0)], state.logits.device)
+            draw = TokenSampler.of(sampling, [(prompt, number)], state.logits.device)
             ending = StopCondition(sampling, self.tokenizer)
             visible = _VisibleText(sampling)
             ids: list[int] = []
             while True:
-                tokens, _ = draw.tokens(state.logits, len(ids))
+                logits = state.logits if constraint is None else constraint.allow(state.logits)
+                tokens, _ = draw.tokens(logits, len(ids))
                 logps = state.logits[0].float().log_softmax(-1)
                 ids.append(int(tokens[0]))
-                ended = ending.reached(ids)
+                is_complete = constraint is not None and constraint.add(ids[-1])
+                ended = is_complete or ending.reached(ids)
                 finish = None
                 if ended:
                     finish = "stop"
@@ -190,10 +208,27 @@ class StreamingGenerator:
                     top_logps, top_ids = logps.topk(min(top_count, len(logps)))
                     top = tuple(zip(top_ids.tolist(), top_logps.tolist(), strict=True))
                 text = visible.new(ending.text(ids, ended), finish is not None)
-                yield Piece(ids[-1], float(logps[ids[-1]]), top, text, finish)
+                stop_text = ending.stop_text(ids) if ended else None
+                yield Piece(ids[-1], float(logps[ids[-1]]), top, text, finish, stop_text)
                 if finish:
                     return
                 state.advance(tokens)
+
+    def embed(self, name: str, ids: Sequence[int]) -> list[float]:
+        """Return the mean of the last hidden states of a text, of length 1; raises DataError for
+        a text that is empty or does not fit into the context."""
+        import torch
+
+        self.check(name)
+        if not ids or len(ids) > self.context:
+            why = f"it has {len(ids)} tokens and the model's context {self.context}"
+            raise DataError("the input", why, "Shorten it" if ids else "Give it a text")
+        with self._busy, torch.inference_mode(), self._activated(name):
+            tokens = torch.tensor([list(ids)], device=self._model.device)
+            states = self._model(input_ids=tokens, output_hidden_states=True).hidden_states[-1]
+            mean = states[0].double().mean(0)
+            vector: list[float] = (mean / mean.norm().clamp_min(1e-12)).tolist()
+            return vector
 
     def _activated(self, name: str) -> Any:
         """The context in which the model computes as `name`."""

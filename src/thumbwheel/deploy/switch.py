@@ -12,12 +12,13 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, ModelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import processes, store
+from thumbwheel.deploy import fitness, processes, store
 from thumbwheel.deploy.routing import require_endpoint, route, warm_deployments
 from thumbwheel.deploy.running import ensure_running, health
 from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import Deployment, public_name
 from thumbwheel.evaluation.approval import require_approval
+from thumbwheel.export.types import Acceptance
 from thumbwheel.models import versions
 from thumbwheel.models.types import BASIS, LIVE, Agent, Basis, ModelVersion, Switch
 
@@ -32,18 +33,28 @@ def promote(
     *,
     reason: str = "promoted",
     deployment: Deployment | None = None,
+    accept: str | None = None,
+    checks_fit: bool = True,
 ) -> Switch:
     """Point `alias` at a version that is deployed and passed its canary, in one step; the version
     before it stays warm. `deployment` is preferred to others of the version.
 
-    Raises Conflict where it is deployed nowhere or its canary was inconclusive, ModelError where it
-    does not answer; the alias then is where it was.
+    Raises Conflict where it is deployed nowhere, its canary was inconclusive, or it would become
+    live and its target could not have answered last week's calls (`accept`, "name: reason", goes on
+    all the same; without `checks_fit` nobody looks), ModelError where it does not answer; the alias
+    then is where it was.
     """
+    evidence: dict[str, Any] = {}
+    if accept is not None:
+        acceptance = Acceptance.read(accept)
+        evidence["accepted"] = f"{acceptance.name}: {acceptance.reason}"
+        checks_fit = False
     preferred_id = deployment.id if deployment else None
     with _switch_lock(ws, Agent.named(model_version.agent), alias):
         # Under the lock its state is read anew: it may have changed since it was looked up.
         current = versions.by_id(ws, model_version.id)
-        return _switch(ws, current, alias, reason, {}, preferred_id)
+        checks_fit = checks_fit and alias == LIVE
+        return _switch(ws, current, alias, reason, evidence, preferred_id, checks_fit=checks_fit)
 
 
 def is_first_by_traffic(ws: Workspace, model_version: ModelVersion) -> bool:
@@ -113,12 +124,16 @@ def _switch(
     reason: str,
     evidence: Mapping[str, Any],
     deployment_id: str | None,
+    *,
+    checks_fit: bool = False,
 ) -> Switch:
     """Move `alias`, preferring the deployment `deployment_id`. A rollback starts it again where it
-    does not answer any more."""
+    does not answer any more. With `checks_fit` last week's calls are held against the target."""
     agent = Agent.named(model_version.agent)
     require_approval(ws, model_version, alias)
     deployment = _choose_deployment(ws, model_version, deployment_id)
+    if checks_fit:
+        fitness.require_fit(ws, model_version, deployment.target, deployment)
     status = health(deployment)
     if not status.alive and UNDOES in evidence:
         log.say(f"{model_version.name} is not warm any more; it is started again")

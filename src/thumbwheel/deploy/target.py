@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
+from thumbwheel.capture.recorded_use import CallFeature
 from thumbwheel.deploy.types import Endpoint, Health, Package, RemoteModel, TargetConfig
 from thumbwheel.export.types import ModelKind
 
@@ -25,6 +26,10 @@ class Target(Protocol):
     named: ClassVar[bool]
     """Whether it has clients of its own, which find versions by the names that `point` gives, and
     go on doing so when an alias moves to another target."""
+
+    lacks: ClassVar[frozenset[CallFeature]]
+    """What its servers cannot do. Before a promotion last week's calls are held against it, and
+    their lengths against `context` in the endpoint's details, where the target says it."""
 
     def check(self, settings: Any) -> None:
         """Raise ModelError where the target's server does not run, before anything is converted for

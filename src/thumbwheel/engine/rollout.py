@@ -110,6 +110,14 @@ class StopCondition:
         tail = self._decoded(ids[-self._window :])
         return any(text in tail for text in self._texts)
 
+    def stop_text(self, ids: Sequence[int]) -> str | None:
+        """Return the stop text at which the answer ended; None where a token ended it."""
+        if not self._texts or ids[-1] in self._ids:
+            return None
+        answer = self._decoded(ids)
+        present = [text for text in self._texts if text in answer]
+        return min(present, key=answer.find, default=None)
+
     def text(self, ids: Sequence[int], ended: bool) -> str:
         """The answer as text; special tokens are left out."""
         if ended and ids[-1] in self._ids:

@@ -69,7 +69,8 @@ def approve(ws: Workspace, agent: Agent, name: str, by: str, clock: Clock = utc_
             cycle = CycleReport(agent.slug, verdict=Verdict.APPROVED)
             result.next_question = ask(ws, version, Wish.PROMOTE, config, cycle, clock)
     else:
-        promote(ws, version, LIVE, reason=f"approved by {by}")
+        accept = f"{by}: approved it"
+        promote(ws, version, LIVE, reason=f"approved by {by}", accept=accept)
         result.live = version.name
     answer(ws, pending, WishState.APPROVED, by, None, clock)
     return result

@@ -11,7 +11,7 @@ from typing import Any
 from thumbwheel.core import log
 from thumbwheel.core.errors import Conflict, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.deploy import routing, switch
+from thumbwheel.deploy import fitness, routing, switch
 from thumbwheel.evaluation.traffic import WON
 from thumbwheel.experiments import controller
 from thumbwheel.experiments.analysis import Decision
@@ -46,8 +46,17 @@ class AliasEffects:
             log.say(f"{alias!r} was moved since the experiment began; it stays where it is")
         elif ask_first and alias == LIVE and switch.is_first_by_traffic(self.ws, version):
             log.say(f"waits for a person: {ask_about_winner(self.ws, version, reason)}")
+        elif alias == LIVE and (remarks := self._misfits(version)):
+            question = ask_about_winner(self.ws, version, "; ".join([reason, *remarks]))
+            log.say(f"waits for a person: {question}")
         else:
-            switch.promote(self.ws, version, alias, reason=reason)
+            switch.promote(self.ws, version, alias, reason=reason, checks_fit=False)
+
+    def _misfits(self, version: ModelVersion) -> list[str]:
+        """Return what last week's calls used and the winner's target cannot do."""
+        deployment = routing.answering(self.ws, version, LIVE)
+        agent = Agent.named(version.agent)
+        return fitness.misfits(self.ws, agent, deployment.target, deployment)
 
     def roll_back(
         self, loser: ModelVersion, control: ModelVersion, alias: str, reason: str
@@ -56,7 +65,8 @@ class AliasEffects:
         for name in (alias, CANARY):
             current = versions.aliases_of(self.ws, Agent.named(loser.agent)).get(name)
             if current == loser.id:
-                switch.promote(self.ws, versions.by_id(self.ws, control.id), name, reason=reason)
+                version = versions.by_id(self.ws, control.id)
+                switch.promote(self.ws, version, name, reason=reason, checks_fit=False)
 
 
 def ask_about_winner(ws: Workspace, winner: ModelVersion, reason: str) -> str:

@@ -108,6 +108,8 @@ def test_log_probabilities_are_asked_for_none_to_twenty(served: tuple[Server, st
             "completions",
         )
         assert reply.status_code == status, (number, reply.text[:200])
+        if status == 422:
+            assert reply.json()["error"]["message"].startswith("logprobs")
         if status == 200:
             logprobs = reply.json()["choices"][0]["logprobs"]
             assert len(logprobs["token_logprobs"]) == 2

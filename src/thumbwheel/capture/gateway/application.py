@@ -2,7 +2,9 @@
 it comes, and a copy of both is recorded.
 
 Of a request only the model's name changes, and the fields that a deployment forces; of a reply
-nothing. A call neither waits nor fails for being recorded, unless `require_capture` is set.
+nothing. A version on a target of ours is asked by a chat request, whatever API the client speaks,
+and its reply is translated (`translated_call`). A call neither waits nor fails for being recorded,
+unless `require_capture` is set.
 """
 
 from __future__ import annotations
@@ -41,6 +43,13 @@ from thumbwheel.capture.gateway.request import (
 from thumbwheel.capture.gateway.routing import Choice, ChooseModel, RoutingRequest, Upstream
 from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.spent import require_price
+from thumbwheel.capture.gateway.translated_call import (
+    TranslatedRequest,
+    chat_reader,
+    needs_translation,
+    translated_reply,
+    translated_request,
+)
 from thumbwheel.capture.gateway.unrecorded import unrecorded_of
 from thumbwheel.capture.gateway.upstream import (
     OURS,
@@ -50,7 +59,7 @@ from thumbwheel.capture.gateway.upstream import (
     request_headers,
 )
 from thumbwheel.core import log
-from thumbwheel.core.errors import ThumbwheelError
+from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.models.types import LIVE, Family
 
 Scope = dict[str, Any]
@@ -293,7 +302,10 @@ class Gateway:
         """Ask the chosen upstream, and in its place its fallbacks; send the answer on."""
         reply = await self._reply(exchange, scope)
         try:
-            await self._pass_on(exchange, reply, send)
+            if needs_translation(exchange.call, exchange.choice.upstream):
+                await self._translate(exchange, reply, send)
+            else:
+                await self._pass_on(exchange, reply, send)
         except (aiohttp.ClientError, OSError) as error:
             exchange.cause = exchange.cause or f"{UPSTREAM_BROKE} ({type(error).__name__})"
             if exchange.status == 0:
@@ -340,18 +352,71 @@ class Gateway:
         # the app's own key is for the server that it knows, not for one that stands in for it
         keeps_key = exchange.key is None and not exchange.choice.is_fallback
         headers = request_headers(scope["headers"], upstream, family, keeps_key=keeps_key)
+        if needs_translation(call, upstream):
+            request = self._translated_request(exchange, upstream)
+            headers = [header for header in headers if header[0] != "accept-encoding"]
+            return await self.upstreams.post(upstream, request.path, headers, request.body)
         body = call.with_model(exchange.raw, upstream.model, upstream.body)
         path = call.protocol.path
         if query := scope.get("query_string"):
             path = f"{path}?{query.decode('latin-1')}"
         return await self.upstreams.post(upstream, path, headers, body)
 
+    def _translated_request(self, exchange: Exchange, upstream: Upstream) -> TranslatedRequest:
+        """Return the call in the words of the upstream; raises InputError for one that cannot be
+        said there, which says nothing about the arm of an experiment."""
+        try:
+            return translated_request(exchange.call, upstream)
+        except InputError as error:
+            _note_failure(exchange)
+            exchange.status, exchange.cause = 400, str(error)
+            raise
+
+    async def _translate(
+        self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send
+    ) -> None:
+        """Send a reply on in the words of the client's API."""
+        content_type = reply.headers.get("content-type", "")
+        translated = translated_reply(exchange.call, reply.status, content_type)
+        if self._reads(exchange):
+            exchange.reader = chat_reader(exchange.call, reply.status, content_type)
+        is_held = self.config.require_capture and exchange.trace_id is not None
+        headers = [(b"content-type", translated.media_type.encode()), *_marks(exchange)]
+        if translated.is_stream:
+            exchange.status = reply.status
+            start = {"type": "http.response.start", "status": reply.status, "headers": headers}
+            await send(start)
+        async for chunk in reply.content.iter_any():
+            exchange.size += len(chunk)
+            self._feed(exchange, chunk)
+            if written := translated.feed(chunk):
+                await send({"type": "http.response.body", "body": written, "more_body": True})
+        exchange.is_over = True
+        if is_held:
+            await self._captured(exchange)
+        if translated.is_stream:
+            body = translated.end()
+        else:
+            exchange.status, body = translated.whole()
+            headers.append((b"content-length", str(len(body)).encode()))
+            start = {
+                "type": "http.response.start",
+                "status": exchange.status,
+                "headers": headers,
+            }
+            await send(start)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _reads(self, exchange: Exchange) -> bool:
+        """Return whether the reply has to be read: for the record, or for what it uses."""
+        counts = any(account.counts for account in exchange.accounts)
+        return exchange.trace_id is not None or counts
+
     async def _pass_on(self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send) -> None:
         headers = reply_headers(reply.raw_headers)
-        reader = None
-        if exchange.trace_id or any(account.counts for account in exchange.accounts):
+        if self._reads(exchange):
             texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-            reader = exchange.reader = exchange.call.reply_reader(reply.status, texts)
+            exchange.reader = exchange.call.reply_reader(reply.status, texts)
         is_held = self.config.require_capture and exchange.trace_id is not None
         start = {
             "type": "http.response.start",
@@ -368,8 +433,7 @@ class Gateway:
             else:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             exchange.size += len(chunk)
-            if reader is not None:
-                self._feed(exchange, reader, chunk)
+            self._feed(exchange, chunk)
         exchange.is_over = True
         if is_held:
             await self._captured(exchange)
@@ -379,8 +443,11 @@ class Gateway:
         body = b"".join(held)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    def _feed(self, exchange: Exchange, reader: ReplyReader, chunk: bytes) -> None:
+    def _feed(self, exchange: Exchange, chunk: bytes) -> None:
         """Read a piece of the answer; whatever goes wrong there is no matter of the call's."""
+        reader = exchange.reader
+        if reader is None:
+            return
         try:
             reader.feed(chunk)
             if exchange.first_token is None and reader.has_token:

@@ -17,6 +17,8 @@ from thumbwheel.capture.types import ROLES
 
 DATA_KEYS = ("data", "file_data", "bytes")
 """Keys of a content part whose text is the file itself, in base64."""
+IMAGE_TYPES = {"/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
+"""The first characters of images in base64, and their types."""
 SHORTEST_DATA = 256
 """Characters of the shortest base64 text that becomes a reference."""
 
@@ -92,7 +94,7 @@ def part_of(part: Any, recorder: Recorder) -> dict[str, Any]:
         return {"type": "text", "text": recorder.text(json_text(part))}
     if isinstance(part.get("text"), str):
         return {"type": "text", "text": recorder.text(part["text"])}
-    return recorder.mapping(without_data(part))
+    return recorder.mapping(part if recorder.keeps_files else without_data(part))
 
 
 def without_data(value: Any, key: str = "", depth: int = 0) -> Any:
@@ -127,10 +129,22 @@ def reference(data: str) -> str:
     return f"sha256:{digest};length={len(payload)}" + (f";type={kind}" if kind else "")
 
 
-def image_part(data: Any) -> dict[str, Any]:
-    """The reference to an image that came in base64, as OpenAI writes image parts."""
-    url = reference(data) if isinstance(data, str) else ""
+def image_part(data: Any, recorder: Recorder) -> dict[str, Any]:
+    """Return an image that came in base64, alone or as a data URL, as OpenAI writes image parts:
+    the reference to it, or the image where the recorder keeps files."""
+    if not isinstance(data, str):
+        url = ""
+    elif recorder.keeps_files:
+        url = data if data.startswith("data:") else f"data:{_image_type(data)};base64,{data}"
+    else:
+        url = reference(data)
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _image_type(data: str) -> str:
+    """Return the type of an image in base64 by its first bytes; PNG where they say nothing."""
+    types = (type for start, type in IMAGE_TYPES.items() if data.startswith(start))
+    return next(types, "image/png")
 
 
 def tool_call(call: Mapping[str, Any], recorder: Recorder) -> dict[str, Any]:

@@ -7,6 +7,10 @@ from typing import Any
 
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 
+REASONING = ("reasoning_content", "reasoning")
+"""Where servers write the model's thoughts: llama-server, vLLM and DeepSeek; OpenRouter and newer
+vLLM."""
+
 
 def add_usage(draft: ReplyDraft, usage: Any) -> None:
     """The counts of a `usage` object, under the names of either of OpenAI's APIs."""

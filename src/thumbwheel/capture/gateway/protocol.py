@@ -21,15 +21,22 @@ from thumbwheel.capture.gateway.event_stream import (
     parsed,
 )
 from thumbwheel.capture.gateway.recordable import Recorder, clipped, storable
-from thumbwheel.capture.gateway.reply_draft import CallReply, ReplyDraft
+from thumbwheel.capture.gateway.reply_draft import (
+    MAX_ERROR,
+    CallReply,
+    ReplyDraft,
+    error_text,
+)
 from thumbwheel.capture.gateway.request_body import with_model
+from thumbwheel.capture.gateway.translation.translation import (
+    EmbeddingTranslation,
+    Translation,
+)
 from thumbwheel.models.types import Family
 
 Headers = Mapping[str, str]
 """Names in lower case."""
 
-MAX_ERROR = 500
-"""Characters of a server's error that are kept."""
 MAX_WHOLE = 16 << 20
 """Bytes of a reply that is not streamed which are held for reading."""
 
@@ -151,6 +158,8 @@ class Protocol:
     is_recorded: bool = True
     keeps_model: bool = False
     """Whether the request's model is no name of an agent, and goes on as it is."""
+    translation: Translation | EmbeddingTranslation | None = None
+    """How it is spoken with a server that speaks OpenAI's chat completions and embeddings."""
     answer: Callable[[CallRequest], dict[str, Any]] | None = None
     """What is answered here where the model's server is of another family."""
 
@@ -281,14 +290,3 @@ def _unpacker(encoding: str) -> tuple[Unpacker | None, str | None]:
     if name in ("gzip", "x-gzip", "deflate"):
         return Unpacker(), None
     return None, f"its content-encoding {storable(encoding[:40])!r} is not read here"
-
-
-def error_text(error: Any) -> str:
-    """The message in what an API gives as its error.
-
-    >>> error_text({"message": "no such model", "type": "not_found_error"})
-    'no such model'
-    """
-    if isinstance(error, dict):
-        error = error.get("message") or error.get("type") or error.get("detail") or error
-    return clipped(storable(str(error)), MAX_ERROR)

@@ -31,10 +31,17 @@ REPLACEMENT = "\ufffd"
 
 class Recorder:
     """Copies values until its budget of characters and values is spent; `truncated` says whether it
-    was."""
+    was. With `keeps_files` the files in messages stay; otherwise references stand for them."""
 
-    def __init__(self, characters: int = MAX_CHARACTERS, values: int = MAX_VALUES) -> None:
+    def __init__(
+        self,
+        characters: int = MAX_CHARACTERS,
+        values: int = MAX_VALUES,
+        *,
+        keeps_files: bool = False,
+    ) -> None:
         self._characters, self._values = characters, values
+        self.keeps_files = keeps_files
         self.truncated = False
 
     def text(self, text: str) -> str:

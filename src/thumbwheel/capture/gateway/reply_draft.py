@@ -20,6 +20,8 @@ from thumbwheel.capture.gateway.recordable import clipped, name_of, storable
 
 MAX_TEXT = 600_000
 """Characters of answer, reasoning and tool arguments together that are kept of one reply."""
+MAX_ERROR = 500
+"""Characters of a server's error that are kept."""
 MAX_TOKENS = 131_072
 MAX_TOOL_CALLS = 256
 MAX_CHOICES = 128
@@ -148,6 +150,11 @@ class ReplyDraft:
         self._all_token_ids = array("i")
         self._logprobs = array("d")
         self._lacks_ids = self._lacks_logprobs = False
+
+    @property
+    def usage(self) -> Usage:
+        """The token counts so far."""
+        return Usage(**self._usage)
 
     def add_head(self, value: Mapping[str, Any]) -> None:
         """Its id and the model that answers, as most events repeat them."""
@@ -393,3 +400,14 @@ def _id_of(entry: Mapping[str, Any]) -> Any:
         return entry["id"]
     match = _TOKEN_ID.fullmatch(str(entry.get("token")))
     return int(match[1]) if match else None
+
+
+def error_text(error: Any) -> str:
+    """The message in what an API gives as its error.
+
+    >>> error_text({"message": "no such model", "type": "not_found_error"})
+    'no such model'
+    """
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("type") or error.get("detail") or error
+    return clipped(storable(str(error)), MAX_ERROR)

@@ -16,6 +16,7 @@ from thumbwheel.capture.gateway.protocols.anthropic_messages import messages, to
 from thumbwheel.capture.gateway.recordable import Recorder
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
 from thumbwheel.capture.gateway.token_count import prompt_tokens
+from thumbwheel.capture.gateway.translation.ollama_embed import EMBED, EMBEDDINGS
 
 
 def _no_messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
@@ -66,6 +67,7 @@ UNRECORDED = (
         name="ollama_embed",
         family="ollama",
         path="/api/embed",
+        translation=EMBED,
         messages=_no_messages,
         tools=no_tools,
         sampling=_no_sampling,
@@ -78,6 +80,7 @@ UNRECORDED = (
         name="ollama_embeddings",
         family="ollama",
         path="/api/embeddings",
+        translation=EMBEDDINGS,
         messages=_no_messages,
         tools=no_tools,
         sampling=_no_sampling,

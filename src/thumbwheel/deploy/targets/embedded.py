@@ -11,6 +11,7 @@ from typing import Any, Literal
 import httpx2
 from pydantic import Field
 
+from thumbwheel.capture.recorded_use import CallFeature
 from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes
@@ -41,6 +42,16 @@ class Embedded:
     Config = EmbeddedConfig
     kinds = (PEFT_ADAPTER, HF_MODEL)
     named = False
+    lacks = frozenset(
+        {
+            CallFeature.MEDIA,
+            CallFeature.PENALTIES,
+            CallFeature.GRAMMAR,
+            CallFeature.OWN_PROMPT,
+            CallFeature.PROVIDER_TOOLS,
+            CallFeature.STORED_STATE,
+        }
+    )
 
     def check(self, settings: EmbeddedConfig) -> None:
         """Its server is ours, and `apply` starts it."""
@@ -65,7 +76,8 @@ class Embedded:
                     processes.stop(folder)
                 raise
             processes.note_sound(folder, running)
-        return Endpoint(f"{running.url}/v1", package.name, {"place": str(folder)})
+        details = {"place": str(folder), "context": _context(base)}
+        return Endpoint(f"{running.url}/v1", package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:
         """Whether the process runs and has the model."""
@@ -137,6 +149,16 @@ def _server(folder: Path, base: Path, settings: EmbeddedConfig, what: str) -> Ru
     return processes.start(
         folder, command, _ready, what=what, wait=settings.wait, port=settings.port
     )
+
+
+def _context(base: Path) -> int | None:
+    """Return the tokens that the base takes; None where its configuration does not say."""
+    try:
+        config = json.loads((base / "config.json").read_text(encoding="utf-8"))
+        context = config.get("max_position_embeddings", config.get("n_positions"))
+    except (OSError, ValueError, AttributeError):
+        return None
+    return context if isinstance(context, int) else None
 
 
 def _device(setting: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 from pydantic import Field
 
+from thumbwheel.capture.recorded_use import CallFeature
 from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes, profiles
@@ -56,6 +57,15 @@ class LlamaCpp:
     Config = LlamaCppConfig
     kinds = (GGUF_MODEL, GGUF_ADAPTER)
     named = False
+    lacks = frozenset(
+        {
+            CallFeature.MEDIA,
+            CallFeature.EMBEDDINGS,
+            CallFeature.OWN_PROMPT,
+            CallFeature.PROVIDER_TOOLS,
+            CallFeature.STORED_STATE,
+        }
+    )
 
     def check(self, settings: LlamaCppConfig) -> None:
         """Its server is ours, and `apply` starts it."""
@@ -76,7 +86,9 @@ class LlamaCpp:
                 raise
             processes.note_sound(folder, running)
         body = llama_server.with_adapters([1.0]) if package.kind == GGUF_ADAPTER else {}
-        return Endpoint(f"{running.url}/v1", package.name, {"place": str(folder)}, body)
+        context = int(section["ctx-size"]) // int(section["parallel"])
+        details = {"place": str(folder), "context": context}
+        return Endpoint(f"{running.url}/v1", package.name, details, body)
 
     def health(self, endpoint: Endpoint) -> Health:
         """Whether the router runs and has loaded the model."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.capture.recorded_use import CallFeature
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
 from thumbwheel.deploy import modelfile, processes
@@ -54,6 +55,15 @@ class Ollama:
     Config = OllamaConfig
     kinds = (GGUF_MODEL, GGUF_ADAPTER)
     named = True
+    lacks = frozenset(
+        {
+            CallFeature.MEDIA,
+            CallFeature.SEVERAL_ANSWERS,
+            CallFeature.GRAMMAR,
+            CallFeature.PROVIDER_TOOLS,
+            CallFeature.STORED_STATE,
+        }
+    )
 
     def check(self, settings: OllamaConfig) -> None:
         """Ask for its version: without a server, minutes of conversion would be in vain."""
@@ -82,6 +92,7 @@ class Ollama:
                 "place": str(package.state_folder),
                 "agent": package.agent,
                 "name": settings.name,
+                "context": settings.parameters().get("num_ctx"),
             }
             return Endpoint(f"{server.url}/v1", package.name, details)
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from thumbwheel.capture.recorded_use import CallFeature
 from thumbwheel.core import log
 from thumbwheel.core.addresses import RefusedAddress
 from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError
@@ -33,6 +34,7 @@ class Remote:
     Config = TargetConfig
     kinds = (ENDPOINT,)
     named = False
+    lacks: frozenset[CallFeature] = frozenset()
 
     def check(self, settings: TargetConfig) -> None:
         """What runs there is asked by `apply`, which knows the URL."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx2
 
+from thumbwheel.capture.recorded_use import CallFeature
 from thumbwheel.core.addresses import leads_to_loopback
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
 from thumbwheel.deploy.rendered_elsewhere import tell_of_template
@@ -44,6 +45,15 @@ class Vllm:
     Config = VllmConfig
     kinds = (PEFT_ADAPTER,)
     named = True
+    lacks = frozenset(
+        {
+            CallFeature.EMBEDDINGS,
+            CallFeature.GRAMMAR,
+            CallFeature.OWN_PROMPT,
+            CallFeature.PROVIDER_TOOLS,
+            CallFeature.STORED_STATE,
+        }
+    )
 
     def check(self, settings: VllmConfig) -> None:
         """Ask it for its models."""
@@ -56,11 +66,12 @@ class Vllm:
         details |= {"folder": str(package.folder), "agent": package.agent}
         endpoint = Endpoint(f"{details['url']}/v1", package.name, details)
         models = _models(endpoint)
-        _check_base(models, package, settings)
+        base = _check_base(models, package, settings)
         file = package.folder / "chat_template.jinja"
         tell_of_template(package, "vLLM", f"Start vLLM with --chat-template {file}")
         _load(endpoint, package.name, models, settings.wait)
-        return endpoint
+        details["context"] = base.get("max_model_len")
+        return Endpoint(endpoint.url, package.name, details)
 
     def health(self, endpoint: Endpoint) -> Health:
         """Whether the server answers and has this adapter."""
@@ -104,7 +115,7 @@ class Vllm:
 VLLM = Vllm()
 
 
-def _details(settings: VllmConfig) -> dict[str, str]:
+def _details(settings: VllmConfig) -> dict[str, Any]:
     return {
         "url": settings.url.rstrip("/").removesuffix("/v1"),
         "key_variable": settings.key_variable,
@@ -129,7 +140,9 @@ def _load(
 
 def _check_base(
     models: Mapping[str, Mapping[str, Any]], package: Package, settings: VllmConfig
-) -> None:
+) -> Mapping[str, Any]:
+    """Return what vLLM says of its base; raises ConfigError or ModelError for another base than the
+    adapter's."""
     bases = {name: model for name, model in models.items() if not model.get("parent")}
     if settings.base is not None and settings.base not in bases:
         raise ConfigError(
@@ -145,6 +158,7 @@ def _check_base(
             f"it is over {package.base}, and vLLM at {settings.url} serves {root}",
             f"Start vLLM with {package.base}",
         )
+    return served
 
 
 def _models(endpoint: Endpoint) -> dict[str, dict[str, Any]]:

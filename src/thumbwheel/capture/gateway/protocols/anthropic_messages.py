@@ -17,6 +17,7 @@ from thumbwheel.capture.gateway.chat_messages import (
 from thumbwheel.capture.gateway.protocol import Add, Protocol, by_type
 from thumbwheel.capture.gateway.recordable import Recorder
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
+from thumbwheel.capture.gateway.translation.anthropic_messages import TRANSLATION
 
 SAMPLING = (
     "temperature",
@@ -58,17 +59,18 @@ def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]
 def _content(content: Any, recorder: Recorder) -> Any:
     if not isinstance(content, list):
         return content_of(content, recorder)
-    return content_of([_part(block) for block in content], recorder)
+    return content_of([_part(block, recorder) for block in content], recorder)
 
 
-def _part(block: Any) -> Any:
+def _part(block: Any, recorder: Recorder) -> Any:
     """A block as a part of OpenAI's messages where it is text or an image; otherwise as it is."""
     if not isinstance(block, Mapping):
         return block
     source = block.get("source")
     if block.get("type") == "image" and isinstance(source, Mapping):
         if source.get("type") == "base64":
-            return image_part(f"data:{source.get('media_type')};base64,{source.get('data')}")
+            url = f"data:{source.get('media_type')};base64,{source.get('data')}"
+            return image_part(url, recorder)
         return {"type": "image_url", "image_url": {"url": source.get("url")}}
     return block
 
@@ -221,4 +223,5 @@ PROTOCOL = Protocol(
     context=anthropic_context,
     event=by_type(EVENTS),
     whole=whole,
+    translation=TRANSLATION,
 )

@@ -17,6 +17,7 @@ from thumbwheel.capture.gateway.ollama_api import add_end, sampling
 from thumbwheel.capture.gateway.protocol import Protocol
 from thumbwheel.capture.gateway.recordable import Recorder
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
+from thumbwheel.capture.gateway.translation.ollama import CHAT
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
@@ -27,7 +28,7 @@ def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]
         images = message.get("images")
         if isinstance(images, list) and images:
             parts = [{"type": "text", "text": copy["content"] or ""}]
-            copy["content"] = [*parts, *map(image_part, images)]
+            copy["content"] = [*parts, *(image_part(image, recorder) for image in images)]
         for key, name in (("thinking", "reasoning_content"), ("tool_name", "name")):
             if isinstance(message.get(key), str):
                 copy[name] = recorder.text(message[key])
@@ -62,4 +63,5 @@ PROTOCOL = Protocol(
     whole=add,
     events=JsonLines,
     streams_unasked=True,
+    translation=CHAT,
 )

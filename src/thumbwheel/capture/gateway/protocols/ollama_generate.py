@@ -13,6 +13,7 @@ from thumbwheel.capture.gateway.ollama_api import sampling as options
 from thumbwheel.capture.gateway.protocol import Protocol, no_tools
 from thumbwheel.capture.gateway.recordable import Recorder
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
+from thumbwheel.capture.gateway.translation.ollama import GENERATE
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
@@ -24,7 +25,8 @@ def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]
     content: Any = content_of(body.get("prompt"), recorder)
     images = body.get("images")
     if isinstance(images, list) and images:
-        content = [{"type": "text", "text": content}, *map(image_part, images)]
+        parts = [image_part(image, recorder) for image in images]
+        content = [{"type": "text", "text": content}, *parts]
     return [*chat, {"role": "user", "content": content}]
 
 
@@ -53,4 +55,5 @@ PROTOCOL = Protocol(
     whole=add,
     events=JsonLines,
     streams_unasked=True,
+    translation=GENERATE,
 )

@@ -12,7 +12,7 @@ from thumbwheel.capture.gateway.chat_messages import (
     openai_tools,
     selected,
 )
-from thumbwheel.capture.gateway.openai_reply import add_llama_server, add_usage
+from thumbwheel.capture.gateway.openai_reply import REASONING, add_llama_server, add_usage
 from thumbwheel.capture.gateway.protocol import Protocol
 from thumbwheel.capture.gateway.recordable import Recorder
 from thumbwheel.capture.gateway.reply_draft import ReplyDraft
@@ -46,9 +46,6 @@ SAMPLING = (
     "chat_template_kwargs",
     "service_tier",
 )
-REASONING = ("reasoning_content", "reasoning")
-"""Where servers write the model's thoughts: llama-server, vLLM and DeepSeek; OpenRouter and newer
-vLLM."""
 
 
 def messages(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:

@@ -14,9 +14,10 @@ from thumbwheel.capture.gateway.chat_messages import (
     tool_call,
 )
 from thumbwheel.capture.gateway.openai_reply import add_usage
-from thumbwheel.capture.gateway.protocol import Add, Protocol, by_type, error_text
+from thumbwheel.capture.gateway.protocol import Add, Protocol, by_type
 from thumbwheel.capture.gateway.recordable import Recorder
-from thumbwheel.capture.gateway.reply_draft import ReplyDraft, ToolCallDraft
+from thumbwheel.capture.gateway.reply_draft import ReplyDraft, ToolCallDraft, error_text
+from thumbwheel.capture.gateway.translation.openai_responses import TRANSLATION
 
 SAMPLING = (
     "temperature",
@@ -189,4 +190,5 @@ PROTOCOL = Protocol(
     context=openai_context,
     event=by_type(EVENTS),
     whole=whole,
+    translation=TRANSLATION,
 )

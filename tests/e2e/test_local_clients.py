@@ -1,0 +1,614 @@
+"""Real clients, unchanged, call a version on the embedded target: each cell of the table in
+docs/14-gateway.md is a test here.
+
+The model is tiny and random. Where a text must be foreseen, a schema leaves it no choice, and where
+a call of a tool must be, the client asks for one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import anthropic
+import ollama
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.models.tiny_models import tiny_adapter, tiny_base
+from tests.worlds.deploy_world import World
+from tests.worlds.gateway_world import GatewayWorld, call_of, opened_home, running
+from thumbwheel.deploy import processes
+
+DOC = Path(__file__).parents[2] / "docs" / "14-gateway.md"
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+TURN = {"type": "string", "enum": ["left", "right"]}
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"turn": TURN},
+    "required": ["turn"],
+    "additionalProperties": False,
+}
+TOOL: Any = {"type": "function", "function": {"name": "move", "parameters": SCHEMA}}
+ANTHROPIC_TOOL: Any = {"name": "move", "input_schema": SCHEMA}
+RESPONSES_TOOL: Any = {"type": "function", "name": "move", "parameters": SCHEMA, "strict": False}
+GREEDY = {"temperature": 0}
+CALLED_BY_SCHEMA: Any = {
+    "type": "object",
+    "properties": {"name": {"const": "move"}, "arguments": SCHEMA},
+    "required": ["name", "arguments"],
+    "additionalProperties": False,
+}
+"""Of Ollama's clients nobody can ask for a call; with this format the model can write nothing
+else."""
+
+
+class Move(BaseModel):
+    """A turn."""
+
+    turn: Literal["left", "right"]
+
+
+@dataclass
+class Clients:
+    """The clients of one server."""
+
+    gateway: GatewayWorld
+    openai: openai.OpenAI
+    anthropic: anthropic.Anthropic
+    ollama: ollama.Client
+
+    @property
+    def text(self) -> str:
+        """What the model says to HELLO at temperature 0, by a chat of OpenAI's."""
+        reply = self.openai.chat.completions.create(
+            model="support", messages=HELLO, max_tokens=8, temperature=0
+        )
+        return reply.choices[0].message.content or ""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Clients]:
+    base = tiny_base(folder / "base", max_position_embeddings=2048)
+    with opened_home(folder / "home") as ws:
+        world = World(ws, base, [tiny_adapter(base, folder / "adapter")], "support")
+        world.deploy(world.version(0))
+        try:
+            with (
+                running(ws) as gateway,
+                openai.OpenAI(
+                    base_url=f"{gateway.url}/v1", api_key="any", timeout=60, max_retries=0
+                ) as chat,
+                anthropic.Anthropic(
+                    base_url=gateway.url, api_key="any", timeout=60, max_retries=0
+                ) as messages,
+            ):
+                yield Clients(gateway, chat, messages, ollama.Client(gateway.url))
+        finally:
+            for record in (ws.home.path / "deployments").rglob(processes.RECORD):
+                processes.stop(record.parent)
+
+
+@pytest.fixture(scope="module")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
+    with serving(tmp_path_factory.mktemp("local")) as clients:
+        yield clients
+
+
+Cell = Callable[[Clients], None]
+CELLS: dict[tuple[str, str], Cell] = {}
+
+
+def cell(client: str, feature: str) -> Callable[[Cell], Cell]:
+    """List a test as the cell of a client and a feature."""
+
+    def add(check: Cell) -> Cell:
+        CELLS[client, feature] = check
+        return check
+
+    return add
+
+
+def check_turn(arguments: Any) -> None:
+    value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    assert set(value) == {"turn"} and value["turn"] in TURN["enum"]
+
+
+# OpenAI, chat completions
+
+
+def chat(clients: Clients, **fields: Any) -> Any:
+    ask = {"model": "support", "messages": HELLO, "max_tokens": 150, "seed": 3, **fields}
+    return clients.openai.chat.completions.create(**ask)
+
+
+@cell("openai chat", "text")
+def _(clients: Clients) -> None:
+    reply = chat(clients, max_tokens=8)
+    assert reply.choices[0].message.role == "assistant"
+    assert reply.usage.completion_tokens == 8 and reply.choices[0].finish_reason == "length"
+
+
+@cell("openai chat", "stream")
+def _(clients: Clients) -> None:
+    options = {"include_usage": True}
+    events = list(chat(clients, max_tokens=8, temperature=0, stream=True, stream_options=options))
+    parts = [choice.delta.content or "" for event in events for choice in event.choices]
+    assert "".join(parts) == clients.text
+    assert events[-1].usage.completion_tokens == 8
+
+
+@cell("openai chat", "tools")
+def _(clients: Clients) -> None:
+    reply = chat(clients, tools=[TOOL], tool_choice="required")
+    (call,) = reply.choices[0].message.tool_calls
+    assert call.function.name == "move" and reply.choices[0].finish_reason == "tool_calls"
+    check_turn(call.function.arguments)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "moved"}
+    messages = [*HELLO, reply.choices[0].message, result]
+    assert chat(clients, messages=messages, tools=[TOOL], max_tokens=4).choices
+
+
+@cell("openai chat", "streamed tools")
+def _(clients: Clients) -> None:
+    asked: Any = {"model": "support", "messages": HELLO, "max_tokens": 150}
+    with clients.openai.chat.completions.stream(
+        **asked, tools=[TOOL], tool_choice="required"
+    ) as stream:
+        final = stream.get_final_completion()
+    (call,) = final.choices[0].message.tool_calls or []
+    check_turn(call.function.arguments)
+
+
+@cell("openai chat", "JSON schema")
+def _(clients: Clients) -> None:
+    reply = clients.openai.chat.completions.parse(
+        model="support", messages=HELLO, response_format=Move, max_tokens=150
+    )
+    assert isinstance(reply.choices[0].message.parsed, Move)
+
+
+@cell("openai chat", "JSON")
+def _(clients: Clients) -> None:
+    reply = chat(clients, response_format={"type": "json_object"}, max_tokens=5)
+    assert reply.choices[0].message.content.startswith("{")
+
+
+@cell("openai chat", "n")
+def _(clients: Clients) -> None:
+    reply = chat(clients, n=3, max_tokens=8)
+    assert len({choice.message.content for choice in reply.choices}) == 3
+
+
+@cell("openai chat", "stop")
+def _(clients: Clients) -> None:
+    stop = clients.text[2:5]
+    reply = chat(clients, stop=[stop], temperature=0)
+    assert stop not in reply.choices[0].message.content
+    assert reply.choices[0].finish_reason == "stop"
+
+
+@cell("openai chat", "seed")
+def _(clients: Clients) -> None:
+    texts = [chat(clients, seed=seed, max_tokens=8).choices[0] for seed in (5, 5, 6)]
+    assert texts[0].message.content == texts[1].message.content != texts[2].message.content
+
+
+@cell("openai chat", "log-probabilities")
+def _(clients: Clients) -> None:
+    reply = chat(clients, logprobs=True, top_logprobs=2, max_tokens=4)
+    content = reply.choices[0].logprobs.content
+    assert len(content) == 4 and len(content[0].top_logprobs) == 2
+
+
+@cell("openai chat", "errors")
+def _(clients: Clients) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    with pytest.raises(openai.BadRequestError, match="text only"):
+        chat(clients, messages=[{"role": "user", "content": [picture]}])
+
+
+@cell("openai embeddings", "text")
+def _(clients: Clients) -> None:
+    # the client asks for base64 and unpacks it
+    reply = clients.openai.embeddings.create(model="support", input=["Hello", "Bye"])
+    first, second = (row.embedding for row in reply.data)
+    assert sum(x * x for x in first) == pytest.approx(1, abs=1e-4) and first != second
+    assert reply.usage.prompt_tokens > 0
+
+
+@cell("openai completions", "text")
+def _(clients: Clients) -> None:
+    reply = clients.openai.completions.create(
+        model="support", prompt="The quick", max_tokens=4, n=2, seed=1
+    )
+    assert len(reply.choices) == 2 and reply.usage and reply.usage.completion_tokens <= 8
+
+
+# OpenAI, responses
+
+
+def respond(clients: Clients, **fields: Any) -> Any:
+    ask = {"model": "support", "input": "Hello", "max_output_tokens": 150, **fields}
+    return clients.openai.responses.create(**ask)
+
+
+@cell("openai responses", "text")
+def _(clients: Clients) -> None:
+    reply = respond(clients, max_output_tokens=16, temperature=0)
+    assert reply.output_text.startswith(clients.text)
+    assert reply.usage.output_tokens == 16
+    assert (reply.status, reply.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+@cell("openai responses", "stream")
+def _(clients: Clients) -> None:
+    asked: Any = {"model": "support", "input": "Hello", "max_output_tokens": 16}
+    with clients.openai.responses.stream(**asked, temperature=0) as stream:
+        events = list(stream)
+    texts = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(texts).startswith(clients.text)
+    assert events[-1].type == "response.incomplete"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+@cell("openai responses", "tools")
+def _(clients: Clients) -> None:
+    reply = respond(clients, tools=[RESPONSES_TOOL], tool_choice="required")
+    (call,) = reply.output
+    assert (call.type, call.name, reply.status) == ("function_call", "move", "completed")
+    check_turn(call.arguments)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "moved"}
+    again = respond(clients, input=[*HELLO, call, result], max_output_tokens=16)
+    assert again.output_text
+
+
+@cell("openai responses", "streamed tools")
+def _(clients: Clients) -> None:
+    asked: Any = {"model": "support", "input": "Hello", "max_output_tokens": 150}
+    with clients.openai.responses.stream(
+        **asked, tools=[RESPONSES_TOOL], tool_choice={"type": "function", "name": "move"}
+    ) as stream:
+        final = stream.get_final_response()
+    (call,) = final.output
+    assert call.type == "function_call"
+    check_turn(call.arguments)
+
+
+@cell("openai responses", "JSON schema")
+def _(clients: Clients) -> None:
+    reply = clients.openai.responses.parse(
+        model="support", input="Hello", text_format=Move, max_output_tokens=150
+    )
+    assert isinstance(reply.output_parsed, Move)
+
+
+@cell("openai responses", "JSON")
+def _(clients: Clients) -> None:
+    text: Any = {"format": {"type": "json_object"}}
+    assert respond(clients, text=text, max_output_tokens=16).output_text.startswith("{")
+
+
+@cell("openai responses", "log-probabilities")
+def _(clients: Clients) -> None:
+    include: Any = ["message.output_text.logprobs"]
+    reply = respond(clients, include=include, top_logprobs=2, max_output_tokens=16)
+    assert len(reply.output[0].content[0].logprobs) == 16
+
+
+@cell("openai responses", "errors")
+def _(clients: Clients) -> None:
+    with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+        respond(clients, previous_response_id="resp_1")
+
+
+# Anthropic, messages
+
+
+def message(clients: Clients, **fields: Any) -> Any:
+    ask = {"model": "support", "messages": HELLO, "max_tokens": 150, **fields}
+    return clients.anthropic.messages.create(**ask)
+
+
+@cell("anthropic", "text")
+def _(clients: Clients) -> None:
+    reply = message(clients, max_tokens=8, extra_body=GREEDY)
+    assert reply.content[0].text == clients.text
+    assert (reply.stop_reason, reply.usage.output_tokens) == ("max_tokens", 8)
+    assert reply.usage.input_tokens > 0
+
+
+@cell("anthropic", "stream")
+def _(clients: Clients) -> None:
+    asked: Any = {"model": "support", "messages": HELLO, "max_tokens": 8, "extra_body": GREEDY}
+    with clients.anthropic.messages.stream(**asked) as stream:
+        assert "".join(stream.text_stream) == clients.text
+        final = stream.get_final_message()
+    assert (final.stop_reason, final.usage.output_tokens) == ("max_tokens", 8)
+    assert final.usage.input_tokens > 0
+
+
+@cell("anthropic", "tools")
+def _(clients: Clients) -> None:
+    reply = message(clients, tools=[ANTHROPIC_TOOL], tool_choice={"type": "any"})
+    (block,) = reply.content
+    assert (block.type, block.name, reply.stop_reason) == ("tool_use", "move", "tool_use")
+    check_turn(block.input)
+    result = {"type": "tool_result", "tool_use_id": block.id, "content": "moved"}
+    messages = [*HELLO, {"role": "assistant", "content": reply.content}]
+    messages.append({"role": "user", "content": [result]})
+    assert message(clients, messages=messages, tools=[ANTHROPIC_TOOL], max_tokens=4).content
+
+
+@cell("anthropic", "streamed tools")
+def _(clients: Clients) -> None:
+    asked: Any = {"model": "support", "messages": HELLO, "max_tokens": 150}
+    with clients.anthropic.messages.stream(
+        **asked, tools=[ANTHROPIC_TOOL], tool_choice={"type": "tool", "name": "move"}
+    ) as stream:
+        (block,) = stream.get_final_message().content
+    assert block.type == "tool_use"
+    check_turn(block.input)
+
+
+@cell("anthropic", "JSON schema")
+def _(clients: Clients) -> None:
+    config: Any = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    check_turn(message(clients, output_config=config).content[0].text)
+
+
+@cell("anthropic", "stop")
+def _(clients: Clients) -> None:
+    stop = clients.text[2:5]
+    reply = message(clients, stop_sequences=[stop], extra_body=GREEDY)
+    assert (reply.stop_reason, reply.stop_sequence) == ("stop_sequence", stop)
+
+
+@cell("anthropic", "errors")
+def _(clients: Clients) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+    content = [{"type": "image", "source": source}]
+    with pytest.raises(anthropic.BadRequestError, match="text only"):
+        message(clients, messages=[{"role": "user", "content": content}])
+
+
+# Ollama
+
+
+def ollama_chat(clients: Clients, **fields: Any) -> Any:
+    options = {"num_predict": 150, **fields.pop("options", {})}
+    return clients.ollama.chat("support", HELLO, options=options, **fields)
+
+
+@cell("ollama chat", "text")
+def _(clients: Clients) -> None:
+    reply = ollama_chat(clients, options={"num_predict": 8, "temperature": 0})
+    assert reply.message.content == clients.text
+    assert (reply.done, reply.done_reason, reply.eval_count) == (True, "length", 8)
+    assert reply.prompt_eval_count > 0
+
+
+@cell("ollama chat", "stream")
+def _(clients: Clients) -> None:
+    options = {"num_predict": 8, "temperature": 0}
+    lines = list(ollama_chat(clients, options=options, stream=True))
+    assert "".join(line.message.content for line in lines) == clients.text
+    assert lines[-1].done and lines[-1].eval_count == 8
+
+
+@cell("ollama chat", "tools")
+def _(clients: Clients) -> None:
+    reply = ollama_chat(clients, tools=[TOOL], format=CALLED_BY_SCHEMA)
+    (call,) = reply.message.tool_calls
+    assert call.function.name == "move"
+    check_turn(dict(call.function.arguments))
+    result = {"role": "tool", "tool_name": "move", "content": "moved"}
+    options = {"num_predict": 4}
+    again = clients.ollama.chat("support", [*HELLO, reply.message, result], options=options)
+    assert again.done
+
+
+@cell("ollama chat", "streamed tools")
+def _(clients: Clients) -> None:
+    lines = list(ollama_chat(clients, tools=[TOOL], format=CALLED_BY_SCHEMA, stream=True))
+    calls = [call for line in lines for call in line.message.tool_calls or ()]
+    assert [call.function.name for call in calls] == ["move"]
+
+
+@cell("ollama chat", "JSON schema")
+def _(clients: Clients) -> None:
+    check_turn(ollama_chat(clients, format=SCHEMA).message.content)
+
+
+@cell("ollama chat", "JSON")
+def _(clients: Clients) -> None:
+    reply = ollama_chat(clients, format="json", options={"num_predict": 5})
+    assert reply.message.content.startswith("{")
+
+
+@cell("ollama chat", "stop")
+def _(clients: Clients) -> None:
+    stop = clients.text[2:5]
+    reply = ollama_chat(clients, options={"stop": [stop], "temperature": 0})
+    assert stop not in reply.message.content and reply.done_reason == "stop"
+
+
+@cell("ollama chat", "seed")
+def _(clients: Clients) -> None:
+    texts = []
+    for seed in (5, 5, 6):
+        reply = ollama_chat(clients, options={"seed": seed, "num_predict": 8})
+        texts.append(reply.message.content)
+    assert texts[0] == texts[1] != texts[2]
+
+
+@cell("ollama chat", "errors")
+def _(clients: Clients) -> None:
+    picture = {"role": "user", "content": "Look", "images": [b"hi"]}
+    with pytest.raises(ollama.ResponseError, match="text only"):
+        clients.ollama.chat("support", [picture])
+
+
+@cell("ollama generate", "text")
+def _(clients: Clients) -> None:
+    options = {"num_predict": 8, "temperature": 0}
+    assert clients.ollama.generate("support", "Hello", options=options).response == clients.text
+
+
+@cell("ollama generate", "stream")
+def _(clients: Clients) -> None:
+    options = {"num_predict": 8, "temperature": 0}
+    lines = list(clients.ollama.generate("support", "Hello", options=options, stream=True))
+    assert "".join(line.response for line in lines) == clients.text
+
+
+@cell("ollama generate", "JSON schema")
+def _(clients: Clients) -> None:
+    options = {"num_predict": 150}
+    check_turn(clients.ollama.generate("support", "Hi", format=SCHEMA, options=options).response)
+
+
+@cell("ollama generate", "errors")
+def _(clients: Clients) -> None:
+    with pytest.raises(ollama.ResponseError, match="raw"):
+        clients.ollama.generate("support", "Hello", raw=True)
+
+
+@cell("ollama embed", "text")
+def _(clients: Clients) -> None:
+    reply = clients.ollama.embed("support", ["Hello", "Bye"])
+    assert len(reply.embeddings) == 2 and reply.embeddings[0] != reply.embeddings[1]
+    assert reply.prompt_eval_count
+
+
+# Frameworks
+
+
+def lang_chat(clients: Clients, **settings: Any) -> Any:
+    from langchain_openai import ChatOpenAI
+
+    settings = {"max_tokens": 150, **settings}
+    url = f"{clients.gateway.url}/v1"
+    return ChatOpenAI(model="support", base_url=url, api_key="any", max_retries=0, **settings)
+
+
+def check_lang(clients: Clients, feature: str, **settings: Any) -> None:
+    if feature == "text":
+        reply = lang_chat(clients, **settings, max_tokens=16, temperature=0).invoke("Hello")
+        assert reply.text.startswith(clients.text)
+        assert reply.usage_metadata["output_tokens"] == 16
+    elif feature == "stream":
+        model = lang_chat(clients, **settings, max_tokens=16, temperature=0)
+        assert "".join(part.text for part in model.stream("Hello")).startswith(clients.text)
+    elif feature == "tools":
+        model = lang_chat(clients, **settings).bind_tools([Move], tool_choice="any")
+        (call,) = model.invoke("Hello").tool_calls
+        check_turn(call["args"])
+    elif feature == "streamed tools":
+        model = lang_chat(clients, **settings, streaming=True)
+        (call,) = model.bind_tools([Move], tool_choice="any").invoke("Hello").tool_calls
+        check_turn(call["args"])
+    else:
+        model = lang_chat(clients, **settings).with_structured_output(Move, method="json_schema")
+        assert isinstance(model.invoke("Hello"), Move)
+
+
+def check_pydantic_ai(clients: Clients, model: Any, feature: str) -> None:
+    from pydantic_ai import Agent, NativeOutput
+
+    settings: Any = {"max_tokens": 150, "temperature": 0}
+    if feature == "text":
+        result = Agent(model).run_sync("Hello", model_settings={**settings, "max_tokens": 16})
+        assert result.output.startswith(clients.text) and result.usage.output_tokens == 16
+    elif feature == "stream":
+        short = {**settings, "max_tokens": 16}
+        stream = Agent(model).run_stream_sync("Hello", model_settings=short)
+        assert "".join(stream.stream_text(delta=True)).startswith(clients.text)
+    elif feature == "tools":
+        agent: Any = Agent(model, output_type=Move)
+        assert isinstance(agent.run_sync("Hello", model_settings=settings).output, Move)
+    elif feature == "streamed tools":
+        agent = Agent(model, output_type=Move)
+        result = agent.run_stream_sync("Hello", model_settings=settings)
+        assert isinstance(result.get_output(), Move)
+    else:
+        agent = Agent(model, output_type=NativeOutput(Move))
+        assert isinstance(agent.run_sync("Hello", model_settings=settings).output, Move)
+
+
+def pydantic_model(clients: Clients, kind: str) -> Any:
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    if kind == "anthropic":
+        provider = AnthropicProvider(base_url=clients.gateway.url, api_key="any")
+        return AnthropicModel("support", provider=provider)
+    openai_provider = OpenAIProvider(base_url=f"{clients.gateway.url}/v1", api_key="any")
+    models = {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}
+    return models[kind]("support", provider=openai_provider)
+
+
+FRAMEWORK_FEATURES = ("text", "stream", "tools", "streamed tools", "JSON schema")
+
+
+def list_frameworks() -> None:
+    for feature in FRAMEWORK_FEATURES:
+        for name, settings in (("chat", {}), ("responses", {"use_responses_api": True})):
+            CELLS[f"langchain-openai, {name}", feature] = (
+                lambda clients, feature=feature, settings=settings: check_lang(
+                    clients, feature, **settings
+                )
+            )
+        for kind in ("chat", "responses", "anthropic"):
+            if (kind, feature) == ("anthropic", "JSON schema"):
+                continue  # it has no native output for models that it does not know
+            CELLS[f"pydantic-ai, {kind}", feature] = lambda clients, kind=kind, feature=feature: (
+                check_pydantic_ai(clients, pydantic_model(clients, kind), feature)
+            )
+
+
+list_frameworks()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", CELLS, ids=" ".join)
+def test_client(clients: Clients, key: tuple[str, str]) -> None:
+    CELLS[key](clients)
+
+
+@pytest.mark.slow
+def test_calls_are_recorded_by_their_own_protocol(clients: Clients) -> None:
+    before = len(clients.gateway.lines(0))
+    message(clients, max_tokens=4)
+    respond(clients, max_output_tokens=16)
+    ollama_chat(clients, options={"num_predict": 4})
+    lines = clients.gateway.lines(before + 3)[before:]
+    protocols = {line["metadata"]["gateway"]["protocol"] for line in lines}
+    assert protocols == {"anthropic_messages", "openai_responses", "ollama_chat"}
+    for line in lines:
+        call = call_of(line)
+        assert line["output"] and call["complete"] is True
+        assert call["model_version"] == "v1" and call["tokens"]["completion"] >= 4
+
+
+def test_the_table_of_the_docs_is_that_of_the_tests() -> None:
+    lines = DOC.read_text().splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("| client |"))
+    features = [name.strip() for name in lines[start].split("|")[2:-1]]
+    shown = set()
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        client, *marks = (part.strip().strip("`") for part in line.split("|")[1:-1])
+        for feature, mark in zip(features, marks, strict=True):
+            assert mark in ("yes", "-"), (client, feature, mark)
+            if mark == "yes":
+                shown.add((client, feature))
+    assert shown == set(CELLS)
