@@ -39,8 +39,9 @@ from thumbwheel.capture.otlp.request import (
 )
 from thumbwheel.capture.packed_body import BadPacking, TooLarge, unpacked
 from thumbwheel.capture.quota import QuotaExceeded
-from thumbwheel.capture.received import Received, Spell, Voice
+from thumbwheel.capture.received import Received, Spell
 from thumbwheel.capture.types import Unreadable
+from thumbwheel.capture.voice import Voice
 from thumbwheel.core.errors import Busy, Forbidden, InputError, StorageError, ThumbwheelError
 from thumbwheel.sdk.segment import Full, Segment
 

@@ -31,8 +31,8 @@ from thumbwheel.capture.otlp.span import (
     protobuf_spans,
     span_row,
 )
-from thumbwheel.capture.received import Voice
 from thumbwheel.capture.types import Unreadable, explain
+from thumbwheel.capture.voice import Voice
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 
