@@ -3,11 +3,13 @@ its maker may."""
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 import sqlalchemy as sa
 
 from tests.worlds.gateway_world import AGENT, GatewayWorld, opened_home, running
@@ -52,6 +54,19 @@ def test_a_key_opens_a_bounded_number_of_streams(gateway: GatewayWorld) -> None:
     for _ in range(2 * MOST_OPEN):  # what has ended counts no more
         ended = gateway.client.get(f"/api/jobs/{job.id}/events", headers=mine)
         assert ended.status_code == 200 and "event: end" in ended.text
+
+
+@pytest.mark.parametrize("part", [b"[]", b"{}", b"0", b'""'])
+def test_a_call_of_many_values_is_not_held_in_memory(gateway: GatewayWorld, part: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    for count, expected in ((3_000_000, 413), (100_000, 404)):
+        values = b",".join([part] * count)
+        content = b'{"model": "nobody", "input": [' + values + b"]}"
+        for path in ("/v1/embeddings", "/v1/chat/completions"):
+            reply = gateway.client.post(path, content=content, headers=headers)
+            assert reply.status_code == expected, reply.text
+    text = json.dumps({"model": "nobody", "input": "[,{" * 3_000_000}).encode()
+    assert gateway.client.post("/v1/embeddings", content=text, headers=headers).status_code == 404
 
 
 def web_token(gateway: GatewayWorld, **less: Any) -> dict[str, str]:
