@@ -20,7 +20,13 @@ from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.access.password_checks import PasswordChecks
 from thumbwheel.access.rate_limits import RateLimits
 from thumbwheel.access.settings import AccessConfig
-from thumbwheel.access.types import LOCAL_TOKEN, Grants, LoginSession, Principal
+from thumbwheel.access.types import (
+    LOCAL_TOKEN,
+    PAGE_OF_OWNER,
+    Grants,
+    LoginSession,
+    Principal,
+)
 from thumbwheel.access.web_tokens import WebTokens, looks_like_token
 from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal, make_seal
@@ -144,6 +150,8 @@ class AccessGate:
         if principal is None:
             return None
         allowed = narrowed(principal.grants, grants)
+        if is_local and allowed != LOCAL_TOKEN.grants:
+            return Principal(PAGE_OF_OWNER, "token of a page", "token", allowed)
         return Principal(principal.id, principal.name, principal.kind, allowed)
 
     def _session_mac(self, cookie: str) -> str:

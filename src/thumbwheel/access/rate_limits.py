@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from thumbwheel.access.types import Principal
 from thumbwheel.core.errors import Busy
 
 if TYPE_CHECKING:
@@ -22,6 +26,10 @@ LOGINS_OF_ADDRESS = 20
 LOGINS_OF_NAME = 30
 """Attempts for one name from all addresses, in a minute: who has many addresses guesses no faster.
 More than one person needs, so that a few guesses from elsewhere keep nobody out."""
+
+MOST_OPEN = 64
+"""Requests of one key or user that may be open at once to wait for what comes: streams of events,
+results of jobs. Each looks into the database several times a second."""
 
 
 class TooOften(Busy):
@@ -42,6 +50,8 @@ class RateLimits:
 
     requests_per_minute: int
     """Of one key or user."""
+    _open: Counter[str] = field(default_factory=Counter, compare=False)
+    """Id of a key or user -> its requests that wait."""
 
     @cached_property
     def _limiter(self) -> SlidingWindowCounterRateLimiter:
@@ -65,6 +75,27 @@ class RateLimits:
         self._count(LOGINS_OF_NAME, "login as", name, "the name of the login")
         both = f"{address} {name}"
         self._count(LOGINS_PER_MINUTE, "login of", both, "the login")
+
+    @contextmanager
+    def waiting(self, principal: Principal) -> Iterator[None]:
+        """Inside, a request of the key or user waits for what comes; raises Busy where too many
+        others of it do. To be used on the event loop alone."""
+        if principal.kind not in ("key", "user"):
+            yield
+            return
+        if self._open[principal.id] >= MOST_OPEN:
+            raise Busy(
+                "the key or user",
+                f"{MOST_OPEN} of its requests wait already for what comes",
+                "End some of them, or ask for what there is",
+            )
+        self._open[principal.id] += 1
+        try:
+            yield
+        finally:
+            self._open[principal.id] -= 1
+            if not self._open[principal.id]:
+                del self._open[principal.id]
 
     def _count(self, often: int, kind: str, key: str, who: str) -> None:
         from limits import RateLimitItemPerMinute

@@ -48,6 +48,8 @@ class Route:
     state: str | None = None
     """The command whose result is what this one changes: its ETag is what If-Match compares."""
 
+    further_needs: Mapping[str, Verb] = field(default_factory=dict)
+    """Options that need another verb beside `need` where they are set."""
     in_name_of: str | None = None
     """The parameter that names who acts: a user who is logged in names nobody but themselves."""
     recorded: bool = True

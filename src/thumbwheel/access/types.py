@@ -154,6 +154,9 @@ class AuditEntry:
 
 LOCAL_TOKEN = Principal("local", "local token", "token", {ANY_AGENT: frozenset(VERBS)})
 """Whoever has the token of the home: who can read its files can do everything anyway."""
+PAGE_OF_OWNER = "local_page"
+"""The id of whoever has a web token of the home's owner for less than the owner may: they speak
+for themselves, and not with the owner's last word."""
 ANONYMOUS = Principal(
     "anonymous",
     "an app on this machine",

@@ -7,7 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.app.run_or_submit import checked_spec, done_here, result_of
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import ids, present
 from thumbwheel.core.config import Sources
-from thumbwheel.core.errors import Conflict
+from thumbwheel.core.errors import Busy, Conflict
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.queue import enqueue, job, job_of_key, live_workers
 from thumbwheel.jobs.types import Job
@@ -150,8 +151,19 @@ class ServedHome:
 
 
 async def ended_job(request: Request, accepted: Job, seconds: float) -> Job | None:
-    """The job once it has ended; None where it has not after so many seconds (which may be
-    infinite), and where the client or the server leaves before."""
+    """Return the job once it has ended; None where it has not after so many seconds (which may be
+    infinite), where the client or the server leaves before, and at once where too many requests of
+    the same key or user wait already."""
+    gate: AccessGate = request.app.state.gate
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(gate.limits.waiting(request.state.principal))
+        except Busy:
+            return None
+        return await _ended(request, accepted, seconds)
+
+
+async def _ended(request: Request, accepted: Job, seconds: float) -> Job | None:
     ws: Workspace = request.app.state.workspace
     leaving: threading.Event | None = getattr(request.app.state, "leaving", None)
     deadline = time.monotonic() + seconds

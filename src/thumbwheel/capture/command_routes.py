@@ -13,6 +13,9 @@ ROUTES = (
         example={"source": "jsonl", "path": "ratings.jsonl", "dry_run": True},
         local=("key", "detect"),
         upload="path",
+        # cases that somebody vouches for decide the gate, as those of `case add`
+        further_needs={"gold": "edit"},
+        in_name_of="reviewer",
     ),
     Route(
         "traces list",

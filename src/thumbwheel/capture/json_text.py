@@ -33,7 +33,7 @@ _MARKS = (b",", b"[", b"{")
 def json_value(raw: bytes, most_values: int = MOST_VALUES, *, allow_nul: bool = False) -> Any:
     """The value of a JSON text; raises Unreadable for anything else, NaN, NUL characters (unless
     allowed) and too many values included."""
-    if _marks(raw) > most_values and _marks(_TEXT.sub(b"", raw)) > most_values:
+    if holds_more_values(raw, most_values):
         raise Unreadable(f"it holds more than the {most_values:,} values that are taken")
     try:
         value = from_json(raw, allow_inf_nan=False)
@@ -42,6 +42,11 @@ def json_value(raw: bytes, most_values: int = MOST_VALUES, *, allow_nul: bool = 
     if not allow_nul and b"\\u0000" in raw and has_nul(value):
         raise HasNul
     return value
+
+
+def holds_more_values(raw: bytes, most: int) -> bool:
+    """Whether a JSON text has more values than `most`."""
+    return _marks(raw) > most and _marks(_TEXT.sub(b"", raw)) > most
 
 
 def value_in(text: str) -> Any:

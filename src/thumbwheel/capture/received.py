@@ -21,10 +21,10 @@ from thumbwheel.capture.opinions import OPINIONS, judgement, langfuse_signal
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.sources.jsonl import RECEIVED, SOURCE
 from thumbwheel.capture.types import FeedbackKind, Unreadable
+from thumbwheel.capture.voice import Row, Voice
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 
-Row = dict[str, Any]
 SHORT_TARGETS = ("trace", "session", "step")
 """Keys by which a judgement in the short form names its target."""
 SIGNALS: tuple[str, ...] = tuple(FeedbackKind.__args__)  # type: ignore[attr-defined]
@@ -50,33 +50,6 @@ class Received:
     def refuse(self, reason: str) -> None:
         self.refused.append({"index": len(self.ids), "reason": reason})
         self.ids.append(None)
-
-
-@dataclass(frozen=True)
-class Voice:
-    """Who sends the rows of a request, which is known, and in whose name they may speak."""
-
-    sender: str
-    """The id of a principal."""
-    rater: str | None = None
-    """Whose statements these are; None for an app, which says it of each."""
-    is_person: bool = False
-    """Whether the rater is a user who is logged in, and may name nobody else."""
-
-    def spoken(self, line: Row) -> Row:
-        """The line with who sent it, and its rater. Raises Unreadable for a user who speaks in
-        somebody else's name."""
-        line.pop("sender", None)
-        if line.get("type") != "feedback":
-            return line
-        line["sender"] = self.sender
-        if self.rater is None:
-            return line
-        claimed = line.get("rater")
-        name = claimed.get("id") if isinstance(claimed, dict) else claimed
-        if self.is_person and name not in (None, self.rater):
-            raise Unreadable(f"rater {name!r} is not {self.rater!r}, who sends it; leave rater out")
-        return {**line, "rater": self.rater}
 
 
 Spell = Callable[[Row], Row]

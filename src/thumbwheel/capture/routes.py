@@ -32,14 +32,16 @@ from thumbwheel.capture.otlp.request import (
     JSON,
     PROTOBUF,
     SpanLines,
+    SpanSender,
     log_lines,
     response_body,
     span_lines,
 )
 from thumbwheel.capture.packed_body import BadPacking, TooLarge, unpacked
 from thumbwheel.capture.quota import QuotaExceeded
-from thumbwheel.capture.received import Received, Spell, Voice
+from thumbwheel.capture.received import Received, Spell
 from thumbwheel.capture.types import Unreadable
+from thumbwheel.capture.voice import Voice
 from thumbwheel.core.errors import Busy, Forbidden, InputError, StorageError, ThumbwheelError
 from thumbwheel.sdk.segment import Full, Segment
 
@@ -427,7 +429,7 @@ def _event_name(event: Mapping[str, Any]) -> str | None:
 
 
 async def _spans(
-    durable: Durable, read: Callable[[bytes, str, str | None], SpanLines], request: Request
+    durable: Durable, read: Callable[[bytes, str, SpanSender], SpanLines], request: Request
 ) -> Response:
     """Answer an export request of OpenTelemetry in its own encoding."""
     content_type = _content_type(request)
@@ -436,17 +438,15 @@ async def _spans(
         refusal = InputError(type_text, "spans come as OTLP", f"Send {PROTOBUF} or {JSON}")
         raise answered_with(415, refusal)
     content = await _body(request)
+    principal: Principal = request.state.principal
+    sender = SpanSender(_agent(request), _voice(request), partial(principal.may, "rate"))
     try:
-        result = await run_in_threadpool(read, content, content_type, _agent(request))
+        result = await run_in_threadpool(read, content, content_type, sender)
     except Unreadable as error:
         why = f"it cannot be read: {error}"
         raise answered_with(400, InputError("the body", why, "Send OTLP")) from None
     _check_agents(request, result.lines)
-    lines = result.lines
-    if read is log_lines:
-        voice = _voice(request)
-        lines = [json.dumps(voice.spoken(json.loads(line))).encode() for line in lines]
-    await durable(request, lines)
+    await durable(request, result.lines)
     return Response(response_body(result, content_type), 200, media_type=content_type)
 
 

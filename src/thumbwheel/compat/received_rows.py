@@ -61,6 +61,13 @@ def store_rows(
     return reasons
 
 
+def rater_of(request: Request, claimed: str | None) -> str | None:
+    """Return whose words the request brings: those of the user who is logged in, else of whomever
+    the app names."""
+    principal: Principal = request.state.principal
+    return principal.name if principal.kind == "user" else claimed
+
+
 def require_stored(reasons: Sequence[str | None]) -> None:
     """Raise InputError where a group is not stored."""
     for index, reason in enumerate(reasons):

@@ -20,6 +20,9 @@ METADATA = frozenset(
 CARRIER = ipaddress.ip_network("100.64.0.0/10")
 """Shared by providers and overlay networks; neither private nor global."""
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
+GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
+"""Where all global addresses of IPv6 are. Outside are forms that carry an IPv4 address to a gateway
+of one's network (compatible, translated, NAT64 of one's network) and old site-local ones."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """How this machine is written; no other name of it counts, because it could lead elsewhere."""
 
@@ -55,6 +58,8 @@ def refusal(address: str, private: bool) -> str | None:
     >>> refusal("10.0.0.7", private=True)
     >>> refusal("169.254.169.254", private=True)
     '169.254.169.254 gives out the credentials of a cloud machine'
+    >>> refusal("::127.0.0.1", private=False), refusal("2606:4700::1111", private=False)
+    ('::127.0.0.1 is a private address', None)
     >>> refusal("::ffff:127.0.0.1", private=False)
     '::ffff:127.0.0.1 is a loopback address'
     """
@@ -65,7 +70,8 @@ def refusal(address: str, private: bool) -> str | None:
         return f"{address} is a link-local, multicast or unspecified address"
     if ip.is_loopback:
         return None if private else f"{address} is a loopback address"
-    if ip.is_private or ip in CARRIER:
+    is_foreign_form = ip.version == 6 and ip not in GLOBAL_IPV6
+    if ip.is_private or ip in CARRIER or is_foreign_form:
         return None if private else f"{address} is a private address"
     return None if ip.is_global else f"{address} is a reserved address"
 

@@ -328,7 +328,10 @@ def open_cases(
         yield Case(row.id, row.input_id, row.reference, row.checker, row.checker_config)
 
 
-_WITH_CASES = traces.outerjoin(cases, cases.c.id == traces.c.case_id)
+_WITH_CASES = traces.outerjoin(
+    cases, sa.and_(cases.c.id == traces.c.case_id, cases.c.agent_id == traces.c.agent_id)
+)
+"""A trace may claim any id of a case; only one of its agent counts."""
 _BY_PROMPT = traces.c.input_id, traces.c.id
 
 

@@ -32,8 +32,8 @@ class Filer:
     def __init__(self, directory: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        self.tokenizer = AutoTokenizer.from_pretrained(directory)
-        self.model = AutoModelForCausalLM.from_pretrained(directory)
+        self.tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
+        self.model = AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=False)
         self.model.eval()  # type: ignore[no-untyped-call]
         self.end = int(self.tokenizer.get_vocab()[END])
 

@@ -145,8 +145,13 @@ def _least_parameters(config: Mapping[str, Any]) -> int:
 
 
 def _stored_parameters(file: Path) -> int:
-    """Numbers in a safetensors file, by its header; raises ModelError."""
-    what = f"base model {str(file.parent)!r}"
+    """Count the numbers in a safetensors file, by its header; raises ModelError."""
+    return sum(prod(shape) for shape in stored_shapes(file))
+
+
+def stored_shapes(file: Path) -> list[list[int]]:
+    """Return the shapes of the tensors in a safetensors file, by its header; raises ModelError."""
+    what = f"model {str(file.parent)!r}"
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
@@ -154,7 +159,7 @@ def _stored_parameters(file: Path) -> int:
                 raise ValueError(f"its header would have {length:,} bytes")
             header = json.loads(stream.read(length))
         shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
-        return sum(prod(int(length) for length in shape) for shape in shapes)
+        return [[int(length) for length in shape] for shape in shapes]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(
             what, f"the weight file {file.name!r} is damaged ({error})", "Download or copy it again"

@@ -21,6 +21,7 @@ from pydantic import Field
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import MissingExtra, ModelError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.engine.adapter_check import check_adapter
 from thumbwheel.engine.config_check import check_config
 from thumbwheel.engine.forward import is_encoder, is_scorer, trunk_of
 from thumbwheel.engine.libraries import BITSANDBYTES, tell_of_bitsandbytes
@@ -218,7 +219,7 @@ def load_config(folder: str | Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # noqa: BLE001 - as of a base
         raise _load_error(str(folder), error) from None
 
@@ -465,6 +466,7 @@ def load_adapter(model: Any, directory: str | Path, *, trainable: bool = False) 
                 f"it has no {name}",
                 "Name a folder that PEFT's save_pretrained wrote, with safetensors",
             )
+    check_adapter(folder)
     try:
         with quiet_transformers():
             return PeftModel.from_pretrained(model, str(folder), is_trainable=trainable)

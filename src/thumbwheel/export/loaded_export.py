@@ -31,7 +31,7 @@ class Tokenized:
         """Loaded when first used."""
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self.folder)
+        return AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
 
     def prompt_ids(self, messages: Messages) -> list[int]:
         """The same tokens as apply_chat_template gives with the saved template."""

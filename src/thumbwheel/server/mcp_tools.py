@@ -66,10 +66,14 @@ class Tool:
         InputError where the path lacks a part."""
         values = {name: value for name, value in arguments.items() if value is not None}
         for parameter in self.operation.path_parameters:
-            if not isinstance(values.get(parameter.name), str):
+            text = values.get(parameter.name)
+            if not isinstance(text, str):
                 raise InputError(
                     f"tool {self.name!r}", f"it needs the text {parameter.name!r}", "Give it"
                 )
+            if "/" in text:  # it would be the path of another route, perhaps of another verb
+                why = f"{parameter.name} {text[:80]!r} is no single part of a path"
+                raise InputError(f"tool {self.name!r}", why, "Give a name without a slash")
         return encode_request(
             self.operation.route.path,
             values,

@@ -2,7 +2,8 @@
 
 The counts of a day are kept in a file of the home, so that a restart does not give them anew. It is
 written at most once a second: a kill loses the counts of the last second. A server and its
-successor write it side by side, each what it counted itself.
+successor write it side by side, each what it counted itself. A clock that jumps to another day and
+back gives no budget twice, because the days are counted apart.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from thumbwheel.core.locks import wait_for
 EVERY = 1.0
 """Seconds between two writes of the file."""
 MINUTE = 60.0
+SEPARATOR = " on "
+"""Between an account and a day in a key of the file."""
+MOST_DAYS = 7
+"""Days of an account in the file: the newest, whatever the clock says now."""
 
 
 @dataclass
@@ -86,8 +91,8 @@ class Budgets:
 
     def _check_day(self, account: Account) -> None:
         allowance = account.allowance
-        spending = self._spendings.get(account.name)
-        if spending is None or spending.day != _today():
+        spending = self._spendings.get(_key(account.name, _today()))
+        if spending is None:
             return
         if allowance.tokens_per_day is not None and spending.tokens >= allowance.tokens_per_day:
             raise Refusal(
@@ -123,17 +128,14 @@ class Budgets:
         if time.monotonic() < self._written_at + EVERY or not self._unwritten:
             return
         self._written_at = time.monotonic()
-        yesterday = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
         try:
             with wait_for(self._path.with_suffix(".lock")):
                 spendings = _read(self._path)
-                for name, unwritten in self._unwritten.items():
-                    _add(spendings, name, unwritten)
-                current = {}
-                for name, spending in spendings.items():
-                    if spending.day >= yesterday:
-                        current[name] = vars(spending)
-                replace(self._path, json.dumps(current, indent=1), mode=0o600)
+                for key, unwritten in self._unwritten.items():
+                    _add(spendings, _name_in(key), unwritten)
+                spendings = _newest(spendings)
+                content = {key: vars(spending) for key, spending in spendings.items()}
+                replace(self._path, json.dumps(content, indent=1), mode=0o600)
         except OSError as error:  # counting goes on in memory, and no call fails for it
             log.logger.warning("the budgets of today are not on disk: %s", error)
         else:
@@ -145,11 +147,30 @@ def _today() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d}"
 
 
+def _key(name: str, day: str) -> str:
+    """The key of what an account used on a day."""
+    return f"{name}{SEPARATOR}{day}"
+
+
+def _name_in(key: str) -> str:
+    return key.rpartition(SEPARATOR)[0]
+
+
+def _newest(spendings: dict[str, Spending]) -> dict[str, Spending]:
+    """The newest days of each account."""
+    by_name: dict[str, list[Spending]] = {}
+    for key, spending in spendings.items():
+        by_name.setdefault(_name_in(key), []).append(spending)
+    newest = {}
+    for name, days in by_name.items():
+        for spending in sorted(days, key=lambda spending: spending.day)[-MOST_DAYS:]:
+            newest[_key(name, spending.day)] = spending
+    return newest
+
+
 def _add(spendings: dict[str, Spending], name: str, spending: Spending) -> None:
-    """Add to what a name used on that day; what it used on another day is forgotten."""
-    total = spendings.get(name)
-    if total is None or total.day != spending.day:
-        total = spendings[name] = Spending(spending.day)
+    """Add to what a name used on that day."""
+    total = spendings.setdefault(_key(name, spending.day), Spending(spending.day))
     total.tokens += spending.tokens
     total.cost += spending.cost
 
@@ -157,7 +178,13 @@ def _add(spendings: dict[str, Spending], name: str, spending: Spending) -> None:
 def _read(path: Path) -> dict[str, Spending]:
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-        return {name: Spending(**fields) for name, fields in content.items()}
+        spendings = {}
+        for key, fields in content.items():
+            spending = Spending(**fields)
+            # before days were counted apart, a key was the name alone
+            name = _name_in(key) if SEPARATOR in key else key
+            spendings[_key(name, spending.day)] = spending
+        return spendings
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError):

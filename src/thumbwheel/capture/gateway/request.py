@@ -8,11 +8,15 @@ from typing import Any
 
 from thumbwheel.capture.gateway.event_stream import parsed
 from thumbwheel.capture.gateway.refusal import Refusal
+from thumbwheel.capture.json_text import holds_more_values
 from thumbwheel.capture.packed_body import BadPacking, TooLarge, unpacked
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
+MOST_VALUES = 2_000_000
+"""Values of a request. An empty array takes three bytes of text and twenty times as much memory, in
+every call that runs; lists of token ids for embeddings have some hundred thousand."""
 PREFIX = "/a/"
 """Before the name of an agent, for clients that can set nothing but their base URL."""
 LINGER = 256 << 20
@@ -86,6 +90,8 @@ def read_object(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
             f"the content type of the request is {content_type or 'missing'!r}: send it as "
             "application/json",
         )
+    if holds_more_values(body, MOST_VALUES):
+        raise Refusal(413, f"the request holds more than the {MOST_VALUES:,} values that are taken")
     value = parsed(body)
     if not isinstance(value, dict):
         raise Refusal(400, "the body of the request is no JSON object")

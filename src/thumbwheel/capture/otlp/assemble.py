@@ -66,7 +66,7 @@ def records_of(spans: Sequence[Span]) -> list[AnyRecord]:
     records: list[AnyRecord] = [run.trace for run in runs]
     for span in sorted(spans, key=_start):
         events = filter(is_evaluation, span.events)
-        records += [evaluation_record(event, span.trace_id) for event in events]
+        records += [evaluation_record(event, span.trace_id, span.sender) for event in events]
     return records
 
 

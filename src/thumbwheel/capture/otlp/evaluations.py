@@ -15,6 +15,8 @@ from thumbwheel.capture.otlp.span import SpanEvent
 from thumbwheel.capture.types import FeedbackRecord, TargetRef, Unreadable
 
 EVENT = "gen_ai.evaluation.result"
+RATER = "user.id"
+"""The attribute that names the person whose opinion it is."""
 
 
 def is_evaluation(event: SpanEvent) -> bool:
@@ -22,23 +24,33 @@ def is_evaluation(event: SpanEvent) -> bool:
     return event.name == EVENT or "gen_ai.evaluation.name" in event.attributes
 
 
-def evaluation_record(event: SpanEvent, trace: str | None) -> FeedbackRecord:
-    """The feedback of an evaluation result about `trace`. Raises Unreadable for one that names no
-    trace or says nothing."""
+def rater_of(event: SpanEvent) -> str | None:
+    """Return the rater that an evaluation result claims to be of."""
+    attributes = event.attributes
+    rater = attributes.get(RATER) or attributes.get("gen_ai.evaluation.evaluator.name")
+    return str(rater) if rater else None
+
+
+def evaluation_record(
+    event: SpanEvent, trace: str | None, sender: str | None = None
+) -> FeedbackRecord:
+    """Return the feedback of an evaluation result about `trace`, which `sender` sent. Raises
+    Unreadable for one that names no trace or says nothing."""
     if trace is None:
         raise Unreadable(f"the {EVENT} belongs to no trace; send it inside the span that it judges")
     attributes = event.attributes
     name = str(attributes.get("gen_ai.evaluation.name") or "evaluation")
     opinion = OPINIONS.get(plain(name))
-    rater = attributes.get("user.id") or attributes.get("gen_ai.evaluation.evaluator.name")
+    rater = rater_of(event)
     fields: dict[str, Any] = {
+        "sender": sender,
         "id": name_of(attributes.get("gen_ai.evaluation.id")),
         "targets": [TargetRef(kind="trace", id=trace)],
         "occurred_at": event.time,
         "comment": attributes.get("gen_ai.evaluation.explanation") or None,
     }
     if rater:
-        fields["rater"] = {"id": str(rater), "kind": "person" if opinion else "model"}
+        fields["rater"] = {"id": rater, "kind": "person" if opinion else "model"}
     elif not opinion:
         fields["rater"] = {"id": name, "kind": "model"}
     score = attributes.get("gen_ai.evaluation.score.value")

@@ -3,24 +3,28 @@
 A span becomes a line of its own, because the spans of a run come in several requests; when the run
 is complete they become a trace (`span_store.py`). An evaluation result among log records becomes
 feedback at once; other log records are not kept.
+
+Evaluation results inside spans are words like all others: they need the right to rate, a user
+speaks in no other name, and each span keeps who sent it until its run is complete.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from thumbwheel.capture.json_text import has_nul, json_value
-from thumbwheel.capture.otlp.evaluations import evaluation_record, is_evaluation
+from thumbwheel.capture.otlp.evaluations import RATER, evaluation_record, is_evaluation, rater_of
 from thumbwheel.capture.otlp.span import (
     Attributes,
     LogRecord,
     Span,
+    SpanEvent,
     otlp_json_logs,
     otlp_json_spans,
     protobuf_logs,
@@ -28,6 +32,7 @@ from thumbwheel.capture.otlp.span import (
     span_row,
 )
 from thumbwheel.capture.types import Unreadable, explain
+from thumbwheel.capture.voice import Voice
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError
 
@@ -40,6 +45,17 @@ SPAN = "span"
 """The type of a line that is a span."""
 
 
+@dataclass(frozen=True)
+class SpanSender:
+    """Who sends a request of spans or log records."""
+
+    agent: str | None
+    """The agent that the request names; None where the resources of its spans do."""
+    voice: Voice
+    may_rate: Callable[[str], bool]
+    """Whether they may rate the answers of an agent."""
+
+
 @dataclass
 class SpanLines:
     """The lines of a request, and what of it cannot be taken."""
@@ -49,7 +65,7 @@ class SpanLines:
     lines: list[bytes] = field(default_factory=list)
     rejected: int = 0
     reason: str = ""
-    """Of the first rejection."""
+    """Of the first rejection, or why words inside spans are left out."""
 
     def add(self, row: dict[str, Any]) -> None:
         self.lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8"))
@@ -59,8 +75,8 @@ class SpanLines:
         self.reason = self.reason or reason
 
 
-def span_lines(content: bytes, content_type: str, agent: str | None) -> SpanLines:
-    """The spans of an ExportTraceServiceRequest. Raises Unreadable for what is none."""
+def span_lines(content: bytes, content_type: str, sender: SpanSender) -> SpanLines:
+    """Read the spans of an ExportTraceServiceRequest. Raises Unreadable for anything else."""
     result = SpanLines("trace")
     spans: Iterable[Span]
     if content_type == PROTOBUF:
@@ -69,18 +85,44 @@ def span_lines(content: bytes, content_type: str, agent: str | None) -> SpanLine
         spans = list(otlp_json_spans(_object(content)))
     for span in spans:
         try:
-            row = span_row(span)
+            agent = _agent(span.resource, sender.agent)
+            events = _admitted_events(span.events, agent, sender, result)
+            row = span_row(replace(span, events=events, sender=sender.voice.sender))
             if has_nul(row):
                 raise Unreadable("it holds a NUL character")
-            result.add({"type": SPAN, "agent": _agent(span.resource, agent), **row})
+            result.add({"type": SPAN, "agent": agent, **row})
         except (Unreadable, ValueError) as error:  # ValueError: NaN, half of a character
             result.reject(f"span {span.span_id}: {error}")
     return result
 
 
-def log_lines(content: bytes, content_type: str, agent: str | None) -> SpanLines:
-    """The evaluation results of an ExportLogsServiceRequest as feedback. Raises Unreadable for what
-    is none."""
+def _admitted_events(
+    events: Sequence[SpanEvent], agent: str, sender: SpanSender, result: SpanLines
+) -> list[SpanEvent]:
+    """Return the events without the words that the sender may not say; the reason goes into the
+    answer. A user who is logged in is the rater of their words."""
+    admitted = []
+    for event in events:
+        if not is_evaluation(event):
+            admitted.append(event)
+            continue
+        name = sender.voice.rater
+        if not sender.may_rate(agent):
+            why = f"whoever sends it may not rate agent {agent!r}"
+            result.reason = result.reason or f"evaluation results are left out: {why}"
+        elif name is not None and rater_of(event) not in (None, name):
+            why = f"the rater is not {name!r}, who sends it"
+            result.reason = result.reason or f"evaluation results are left out: {why}"
+        elif name is not None:
+            admitted.append(replace(event, attributes={**event.attributes, RATER: name}))
+        else:
+            admitted.append(event)
+    return admitted
+
+
+def log_lines(content: bytes, content_type: str, sender: SpanSender) -> SpanLines:
+    """Read the evaluation results of an ExportLogsServiceRequest as feedback. Raises Unreadable for
+    anything else."""
     result = SpanLines("logs")
     records: Iterable[LogRecord]
     if content_type == PROTOBUF:
@@ -94,11 +136,12 @@ def log_lines(content: bytes, content_type: str, agent: str | None) -> SpanLines
             feedback = evaluation_record(record.event, record.trace_id)
             row = feedback.model_dump(mode="json", exclude_none=True)
             targets = [{"trace": target.id} for target in feedback.targets]
-            row |= {"type": "feedback", "agent": _agent(record.resource, agent), "targets": targets}
+            agent = _agent(record.resource, sender.agent)
+            row |= {"type": "feedback", "agent": agent, "targets": targets}
             row.setdefault("id", uuid.uuid4().hex)
             if has_nul(row):
                 raise Unreadable("it holds a NUL character")
-            result.add(row)
+            result.add(sender.voice.spoken(row))
         except ValidationError as error:
             result.reject(explain(error))
         except (Unreadable, ValueError) as error:
@@ -112,9 +155,9 @@ def response_body(result: SpanLines, content_type: str) -> bytes:
     if content_type == JSON:
         camel = "rejectedSpans" if result.signal == "trace" else "rejectedLogRecords"
         partial = {camel: str(result.rejected), "errorMessage": result.reason}
-        return json.dumps({"partialSuccess": partial} if result.rejected else {}).encode()
+        return json.dumps({"partialSuccess": partial} if result.reason else {}).encode()
     response = _response(result.signal)
-    if result.rejected:
+    if result.reason:
         setattr(response.partial_success, counter, result.rejected)
         response.partial_success.error_message = result.reason
     body: bytes = response.SerializeToString()

@@ -18,6 +18,7 @@ from thumbwheel.capture.fields import (
     clip,
     list_at,
     moment,
+    name_of,
     object_at,
     objects_at,
     unpacked,
@@ -54,6 +55,9 @@ class Span:
     is_error: bool = False
     events: Sequence[SpanEvent] = ()
     resource: Attributes = field(default_factory=dict)
+    sender: str | None = None
+    """Who sent it to the server, which alone says so; None for an app with the files of the
+    home."""
 
 
 @dataclass(frozen=True)
@@ -377,6 +381,7 @@ def span_row(span: Span) -> dict[str, Any]:
         "attributes": dict(span.attributes),
         "is_error": span.is_error,
         "events": [_event_row(event) for event in span.events],
+        "sender": span.sender,
     }
 
 
@@ -395,6 +400,7 @@ def span_of_row(row: Mapping[str, Any]) -> Span:
         attributes=object_at(row, "attributes"),
         is_error=row.get("is_error") is True,
         events=[_event_of_row(event) for event in objects_at(row, "events")],
+        sender=name_of(row.get("sender")),
     )
 
 

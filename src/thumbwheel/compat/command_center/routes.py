@@ -22,7 +22,14 @@ from thumbwheel.access.needs import needs
 from thumbwheel.access.types import Principal, Verb
 from thumbwheel.capture import trace_queries
 from thumbwheel.capture.types import Time
-from thumbwheel.compat.received_rows import AgentName, Row, Text, require_stored, store_rows
+from thumbwheel.compat.received_rows import (
+    AgentName,
+    Row,
+    Text,
+    rater_of,
+    require_stored,
+    store_rows,
+)
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
@@ -152,9 +159,10 @@ def _listed(request: Request, agent: str | None) -> list[Row]:
 def _rated(request: Request, agent: str | None, rating: WidgetRating) -> JSONResponse:
     ws: Workspace = request.app.state.workspace
     entry = _Entries(request, agent, [rating.entry_id]).find(rating.entry_id, rating.run_id)
-    key = (entry.run_id, entry.name, rating.device_id)
+    device_id = rater_of(request, rating.device_id) or ""
+    key = (entry.run_id, entry.name, device_id)
     is_new = key not in _stored_ratings(ws, entry.agent, entry.trace_names)
-    rows = _rows(entry, rating.device_id, rating)
+    rows = _rows(entry, device_id, rating)
     require_stored(store_rows(request, entry.agent, SOURCE, [rows]))
     row = _stored_ratings(ws, entry.agent, entry.trace_names)[key]
     return JSONResponse(row, 201 if is_new else 200)
@@ -164,6 +172,7 @@ def _many_rated(request: Request, agent: str | None, body: Ratings) -> Row:
     """The counts; a rating that cannot be stored is refused alone, with its reason."""
     ws: Workspace = request.app.state.workspace
     entries = _Entries(request, agent, list(body.ratings))
+    device_id = rater_of(request, body.device_id) or ""
     first_error: ThumbwheelError | None = None
     refused: list[Row] = []
     by_agent: defaultdict[str, list[tuple[Entry, list[Row]]]] = defaultdict(list)
@@ -175,7 +184,7 @@ def _many_rated(request: Request, agent: str | None, body: Ratings) -> Row:
             first_error = first_error or error
             refused.append({"entry_id": entry_id, "reason": str(error)})
             continue
-        by_agent[entry.agent].append((entry, _rows(entry, body.device_id, judgement)))
+        by_agent[entry.agent].append((entry, _rows(entry, device_id, judgement)))
 
     created = 0
     updated = 0
@@ -187,7 +196,7 @@ def _many_rated(request: Request, agent: str | None, body: Ratings) -> Row:
                 refusal = InputError(f"entry {entry.name!r}", reason, "Correct it")
                 first_error = first_error or refusal
                 refused.append({"entry_id": entry.name, "reason": reason})
-            elif (entry.run_id, entry.name, body.device_id) in stored:
+            elif (entry.run_id, entry.name, device_id) in stored:
                 updated += 1
             else:
                 created += 1

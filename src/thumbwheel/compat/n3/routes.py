@@ -25,7 +25,14 @@ from thumbwheel.app.served_home import Accepted, awaited_result
 from thumbwheel.capture.feedback import scores_in_force
 from thumbwheel.compat.n3.jobs import TrainPolicySpec
 from thumbwheel.compat.n3.policies import PolicyVersion, policy_versions
-from thumbwheel.compat.received_rows import AgentName, Row, Text, require_stored, store_rows
+from thumbwheel.compat.received_rows import (
+    AgentName,
+    Row,
+    Text,
+    rater_of,
+    require_stored,
+    store_rows,
+)
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
@@ -120,8 +127,9 @@ def submit_feedback(
     now = datetime.now(UTC)
     names = [_name(request, slug, index) for index in range(len(submissions))]
     groups = []
+    rater = rater_of(request, None)
     for name, submission in zip(names, submissions, strict=True):
-        groups.append(_rows(name, submission, now))
+        groups.append(_rows(name, submission, rater, now))
     require_stored(store_rows(request, slug, SOURCE, groups))
     answers = []
     for name, submission in zip(names, submissions, strict=True):
@@ -153,7 +161,7 @@ def _name(request: Request, agent: str, index: int) -> str:
     return ids.derived("fb", request.state.principal.id, agent, key, str(index))
 
 
-def _rows(name: str, submission: FeedbackSubmission, now: datetime) -> list[Row]:
+def _rows(name: str, submission: FeedbackSubmission, rater: str | None, now: datetime) -> list[Row]:
     received = now.isoformat()
     trace = {
         "type": "trace",
@@ -172,6 +180,8 @@ def _rows(name: str, submission: FeedbackSubmission, now: datetime) -> list[Row]
         "scale": {"min": 0.0, "max": 1.0},
         "received_at": received,
     }
+    if rater is not None:
+        score["rater"] = rater
     if submission.notes:
         score["comment"] = submission.notes
     return [trace, score]

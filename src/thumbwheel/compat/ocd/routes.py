@@ -37,7 +37,14 @@ from thumbwheel.compat.ocd.stored_decisions import (
     has_decisions,
     stored_decisions,
 )
-from thumbwheel.compat.received_rows import Row, Text, objection_to, require_stored, store_rows
+from thumbwheel.compat.received_rows import (
+    Row,
+    Text,
+    objection_to,
+    rater_of,
+    require_stored,
+    store_rows,
+)
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
@@ -59,6 +66,8 @@ BLOCK = 100
 """Decisions of a block, by which the original counts its progress."""
 FEWEST_REWARDS = 50
 """Rewards with which it calls the decisions ready for training."""
+OF_THE_WORD = ("id", "userFeedback", "feedbackAt")
+"""Columns that whoever judges a decision sees, though they may not read it."""
 
 
 class DecisionFeedback(BaseModel):
@@ -144,13 +153,15 @@ def add_routes(routes: APIRouter) -> None:
 
 
 def give_feedback(request: Request, id: DecisionId, body: DecisionFeedback) -> Row:
-    """Store the word, and the correction; the decision as it is then."""
+    """Store the word, and the correction; the decision as it is then. Who may not read it is told
+    of the word alone."""
     ws: Workspace = request.app.state.workspace
     decision = _decision(request, id, "rate")
     now = datetime.now(UTC).isoformat()
     shared: Row = {"type": "feedback", "target": {"trace": id}, "occurred_at": now}
-    if decision.subject is not None:
-        shared["rater"] = decision.subject
+    rater = rater_of(request, decision.subject)
+    if rater is not None:
+        shared["rater"] = rater
     rows = [_statement(shared, "label", body.feedback) | {"name": "user_feedback"}]
     if WORDS[body.feedback] is not None:
         rows.append(_statement(shared, "thumb", WORDS[body.feedback]))
@@ -164,7 +175,10 @@ def give_feedback(request: Request, id: DecisionId, body: DecisionFeedback) -> R
         rows.append(_statement(shared, "correction", text))
     require_stored(store_rows(request, decision.agent, decision.source, [rows]))
     (changed,) = stored_decisions(ws, [decision.agent], decision_id=id)
-    return _row(changed)
+    principal: Principal = request.state.principal
+    if principal.may("read", decision.agent):
+        return _row(changed)
+    return {name: value for name, value in _row(changed).items() if name in OF_THE_WORD}
 
 
 def _statement(shared: Mapping[str, Any], kind: str, value: Any) -> Row:

@@ -54,7 +54,9 @@ class AdapterFormat:
         from transformers import AutoModelForCausalLM
 
         base = AutoModelForCausalLM.from_pretrained(
-            PeftConfig.from_pretrained(str(folder)).base_model_name_or_path, dtype=dtype
+            PeftConfig.from_pretrained(str(folder)).base_model_name_or_path,
+            dtype=dtype,
+            trust_remote_code=False,
         )
         return Loaded(PeftModel.from_pretrained(base, folder), folder, "float32")
 

@@ -37,7 +37,8 @@ class MergedFormat:
         from transformers import AutoModelForCausalLM
 
         stored = str(stored_dtype(str(folder))).removeprefix("torch.")
-        return Loaded(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype), folder, stored)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False)
+        return Loaded(model, folder, stored)
 
     def usage(self, folder: str) -> str:
         """Python with transformers."""

@@ -95,6 +95,7 @@ class Operation:
         ws: Workspace = replace(request.app.state.workspace, sender=principal.id)
         if self.route.by_row:
             require_rows(principal, self.route, ws, values)
+        self._require_further(principal, values)
         values = self._in_own_name(principal, values)
         key = RequestKey.of(request, values)
         has_workers = getattr(request.app.state, "has_workers", False)
@@ -123,6 +124,14 @@ class Operation:
         if self.route.method == "GET" and not as_page:
             return _conditional(request, response)
         return response
+
+    def _require_further(self, principal: Principal, values: Mapping[str, Any]) -> None:
+        """Raise Forbidden where an option that is set needs a verb which the principal lacks."""
+        for parameter in self.signature.parameters:
+            verb = self.route.further_needs.get(parameter.name)
+            is_set = values.get(parameter.argument, parameter.default) != parameter.default
+            if verb is not None and is_set:
+                principal.require(verb, ids.slug_of(values["agent"]))
 
     def _in_own_name(self, principal: Principal, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values with the name of the user who asks as that of whoever acts; raises Forbidden

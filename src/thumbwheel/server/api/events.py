@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.needs import needs
+from thumbwheel.access.problem import problem
 from thumbwheel.access.route import AGENT
+from thumbwheel.access.types import Principal
 from thumbwheel.app.job_paths import shown_event
 from thumbwheel.core import present
-from thumbwheel.core.errors import InputError
+from thumbwheel.core.errors import Busy, InputError
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.decision_log import decisions_after
@@ -71,13 +76,34 @@ Look = Callable[[str | None], News]
 """Gives what came after the event with this id; from the beginning without one."""
 
 
+class BoundedStream(StreamingResponse):
+    """A stream of events; 429 where the key or user has too many open."""
+
+    def __init__(
+        self, request: Request, events: AsyncIterator[bytes], headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(events, 200, headers, STREAM)
+        self._gate: AccessGate = request.app.state.gate
+        self._principal: Principal = request.state.principal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events (ASGI)."""
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._gate.limits.waiting(self._principal))
+            except Busy as error:
+                await problem(error)(scope, receive, send)
+                return
+            await super().__call__(scope, receive, send)
+
+
 async def answer(request: Request, look: Look, after: str | None) -> Response:
     """The events as a stream where the client asks for one, else those that there are as a list.
     Raises what the first look raises."""
     first = await run_in_threadpool(look, after)
     if STREAM in request.headers.get("accept", ""):
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(_stream(request, look, first, after), 200, headers, STREAM)
+        return BoundedStream(request, _stream(request, look, first, after), headers)
     rows = [asdict(event) for event in first.events]
     return Response(present.json_text(rows, indent=None), media_type="application/json")
 

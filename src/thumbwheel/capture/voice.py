@@ -1,0 +1,38 @@
+"""Who speaks in a request: its sender, which the server knows, and the rater, which may be a
+claim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from thumbwheel.capture.types import Unreadable
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Who sends the rows of a request, which is known, and in whose name they may speak."""
+
+    sender: str
+    """The id of a principal."""
+    rater: str | None = None
+    """Whose statements these are; None for an app, which says it of each."""
+    is_person: bool = False
+    """Whether the rater is a user who is logged in, and may name nobody else."""
+
+    def spoken(self, line: Row) -> Row:
+        """The line with who sent it, and its rater. Raises Unreadable for a user who speaks in
+        somebody else's name."""
+        line.pop("sender", None)
+        if line.get("type") != "feedback":
+            return line
+        line["sender"] = self.sender
+        if self.rater is None:
+            return line
+        claimed = line.get("rater")
+        name = claimed.get("id") if isinstance(claimed, dict) else claimed
+        if self.is_person and name not in (None, self.rater):
+            raise Unreadable(f"rater {name!r} is not {self.rater!r}, who sends it; leave rater out")
+        return {**line, "rater": self.rater}

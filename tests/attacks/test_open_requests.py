@@ -1,0 +1,101 @@
+"""A reader who opens streams of events without end, and a page that holds a token for less than
+its maker may."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import sqlalchemy as sa
+
+from tests.worlds.gateway_world import AGENT, GatewayWorld, opened_home, running
+from thumbwheel.access import keys
+from thumbwheel.access.rate_limits import MOST_OPEN
+from thumbwheel.capture.inbox import drain_inbox
+from thumbwheel.db.feedback_in_force import newest_words
+from thumbwheel.db.schema import feedback
+from thumbwheel.jobs import queue
+from thumbwheel.models.types import Agent
+from thumbwheel.models.versions import ensure_agent
+
+EVENTS = f"/api/agents/{AGENT}/decisions"
+
+
+def reader(gateway: GatewayWorld, name: str) -> dict[str, str]:
+    """Headers of a stream that a key of this name asks for."""
+    secret = keys.add(gateway.ws, name, agents=[AGENT], verbs=["read"]).secret
+    return {"authorization": f"Bearer {secret}", "accept": "text/event-stream"}
+
+
+def test_a_key_opens_a_bounded_number_of_streams(gateway: GatewayWorld) -> None:
+    ensure_agent(gateway.ws, AGENT)
+    mine, others = reader(gateway, "many"), reader(gateway, "few")
+    statuses = []
+    limits = httpx2.Limits(max_connections=None)
+    with (
+        httpx2.Client(base_url=gateway.url, timeout=60, trust_env=False, limits=limits) as client,
+        ExitStack() as streams,
+    ):
+        for _ in range(MOST_OPEN + 5):
+            stream = client.stream("GET", EVENTS, headers=mine)
+            statuses.append(streams.enter_context(stream).status_code)
+        assert statuses == [200] * MOST_OPEN + [429] * 5
+        assert (
+            streams.enter_context(client.stream("GET", EVENTS, headers=others)).status_code == 200
+        )
+        listed = client.get(EVENTS, headers={"authorization": mine["authorization"]})
+        assert listed.status_code == 200
+    job = queue.enqueue(gateway.ws, "reward pending", {"agent": AGENT}, agent=AGENT)
+    queue.cancel(gateway.ws, job.id)
+    for _ in range(2 * MOST_OPEN):  # what has ended counts no more
+        ended = gateway.client.get(f"/api/jobs/{job.id}/events", headers=mine)
+        assert ended.status_code == 200 and "event: end" in ended.text
+
+
+@pytest.mark.parametrize("part", [b"[]", b"{}", b"0", b'""'])
+def test_a_call_of_many_values_is_not_held_in_memory(gateway: GatewayWorld, part: bytes) -> None:
+    headers = {"content-type": "application/json"}
+    for count, expected in ((3_000_000, 413), (100_000, 404)):
+        values = b",".join([part] * count)
+        content = b'{"model": "nobody", "input": [' + values + b"]}"
+        for path in ("/v1/embeddings", "/v1/chat/completions"):
+            reply = gateway.client.post(path, content=content, headers=headers)
+            assert reply.status_code == expected, reply.text
+    text = json.dumps({"model": "nobody", "input": "[,{" * 3_000_000}).encode()
+    assert gateway.client.post("/v1/embeddings", content=text, headers=headers).status_code == 404
+
+
+def web_token(gateway: GatewayWorld, **less: Any) -> dict[str, str]:
+    """Headers with a token that the home's token was changed into."""
+    reply = gateway.client.post("/api/web-tokens", json=less, headers=gateway.owner)
+    return {"authorization": f"Bearer {reply.json()['token']}"}
+
+
+def test_a_token_for_less_does_not_speak_as_the_homes_owner(tmp_path: Path) -> None:
+    """The owner takes back everybody's words and moves an alias alone; a page that may rate does
+    neither."""
+    with opened_home(tmp_path / "home") as ws, running(ws) as gateway:
+        trace = {"id": "t1", "input": "Where is it?", "output": "There."}
+        gateway.client.post(f"/a/{AGENT}/api/traces", json=trace)
+        word = {"id": "w1", "trace": "t1", "thumb": True, "rater": "carl"}
+        gateway.client.post(f"/a/{AGENT}/api/feedback", json=word)
+        drain_inbox(ws)
+        with ws.db.read() as connection:
+            word_id = connection.execute(sa.select(feedback.c.id)).scalar_one()
+        page = web_token(gateway, agent=[AGENT], verb=["rate"])
+        words = f"/api/agents/{AGENT}/feedback"
+        body = {"target": "t1", "thumb": "down", "retracts": word_id}
+        assert gateway.client.post(words, json=body, headers=page).status_code >= 400
+        body = {"target": "t1", "thumb": "down"}
+        assert gateway.client.post(words, json=body, headers=page).status_code == 200
+        with ws.db.read() as connection:
+            in_force = connection.execute(newest_words(Agent.named(AGENT).id)).scalars().all()
+            senders = set(connection.execute(sa.select(feedback.c.sender)).scalars())
+        assert word_id in in_force and "local" not in senders
+        # a token for all that the owner may is the owner
+        body = {"target": "t1", "thumb": "down", "retracts": word_id}
+        assert gateway.client.post(words, json=body, headers=web_token(gateway)).status_code == 200
