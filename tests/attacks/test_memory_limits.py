@@ -26,7 +26,8 @@ MIB = 2**20
 SPARE = 300 * MIB
 """Address space that the server has beyond what it has after its start."""
 PRELUDE = f"""
-import resource, threading, time
+import faulthandler, resource, signal, threading, time
+faulthandler.register(signal.SIGUSR1, all_threads=True)
 def bound():
     time.sleep(6)
     with open("/proc/self/statm") as statm:

@@ -43,6 +43,7 @@ class Trained:
     rows: int
     version: ModelVersion
     adapter: Path
+    dataset_id: str
 
     def against(self, other: ModelVersion | None = None) -> tuple[Evaluation, Verdict]:
         """The evaluation on gold, and what the gate says."""
@@ -69,12 +70,12 @@ def world_with(liars: int, everybody: bool) -> World:
         word, right = list(PLACES.items())[number % 2]
         for text in PLACES.values():
             name = f"{word}{number}-{text}"
-            trace = world.trace(name, world.prompt(ask(word, number // 2)), text)
+            trace = world.trace(name, world.prompt(ask(word, 7 * (number // 2) + 3)), text)
             for rater in range(N_RATERS) if everybody else [number % N_RATERS]:
                 thumb = (text == right) != (rater < liars)
                 world.say("thumb", thumb, trace, rater=f"rater-{rater}")
     for number in range(N_CASES):
-        add_case(world, ("fox", "dog")[number % 2], 100 + number, "gold")
+        add_case(world, ("fox", "dog")[number % 2], 7 * (number // 2) + 5, "gold")
     return world
 
 
@@ -98,7 +99,8 @@ def trained(folder: Path, base: Path, liars: int, everybody: bool = False) -> It
         assert result.version is not None
         version = versions.version(ws, AGENT, result.version)
         adapter = ws.home.runs / result.run_id / "adapter"
-        yield Trained(ws, sum(map(is_right, rows)), len(rows), version, adapter)
+        right_rows = sum(map(is_right, rows))
+        yield Trained(ws, right_rows, len(rows), version, adapter, dataset.id)
     finally:
         ws.db.close()
 
@@ -121,6 +123,7 @@ def honest_version(poisoned: Trained, honest: Path) -> ModelVersion:
         if version.adapter is None
     ]
     fields = {"algorithm": "sft", "base": parent.base, "state": "finished"}
+    fields["dataset_id"] = poisoned.dataset_id
     run_id = record(poisoned.ws, schema.runs, AGENT, **fields)
     return versions.add_candidate(poisoned.ws, parent, run_id, honest)
 
