@@ -82,9 +82,9 @@ def send(gateway: GatewayWorld, spans: list[dict[str, Any]], **headers: str) -> 
 
 def with_key(gateway: GatewayWorld, *verbs: Verb) -> str:
     """Send a key for these verbs from now on; returns its id."""
-    made = keys.add(gateway.ws, "-".join(verbs), agents=[AGENT], verbs=verbs)
-    gateway.client.headers["authorization"] = f"Bearer {made.secret}"
-    return made.key.id
+    new_key = keys.add(gateway.ws, "-".join(verbs), agents=[AGENT], verbs=verbs)
+    gateway.client.headers["authorization"] = f"Bearer {new_key.secret}"
+    return new_key.key.id
 
 
 def stored_words(ws: Workspace) -> list[tuple[str | None, str | None]]:
