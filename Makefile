@@ -42,9 +42,10 @@ test-repeat: $(VENV)/.dev
 test-postgresql: $(VENV)/.dev
 	THUMBWHEEL_TEST_DATABASE=postgresql $(PYTEST) $(PARALLEL) --tests fast -m "not sqlite" tests/unit/models tests/unit/loop $(ARGS)
 
-# the attacks on a server in their long form; every run of the tests has the short one
+# the attacks in their long form, also those marked `repeat`: poisoned trainings, models of
+# strangers, a live provider, clocks that jump, bounded memory; every run of the tests has the rest
 attack: $(VENV)/.dev
-	$(PYTEST) tests/attacks $(ARGS)
+	$(PYTEST) tests/attacks -m "not gpu" $(ARGS)
 
 # twenty thousand broken requests to a running server
 fuzz: $(VENV)/.dev

@@ -107,8 +107,8 @@ def test_parts_of_a_callback_that_were_changed_log_nobody_in(live: Live) -> None
             with live.browser(accept="text/html") as browser:
                 callback = live.callback(browser)
                 query = {k: v[0] for k, v in parse_qs(urlsplit(callback).query).items()} | change
-                parameters = {name: value for name, value in query.items() if value is not None}
-                refused = browser.get(f"{CALLBACK}?{urlencode(parameters)}")
+                wanted = {name: value for name, value in query.items() if value is not None}
+                refused = browser.get(f"{CALLBACK}?{urlencode(wanted)}")
                 assert refused.status_code == 401, (change, refused.text)
                 assert "<script>alert" not in refused.text
                 assert browser.get("/api/whoami").status_code == 401

@@ -4,9 +4,12 @@ its maker may."""
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+import re
+import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -22,6 +25,22 @@ from thumbwheel.jobs import queue
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import ensure_agent
 
+INGESTED = tuple(
+    prefix + path
+    for prefix in ("", "/a/{agent}")
+    for path in (
+        "/api/traces",
+        "/api/feedback",
+        "/api/feedback-tokens",
+        "/feedback",
+        "/api/public/scores",
+        "/api/public/ingestion",
+        "/api/public/otel/v1/traces",
+        "/v1/traces",
+        "/v1/logs",
+    )
+)
+"""Where apps on this machine send rows without a key."""
 EVENTS = f"/api/agents/{AGENT}/decisions"
 
 
@@ -33,7 +52,7 @@ def reader(gateway: GatewayWorld, name: str) -> dict[str, str]:
 
 def test_a_key_opens_a_bounded_number_of_streams(gateway: GatewayWorld) -> None:
     ensure_agent(gateway.ws, AGENT)
-    reader_of_many, others = reader(gateway, "many"), reader(gateway, "few")
+    many, few = reader(gateway, "many"), reader(gateway, "few")
     statuses = []
     limits = httpx2.Limits(max_connections=None)
     with (
@@ -41,18 +60,16 @@ def test_a_key_opens_a_bounded_number_of_streams(gateway: GatewayWorld) -> None:
         ExitStack() as streams,
     ):
         for _ in range(MOST_OPEN + 5):
-            stream = client.stream("GET", EVENTS, headers=reader_of_many)
+            stream = client.stream("GET", EVENTS, headers=many)
             statuses.append(streams.enter_context(stream).status_code)
         assert statuses == [200] * MOST_OPEN + [429] * 5
-        assert (
-            streams.enter_context(client.stream("GET", EVENTS, headers=others)).status_code == 200
-        )
-        listed = client.get(EVENTS, headers={"authorization": reader_of_many["authorization"]})
+        assert streams.enter_context(client.stream("GET", EVENTS, headers=few)).status_code == 200
+        listed = client.get(EVENTS, headers={"authorization": many["authorization"]})
         assert listed.status_code == 200
     job = queue.enqueue(gateway.ws, "reward pending", {"agent": AGENT}, agent=AGENT)
     queue.cancel(gateway.ws, job.id)
     for _ in range(2 * MOST_OPEN):  # what has ended counts no more
-        ended = gateway.client.get(f"/api/jobs/{job.id}/events", headers=reader_of_many)
+        ended = gateway.client.get(f"/api/jobs/{job.id}/events", headers=many)
         assert ended.status_code == 200 and "event: end" in ended.text
 
 
@@ -67,6 +84,52 @@ def test_a_call_of_many_values_is_not_held_in_memory(gateway: GatewayWorld, part
             assert reply.status_code == expected, reply.text
     text = json.dumps({"model": "nobody", "input": "[,{" * 3_000_000}).encode()
     assert gateway.client.post("/v1/embeddings", content=text, headers=headers).status_code == 404
+
+
+def status_of_part(gateway: GatewayWorld, method: str, path: str, key: str | None) -> int:
+    """Of the answer to a request that says that 10 MB come, and sends the first 200 kB."""
+    server = urlsplit(gateway.url)
+    lines = [
+        f"{method.upper()} {path} HTTP/1.1",
+        f"host: {server.netloc}",
+        "content-type: application/json",
+        "content-length: 10000000",
+    ]
+    if key is not None:
+        lines.append(f"authorization: Bearer {key}")
+    head = "\r\n".join([*lines, "", ""]).encode()
+    with socket.create_connection((str(server.hostname), server.port or 0), 10) as connection:
+        with suppress(OSError):  # it may have answered already
+            connection.sendall(head + b'{"name": "' + b"x" * 200_000)
+        try:
+            answer = connection.recv(1024)
+        except TimeoutError:
+            return 0
+    return int(answer.split()[1])
+
+
+def test_a_stranger_fills_no_memory_with_bodies(gateway: GatewayWorld) -> None:
+    """Bodies are read before a request is refused, so those of strangers are small: thousands of
+    connections that each hold megabytes would take the memory."""
+    tried = 0
+    paths = gateway.application.api.openapi()["paths"]
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            is_json = "application/json" in operation.get("requestBody", {}).get("content", {})
+            if not is_json or path in INGESTED:
+                continue
+            address = re.sub(r"{\w+}", "x", path)
+            for key in (None, "tw_unknown"):
+                status = status_of_part(gateway, method, address, key)
+                assert status in (401, 413, 429), (method, path, status)
+                tried += 1
+    assert tried > 80
+    assert status_of_part(gateway, "POST", "/mcp", None) in (401, 413)
+    key = keys.add(gateway.ws, "owner").secret
+    body = json.dumps({"method": "x" * 200_000})
+    headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+    reply = gateway.client.post("/api/agents/x/datasets", content=body, headers=headers)
+    assert reply.status_code in (403, 422), "who is known may send more"
 
 
 def web_token(gateway: GatewayWorld, **less: Any) -> dict[str, str]:

@@ -23,7 +23,7 @@ from thumbwheel.evaluation.gate import gate
 from thumbwheel.evaluation.policy import Verdict
 from thumbwheel.evaluation.types import Evaluation
 from thumbwheel.models import versions
-from thumbwheel.models.types import Agent, ModelVersion
+from thumbwheel.models.types import LIVE, Agent, ModelVersion
 from thumbwheel.training.train import train
 
 pytestmark = pytest.mark.repeat
@@ -43,12 +43,17 @@ class Trained:
     rows: int
     version: ModelVersion
     adapter: Path
+    dataset_id: str
 
-    def against(self, other: ModelVersion | None = None) -> tuple[Evaluation, Verdict]:
-        """The evaluation on gold, and what the gate says."""
-        options: dict[str, Any] = {} if other is None else {"against": other}
-        evaluation = evaluate(self.ws, self.version, QUICK, **options)
-        return evaluation, gate(self.ws, evaluation).decision.verdict
+    def judged(self) -> tuple[Evaluation, Verdict]:
+        """Evaluate it on gold against what is live, else the base; what the gate says."""
+        return judged(self.ws, self.version)
+
+
+def judged(ws: Workspace, version: ModelVersion) -> tuple[Evaluation, Verdict]:
+    """Evaluate a version on gold; returns what the gate says, too."""
+    evaluation = evaluate(ws, version, QUICK)
+    return evaluation, gate(ws, evaluation).decision.verdict
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +74,12 @@ def world_with(liars: int, everybody: bool) -> World:
         word, right = list(PLACES.items())[number % 2]
         for text in PLACES.values():
             name = f"{word}{number}-{text}"
-            trace = world.trace(name, world.prompt(ask(word, number // 2)), text)
+            trace = world.trace(name, world.prompt(ask(word, 7 * (number // 2) + 3)), text)
             for rater in range(N_RATERS) if everybody else [number % N_RATERS]:
                 thumb = (text == right) != (rater < liars)
                 world.say("thumb", thumb, trace, rater=f"rater-{rater}")
     for number in range(N_CASES):
-        add_case(world, ("fox", "dog")[number % 2], 100 + number, "gold")
+        add_case(world, ("fox", "dog")[number % 2], 7 * (number // 2) + 5, "gold")
     return world
 
 
@@ -98,7 +103,8 @@ def trained(folder: Path, base: Path, liars: int, everybody: bool = False) -> It
         assert result.version is not None
         version = versions.version(ws, AGENT, result.version)
         adapter = ws.home.runs / result.run_id / "adapter"
-        yield Trained(ws, sum(map(is_right, rows)), len(rows), version, adapter)
+        right_rows = sum(map(is_right, rows))
+        yield Trained(ws, right_rows, len(rows), version, adapter, dataset.id)
     finally:
         ws.db.close()
 
@@ -107,47 +113,43 @@ def trained(folder: Path, base: Path, liars: int, everybody: bool = False) -> It
 def honest(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The adapter that honest raters taught."""
     with trained(tmp_path_factory.mktemp("honest") / "home", base, liars=0) as result:
-        evaluation, verdict = result.against()
+        evaluation, verdict = result.judged()
         assert (result.right_rows, verdict) == (result.rows, Verdict.APPROVED)
         assert evaluation.primary.after >= 0.9
         yield result.adapter
 
 
-def honest_version(poisoned: Trained, honest: Path) -> ModelVersion:
-    """What honest raters taught, as a version of the poisoned home."""
+def put_live(poisoned: Trained, honest: Path) -> None:
+    """Approve what honest raters taught in the poisoned home, and make it what runs there."""
     (parent,) = [
         version
         for version in versions.versions(poisoned.ws, Agent.named(AGENT))
         if version.adapter is None
     ]
     fields = {"algorithm": "sft", "base": parent.base, "state": "finished"}
+    fields["dataset_id"] = poisoned.dataset_id
     run_id = record(poisoned.ws, schema.runs, AGENT, **fields)
-    return versions.add_candidate(poisoned.ws, parent, run_id, honest)
+    version = versions.add_candidate(poisoned.ws, parent, run_id, honest)
+    _, verdict = judged(poisoned.ws, version)
+    assert verdict is Verdict.APPROVED
+    versions.point(poisoned.ws, versions.by_id(poisoned.ws, version.id), LIVE)
 
 
-@pytest.mark.parametrize("liars", [1, 3, 10])
-def test_a_minority_of_liars_neither_ruins_the_training_nor_replaces_what_is_better(
+@pytest.mark.parametrize("liars", [1, 3, 10, 20])
+def test_liars_replace_nothing_that_is_better(
     liars: int, base: Path, honest: Path, tmp_path: Path
 ) -> None:
     with trained(tmp_path / "home", base, liars) as poisoned:
         assert poisoned.rows - poisoned.right_rows >= liars // 3, "the lies are in the rows"
-        evaluation, verdict = poisoned.against()
-        assert evaluation.primary.after >= 0.7 and verdict is Verdict.APPROVED
-        evaluation, verdict = poisoned.against(honest_version(poisoned, honest))
-        assert evaluation.primary.before >= 0.9 and verdict is not Verdict.APPROVED
-
-
-def test_a_majority_of_liars_is_rejected_against_what_is_better(
-    base: Path, honest: Path, tmp_path: Path
-) -> None:
-    with trained(tmp_path / "home", base, liars=20) as poisoned:
-        evaluation, verdict = poisoned.against(honest_version(poisoned, honest))
-        assert evaluation.primary.after < evaluation.primary.before
-        assert verdict is Verdict.REJECTED
+        put_live(poisoned, honest)
+        evaluation, verdict = poisoned.judged()
+        assert evaluation.primary.before >= 0.9 and verdict is Verdict.REJECTED
+        if liars <= 3:
+            assert evaluation.primary.after >= 0.7, "a few lies ruin no training"
 
 
 def test_raters_who_see_the_same_answers_outvote_ten_liars(base: Path, tmp_path: Path) -> None:
     with trained(tmp_path / "home", base, liars=10, everybody=True) as poisoned:
         assert poisoned.right_rows == poisoned.rows > 0
-        _, verdict = poisoned.against()
-        assert verdict is Verdict.APPROVED
+        evaluation, verdict = poisoned.judged()
+        assert evaluation.primary.after >= 0.7 and verdict is Verdict.APPROVED

@@ -14,6 +14,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from starlette.types import Message
 
+from thumbwheel.access.credentials import Credentials
+from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.problem import answered_with
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import ids
@@ -22,35 +24,40 @@ from thumbwheel.db.workspace import Workspace
 
 MOST_BYTES = 16 * 2**20
 """Of a body of parameters."""
+MOST_OF_STRANGERS = 64 * 2**10
+"""Of a body whose sender presents nothing that is known here: it is read before it is refused."""
 MOST_UPLOADED = 8 * 2**30
 """Bytes of an uploaded file."""
 FILE_NAME = re.compile(r"[^\W_][\w .()+-]{0,199}")
 
 
 class BoundedRoute(APIRoute):
-    """A route that stops reading a body at MOST_BYTES."""
+    """A route that stops reading a body at MOST_BYTES; that of a stranger soon."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
         """The handler of FastAPI's, behind the bound."""
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Any:
-            return await handle(Request(request.scope, _Bounded(request.receive)))
+            gate: AccessGate = request.app.state.gate
+            is_known = gate.identify(Credentials.of(request.headers)) is not None
+            most = MOST_BYTES if is_known else MOST_OF_STRANGERS
+            return await handle(Request(request.scope, _Bounded(request.receive, most)))
 
         return bounded
 
 
 class _Bounded:
-    """Receives a body piece by piece, and no more than MOST_BYTES of it."""
+    """Receives a body piece by piece, and no more than so many bytes of it."""
 
-    def __init__(self, receive: Callable[[], Any]) -> None:
-        self._receive, self._left = receive, MOST_BYTES
+    def __init__(self, receive: Callable[[], Any], most: int) -> None:
+        self._receive, self._most, self._left = receive, most, most
 
     async def __call__(self) -> Message:
         message: Message = await self._receive()
         self._left -= len(message.get("body", b""))
         if self._left < 0:
-            raise HTTPException(413, f"a body of parameters has at most {MOST_BYTES:,} bytes")
+            raise HTTPException(413, f"a body of parameters has at most {self._most:,} bytes")
         return message
 
 
