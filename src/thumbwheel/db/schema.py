@@ -920,8 +920,8 @@ request_keys = Table(
     metadata,
     Column("key", text(64), primary_key=True),
     Column("fingerprint", text(64), nullable=False),
-    Column("agent", text(63)),  # that the path names
     Column("answer", Json),
     Column("recorded_at", Utc, nullable=False),
+    Column("agent", text(63)),  # that the path names
     Index("ix_request_keys_recorded_at", "recorded_at"),
 )
