@@ -169,7 +169,7 @@ def sides(
         "merged": [Batches(plain, builder, size), Batches(merged, builder, size)],
     }
     return others, [
-        LocalResponder(our_sides, voice, "", "")  # type: ignore[arg-type]
+        LocalResponder(our_sides, voice, "", "", builder)  # type: ignore[arg-type]
         for voice in ("", "default")
     ]
 
