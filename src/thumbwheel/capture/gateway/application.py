@@ -114,6 +114,16 @@ class Exchange:
     is_over: bool = False
     client_left: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Return whether the call is charged to a budget of tokens or costs."""
+        return any(account.counts for account in self.accounts)
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether the reply has to be read: for the record, or for what it uses."""
+        return self.trace_id is not None or self.is_counted
+
 
 @dataclass
 class Gateway:
@@ -378,7 +388,7 @@ class Gateway:
         """Send a reply on in the words of the client's API."""
         content_type = reply.headers.get("content-type", "")
         translated = translated_reply(exchange.call, reply.status, content_type)
-        if self._reads(exchange):
+        if exchange.is_read:
             exchange.reader = chat_reader(exchange.call, reply.status, content_type)
         is_held = self.config.require_capture and exchange.trace_id is not None
         headers = [(b"content-type", translated.media_type.encode()), *_marks(exchange)]
@@ -407,14 +417,9 @@ class Gateway:
             await send(start)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    def _reads(self, exchange: Exchange) -> bool:
-        """Return whether the reply has to be read: for the record, or for what it uses."""
-        counts = any(account.counts for account in exchange.accounts)
-        return exchange.trace_id is not None or counts
-
     async def _pass_on(self, exchange: Exchange, reply: aiohttp.ClientResponse, send: Send) -> None:
         headers = reply_headers(reply.raw_headers)
-        if self._reads(exchange):
+        if exchange.is_read:
             texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
             exchange.reader = exchange.call.reply_reader(reply.status, texts)
         is_held = self.config.require_capture and exchange.trace_id is not None
@@ -473,10 +478,9 @@ class Gateway:
         if exchange.ended:
             return
         exchange.ended = time.perf_counter()
-        needs_usage = any(account.counts for account in exchange.accounts)
-        if exchange.trace_id is not None or needs_usage:
+        if exchange.is_read:
             size = len(exchange.raw) + exchange.size
-            entry = Entry(lambda: self.line(exchange), size, needs_usage, durable)
+            entry = Entry(lambda: self.line(exchange), size, exchange.is_counted, durable)
             self.recorder.add(entry)
 
 

@@ -19,7 +19,7 @@ def recorded_call(exchange: Exchange, budgets: Budgets) -> dict[str, Any] | None
     reader = exchange.reader or exchange.call.reply_reader()
     reply = reader.finish(exchange.cause)
     spent = None
-    if any(account.counts for account in exchange.accounts):
+    if exchange.is_counted:
         was_answered = 200 <= exchange.status < 300
         spent = spent_by(exchange.call, reply, exchange.choice.upstream, was_answered)
         budgets.spend(exchange.accounts, spent.tokens, spent.cost)

@@ -36,59 +36,35 @@ def _counted_tokens(call: CallRequest) -> dict[str, Any]:
     return {"input_tokens": prompt_tokens(call)}
 
 
+def _unrecorded(name: str, path: str, **more: Any) -> Protocol:
+    """Return a protocol of whose requests and replies nothing is read but what `more` says."""
+    parts: dict[str, Any] = {"messages": _no_messages, "tools": no_tools} | more
+    return Protocol(
+        name=name,
+        path=path,
+        sampling=_no_sampling,
+        event=_nothing,
+        whole=_nothing,
+        is_recorded=False,
+        **parts,
+    )
+
+
+_OPENAI = {"family": "openai", "context": openai_context}
+_ANTHROPIC = {"family": "anthropic", "context": anthropic_context}
+_OLLAMA = {"family": "ollama", "context": ollama_context}
 UNRECORDED = (
-    Protocol(
-        name="anthropic_count_tokens",
-        family="anthropic",
-        path="/v1/messages/count_tokens",
+    _unrecorded(
+        "anthropic_count_tokens",
+        "/v1/messages/count_tokens",
         messages=messages,
         tools=tools,
-        sampling=_no_sampling,
-        context=anthropic_context,
-        event=_nothing,
-        whole=_nothing,
-        is_recorded=False,
         answer=_counted_tokens,
+        **_ANTHROPIC,
     ),
-    Protocol(
-        name="openai_moderations",
-        family="openai",
-        path="/v1/moderations",
-        messages=_no_messages,
-        tools=no_tools,
-        sampling=_no_sampling,
-        context=openai_context,
-        event=_nothing,
-        whole=_nothing,
-        is_recorded=False,
-        keeps_model=True,
-    ),
-    Protocol(
-        name="ollama_embed",
-        family="ollama",
-        path="/api/embed",
-        translation=EMBED,
-        messages=_no_messages,
-        tools=no_tools,
-        sampling=_no_sampling,
-        context=ollama_context,
-        event=_nothing,
-        whole=_nothing,
-        is_recorded=False,
-    ),
-    Protocol(
-        name="ollama_embeddings",
-        family="ollama",
-        path="/api/embeddings",
-        translation=EMBEDDINGS,
-        messages=_no_messages,
-        tools=no_tools,
-        sampling=_no_sampling,
-        context=ollama_context,
-        event=_nothing,
-        whole=_nothing,
-        is_recorded=False,
-    ),
+    _unrecorded("openai_moderations", "/v1/moderations", keeps_model=True, **_OPENAI),
+    _unrecorded("ollama_embed", "/api/embed", translation=EMBED, **_OLLAMA),
+    _unrecorded("ollama_embeddings", "/api/embeddings", translation=EMBEDDINGS, **_OLLAMA),
 )
 _BY_PATH = {protocol.path: protocol for protocol in UNRECORDED}
 
