@@ -53,7 +53,7 @@ def in_a_process(code: str, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_libraries_of_a_model_come_without_bitsandbytes(tmp_path: Path) -> None:
+def test_the_libraries_of_a_model_come_without_what_no_run_needs(tmp_path: Path) -> None:
     """Code of users in the same process has it all the same, and other libraries find it."""
     pytest.importorskip("bitsandbytes")
     names = tmp_path / "names"
@@ -63,10 +63,13 @@ def test_the_libraries_of_a_model_come_without_bitsandbytes(tmp_path: Path) -> N
         "assert accelerate.utils.is_bnb_available()\n"
         "assert peft.__spec__.loader is peft.__loader__ and 'Source' in repr(peft.__loader__)\n"
         "import bitsandbytes; bitsandbytes.nn.Linear4bit\n"
+        "assert transformers.utils.is_scipy_available()\n"
+        "import scipy.optimize; scipy.optimize.linear_sum_assignment\n"
     )
     in_a_process(AFTER_LOADING + later, str(names))
     loaded = set(names.read_text().split())
     assert "peft" in loaded and "bitsandbytes" not in loaded, f"PEFT imports it again; {ADVICE}"
+    assert "scipy.optimize" not in loaded, "transformers imports it for every model again"
 
 
 @pytest.mark.slow

@@ -6,6 +6,9 @@ functions of its own, which loads torch's whole compiler) and 45 MB. So PEFT is 
 it is imported, that bitsandbytes is not there. Whoever else imports bitsandbytes gets it, then and
 later.
 
+transformers imports scipy.optimize with every model, for losses of models that find objects in
+pictures. The processes that load a model at once are spared it (a tenth of their imports).
+
 A base that is quantised loads bitsandbytes before PEFT is asked for an adapter. Where it comes
 after PEFT was imported, `tell_of_bitsandbytes` makes PEFT ask again.
 """
@@ -14,15 +17,15 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, cast
 
-PEFT, BITSANDBYTES = "peft", "bitsandbytes"
+PEFT, BITSANDBYTES, SCIPY = "peft", "bitsandbytes", "scipy"
 QUESTIONS = ("is_bnb_available", "is_bnb_4bit_available")
 """Functions of peft.import_utils that PEFT asks before it imports bitsandbytes; it keeps their
 first answer."""
@@ -39,11 +42,31 @@ def load_libraries() -> None:
     leave_out_bitsandbytes()
     gc.disable()
     try:
-        for name in OF_A_MODEL:
-            import_module(name)
+        with hidden(SCIPY):
+            for name in OF_A_MODEL:
+                import_module(name)
+        # It remembers that scipy was not there; other code may ask again.
+        import_module("transformers.utils").is_scipy_available.cache_clear()
         gc.freeze()
     finally:
         gc.enable()
+
+
+@contextmanager
+def hidden(package: str) -> Iterator[bool]:
+    """Have every import find that this package is not installed, unless it is loaded already.
+
+    Yields whether it is hidden.
+    """
+    # None in sys.modules is Python's own way to say that a module is not there. The call
+    # decides and hides in one step; a module that is loaded stays.
+    modules = cast("dict[str, ModuleType | None]", sys.modules)
+    is_hidden = modules.setdefault(package, None) is None
+    try:
+        yield is_hidden
+    finally:
+        if is_hidden:
+            del modules[package]
 
 
 def leave_out_bitsandbytes() -> None:
@@ -100,15 +123,8 @@ class _Loader(Loader):
         """Import PEFT, and have it answer its questions while bitsandbytes is hidden."""
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
-        # None in sys.modules is Python's own way to say that a module is not there. The call
-        # decides and hides in one step; a module that is loaded stays.
-        modules = cast("dict[str, ModuleType | None]", sys.modules)
-        if modules.setdefault(BITSANDBYTES, None) is not None:
+        with hidden(BITSANDBYTES) as is_hidden:
             self._loader.exec_module(module)
-            return
-        try:
-            self._loader.exec_module(module)
-            for question in _questions():
-                question()
-        finally:
-            del modules[BITSANDBYTES]
+            if is_hidden:
+                for question in _questions():
+                    question()
