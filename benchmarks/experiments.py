@@ -71,7 +71,6 @@ from thumbwheel.stats.sample_ratio import chi_squared_p, sequential_p
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # for the worlds and servers of the tests
-RESULTS = ROOT / "benchmarks" / "results"
 START = datetime(2026, 1, 5, tzinfo=UTC)
 GAPS = {
     "easy": (0.9, (0.15, 0.12, 0.10, 0.08, 0.06)),
@@ -567,6 +566,8 @@ def bench_routing(calls: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    import raw  # beside this script: found where it is run, not where tests import it
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("figure", choices=list(FIGURES))
     parser.add_argument("--runs", type=int)
@@ -601,8 +602,7 @@ def main() -> None:
     else:
         result = bench_routing(runs)
     result["minutes"] = round((time.monotonic() - began) / 60, 1)
-    path = RESULTS / f"experiments-{arguments.figure}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    raw.write(raw.RESULTS / f"experiments-{arguments.figure}.json", **result)
     print(json.dumps(result, indent=1))
 
 

@@ -34,12 +34,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import aiohttp
 import psutil
+import raw
 
 from tests.servers.thumbwheel_server import serve_command
 from thumbwheel.llm.port import free_port
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "gateway.json"
 CHUNKS = 20
 MESSAGES = [
     {"role": "system", "content": "You answer questions about orders."},
@@ -452,7 +452,7 @@ def main() -> None:
     parser.add_argument("--soak-minutes", type=float, default=1.0)
     parser.add_argument("--soak-rate", type=float, default=100.0)
     parser.add_argument("--litellm", type=Path, help="Python of a venv that has litellm[proxy]")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    raw.option(parser, "gateway")
     parser.add_argument("--upstream", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.upstream:
@@ -466,8 +466,7 @@ def main() -> None:
     for what, result, wanted in rows(figures):
         print(f"{what:32} {result:24} {wanted}")
     print(f"recorded: {figures['recorded']} calls")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
+    raw.write(arguments.json, **figures)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ cost.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -27,6 +26,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
+import raw
 import sqlalchemy as sa
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -222,16 +222,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/jobs.json"))
+    raw.option(parser, "jobs")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="thumbwheel-jobs-") as folder:
         report = run(Path(folder), kills=options.kills, seed=options.seed)
     for name, value in asdict(report).items():
         print(f"{name.replace('_', ' '):28} {value}")
-    content = {**asdict(report), "cpus": os.cpu_count(), "workers": WORKERS, "lease": LEASE}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(content, indent=2) + "\n")
+    raw.write(options.json, **asdict(report), workers=WORKERS, lease=LEASE)
     return 0 if report.lost + report.wrong + report.repeated_steps == 0 else 1
 
 

@@ -8,7 +8,6 @@ request, its writes to the disk included.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import raw
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
@@ -32,7 +32,6 @@ from thumbwheel.review.rate import Request, rate
 from thumbwheel.review.types import Queue, QueueConfig, Verdict
 
 AGENT = "support"
-RESULTS = Path(__file__).parent / "results" / "rating_queue.json"
 AT_ONCE = 8
 
 
@@ -134,7 +133,7 @@ def main() -> None:
         print(f"{name:>9}: {figures}")
     print(f"{options.items} items: made in {result['create_cpu_s']} s of CPU time")
     print(f"peak memory {result['peak_memory_mb']} MB")
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    raw.write(raw.RESULTS / "rating_queue.json", **result)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ import random
 import tempfile
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import raw
 
 from thumbwheel.engine.base_check import find_base
 from thumbwheel.models.types import Agent
@@ -172,7 +173,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
     """All of it, in one rename."""
     ordered = sorted(rows, key=lambda row: row["seed"])
     content = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "conditions": raw.conditions(),
         "settings": SETTINGS,
         "summary": summary(ordered),
         "rows": ordered,

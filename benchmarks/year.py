@@ -44,6 +44,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import raw
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -72,7 +74,6 @@ from thumbwheel.models import versions  # noqa: E402
 from thumbwheel.models.types import LIVE, Agent  # noqa: E402
 from thumbwheel.sdk.segment import Segment  # noqa: E402
 
-RESULTS = ROOT / "benchmarks" / "results"
 AGENT = "animals"
 START = datetime(2026, 1, 5, tzinfo=UTC)
 WEEKS = 52
@@ -513,7 +514,7 @@ def main() -> None:
     parser.add_argument("--no-real", action="store_true", help="Train nothing for real.")
     parser.add_argument("--recent-days", type=int, default=RECENT_DAYS, help="0: all feedback.")
     parser.add_argument("--per-rater", type=int, default=PER_RATER, help="0: all feedback.")
-    parser.add_argument("--out", type=Path, default=RESULTS / "year.json")
+    raw.option(parser, "year")
     arguments = parser.parse_args()
     result: dict[str, Any] = {}
     context = get_context("spawn")
@@ -535,7 +536,7 @@ def main() -> None:
                 print(json.dumps(years[-1]), flush=True)
             result[kind] = {**summary(years), **heard, "years": years}
             print(json.dumps(summary(years), indent=1), flush=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    raw.write(arguments.json, **result)
 
 
 if __name__ == "__main__":
