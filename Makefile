@@ -6,7 +6,7 @@ ARGS ?=
 # tests start thousands of processes, which would each compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu test-ui test-peers test-openwebui check check-lint check-types check-imports check-house size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-startup bench-demo bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
+.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu test-ui test-peers test-openwebui check check-lint check-types check-imports check-house site size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-startup bench-demo bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -65,6 +65,10 @@ test-peers: $(VENV)/.dev
 # a real Open WebUI: 7 GB and minutes to install, so it is not among the peers
 test-openwebui: $(VENV)/.dev
 	THUMBWHEEL_REQUIRE_PEERS=1 $(BIN)/python -m pytest -m openwebui tests/others $(ARGS)
+
+# the documentation as a site, in build/site; `.venv/bin/zensical serve` shows it while you write
+site: $(VENV)/.dev
+	$(BIN)/zensical build --clean --strict
 
 check: check-lint check-types check-imports check-house
 
@@ -190,7 +194,7 @@ $(VENV)/.train: pyproject.toml constraints.txt install.py
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt install.py
-	$(PYTHON) install.py $(VENV) train qlora gguf onnx syntax test check
+	$(PYTHON) install.py $(VENV) train qlora gguf onnx syntax test check docs
 	@touch $(VENV)/.train $@
 
 clean:

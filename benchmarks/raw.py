@@ -1,4 +1,4 @@
-"""Where the figures behind the tables of docs/benchmarks.md lie: results/NAME.json, small files
+"""Where the figures behind the tables of docs/benchmarks.md lie: docs/results/NAME.json, small files
 that whoever measures commits.
 
 Each says when, by which command, on what and at which commit it was measured.
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
 
 
 def option(parser: argparse.ArgumentParser, name: str) -> None:

@@ -1,7 +1,7 @@
 """How often worthless feedback gets past the gate: many small worlds whose feedback stands on
 random answers.
 
-    python benchmarks/shuffled.py --worlds 200 --json benchmarks/results/shuffled.json [--processes
+    python benchmarks/shuffled.py --worlds 200 --json docs/results/shuffled.json [--processes
     2]
 
 Every world is the demo's, smaller: a person with habits of their own (the seed), 300 thumbs, 42

@@ -26,6 +26,9 @@ ALWAYS = {
     # what a newcomer types
     "tests/e2e/test_docs.py::test_a_page_runs[README.md]": "README runs as it is written",
     "tests/e2e/test_docs.py::test_a_page_runs[00-start.md]": "the start page runs as written",
+    "tests/e2e/test_site.py::test_the_site_builds_and_every_link_leads_somewhere": (
+        "the documentation builds offline, and no link of it leads nowhere"
+    ),
     "tests/e2e/test_demo.py::test_a_real_gain_is_approved": "`demo` approves a real gain",
     "tests/ui/test_first_visit.py": "an empty home leads to a rated answer, by clicks alone",
     # the loop and what goes live
