@@ -1,5 +1,5 @@
-"""Where the figures behind the tables of docs/benchmarks.md lie: docs/results/NAME.json, small files
-that whoever measures commits.
+"""Where the figures behind the tables of docs/benchmarks.md lie: docs/results/NAME.json, small
+files that whoever measures commits.
 
 Each says when, by which command, on what and at which commit it was measured.
 """

@@ -54,7 +54,7 @@ def imports() -> Counter[tuple[str, str]]:
     return Counter((upper, lower) for _, upper, lower in edges)
 
 
-def shown(edges: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+def without_implied(edges: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
     """Return the edges without those that a longer way of other edges implies."""
     below: dict[str, set[str]] = {}
     for upper, lower in edges:
@@ -93,7 +93,7 @@ def drawn() -> str:
         'aria-label="The stages of thumbwheel and the imports between them">',
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
-    for (upper, lower), count in sorted(shown(imports()).items()):
+    for (upper, lower), count in sorted(without_implied(imports()).items()):
         if upper in places and lower in places:
             parts.append(_line(places[upper], places[lower], count))
     for stage, place in places.items():
