@@ -96,8 +96,8 @@ def drawn() -> str:
     for (upper, lower), count in sorted(without_implied(imports()).items()):
         if upper in places and lower in places:
             parts.append(_line(places[upper], places[lower], count))
-    for stage, place in places.items():
-        parts.append(_box(stage, place))
+    for stage, middle in places.items():
+        parts.append(_box(stage, middle))
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -112,8 +112,8 @@ def _line(upper: tuple[float, float], lower: tuple[float, float], count: int) ->
     )
 
 
-def _box(stage: str, place: tuple[float, float]) -> str:
-    x, y = place
+def _box(stage: str, middle: tuple[float, float]) -> str:
+    x, y = middle
     return (
         f'<rect x="{x - BOX_WIDTH / 2:.0f}" y="{y - BOX_HEIGHT / 2:.0f}" width="{BOX_WIDTH}" '
         f'height="{BOX_HEIGHT}" rx="5" fill="#eef3fb" stroke="#34507c"/>'
