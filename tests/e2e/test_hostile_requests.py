@@ -15,9 +15,9 @@ import pytest
 from tests.hostile_requests import BODIES, CALLS, TRACE, HostileRequest, hostile_requests
 from tests.servers.scripted_upstream import ScriptedUpstream, reply
 from tests.servers.thumbwheel_server import ThumbwheelServer, running
-from tests.worlds.gateway_world import serve_remote
+from tests.worlds.gateway_world import LOOPBACK, serve_remote
 from thumbwheel.capture.traces import list_traces
-from thumbwheel.core.config import Home
+from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import EndpointAddress
 
@@ -42,7 +42,7 @@ def test_no_request_makes_the_server_fail(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     statuses: Counter[int] = Counter()
     with ScriptedUpstream(lambda request: [reply({"object": "anything"})]) as upstream:
-        with Workspace.open(home) as ws:
+        with Workspace.open(home, Sources({"endpoints": LOOPBACK}, "", {})) as ws:
             serve_remote(ws, EndpointAddress(upstream.url, "m"))
         with running(home.path) as server:
             _attack(server, statuses)

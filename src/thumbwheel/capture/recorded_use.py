@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 
 from thumbwheel.capture import trace_queries
+from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import Agent
 
@@ -31,21 +31,6 @@ NEUTRAL: dict[str, float] = {
     "typical_p": 1,
 }
 """Parameters that change how likely tokens are, and the values with which they change nothing."""
-
-
-class CallFeature(StrEnum):
-    """What a call used, in words that complete "of the calls used"."""
-
-    STRUCTURED_OUTPUT = "structured output"
-    TOOLS = "tools"
-    PROVIDER_TOOLS = "tools that run at the provider"
-    STORED_STATE = "conversations that the provider keeps"
-    MEDIA = "pictures, sounds or files"
-    SEVERAL_ANSWERS = "several answers at once"
-    PENALTIES = "penalties or a bias of tokens"
-    GRAMMAR = "a grammar"
-    EMBEDDINGS = "embeddings"
-    OWN_PROMPT = "prompts that go around the chat template"
 
 
 @dataclass(frozen=True)

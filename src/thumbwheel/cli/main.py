@@ -17,9 +17,10 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from thumbwheel import __version__, sdk
+from thumbwheel import sdk
 from thumbwheel.app.command_table import COMMANDS, add_commands, leaves
 from thumbwheel.core import ids, log
+from thumbwheel.sdk.version import __version__
 
 ENDLESS = frozenset({"serve", "worker"})
 """Commands that run until they are stopped, and so have no progress to report."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core.errors import InputError, MissingExtra
 from thumbwheel.core.files import unwritable
@@ -17,6 +17,9 @@ from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import SPLITS, Dataset
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.artifacts import Artifacts
+
+if TYPE_CHECKING:
+    import datasets
 
 
 def export(ws: Workspace, dataset_id: str, path: Path, format: str = "jsonl") -> Path:
@@ -68,18 +71,26 @@ def _parquet(ws: Workspace, dataset: Dataset, path: Path) -> None:
     )
 
 
-def _hf(ws: Workspace, dataset: Dataset, path: Path) -> None:
+def as_hf(ws: Workspace, dataset: Dataset) -> datasets.DatasetDict:
+    """Return the splits that have rows in TRL's columns, with weight, origin and id of each row.
+
+    Raises MissingExtra if `datasets` is not installed.
+    """
     try:
         import datasets
     except ImportError:
-        raise MissingExtra.of("export to a Hugging Face dataset", "datasets", "train") from None
+        raise MissingExtra.of("a Hugging Face dataset", "datasets", "train") from None
     datasets.disable_progress_bars()
     splits = {}
     for split in SPLITS:
         rows = list(_trl_rows(ws, dataset, split))
         if rows:
             splits[split] = datasets.Dataset.from_list(rows)
-    datasets.DatasetDict(splits).save_to_disk(path)
+    return datasets.DatasetDict(splits)
+
+
+def _hf(ws: Workspace, dataset: Dataset, path: Path) -> None:
+    as_hf(ws, dataset).save_to_disk(path)
 
 
 def _trl_rows(ws: Workspace, dataset: Dataset, split: str) -> Iterator[dict[str, Any]]:

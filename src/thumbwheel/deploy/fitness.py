@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from thumbwheel.capture.recorded_use import CallFeature, recent_calls
+from thumbwheel.capture.call_feature import CallFeature
+from thumbwheel.capture.recorded_use import recent_calls
 from thumbwheel.core.clock import utc_now
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.workspace import Workspace

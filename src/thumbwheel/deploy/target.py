@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
-from thumbwheel.capture.recorded_use import CallFeature
+from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.deploy.types import Endpoint, Health, Package, RemoteModel, TargetConfig
 from thumbwheel.export.types import ModelKind
 

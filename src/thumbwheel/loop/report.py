@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import thumbwheel
 from thumbwheel.core.files import replace, unwritable
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.declaration import policy_of
@@ -43,6 +42,7 @@ from thumbwheel.loop.lineage import lineage, tree
 from thumbwheel.loop.purge import note_report
 from thumbwheel.loop.types import Lineage, Record
 from thumbwheel.models.types import Agent, ModelVersion
+from thumbwheel.sdk.version import __version__
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.rundir import RunDir
 
@@ -99,7 +99,7 @@ def collect(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
         "basis": version.basis,
         "tainted": record["tainted"],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "thumbwheel": thumbwheel.__version__,
+        "thumbwheel": __version__,
         "summary": _summary(evaluation, decision),
         "data": _data(version_lineage),
         "training": _training(ws, run) if run else None,

@@ -20,12 +20,12 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import Message, Receive, Scope, Send
 
-from thumbwheel import __version__
 from thumbwheel.access.needs import needs
 from thumbwheel.access.types import Principal
 from thumbwheel.app.service_settings import McpConfig
 from thumbwheel.core.errors import InputError, NotFound, ThumbwheelError
 from thumbwheel.core.plugins import nearest
+from thumbwheel.sdk.version import __version__
 from thumbwheel.server.mcp_tools import Tool, tools
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import thumbwheel
 from thumbwheel.core import errors, ids, log
 from thumbwheel.core.errors import (
     Conflict,
@@ -47,6 +46,7 @@ from thumbwheel.models.versions import version as find_version
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import resolve_paths
 from thumbwheel.rewards.label import rater_names, raters_of
+from thumbwheel.sdk.version import __version__
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.estimate import estimate, trial
@@ -403,7 +403,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "thumbwheel": thumbwheel.__version__,
+        "thumbwheel": __version__,
     }
     for package in LOCKED:
         try:

@@ -13,10 +13,11 @@ import pytest
 
 from tests.worlds.deploy_world import World
 from tests.worlds.sealed_calls import record_calls
+from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.capture.gateway.protocols import PROTOCOLS
 from thumbwheel.capture.gateway.record import Timing, trace_line
 from thumbwheel.capture.gateway.routing import Choice, Upstream
-from thumbwheel.capture.recorded_use import CallFeature, recent_calls
+from thumbwheel.capture.recorded_use import recent_calls
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.db import schema

@@ -20,7 +20,6 @@ from typing import Any
 
 import aiohttp
 
-from thumbwheel import __version__
 from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, Principal
@@ -61,6 +60,7 @@ from thumbwheel.capture.gateway.upstream import (
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.models.types import LIVE, Family
+from thumbwheel.sdk.version import __version__
 
 Scope = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import httpx2
 from pydantic import Field
 
-from thumbwheel.capture.recorded_use import CallFeature
+from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.deploy import processes

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.recorded_use import CallFeature
+from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.core import ids, log
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
 from thumbwheel.deploy import modelfile, processes

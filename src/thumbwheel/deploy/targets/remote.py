@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from thumbwheel.capture.recorded_use import CallFeature
+from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.core import log
 from thumbwheel.core.addresses import RefusedAddress
 from thumbwheel.core.errors import Conflict, ModelError, ThumbwheelError

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 
-from thumbwheel.capture.recorded_use import CallFeature
+from thumbwheel.capture.call_feature import CallFeature
 from thumbwheel.core.addresses import leads_to_loopback
 from thumbwheel.core.errors import ConfigError, Conflict, ModelError, ThumbwheelError
 from thumbwheel.deploy.rendered_elsewhere import tell_of_template

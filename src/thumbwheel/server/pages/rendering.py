@@ -16,9 +16,9 @@ from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from thumbwheel import __version__
 from thumbwheel.core.errors import ThumbwheelError, Unauthenticated
 from thumbwheel.loop import formatting
+from thumbwheel.sdk.version import __version__
 from thumbwheel.server.pages.forms import form_fields
 from thumbwheel.server.pages.markdown import markdown
 from thumbwheel.server.pages.navigation import Navigation

@@ -1,0 +1,346 @@
+"""A home from Python, for notebooks and scripts: what `thumbwheel.open` returns.
+
+The methods are the operations behind the commands, with the same settings, results and errors
+(`thumbwheel.core.errors`). They run in this process, also where the home is served; a training has
+a child process, as everywhere, and a KeyboardInterrupt stops it at a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.app.open import Opener
+from thumbwheel.core.errors import InputError
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.models import versions
+from thumbwheel.models.types import Agent, ModelVersion
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas
+
+    from thumbwheel.capture.ingest import ImportReport
+    from thumbwheel.datasets.dataplan import DataPlan
+    from thumbwheel.datasets.types import Dataset
+    from thumbwheel.deploy.deploy import DeployResult
+    from thumbwheel.evaluation.policy import StoredDecision
+    from thumbwheel.evaluation.types import Evaluation
+    from thumbwheel.export.types import Export
+    from thumbwheel.training.types import RunResult
+
+REVIEWER = "owner"
+"""Who reviewed gold cases where nobody is named."""
+
+
+class OpenHome:
+    """An open home. Use it as a context manager, or close it at the end."""
+
+    def __init__(self, home: str | Path | None = None, config: str | Path | None = None) -> None:
+        folder = None if home is None else Path(home)
+        self._ws = Opener(folder, None if config is None else Path(config))()
+
+    def __enter__(self) -> OpenHome:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish writing and let go of the files."""
+        self._ws.__exit__(None, None, None)
+
+    @property
+    def path(self) -> Path:
+        """The folder of the home."""
+        return self._ws.home.path
+
+    @property
+    def agents(self) -> list[str]:
+        """The names of the agents that the home has."""
+        return [agent.slug for agent in versions.agents(self._ws)]
+
+    def agent(self, name: str) -> OpenAgent:
+        """Return the agent of this name. It exists once something of it is stored."""
+        return OpenAgent(self._ws, Agent.named(name))
+
+
+class OpenAgent:
+    """An agent (an app) of an open home: its feedback, datasets and versions."""
+
+    def __init__(self, ws: Workspace, agent: Agent) -> None:
+        self._ws, self._agent = ws, agent
+
+    @property
+    def name(self) -> str:
+        """The name of the agent."""
+        return self._agent.slug
+
+    def import_(
+        self,
+        path: str | Path,
+        source: str | None = None,
+        *,
+        gold: bool = False,
+        reviewer: str = REVIEWER,
+        columns: Sequence[str] = (),
+        scales: Sequence[str] = (),
+        rejects: str | Path | None = None,
+        dry_run: bool = False,
+    ) -> ImportReport:
+        """Bring in a file, folder or address, and count what became of its lines.
+
+        Args:
+            path: What to read.
+            source: The format; recognised by the first rows where it is None.
+            gold: Whether `reviewer` reviewed the cases in it.
+            reviewer: Who did.
+            columns: COLUMN=MEANING of a table, as the option `--column` has it.
+            scales: The ends of a scale, as the option `--scale` has them.
+            rejects: A file for every refused line.
+            dry_run: Read and check; store nothing.
+
+        Raises:
+            InputError: No source reads it, or several would.
+        """
+        from thumbwheel.capture.detect import Options, detect
+        from thumbwheel.capture.ingest import ingest, rehearse
+        from thumbwheel.capture.location import path_or_address
+
+        location = path_or_address(str(path))
+        options = Options.parsed(list(columns), list(scales), None, gold)
+        reader = detect(location, options, source).source
+        refused = None if rejects is None else Path(rejects)
+        if dry_run:
+            return rehearse(
+                self.name,
+                reader,
+                location,
+                case_rule=self._ws.case_rule,
+                rejects=refused,
+                options=options,
+            )
+        return ingest(
+            self._ws,
+            self.name,
+            reader,
+            location,
+            rejects=refused,
+            reviewer=reviewer if gold else None,
+            options=options,
+        )
+
+    def plan(self, **settings: Any) -> DataPlan:
+        """Return what the feedback permits now; `settings` are those of `dataset`.
+
+        Raises:
+            NotFound: Nothing of the agent is stored.
+        """
+        from thumbwheel.datasets.types import DatasetConfig
+        from thumbwheel.training.data_plan import data_plan
+
+        return data_plan(self._ws, self.name, self._ws.settings(DatasetConfig, "dataset", settings))
+
+    def build(
+        self, shape: str | None = None, *, method: str = "auto", **settings: Any
+    ) -> FrozenDataset:
+        """Freeze a dataset; the same feedback under the same settings gives the same one.
+
+        Args:
+            shape: What the rows hold: chats, pairs, labels, scored, prompts, groups. Where it is
+                None, that of `method`.
+            method: The training method; `auto` takes the one that the plan recommends.
+            settings: Those of `dataset`.
+        """
+        from thumbwheel.datasets.build import build
+        from thumbwheel.datasets.types import DatasetConfig
+        from thumbwheel.training.data_plan import choose
+
+        config = self._ws.settings(DatasetConfig, "dataset", settings)
+        if shape is None:
+            shape = choose(self._ws, self.name, method, config).shape
+        return FrozenDataset(self._ws, build(self._ws, self.name, shape, config))
+
+    def dataset(self, name: str = "latest") -> FrozenDataset:
+        """Return a frozen dataset by its id, or the latest."""
+        from thumbwheel.datasets.build import find
+
+        return FrozenDataset(self._ws, find(self._ws, self.name, name))
+
+    def train(
+        self,
+        method: str,
+        base: str | Path,
+        *,
+        dataset: FrozenDataset | str | None = None,
+        callbacks: Sequence[str | type] = (),
+        **settings: Any,
+    ) -> RunResult:
+        """Train a candidate version and return how it went.
+
+        Args:
+            method: sft, dpo, kto, reward, grpo, grpo_offline or ppo.
+            base: A folder with a model, or its Hugging Face id.
+            dataset: What to learn from; built from the feedback in force where it is None.
+            callbacks: transformers.TrainerCallback classes, as such or as "module:Class". They are
+                imported in the child process, so they have to stand in a module.
+            settings: Those of the method (`thumbwheel train METHOD --help`).
+
+        Raises:
+            TrainingError: The run failed; its message names the log.
+        """
+        from thumbwheel.engine.base_check import find_base
+        from thumbwheel.training.train import train
+
+        options = dict(settings)
+        if callbacks:
+            options["callbacks"] = [_location(callback) for callback in callbacks]
+        if isinstance(dataset, str):
+            dataset = self.dataset(dataset)
+        return train(
+            self._ws,
+            versions.require_agent(self._ws, self.name),
+            method,
+            find_base(str(base), self._ws.home.cache),
+            dataset=None if dataset is None else dataset.record,
+            options=options,
+        )
+
+    @property
+    def versions(self) -> list[ModelVersion]:
+        """The model versions of the agent, the first one first."""
+        return versions.versions(self._ws, versions.require_agent(self._ws, self.name))
+
+    def version(self, name: str = "latest") -> ModelVersion:
+        """Return a version by its name (`v3`), an alias, `latest` or an id.
+
+        Raises:
+            NotFound: There is none; the message has the names that exist.
+        """
+        return versions.version(self._ws, self.name, name)
+
+    def evaluate(
+        self, version: str = "latest", *, against: str | None = None, **settings: Any
+    ) -> Evaluation:
+        """Compare a version with what answers today, or with `against`, on rows nobody trained on.
+
+        `settings` are those of `evaluation`. Raises DataError where no row can decide.
+        """
+        from thumbwheel.evaluation.evaluate import evaluate
+        from thumbwheel.evaluation.types import EvaluationConfig
+
+        config = self._ws.settings(EvaluationConfig, "evaluation", settings)
+        incumbent = None if against is None else self.version(against)
+        return evaluate(self._ws, self.version(version), config, against=incumbent)
+
+    def gate(self, evaluation: Evaluation) -> StoredDecision:
+        """Have the gate decide by the policy that is declared for the agent."""
+        from thumbwheel.evaluation.gate import gate
+
+        return gate(self._ws, evaluation)
+
+    def export(
+        self,
+        version: str = "latest",
+        format: str = "merged",
+        *,
+        to: str | Path | None = None,
+        quant: str | None = None,
+    ) -> Export:
+        """Write a version as files and compare them with the trained model.
+
+        Args:
+            version: Which version.
+            format: adapter, merged, gguf, lora_gguf or onnx.
+            to: A new or empty folder; one in the home where it is None.
+            quant: The precision of a GGUF file, as Q8_0.
+        """
+        from thumbwheel.export.package import export
+
+        folder = None if to is None else Path(to)
+        return export(self._ws, self.version(version), format, to=folder, quant=quant)
+
+    def deploy(
+        self,
+        version: str = "latest",
+        target: str = "embedded",
+        *,
+        alias: str = "live",
+        **settings: Any,
+    ) -> DeployResult:
+        """Let a version answer on a target, and move the alias once a check has passed.
+
+        `settings` are those of the target. Raises Conflict where the gate did not permit it.
+        """
+        from thumbwheel.deploy.deploy import deploy
+
+        return deploy(self._ws, self.version(version), target, alias, settings=settings)
+
+
+class FrozenDataset:
+    """A dataset: frozen rows in the splits train, dev and gate."""
+
+    def __init__(self, ws: Workspace, record: Dataset) -> None:
+        self._ws = ws
+        self.record = record
+        """Id, shape and manifest."""
+
+    @property
+    def id(self) -> str:
+        """The id, made from the content."""
+        return self.record.id
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of rows of each split."""
+        return self.record.counts
+
+    def rows(self, split: str = "train") -> Iterator[dict[str, Any]]:
+        """Yield the rows of a split, one at a time, with all their fields."""
+        from thumbwheel.datasets.build import split_rows
+
+        yield from split_rows(self._ws, self.record, split)
+
+    def to_hf(self) -> datasets.DatasetDict:
+        """Return the splits that have rows as a Hugging Face DatasetDict, in TRL's columns.
+
+        Raises:
+            MissingExtra: `datasets` is not installed.
+        """
+        from thumbwheel.datasets.export import as_hf
+
+        return as_hf(self._ws, self.record)
+
+    def to_pandas(self, split: str = "train") -> pandas.DataFrame:
+        """Return the rows of a split as a data frame, a column for each field.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            from thumbwheel.core.errors import MissingExtra
+
+            raise MissingExtra.of("a data frame", "pandas", "train") from None
+        return pandas.DataFrame(list(self.rows(split)))
+
+
+def _location(callback: str | type) -> str:
+    """Return "module:Class", by which the child process imports a callback."""
+    if isinstance(callback, str):
+        return callback
+    if callback.__module__ == "__main__" or "." in callback.__qualname__:
+        raise InputError(
+            f"callback {callback.__qualname__}",
+            "the training is another process, which cannot import a class of a notebook",
+            "Write the class into a file beside it and import it from there",
+        )
+    return f"{callback.__module__}:{callback.__qualname__}"
