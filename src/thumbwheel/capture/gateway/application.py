@@ -157,6 +157,7 @@ class Gateway:
         protocol = protocol_of(method, path.call) or unrecorded_of(method, path.call)
         family: Family = protocol.family if protocol else _family_of(path.call)
         self.running += 1
+        caller: Principal | None = None
         try:
             headers = {
                 name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
@@ -171,7 +172,9 @@ class Gateway:
         except Refusal as refusal:
             await _refuse(send, family, refusal)
         except ThumbwheelError as error:
-            await _refuse(send, family, Refusal.of(error))
+            sees_everything = caller is not None and caller.may("call", None)
+            shown = error.shown(sees_everything=sees_everything)
+            await _refuse(send, family, Refusal.of(shown))
         except ClientLeft:
             pass
         finally:
