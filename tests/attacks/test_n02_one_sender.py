@@ -143,3 +143,29 @@ def test_a_burst_is_held_before_it_counts(world: ExperimentWorld) -> None:
     assert quarantine.count >= 60
     inputs, _ = controller.look(world.ws, experiment)
     assert sum(arm.answered for arm in inputs.arms) == 0
+
+
+def test_words_in_somebody_s_name_use_up_none_of_theirs(world: ExperimentWorld) -> None:
+    experiment = world.begin(rater_units=10)
+    for sender, count in ((KEY, 12), (OTHER, 10)):
+        for number in range(count):
+            trace_id, _ = world.ask(f"{sender}-{number}")
+            world.rate(trace_id, True, "ann", sender=sender)
+    world.turn()
+    inputs, _ = controller.look(world.ws, experiment)
+    assert inputs.flooded == 2
+    assert sum(arm.answered for arm in inputs.arms) == 20
+
+
+def test_a_burst_in_somebody_s_name_holds_none_of_their_words(world: ExperimentWorld) -> None:
+    experiment = world.begin(rater_units=1000)
+    now = datetime.now(UTC).isoformat()
+    for sender, count in ((KEY, 80), (OTHER, 5)):
+        for number in range(count):
+            trace_id, _ = world.ask(f"{sender}-{number}")
+            world.rate(trace_id, True, "ann", sender=sender, occurred_at=now)
+    world.turn()
+    (quarantine,) = quarantines(world.ws, world.agent)
+    assert quarantine.count == 80
+    inputs, _ = controller.look(world.ws, experiment)
+    assert sum(arm.answered for arm in inputs.arms) == 5

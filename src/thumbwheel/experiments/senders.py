@@ -52,10 +52,10 @@ def sender_of(statement: Statement) -> str:
 
 
 def voice_of(statement: Statement) -> str | None:
-    """Who speaks: the rater, else the sender. None for an app with the home's files that names
-    nobody."""
+    """Who speaks: the rater in this sender's words, else the sender. None for an app with the
+    home's files that names nobody."""
     if statement.rater_id is not None:
-        return statement.rater_id
+        return statement.speaker  # what another sender says in their name uses up nothing of theirs
     sender = sender_of(statement)
     return None if sender == OWNER_OF_HOME else f"sender {sender}"
 
