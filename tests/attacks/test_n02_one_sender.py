@@ -80,9 +80,7 @@ def test_a_verdict_names_the_largest_sender_and_what_remains_without_it(
 ) -> None:
     experiment = world.begin()
     attack(world, 300, names=True)
-    for number in range(300, 340):
-        trace_id, _ = world.ask(f"user-{number}")
-        world.rate(trace_id, number % 2 == 0, f"rater-{number}", sender=OTHER)
+    attack(world, 40, names=True, start=300, sender=OTHER)
     decision = world.turn()[experiment.id]
     assert decision.verdict == "won"
     (sentence,) = [reason for reason in decision.reasons if reason.startswith("sender ")]
@@ -92,6 +90,39 @@ def test_a_verdict_names_the_largest_sender_and_what_remains_without_it(
     assert ended.state is State.WON and sentence in verdict.reasons
     stored, again, recomputed = controller.replay(world.ws, verdict)
     assert again.verdict == "won" and stored == recomputed
+
+
+def test_one_word_of_another_sender_lets_no_arm_win(world: ExperimentWorld) -> None:
+    experiment = world.begin()
+    attack(world, 300, names=True)
+    attack(world, 1, names=True, start=300, sender=OTHER)
+    decision = world.turn()[experiment.id]
+    assert decision.verdict == "undecided" and world.live() == "v0"
+    assert "without key_1, which sent 100% of the words, the others speak" in decision.reasons[0]
+
+
+def test_an_arm_wins_only_if_the_others_favour_it_too(world: ExperimentWorld) -> None:
+    experiment = world.begin()
+    attack(world, 300, names=True)
+    for number in range(300, 340):
+        trace_id, choice = world.ask(f"user-{number}")
+        world.rate(trace_id, choice.arm == "v0", f"rater-{number}", sender=OTHER)
+    decision = world.turn()[experiment.id]
+    assert decision.verdict == "undecided" and world.live() == "v0"
+    assert "what the others say does not favour v1" in decision.reasons[0]
+
+
+def test_a_key_beside_the_owner_s_app_is_the_sender_that_others_have_to_follow(
+    world: ExperimentWorld,
+) -> None:
+    experiment = world.begin()
+    attack(world, 100, names=True)
+    for number in range(100, 220):
+        trace_id, _ = world.ask(f"user-{number}")
+        world.rate(trace_id, number % 2 == 0, f"rater-{number}")
+    world.turn()
+    figures = controller.look(world.ws, experiment)[0].senders
+    assert figures is not None and figures.largest == KEY and 0.4 < figures.share < 0.5
 
 
 def test_an_owner_may_let_one_app_speak_for_many(world: ExperimentWorld) -> None:
@@ -112,3 +143,29 @@ def test_a_burst_is_held_before_it_counts(world: ExperimentWorld) -> None:
     assert quarantine.count >= 60
     inputs, _ = controller.look(world.ws, experiment)
     assert sum(arm.answered for arm in inputs.arms) == 0
+
+
+def test_words_in_somebody_s_name_use_up_none_of_theirs(world: ExperimentWorld) -> None:
+    experiment = world.begin(rater_units=10)
+    for sender, count in ((KEY, 12), (OTHER, 10)):
+        for number in range(count):
+            trace_id, _ = world.ask(f"{sender}-{number}")
+            world.rate(trace_id, True, "ann", sender=sender)
+    world.turn()
+    inputs, _ = controller.look(world.ws, experiment)
+    assert inputs.flooded == 2
+    assert sum(arm.answered for arm in inputs.arms) == 20
+
+
+def test_a_burst_in_somebody_s_name_holds_none_of_their_words(world: ExperimentWorld) -> None:
+    experiment = world.begin(rater_units=1000)
+    now = datetime.now(UTC).isoformat()
+    for sender, count in ((KEY, 80), (OTHER, 5)):
+        for number in range(count):
+            trace_id, _ = world.ask(f"{sender}-{number}")
+            world.rate(trace_id, True, "ann", sender=sender, occurred_at=now)
+    world.turn()
+    (quarantine,) = quarantines(world.ws, world.agent)
+    assert quarantine.count == 80
+    inputs, _ = controller.look(world.ws, experiment)
+    assert sum(arm.answered for arm in inputs.arms) == 5

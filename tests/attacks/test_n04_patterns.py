@@ -26,6 +26,7 @@ from thumbwheel.capture.redact import LOOSE, CaptureConfig, Redactor
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.normal_form import normal_form
 from thumbwheel.core.seal import Seal
+from thumbwheel.deploy import processes
 from thumbwheel.rewards import next_turn
 from thumbwheel.rewards.calls import calls_of_text
 from thumbwheel.rewards.json_answer import depth
@@ -48,6 +49,8 @@ NOT_FROM_OUTSIDE = {
     "thumbwheel.rewards.next_turn": "reads 2,000 characters; has a test of its own below",
 }
 """Modules whose patterns meet no text of a client, a model or a file of others -> why."""
+MOST_READ = {"thumbwheel.deploy.processes.PROBLEM": processes.MOST_OF_LOG}
+"""Patterns that meet the end of a log, whatever stands in it -> its characters."""
 USED_BY_ANOTHER_NAME = {
     f"thumbwheel.capture.elements.{name}": {"match"} for name in ("_INSIDE", "_BETWEEN", "_DEEP")
 }
@@ -133,6 +136,7 @@ def test_no_pattern_takes_more_than_linear_time_at_length(use: Use) -> None:
 
 
 def attack(use: Use, length: int, most: int) -> None:
+    length = min(length, MOST_READ.get(use.name, length))
     pattern = use.pattern.pattern
     flags = use.pattern.flags
     if isinstance(pattern, bytes):

@@ -22,6 +22,7 @@ from tests.worlds.gateway_world import GatewayWorld
 from thumbwheel.access.gate import replace_token
 from thumbwheel.access.local_token import TOKEN, LocalToken
 from thumbwheel.access.login_codes import SECONDS, LoginCodes
+from thumbwheel.access.types import PAGE_OF_OWNER
 from thumbwheel.server.handover import served_urls
 
 CODE = re.compile(r"/login\?code=([\w-]+)")
@@ -148,3 +149,18 @@ def test_open_says_where_the_server_of_this_home_is(tmp_path: Path, command_line
         assert code == 0 and out.startswith(f"{server.url}/login?code=")
     code, _, problem = command_line("--home", str(home), "open", "--no-browser")
     assert code != 0 and "thumbwheel serve" in problem
+
+
+def test_who_holds_a_feedback_token_of_the_owner_s_app_is_not_the_owner(
+    gateway: GatewayWorld,
+) -> None:
+    """Words of the home's owner need no second sender in an experiment, and pass quarantines."""
+    row = {"id": "t1", "input": "Where is it?", "output": "There."}
+    stored = gateway.client.post("/a/desk/api/traces", json=row, headers=gateway.owner)
+    assert stored.status_code == 202
+    path = "/a/desk/api/feedback"
+    reply = gateway.client.post(f"{path}-tokens", json={"trace": "t1"}, headers=gateway.owner)
+    headers = {"authorization": f"Bearer {reply.json()['token']}"}
+    judgement = {"trace": "t1", "thumb": True}
+    assert gateway.client.post(path, json=judgement, headers=headers).status_code == 202
+    assert gateway.lines(2)[-1]["sender"] == PAGE_OF_OWNER

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,107 +11,32 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from tests.worlds.gateway_world import opened_home
-from thumbwheel.access import keys, users
+from tests.worlds.forum_world import (
+    AGENT,
+    WORDS,
+    Forum,
+    forum_world,
+    key_id,
+    name_of,
+    wait_for_key,
+)
+from thumbwheel.access import keys
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.traces import show_trace
+from thumbwheel.capture.types import OWNER_MARKS
 from thumbwheel.core.errors import InputError
-from thumbwheel.db.feedback_in_force import newest_words
 from thumbwheel.db.schema import feedback, raters
-from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop.erase import erase
 from thumbwheel.models.types import Agent
-from thumbwheel.models.versions import ensure_agent
 from thumbwheel.rewards.agreement import agreement
 from thumbwheel.rewards.learn import person_labels
-from thumbwheel.server.serve import assembled
-
-PASSWORD = "correct horse battery"
-URL = "http://127.0.0.1:8787"
-AGENT = "support"
-WORDS = f"/api/agents/{AGENT}/feedback"
-
-
-@dataclass
-class Forum:
-    """A server with two users, two apps and a trace that all of them may judge."""
-
-    ws: Workspace
-    ann: TestClient
-    bob: TestClient
-    app: TestClient
-    other_app: TestClient
-    stranger: TestClient
-
-    def say(self, who: TestClient, **row: Any) -> Any:
-        """A statement about the trace, stored as a row where it is taken."""
-        reply = who.post(f"/a/{AGENT}/api/feedback", json={"trace": "t1", **row})
-        drain_inbox(self.ws)
-        return reply
-
-    def words(self) -> list[tuple[str | None, str | None, Any]]:
-        """(rater, sender, value) of what is in force, oldest first."""
-        in_force = newest_words(Agent.named(AGENT).id)
-        query = (
-            sa.select(raters.c.external_id, feedback.c.sender, feedback.c.value)
-            .select_from(feedback.outerjoin(raters, raters.c.id == feedback.c.rater_id))
-            .where(feedback.c.id.in_(in_force))
-            .order_by(feedback.c.recorded_at, feedback.c.id)
-        )
-        with self.ws.db.read() as connection:
-            return [tuple(row) for row in connection.execute(query)]
-
-    def id_of(self, value: Any) -> str:
-        """The row of the statement with this value."""
-        query = sa.select(feedback.c.id, feedback.c.value)
-        with self.ws.db.read() as connection:
-            rows = connection.execute(query).all()
-        return str(next(row.id for row in rows if row.value == value))
 
 
 @pytest.fixture
 def forum(tmp_path: Path) -> Iterator[Forum]:
-    with opened_home(tmp_path / "home") as ws:
-        ensure_agent(ws, AGENT)
-        for name in ("ann", "bob"):
-            users.add(ws, name, password=PASSWORD, role="rater", agent=AGENT)
-        with assembled(ws, "0.0.0.0", drain_every=3600) as application:
-
-            def client(key: str | None = None) -> TestClient:
-                client = TestClient(application, base_url=URL)
-                if key is not None:
-                    secret = keys.add(ws, key, agents=[AGENT]).secret
-                    client.headers["authorization"] = f"Bearer {secret}"
-                return client
-
-            def logged_in(name: str) -> TestClient:
-                person = client()
-                person.headers["origin"] = URL
-                login = person.post("/api/login", json={"name": name, "password": PASSWORD})
-                person.headers["x-csrf-token"] = login.json()["csrf"]
-                return person
-
-            apps = client("app"), client("other-app")
-            forum = Forum(ws, logged_in("ann"), logged_in("bob"), *apps, client())
-            trace = {"id": "t1", "input": "Where is it?", "output": "There."}
-            for app in apps:
-                wait_for_key(app, trace)
-            drain_inbox(ws)
-            yield forum
-
-
-def wait_for_key(app: TestClient, trace: dict[str, Any]) -> None:
-    """Send the trace once the server knows the key."""
-    for _ in range(200):
-        if app.post(f"/a/{AGENT}/api/traces", json=trace).status_code == 202:
-            return
-    raise AssertionError("the key is not known")
-
-
-def name_of(forum: Forum, user: str) -> str:
-    """The id of a user."""
-    return next(row.id for row in users.listed(forum.ws) if row.name == user)
+    with forum_world(tmp_path) as forum:
+        yield forum
 
 
 def test_a_user_speaks_in_no_name_but_their_own(forum: Forum) -> None:
@@ -202,11 +126,6 @@ def test_a_token_is_one_rater_whatever_it_calls_itself(forum: Forum) -> None:
     assert forum.say(forum.stranger, retracts=forum.id_of(0.3)).status_code in (403, 422)
 
 
-def key_id(forum: Forum, name: str) -> str:
-    """The id of a key."""
-    return next(key.id for key in keys.listed(forum.ws) if key.name == name)
-
-
 def test_a_sender_that_a_client_claims_is_no_sender(forum: Forum) -> None:
     forum.say(forum.app, thumb=True, rater="carl", sender="local")
     assert forum.words() == [("carl", key_id(forum, "app"), True)]
@@ -224,3 +143,99 @@ def test_an_erasure_takes_what_a_user_sent_for_others(forum: Forum) -> None:
     forum.say(forum.app, thumb=True, rater="carl")
     erase(forum.ws, Agent.named(AGENT), "ann")
     assert [word[0] for word in forum.words()] == ["carl"]
+
+
+def test_no_app_says_what_kind_of_rater_a_user_is(forum: Forum) -> None:
+    """A row of the rater that an app sends first had the user's name, kind and weight."""
+    for rater in ({"id": "ann", "kind": "model", "weight": 0.0}, {"id": "bob", "weight": 1e9}):
+        assert forum.say(forum.app, score=0.5, rater=rater).status_code == 202
+    assert forum.say(forum.ann, thumb=False).status_code == 202
+    assert forum.say(forum.bob, thumb=False).status_code == 202
+    with forum.ws.db.read() as connection:
+        assert list(person_labels(connection, Agent.named(AGENT)).values()) == [False]
+        judgements = {row.value: row for row in rated(connection)}
+    assert judgements[False].kind == "person" and judgements[False].weight == 1.0
+
+
+def rated(connection: sa.Connection) -> Sequence[Any]:
+    """Value, kind and weight of the rater of every thumb."""
+    columns = feedback.c.value, raters.c.kind, raters.c.weight
+    joined = feedback.join(raters, raters.c.id == feedback.c.rater_id)
+    return connection.execute(
+        sa.select(*columns).select_from(joined).where(feedback.c.kind == "thumb")
+    ).all()
+
+
+def test_a_user_is_one_person_on_every_road(forum: Forum) -> None:
+    forum.say(forum.ann, thumb=True)
+    assert forum.ann.post(WORDS, json={"target": "t1", "thumb": "down"}).status_code == 200
+    assert [word[2] for word in forum.words()] == [False]
+
+
+def test_an_idempotency_key_is_of_its_sender(forum: Forum) -> None:
+    rows = {"input": "Mine?", "output": "Yes."}, {"input": "Its?", "output": "No."}
+    headers = {"idempotency-key": "order-1"}
+    path = f"/a/{AGENT}/api/traces"
+    names = []
+    for app, row in zip((forum.other_app, forum.app), rows, strict=True):
+        replies = [app.post(path, json=row, headers=headers) for _ in range(2)]
+        assert replies[0].json() == replies[1].json()
+        names += replies[0].json()["ids"]
+    drain_inbox(forum.ws)
+    outputs = [show_trace(forum.ws, AGENT, name)["output"] for name in names]
+    assert outputs == ["Yes.", "No."]
+    assert not (forum.ws.home.inbox / "rejected.jsonl").exists()
+
+
+@pytest.mark.parametrize("mark", OWNER_MARKS)
+def test_no_app_says_what_stands_in_the_gate(forum: Forum, mark: str) -> None:
+    """A question of which one trace is held out stands in dev or gate with all its answers."""
+    row = {"input": "Where is it?", "output": "Here.", "metadata": {mark: True}}
+    path = f"/a/{AGENT}/api/traces"
+    assert forum.app.post(path, json=row).status_code == 403
+    assert forum.app.post(path, json=[{"input": "a", "output": "b"}, row]).status_code == 403
+    secret = keys.add(forum.ws, "editor", agents=[AGENT], verbs=["call", "edit"]).secret
+    forum.app.headers["authorization"] = f"Bearer {secret}"
+    wait_for_key(forum.app, {**row, "id": "held-out"})
+    drain_inbox(forum.ws)
+    assert show_trace(forum.ws, AGENT, "held-out")["metadata"] == {mark: True}
+
+
+def test_no_app_answers_in_a_trace_that_others_judged(forum: Forum) -> None:
+    """Late spans of a run whose answer is a call complete it; the thumb was for no text."""
+    name = "ab" * 16
+    start = 1_788_600_000 * 10**9
+    asked = [{"role": "user", "content": "Where is it?"}]
+    first = span(name, "01" * 8, start, {"gen_ai.input.messages": json.dumps(asked)})
+    assert send_spans(forum, forum.app, first) == 200
+    drain_inbox(forum.ws, everything=True)
+    assert forum.ann.post(WORDS, json={"target": name, "thumb": "up"}).status_code == 200
+    answer = [{"role": "assistant", "parts": [{"type": "text", "content": "Poison."}]}]
+    messages = {"gen_ai.input.messages": json.dumps(asked)}
+    messages["gen_ai.output.messages"] = json.dumps(answer)
+    assert send_spans(forum, forum.other_app, span(name, "02" * 8, start + 10**9, messages)) == 200
+    drain_inbox(forum.ws, everything=True)
+    trace = show_trace(forum.ws, AGENT, name)
+    assert trace["output"] is None
+    assert len(trace["steps"]) == 2  # what its app sends late is a step all the same
+
+
+def span(trace_id: str, span_id: str, start: int, attributes: dict[str, str]) -> dict[str, Any]:
+    """A call of a model in OTLP's JSON."""
+    named = {"gen_ai.operation.name": "chat", **attributes}
+    return {
+        "traceId": trace_id,
+        "spanId": span_id,
+        "name": "chat",
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(start + 10**8),
+        "attributes": [
+            {"key": key, "value": {"stringValue": value}} for key, value in named.items()
+        ],
+    }
+
+
+def send_spans(forum: Forum, app: TestClient, *spans: dict[str, Any]) -> int:
+    """The status of the answer."""
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
+    return app.post(f"/a/{AGENT}/v1/traces", json=body).status_code

@@ -108,6 +108,7 @@ def revoke(ws: Workspace, name: str, *, actor: str = audit.COMMAND_LINE) -> ApiK
                 f"key {name[:80]!r}",
                 "there is no key of that name",
                 f"Here are: {', '.join(names) or 'none'}.{nearest(name, names)}",
+                outside="See: thumbwheel keys list",
             )
         store.delete_key(connection, key.id)
         return key, Act(actor, "keys.revoke", content={"key": key.id})

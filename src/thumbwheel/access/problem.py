@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from thumbwheel.access.protocol import PROBLEM_TYPE
+from thumbwheel.access.types import Principal
 from thumbwheel.core.errors import Busy, ThumbwheelError, Unauthenticated
 
 CONTENT_TYPE = "application/problem+json"
@@ -36,6 +38,12 @@ def problem(error: ThumbwheelError, status: int | None = None) -> JSONResponse:
     if isinstance(error, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
     return JSONResponse(content, code, headers, CONTENT_TYPE)
+
+
+def shown_to(request: Request, error: ThumbwheelError) -> ThumbwheelError:
+    """The error without names of what whoever asks may not see."""
+    principal: Principal | None = getattr(request.state, "principal", None)
+    return error.shown(sees_everything=principal is not None and principal.may("read", None))
 
 
 def answered_with(status: int, error: ThumbwheelError) -> ThumbwheelError:

@@ -4,6 +4,7 @@ what is about all of them is for owners of everything."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -176,7 +177,11 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
     def list_users(request: Request) -> Response:
         """The users with their roles."""
         principal: Principal = request.state.principal
-        owned = [user for user in users.listed(ws) if _owns_some(principal, user)]
+        owned = [
+            _with_roles_of(principal, user)
+            for user in users.listed(ws)
+            if _owns_some(principal, user)
+        ]
         return answer(request, partial(show_users, owned))
 
     @routes.post(
@@ -205,7 +210,8 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
             actor=principal.id,
         )
         gate.directory.refresh()
-        show = partial(show_role, user, asked.role, asked.agent)
+        shown = _with_roles_of(principal, user)
+        show = partial(show_role, shown, asked.role, asked.agent)
         return answer(request, show, status=201)
 
     @routes.put("/api/users/{name}/role", operation_id="users.role", dependencies=[OWN], **SHOWN)
@@ -215,7 +221,8 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         _require_own(principal, [asked.agent])
         user = users.set_role(ws, name, asked.role, agent=asked.agent, actor=principal.id)
         gate.directory.refresh()
-        return answer(request, partial(show_role, user, asked.role, asked.agent))
+        shown = _with_roles_of(principal, user)
+        return answer(request, partial(show_role, shown, asked.role, asked.agent))
 
     @routes.put(
         "/api/users/{name}/password",
@@ -282,6 +289,16 @@ def _owns_some(principal: Principal, user: User) -> bool:
     if principal.may("own", None):
         return True
     return any(principal.may("own", agent) for agent in _agents_of(user.roles))
+
+
+def _with_roles_of(principal: Principal, user: User) -> User:
+    """The user with the roles for agents of the principal's, and for every agent."""
+    roles = {
+        agent: role
+        for agent, role in user.roles.items()
+        if agent == ANY_AGENT or principal.may("own", agent)
+    }
+    return replace(user, roles=roles)
 
 
 def _agents_of(entries: Iterable[str]) -> list[str | None]:

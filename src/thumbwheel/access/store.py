@@ -84,6 +84,7 @@ def require_user(connection: sa.Connection, name: str) -> User:
             f"user {name[:80]!r}",
             "there is no user of that name",
             f"Here are: {', '.join(names) or 'none'}.{nearest(name, names)}",
+            outside="See: thumbwheel users list",
         )
     return user
 

@@ -181,6 +181,7 @@ class RoutingTable:
             "no alias of an agent of that name points at a version",
             f"Known: {', '.join(agents) or 'none yet; see thumbwheel deploy'}. Ask for one as the "
             f"model, or at /a/AGENT/v1.{nearest(request.agent, agents)}",
+            outside="Ask for an agent as the model, or at /a/AGENT/v1; GET /v1/models lists yours",
         )
 
 

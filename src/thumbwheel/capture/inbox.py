@@ -296,7 +296,7 @@ class _Drain:
         if isinstance(item, Line):
             records = [record for record in item.records if isinstance(record, TraceRecord)]
             complete = self._ws.db.write(
-                partial(store.add_late_steps, scope=scope, records=records)
+                partial(store.add_late_steps, scope=scope, records=records, senders=run.senders)
             )
             rest = [record for record in item.records if record.external_id not in complete]
             self.counts["stored"] += bool(complete) and not rest

@@ -46,7 +46,7 @@ def json_value(raw: bytes, most_values: int = MOST_VALUES, *, allow_nul: bool = 
 
 def holds_more_values(raw: bytes, most: int) -> bool:
     """Whether a JSON text has more values than `most`."""
-    return _marks(raw) > most and _marks(_TEXT.sub(b"", raw)) > most
+    return count_marks(raw) > most and count_marks(_TEXT.sub(b"", raw)) > most
 
 
 def value_in(text: str) -> Any:
@@ -59,8 +59,8 @@ def value_in(text: str) -> Any:
         return text
 
 
-def _marks(raw: bytes) -> int:
-    """How many values there are at most; marks within texts are counted too."""
+def count_marks(raw: bytes) -> int:
+    """Return how many values there are at most; marks within texts are counted too."""
     return sum(raw.count(mark) for mark in _MARKS)
 
 

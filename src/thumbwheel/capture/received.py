@@ -84,7 +84,7 @@ def received(
             line.setdefault("agent", agent)
             line["agent"] = _slug(line["agent"])
             if line.get("id") in (None, ""):
-                line["id"] = f"{key}/{index}" if key else uuid.uuid4().hex
+                line["id"] = voice.row_name(key, index) if key else uuid.uuid4().hex
             if line.get("occurred_at") is None:
                 line.pop("occurred_at", None)
                 line[RECEIVED] = datetime.now(UTC).isoformat()

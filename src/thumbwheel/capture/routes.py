@@ -23,7 +23,7 @@ from thumbwheel import sdk
 from thumbwheel.access.credentials import bearer_of
 from thumbwheel.access.needs import needs, public, require_agents
 from thumbwheel.access.problem import answered_with, problem
-from thumbwheel.access.types import Principal, Verb
+from thumbwheel.access.types import LOCAL_TOKEN, PAGE_OF_OWNER, Principal, Verb
 from thumbwheel.capture import openapi
 from thumbwheel.capture import received as meaning
 from thumbwheel.capture.feedback_token import FeedbackTokens, is_feedback_token
@@ -40,7 +40,7 @@ from thumbwheel.capture.otlp.request import (
 from thumbwheel.capture.packed_body import BadPacking, TooLarge, unpacked
 from thumbwheel.capture.quota import QuotaExceeded
 from thumbwheel.capture.received import Received, Spell
-from thumbwheel.capture.types import Unreadable
+from thumbwheel.capture.types import OWNER_MARKS, Unreadable
 from thumbwheel.capture.voice import Voice
 from thumbwheel.core.errors import Busy, Forbidden, InputError, StorageError, ThumbwheelError
 from thumbwheel.sdk.segment import Full, Segment
@@ -52,6 +52,7 @@ SMALL = 32 * 1024
 LINE_TYPES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
 AGENT_HEADER = "x-thumbwheel-agent"
 KEY_HEADER = "idempotency-key"
+MARKS = tuple(mark.encode() for mark in OWNER_MARKS)
 FOREIGN_PAGES = {
     "access-control-allow-origin": "*",
     "access-control-allow-methods": "POST",
@@ -285,6 +286,7 @@ async def _received(request: Request, spell: Spell, voice: Voice | None = None) 
         reasons = "; ".join(refusal["reason"] for refusal in result.refused[:3])
         raise InputError("the rows", f"none can be stored: {reasons}", "Correct them")
     _check_agents(request, result.lines)
+    _check_marks(request, result.lines)
     return result
 
 
@@ -300,6 +302,17 @@ def _check_agents(request: Request, lines: Sequence[bytes]) -> None:
     principal: Principal = request.state.principal
     if not principal.may(request.state.verb, None):
         require_agents(request, {json.loads(line)["agent"] for line in lines})
+
+
+def _check_marks(request: Request, lines: Sequence[bytes]) -> None:
+    """Raise Forbidden for traces that say what they are for, which only editors of the agent say:
+    a question that is held out stands in the gate, however often it was asked."""
+    principal: Principal = request.state.principal
+    for line in lines:
+        if any(mark in line for mark in MARKS):
+            row = json.loads(line)
+            if row["type"] == "trace" and (row.get("metadata") or {}).keys() & set(OWNER_MARKS):
+                principal.require("edit", row["agent"])
 
 
 def _agent(request: Request) -> str | None:
@@ -355,7 +368,9 @@ async def _token(tokens: FeedbackTokens, request: Request) -> Response:
     line = json.loads(result.lines[0])
     trace = str(line["target"]["trace"])  # a number is an id, too
     principal: Principal = request.state.principal
-    token = tokens.make(line["agent"], trace, principal.id)
+    # visitors of a page are not the owner, whose word alone decides an experiment
+    maker = PAGE_OF_OWNER if principal.id == LOCAL_TOKEN.id else principal.id
+    token = tokens.make(line["agent"], trace, maker)
     return JSONResponse({"token": token, "trace": trace}, 201)
 
 

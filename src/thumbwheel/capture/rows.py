@@ -24,6 +24,7 @@ from thumbwheel.capture.types import (
 )
 from thumbwheel.core import ids
 from thumbwheel.core.seal import Seal
+from thumbwheel.db.feedback_in_force import OWNER, USER
 from thumbwheel.db.workspace import OWNER_OF_HOME, CaseRule, any_case
 
 Row = dict[str, Any]
@@ -100,6 +101,14 @@ def named_record(scope: Scope, record: AnyRecord) -> NamedRecord:
     source = record.source or scope.source
     record_id = row_id(PREFIXES[type(record)], scope.agent, source, name)
     return NamedRecord(record, record_id, source, name, fingerprint)
+
+
+def rater_source(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> str:
+    """The source among whose raters this statement's is: a user who is logged in is the person of
+    that name on every road. No line can speak for that source, so nobody says of what kind a user
+    is, and how much they weigh."""
+    is_user = scope.sender_of(record).startswith(USER)
+    return OWNER if is_user else named.source
 
 
 def case_objection(records: Iterable[AnyRecord], case_rule: CaseRule) -> str | None:
@@ -262,7 +271,7 @@ class Rows:
                 "value": record.value,
                 "scale": record.scale.model_dump() if record.scale else None,
                 "comment": record.comment,
-                "rater_id": self.rater(record.rater, named.source),
+                "rater_id": self.rater(record.rater, rater_source(self.scope, named, record)),
                 "sender": self.scope.sender_of(record),
                 "occurred_at": record.occurred_at,
                 "supersedes": self._id_of("fbk", record.supersedes, named.source),
@@ -310,4 +319,4 @@ class Rows:
 
     def reviewer(self) -> str | None:
         """The id of the person who vouches for the cases of this scope."""
-        return self.rater(Rater(id=self.scope.reviewer), "cli") if self.scope.reviewer else None
+        return self.rater(Rater(id=self.scope.reviewer), OWNER) if self.scope.reviewer else None

@@ -22,6 +22,7 @@ from thumbwheel.capture.otlp.span import Span, span_of_row
 from thumbwheel.capture.source import Item, item_of
 from thumbwheel.db.batches import batches
 from thumbwheel.db.schema import agents, waiting_spans
+from thumbwheel.db.workspace import OWNER_OF_HOME
 
 QUIET = timedelta(seconds=2)
 """Since the last span of a complete run; SDKs send children before or together with their root."""
@@ -38,6 +39,11 @@ class SettledRun:
     agent: str
     trace_id: str
     spans: Sequence[Span]
+
+    @property
+    def senders(self) -> frozenset[str]:
+        """Who sent them."""
+        return frozenset(span.sender or OWNER_OF_HOME for span in self.spans)
 
     def item(self, number: int) -> Item:
         """The run as a line for ingestion."""

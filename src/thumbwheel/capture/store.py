@@ -27,6 +27,7 @@ from thumbwheel.capture.rows import (
     case_objection,
     chain_of,
     named_record,
+    rater_source,
     row_id,
 )
 from thumbwheel.capture.source import Line
@@ -266,11 +267,18 @@ def _complete(
 
 
 def add_late_steps(
-    connection: sa.Connection, scope: Scope, records: Sequence[TraceRecord]
+    connection: sa.Connection,
+    scope: Scope,
+    records: Sequence[TraceRecord],
+    senders: Collection[str],
 ) -> set[str]:
     """Add the steps that stored traces do not have yet, and which tell themselves apart by kind,
     name and start. Returns the names of the records whose traces have all their steps now; one that
-    contradicts its trace changes nothing."""
+    contradicts its trace changes nothing.
+
+    A trace without an answer gets that of its last step, unless others than the `senders` of these
+    steps have judged it: they have not seen it.
+    """
     complete = set()
     for record in records:
         named = named_record(scope, record)
@@ -287,8 +295,18 @@ def add_late_steps(
             continue
         complete.add(named.name)
         if late_steps:
-            _extend(connection, dict(trace), rows, stored_steps, late_steps)
+            is_judged = _is_judged(connection, named.id, senders)
+            _extend(connection, dict(trace), rows, stored_steps, late_steps, is_judged=is_judged)
     return complete
+
+
+def _is_judged(connection: sa.Connection, trace_id: str, senders: Collection[str]) -> bool:
+    """Whether others than these have said anything about the trace."""
+    sender = sa.func.coalesce(feedback.c.sender, OWNER_OF_HOME)
+    about = feedback.join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
+    query = sa.select(feedback.c.id).select_from(about)
+    of_others = (feedback_targets.c.target_id == trace_id, sender.not_in(list(senders)))
+    return connection.execute(query.where(*of_others).limit(1)).first() is not None
 
 
 def _late_steps(stored_steps: Sequence[Row], all_steps: Sequence[Row]) -> list[Row] | None:
@@ -317,6 +335,8 @@ def _extend(
     rows: Rows,
     stored_steps: Sequence[Row],
     late_steps: Sequence[Row],
+    *,
+    is_judged: bool,
 ) -> None:
     """Give a stored trace more steps, in the order of time; after the others where somebody judged
     one of these by its number."""
@@ -337,7 +357,7 @@ def _extend(
     # what the trace did not say before
     (row,) = rows.traces
     change = _change(trace, row, ("session_id", "subject_id"))
-    if trace["output"] is None and all_steps[-1] in late_steps:
+    if trace["output"] is None and all_steps[-1] in late_steps and not is_judged:
         change["output"] = row["output"]
     if change:
         _insert_missing(connection, sessions, rows.sessions)
@@ -445,7 +465,7 @@ def _rater_id(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> str |
     """The row id of who gave this feedback; None where nobody is named."""
     if record.rater is None:
         return None
-    return row_id("rat", scope.agent, named.source, record.rater.id)
+    return row_id("rat", scope.agent, rater_source(scope, named, record), record.rater.id)
 
 
 def _replaced_ids(scope: Scope, named: NamedRecord, record: FeedbackRecord) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thumbwheel.capture.types import Unreadable
+from thumbwheel.core import ids
 
 Row = dict[str, Any]
 
@@ -21,6 +22,11 @@ class Voice:
     """Whose statements these are; None for an app, which says it of each."""
     is_person: bool = False
     """Whether the rater is a user who is logged in, and may name nobody else."""
+
+    def row_name(self, key: str, index: int) -> str:
+        """The id of a row that has none, in a request with this idempotency key: the same each time
+        that this sender sends it, and no other sender's."""
+        return ids.derived("row", self.sender, self.rater or "", key, str(index))
 
     def spoken(self, line: Row) -> Row:
         """The line with who sent it, and its rater. Raises Unreadable for a user who speaks in

@@ -36,6 +36,10 @@ class ThumbwheelError(Exception):
         self.what, self.why, self.fix = what, why, fix
         super().__init__(f"{what}: {why}. {fix}")
 
+    def shown(self, *, sees_everything: bool) -> ThumbwheelError:
+        """The error as it is shown to whoever may see everything here, or may not."""
+        return self
+
     def __reduce__(self) -> tuple[type[ThumbwheelError], tuple[str, str, str]]:
         return type(self), (self.what, self.why, self.fix)
 
@@ -55,10 +59,23 @@ class InputError(ThumbwheelError):
 
 
 class NotFound(ThumbwheelError):
-    """A name or an id that does not exist here."""
+    """A name or an id that does not exist here.
+
+    `outside` is what those do next who may not see everything here, where `fix` lists names of
+    agents or people.
+    """
 
     exit_code = 2
     http_status = 404
+
+    def __init__(self, what: str, why: str, fix: str, outside: str | None = None) -> None:
+        super().__init__(what, why, fix)
+        self.outside = outside
+
+    def shown(self, *, sees_everything: bool) -> ThumbwheelError:
+        if sees_everything or self.outside is None:
+            return self
+        return NotFound(self.what, self.why, self.outside)
 
 
 class MissingExtra(ThumbwheelError):

@@ -75,6 +75,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 """Parameters of APIs that would change the answer and are not supported, and the values with which
 they would not. A request with another value is refused."""
 MAX_ANSWERS = 16
+MAX_STOPS, MAX_STOP_LENGTH = 64, 1000
+"""Texts at which an answer stops, and characters of each: all are looked for after every token."""
+LEAST_TEMPERATURE = 1e-6
+"""Below it the most likely token is the only one, and numbers overflow."""
 MAX_INPUTS = 2048
 """Texts of one request for embeddings; OpenAI's limit."""
 
@@ -93,7 +97,7 @@ class CompletionRequest(BaseModel):
     response_format: dict[str, Any] | None = None
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
@@ -117,6 +121,18 @@ class CompletionRequest(BaseModel):
         if unsupported:
             names = ", ".join(unsupported)
             raise InputError(f"parameter {names}", "it is not supported here", "Leave it out")
+        lengths = [len(text) for text in self.stops]
+        if len(lengths) > MAX_STOPS or max(lengths, default=0) > MAX_STOP_LENGTH:
+            why = f"it has {len(lengths)} texts of up to {max(lengths)} characters"
+            fix = f"Send at most {MAX_STOPS} of {MAX_STOP_LENGTH}"
+            raise InputError("parameter stop", why, fix)
+        for value in (self.messages, self.prompt, self.tools, self.stop):
+            _check_encodable(value)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Return the texts at which an answer stops."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def offered(self) -> dict[str, dict[str, Any]]:
@@ -151,6 +167,15 @@ class CompletionRequest(BaseModel):
             return AnswerForm(calls=offered)
         schema = _schema_of(self.response_format)
         return None if schema is None else AnswerForm((schema,), offered)
+
+
+def _check_encodable(value: Any) -> None:
+    """Raise InputError for texts with half of a surrogate pair, which no tokenizer takes."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        why = "it holds half of a surrogate pair, which is no text"
+        raise InputError("the request", why, "Send whole characters") from None
 
 
 def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -280,10 +305,7 @@ class Server:
         )
 
     def _sampling(self, completion: CompletionRequest, n_prompt: int) -> Sampling:
-        if isinstance(completion.stop, str):
-            stop: tuple[str, ...] = (completion.stop,)
-        else:
-            stop = tuple(completion.stop or ())
+        temperature = 1.0 if completion.temperature is None else completion.temperature
         remaining = max(1, self.generator.context - n_prompt)
         limit = completion.max_completion_tokens or completion.max_tokens or remaining
         seed = completion.seed
@@ -291,10 +313,10 @@ class Server:
             seed = int.from_bytes(os.urandom(4), "big")
         return sampling_of(
             {
-                "temperature": 1.0 if completion.temperature is None else completion.temperature,
+                "temperature": 0.0 if temperature < LEAST_TEMPERATURE else temperature,
                 "top_p": 1.0 if completion.top_p is None else completion.top_p,
                 "top_k": completion.top_k or 0,
-                "stop": stop,
+                "stop": completion.stops,
                 "seed": seed,
                 "max_new_tokens": min(limit, 1 << 16),
                 "stop_ids": self.generator.builder_of(completion.model).stop_ids,
@@ -310,6 +332,7 @@ class Server:
     def embed(self, request: EmbeddingRequest) -> dict[str, Any]:
         """Return the vectors of texts, in OpenAI's form."""
         self.generator.check(request.model)
+        _check_encodable(request.input)
         if request.dimensions is not None:
             why = "the model's vectors have one length"
             raise InputError("parameter dimensions", why, "Leave it out")

@@ -46,6 +46,8 @@ PROBLEM = re.compile(
     re.IGNORECASE,
 )
 """What a line of a log says that may be the reason of an end."""
+MOST_OF_LOG = 8192
+"""Bytes of the end of a log that are read for the reason of an end."""
 SILENT = 30.0
 """Seconds without an answer after which a server counts as one that stands still."""
 
@@ -213,7 +215,7 @@ def tail(folder: Path, lines: int = 8, after: int = 0, only: re.Pattern[str] | N
     """Return the end of the server's log, in one line; only of what comes `after` so many bytes,
     and of lines in which `only` is found."""
     with suppress(OSError), (folder / LOG).open("rb") as stream:
-        stream.seek(max(after, stream.seek(0, os.SEEK_END) - 8192))
+        stream.seek(max(after, stream.seek(0, os.SEEK_END) - MOST_OF_LOG))
         all_lines = stream.read().decode("utf-8", "replace").splitlines()
         telling = [line for line in all_lines if only is None or only.search(line)]
         return " | ".join(line.strip() for line in telling[-lines:] if line.strip())

@@ -1,7 +1,8 @@
 """Who sent the words that decide an experiment, and the floor below which nobody's words promote.
 
 A rater is a name that an app may choose; the sender is known: a user, a key, a file, or an app that
-has the files of the home. One sender alone moves no alias unless the plan says that it may.
+has the files of the home. One sender alone moves no alias unless the plan says that it may: there
+have to be others, and what they say has to point the same way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 """The sender of what was stored before senders were."""
+FEWEST_UNITS = 3
+"""Units of an arm about which other senders than the largest have to speak before it may win. One
+rater's words count for ten units by default, so one person beside an app is enough."""
 
 
 def decided(plan: Plan, inputs: Inputs) -> Decision:
@@ -28,7 +32,9 @@ def decided(plan: Plan, inputs: Inputs) -> Decision:
     if decision.verdict != "won":
         return decision
     reasons = (*decision.reasons, *in_words(inputs.senders))
-    obstacle = too_few_senders(plan.config, inputs.senders)
+    obstacle = too_few_senders(plan.config, inputs.senders) or decided_by_one_sender(
+        plan, decision, inputs.senders
+    )
     if obstacle is None:
         return decision.model_copy(update={"reasons": reasons})
     max_hours = plan.config.max_hours
@@ -46,10 +52,10 @@ def sender_of(statement: Statement) -> str:
 
 
 def voice_of(statement: Statement) -> str | None:
-    """Who speaks: the rater, else the sender. None for an app with the home's files that names
-    nobody."""
+    """Who speaks: the rater in this sender's words, else the sender. None for an app with the
+    home's files that names nobody."""
     if statement.rater_id is not None:
-        return statement.rater_id
+        return statement.speaker  # what another sender says in their name uses up nothing of theirs
     sender = sender_of(statement)
     return None if sender == OWNER_OF_HOME else f"sender {sender}"
 
@@ -61,7 +67,9 @@ def sender_figures(
     counts = Counter(sender_of(statement) for statement, _ in words)
     if not counts:
         return None
-    largest, n_largest = max(counts.items(), key=lambda entry: (entry[1], entry[0]))
+    # the owner's words need no second sender, so the largest of the others is of interest
+    others = [entry for entry in counts.items() if entry[0] != OWNER_OF_HOME]
+    largest, n_largest = max(others or counts.items(), key=lambda entry: (entry[1], entry[0]))
     by_unit: dict[tuple[str, str], list[float]] = defaultdict(list)
     for statement, value in words:
         call = calls[statement.trace_id]
@@ -90,6 +98,27 @@ def too_few_senders(config: ExperimentConfig, figures: SenderFigures | None) -> 
         f"the words come from {figures.senders} of min_senders = {config.min_senders} senders; "
         f"{figures.largest} sent {figures.share:.0%} of them. If it speaks for many people, plan "
         f"with --min-senders {figures.senders}"
+    )
+
+
+def decided_by_one_sender(
+    plan: Plan, decision: Decision, figures: SenderFigures | None
+) -> str | None:
+    """Return why an arm that won may not win: without the largest sender nobody says that it is
+    better. None where others say so, or none have to."""
+    if figures is None or figures.largest == OWNER_OF_HOME or plan.config.min_senders == 1:
+        return None
+    winner = figures.without_largest.get(decision.arm or "")
+    control = figures.without_largest.get(plan.control.name)
+    if winner and control and min(winner.units, control.units) >= FEWEST_UNITS:
+        if winner.mean > control.mean:
+            return None
+        reason = f"what the others say does not favour {decision.arm}"
+    else:
+        reason = f"the others speak about fewer than {FEWEST_UNITS} units of an arm"
+    return (
+        f"without {figures.largest}, which sent {figures.share:.0%} of the words, {reason}. If it "
+        "speaks for many people, plan with --min-senders 1"
     )
 
 

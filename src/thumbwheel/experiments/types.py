@@ -84,8 +84,9 @@ class ExperimentConfig(Config):
     """Hours before an arm may win, so that all times of day or week are seen, and nobody decides it
     in a burst."""
     min_senders: int = Field(default=2, ge=1)
-    """Different senders (users, keys) of the words by which an arm may win; apps with the files of
-    the home need no second one. 1 where one app speaks for many people."""
+    """Different senders (users, keys) of the words by which an arm may win, and without the largest
+    of them the others have to favour it, too; apps with the files of the home need no second one. 1
+    where one app speaks for many people."""
     max_hours: float = Field(default=0.0, ge=0)
     """Hours after which the experiment is stopped undecided; 0 for no end."""
     effect: float = Field(default=0.05, gt=0)
@@ -297,7 +298,8 @@ class SenderFigures(Config):
     senders: int
     """Different ones."""
     largest: str
-    """The one with the most words."""
+    """The one with the most words; apps with the files of the home only where nobody else
+    speaks."""
     share: float
     """Its share of all words."""
     without_largest: dict[str, ArmWords]

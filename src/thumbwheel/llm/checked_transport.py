@@ -1,12 +1,17 @@
-"""A transport that asks only addresses which something may be sent to (core/addresses.py)."""
+"""A transport that asks only addresses which something may be sent to (core/addresses.py), and
+reads no more of a reply than fits into memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import httpx2
 
 from thumbwheel.core.addresses import allowed_addresses
+
+MOST_BYTES = 64 << 20
+"""Of a reply; the answers and lists of models that are asked for have thousandths of it."""
 
 
 class CheckedTransport(httpx2.HTTPTransport):
@@ -22,6 +27,7 @@ class CheckedTransport(httpx2.HTTPTransport):
         """The reply of the first allowed address that takes a connection; raises RefusedAddress
         where all are refused, OSError where the name does not resolve, HTTPError."""
         url = request.url
+        request.headers["accept-encoding"] = "identity"  # a packed reply could be any size
         addresses = allowed_addresses(str(url), self._private)
         host = urlsplit(str(url)).hostname
         request.extensions = {**request.extensions, "sni_hostname": host}
@@ -29,10 +35,42 @@ class CheckedTransport(httpx2.HTTPTransport):
             for address in addresses:
                 request.url = url.copy_with(host=address)
                 try:
-                    return super().handle_request(request)
+                    return _bounded(super().handle_request(request))
                 except httpx2.ConnectError:
                     if address == addresses[-1]:
                         raise
         finally:
             request.url = url
         raise AssertionError  # there is at least one address
+
+
+def _bounded(response: httpx2.Response) -> httpx2.Response:
+    """Return the response, whose body ends with an error beyond MOST_BYTES; raises HTTPError for
+    one that is packed though nobody asked for it."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        response.close()
+        raise httpx2.RemoteProtocolError(f"the reply is packed ({encoding[:40]})")
+    stream = response.stream
+    assert isinstance(stream, httpx2.SyncByteStream)  # noqa: S101 - narrows the type
+    response.stream = _BoundedStream(stream)
+    return response
+
+
+class _BoundedStream(httpx2.SyncByteStream):
+    """The pieces of a body, up to MOST_BYTES."""
+
+    def __init__(self, stream: httpx2.SyncByteStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = 0
+        for piece in self._stream:
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise httpx2.ReadError(f"the reply has more than {MOST_BYTES:,} bytes")
+            yield piece
+
+    def close(self) -> None:
+        """End the connection."""
+        self._stream.close()

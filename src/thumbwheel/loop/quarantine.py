@@ -43,9 +43,9 @@ def hold_bursts(ws: Workspace, agent: Agent, config: TriggerConfig, now: datetim
         statements = quarantine_store.timed_statements(connection, agent.id, now - LOOKED_BACK)
     by_speaker: dict[tuple[str | None, str, str | None], list[Statement]] = defaultdict(list)
     for statement in statements:
-        # who names no rater is the rater
-        sender = statement.sender if statement.rater_id is None else None
-        by_speaker[statement.rater_id, statement.source, sender].append(statement)
+        # a name is free: what one sender says in it holds no word of another
+        speaker = (statement.rater_id, statement.source, statement.sender)
+        by_speaker[speaker].append(statement)
 
     touched = []
     for (rater_id, source, _), thumbs in by_speaker.items():

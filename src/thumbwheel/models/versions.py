@@ -52,6 +52,7 @@ def require_agent(ws: Workspace, slug: str) -> Agent:
             "nothing was recorded for it",
             f"Known: {', '.join(known_agents) or 'none yet'}.{nearest(slug, known_agents)} "
             "Import something first",
+            outside="Check the name, or import something first",
         )
     return agent
 

@@ -24,6 +24,7 @@ from thumbwheel.access.credentials import Credentials
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import ANONYMOUS, ANY_AGENT, Principal
 from thumbwheel.capture.gateway.budget import Account, Budgets
+from thumbwheel.capture.gateway.held_bytes import CallBytes, HeldBytes
 from thumbwheel.capture.gateway.protocol import CallRequest, Protocol, ReplyReader
 from thumbwheel.capture.gateway.protocols import protocol_of
 from thumbwheel.capture.gateway.record import trace_id_of
@@ -80,6 +81,9 @@ WHOLE = 1 << 16
 UPSTREAM_BROKE = "the upstream ended the connection"
 TOO_LONG = "the call took longer than is allowed"
 STOPPED = "the gateway was stopped"
+TOO_MUCH = "the upstream's answer is too large to be held until it is recorded (require_capture)"
+MOST_HELD_OF_REPLY = 64 << 20
+"""Bytes of an answer that waits until it is on disk."""
 NOT_CAPTURED = "the call could not be recorded, and require_capture is set"
 EXCHANGE = "thumbwheel.exchange"
 """Key of a request's scope under which whoever runs the gateway finds its `Exchange`."""
@@ -143,6 +147,10 @@ class Gateway:
     """The recorded line of a call that is over."""
     running: int = field(default=0)
     """Calls that run now."""
+    held: HeldBytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = HeldBytes(self.config.max_held)
 
     def handles(self, method: str, path: str) -> bool:
         """Whether the gateway answers this path."""
@@ -157,21 +165,26 @@ class Gateway:
         protocol = protocol_of(method, path.call) or unrecorded_of(method, path.call)
         family: Family = protocol.family if protocol else _family_of(path.call)
         self.running += 1
+        caller: Principal | None = None
         try:
             headers = {
                 name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
             }
             caller = self._caller(scope, headers)
-            if path.call == SHOW and method == "POST":
-                await _send_json(send, 200, await self._shown(receive, path, headers, caller))
-            elif protocol is None:
-                await _send_json(send, 200, self._listing(method, path, caller))
-            else:
-                await self._answer(scope, receive, send, path, protocol, headers, caller)
+            with self.held.of_call() as held:
+                if path.call == SHOW and method == "POST":
+                    shown_model = await self._shown(receive, path, headers, caller, held)
+                    await _send_json(send, 200, shown_model)
+                elif protocol is None:
+                    await _send_json(send, 200, self._listing(method, path, caller))
+                else:
+                    await self._answer(scope, receive, send, path, protocol, headers, caller, held)
         except Refusal as refusal:
             await _refuse(send, family, refusal)
         except ThumbwheelError as error:
-            await _refuse(send, family, Refusal.of(error))
+            sees_everything = caller is not None and caller.may("call", None)
+            shown = error.shown(sees_everything=sees_everything)
+            await _refuse(send, family, Refusal.of(shown))
         except ClientLeft:
             pass
         finally:
@@ -213,10 +226,15 @@ class Gateway:
         return _openai_entry(name)
 
     async def _shown(
-        self, receive: Receive, path: Path, headers: dict[str, str], caller: Principal
+        self,
+        receive: Receive,
+        path: Path,
+        headers: dict[str, str],
+        caller: Principal,
+        held: CallBytes,
     ) -> Any:
         """Return what Ollama says of a model; raises Refusal for one that is not here."""
-        body = read_object(await read_body(receive, headers, self.config.max_body), headers)
+        body = read_object(await read_body(receive, headers, self.config.max_body, held), headers)
         name = str(body.get("model") or body.get("name") or "").removesuffix(":latest")
         names = self._names_for(path, caller)
         if name not in names:
@@ -238,11 +256,12 @@ class Gateway:
         protocol: Protocol,
         headers: dict[str, str],
         caller: Principal,
+        held: CallBytes,
     ) -> None:
         """Pass a call on, and its answer back."""
         started_at, began = datetime.now(UTC), time.perf_counter()
         key = _key_name(caller)
-        raw = await read_body(receive, headers, self.config.max_body)
+        raw = await read_body(receive, headers, self.config.max_body, held)
         call = protocol.request(read_object(raw, headers), headers)
         agent, alias = _agent_of(path, caller, call)
         name = self.trace_name(trace_id_of(call))
@@ -434,6 +453,9 @@ class Gateway:
             await send(start)
         async for chunk in reply.content.iter_any():
             if is_held and not exchange.call.stream:
+                if exchange.size + len(chunk) > MOST_HELD_OF_REPLY:
+                    exchange.status, exchange.cause = 502, TOO_MUCH
+                    raise Refusal(502, TOO_MUCH, dict(_marks(exchange)))
                 held.append(chunk)
             else:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thumbwheel.capture.gateway.event_stream import parsed
+from thumbwheel.capture.gateway.held_bytes import CallBytes
 from thumbwheel.capture.gateway.refusal import Refusal
 from thumbwheel.capture.json_text import holds_more_values
 from thumbwheel.capture.packed_body import BadPacking, TooLarge, unpacked
@@ -51,9 +52,11 @@ def split_path(path: str) -> Path:
     return Path(agent, slash + rest)
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
-    """The body of a request, unpacked; raises Refusal for a larger one than `limit` bytes, and for
-    one that is not what its headers say."""
+async def read_body(
+    receive: Receive, headers: Mapping[str, str], limit: int, held: CallBytes
+) -> bytes:
+    """The body of a request, unpacked; raises Refusal for a larger one than `limit` bytes, for one
+    that is not what its headers say, and where all calls together hold too much."""
     stated = headers.get("content-length")
     is_too_large = stated is not None and stated.isdecimal() and int(stated) > limit
     pieces: list[bytes] = []
@@ -70,6 +73,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) ->
             if size > LINGER:
                 break
         else:
+            held.hold(len(piece))
             pieces.append(piece)
         if not message.get("more_body", False):
             break
@@ -77,7 +81,11 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) ->
         raise _too_large(limit)
     body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     encoding = headers.get("content-encoding", "identity").strip().lower()
-    return body if encoding in ("", "identity") else _unpacked(body, encoding, limit)
+    if encoding not in ("", "identity"):
+        body = _unpacked(body, encoding, limit)
+        held.hold(len(body))
+    held.hold_values(body)
+    return body
 
 
 def read_object(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from thumbwheel.access.needs import needs
+from thumbwheel.access.types import Principal
+from thumbwheel.app.job_paths import without_folders
 from thumbwheel.app.served_home import Accepted, awaited_result
 from thumbwheel.capture.feedback import scores_in_force
 from thumbwheel.compat.n3.jobs import TrainPolicySpec
@@ -235,21 +237,34 @@ async def train_policy(
     except Conflict:
         raise  # it was cancelled
     except ThumbwheelError as error:
-        return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"Training failed: {error}")
+        why = _without_folders(request, str(error))
+        return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"Training failed: {why}")
     if order.dry_run:
-        return _estimate(TrainPolicySpec(**spec), scores, result["minutes"])
+        estimate = _estimate(TrainPolicySpec(**spec), scores, result["minutes"])
+        estimate["modelConfig"]["base_model"] = _without_folders(request, spec["base"])
+        return estimate
     policy = result["policy"]
     return {
         "status": "trained",
         "policyId": policy["id"],
         "version": policy["version"],
-        "modelPath": result["model_path"],
-        "rewardModelPath": result["reward_model_path"],
+        "modelPath": _without_folders(request, result["model_path"]),
+        "rewardModelPath": _without_folders(request, result["reward_model_path"]),
         "feedbackCount": policy["feedback_count"],
         "trainingSteps": result["training_steps"],
         "rewardMean": policy["reward_mean"],
         "rewardStd": policy["reward_std"],
     }
+
+
+def _without_folders(request: Request, text: str) -> str:
+    """Return the text; for who does not own the home, files are named from there."""
+    ws: Workspace = request.app.state.workspace
+    principal: Principal = request.state.principal
+    if principal.may("own", None):
+        return text
+    shown: str = without_folders(text, ws.home.path)
+    return shown
 
 
 def _estimate(spec: TrainPolicySpec, scores: Sequence[float], minutes: float) -> dict[str, Any]:
@@ -262,7 +277,6 @@ def _estimate(spec: TrainPolicySpec, scores: Sequence[float], minutes: float) ->
         "scoreMean": fmean(scores),
         "scoreStd": pstdev(scores),
         "modelConfig": {
-            "base_model": config.base_model,
             "use_lora": config.use_lora,
             "lora_r": config.lora_r,
             "learning_rate": config.learning_rate,

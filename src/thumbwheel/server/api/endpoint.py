@@ -119,7 +119,7 @@ class Operation:
             return self._result(home, request, values, as_page=as_page).response(as_page=as_page)
 
         if key:
-            return key.answered(ws, answer)
+            return key.answered(ws, request, answer)
         response = answer(ws)
         if self.route.method == "GET" and not as_page:
             return _conditional(request, response)

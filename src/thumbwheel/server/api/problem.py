@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from thumbwheel.access.problem import CONTENT_TYPE, problem
+from thumbwheel.access.problem import CONTENT_TYPE, problem, shown_to
 from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, NotFound, ThumbwheelError
 
@@ -62,7 +62,7 @@ def add_handlers(api: FastAPI) -> None:
 
     @api.exception_handler(ThumbwheelError)
     def refuse(request: Request, error: ThumbwheelError) -> JSONResponse:
-        return problem(error)
+        return problem(shown_to(request, error))
 
     @api.exception_handler(RequestValidationError)
     def refuse_invalid(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 from fastapi import Request, Response
 
-from thumbwheel.access.problem import problem
+from thumbwheel.access.problem import problem, shown_to
 from thumbwheel.core.errors import Conflict, InputError, ThumbwheelError
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.schema import request_keys
@@ -53,7 +53,9 @@ class RequestKey:
         agent = request.path_params.get("agent")
         return cls(_hash(who), _hash(content), slug_of(agent) if agent else None)
 
-    def answered(self, ws: Workspace, answer: Callable[[Workspace], Response]) -> Response:
+    def answered(
+        self, ws: Workspace, request: Request, answer: Callable[[Workspace], Response]
+    ) -> Response:
         """The answer, which is computed at most once. Raises Conflict where the key is in use for
         something else, or its request is still being carried out."""
         with ws.db.read() as connection:
@@ -73,7 +75,7 @@ class RequestKey:
             response = answer(keyed)
         except ThumbwheelError as error:
             # What was written before it failed stays written.
-            response = problem(error)
+            response = problem(shown_to(request, error))
         if written:
             ws.db.write(lambda connection: self._store(connection, response))
         return response

@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from jinja2 import TemplateError
 
 from thumbwheel.access.needs import needs, public
+from thumbwheel.access.problem import shown_to
 from thumbwheel.core import log
 from thumbwheel.core.errors import NotFound, ThumbwheelError
 from thumbwheel.server.pages.page import Page
@@ -43,7 +44,8 @@ class PageRoute(APIRoute):
             except ThumbwheelError as error:
                 if "text/html" not in request.headers.get("accept", ""):
                     raise
-                return await run_in_threadpool(error_response, request, error)
+                shown = shown_to(request, error)
+                return await run_in_threadpool(error_response, request, shown)
             except (ArithmeticError, LookupError, TemplateError, TypeError, ValueError) as error:
                 if "text/html" not in request.headers.get("accept", ""):
                     raise
