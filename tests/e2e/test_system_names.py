@@ -357,8 +357,6 @@ class TestTrainingConfig:
     def test_what_cannot_be_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="lora_rank"):
             isaa.TrainingConfig.from_hardware_config(isaa.get_ryzen_optimized_config(), lora_rank=3)
-        with pytest.raises(ConfigError, match="dropout"):
-            isaa.TrainingConfig(lora_dropout=0.05).options()
         with pytest.raises(ConfigError, match="sft"):
             isaa.RLTrainer(isaa.TrainingConfig(method="sft", output_dir=str(tmp_path)))
         trainer = isaa.RLTrainer(isaa.TrainingConfig(method="kto", output_dir=str(tmp_path)))
