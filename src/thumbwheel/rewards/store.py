@@ -238,10 +238,14 @@ def _preference(rows: list[Any]) -> Preference:
 
 
 def stored(
-    connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None
+    connection: sa.Connection,
+    agent_id: str,
+    as_of: datetime | None,
+    trace_id: str | None,
+    among: Collection[str] | None = None,
 ) -> Iterator[sa.RowMapping]:
-    """Traces recorded by `as_of`, in the order of `statements`, each with what its case asks:
-    reference, checker, checker_config."""
+    """Traces recorded by `as_of` (or one of them, or those `among` these ids), in the order of
+    `statements`, each with what its case asks: reference, checker, checker_config."""
     columns = (
         traces.c.id,
         traces.c.input_id,
@@ -266,6 +270,7 @@ def stored(
             )
         )
         .where(*_among(agent_id, as_of, trace_id))
+        .where(sa.true() if among is None else traces.c.id.in_(among))
         .order_by(traces.c.input_id, traces.c.id)
     )
     yield from (row._mapping for row in streamed(connection, query))

@@ -61,6 +61,7 @@ from thumbwheel.server.application import (
     allowed_hosts,
     api_application,
 )
+from thumbwheel.server.dialect_origins import DialectOrigins
 from thumbwheel.server.entrance import login_url
 from thumbwheel.server.growing_api import GrowingApi
 from thumbwheel.server.handover import notify_manager, offered, passed_socket, take
@@ -190,8 +191,10 @@ def assembled(
         api.state.gate = gate
         api.state.watch = watch
         growing_api = GrowingApi(api, partial(_add_further_routes, dialects))
-        proxies = ws.settings(ServerConfig, "server").proxies
-        yield Application(gateway, growing_api, health, metrics, hosts, logs_requests, proxies)
+        server = ws.settings(ServerConfig, "server")
+        api.state.dialect_origins = frozenset(server.dialect_origins)
+        pages = DialectOrigins(growing_api, dialects, server.dialect_origins)
+        yield Application(gateway, pages, health, metrics, hosts, logs_requests, server.proxies)
 
 
 def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
@@ -202,7 +205,9 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     from thumbwheel.server.pages.routes import router as pages_router
 
     api.include_router(api_router())
-    api.include_router(dialect_router(dialects))
+    routes = dialect_router(dialects)
+    api.state.dialect_paths = frozenset(route.path for route in routes.routes)
+    api.include_router(routes)
     api.include_router(pages_router())
     api.include_router(mcp_router(api.state.workspace.settings(McpConfig, "mcp")))
     protect(api, api.state.gate)
@@ -369,7 +374,7 @@ def serve(
             notify_manager(f"MAINPID={os.getpid()}", "READY=1")
             _introduce(application, host, real_port)
             if opens_browser:
-                url = login_url(application.growing_api.first.state.gate, _url(host, real_port))
+                url = login_url(application.pages.app.first.state.gate, _url(host, real_port))
                 # some browsers run until they are closed
                 threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
@@ -451,7 +456,7 @@ def _introduce(application: Application, host: str, port: int) -> None:
     log.say(f"serving {', '.join(agents) or 'no agent yet (see thumbwheel deploy)'}")
     log.say(f"export OPENAI_BASE_URL={url}/v1      # the model is the agent, or AGENT:ALIAS")
     log.say(f"or, for any model name: {url}/a/AGENT/v1      health: {url}/health")
-    gate: AccessGate = application.growing_api.first.state.gate
+    gate: AccessGate = application.pages.app.first.state.gate
     if gate.token is None:
         return
     if sys.stderr.isatty() and not log.is_structured():

@@ -98,8 +98,8 @@ class TrainingConfig:
 
     @classmethod
     def load(cls, path: str | Path) -> TrainingConfig:
-        """Read what `save` wrote, here or in their system. Settings that do not exist here are named
-        and not used. Raises InputError."""
+        """Read what `save` wrote, here or in their system. Settings that do not exist here are
+        named and not used. Raises InputError."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
             names = {setting.name for setting in fields(cls)}

@@ -2,9 +2,9 @@
 that failed.
 
 A task is known by its id (`task_id` or `id` in the step's input or output); its last status counts,
-so one that is reported twice is one task, and the score cannot pass 1. Tasks without id are known by
-their description, else by their name: the end of such a task is that of the oldest open one that is
-called so. A run without tasks has no score.
+so one that is reported twice is one task, and the score cannot pass 1. Tasks without id are known
+by their description, else by their name: the end of such a task is that of the oldest open one that
+is called so. A run without tasks has no score.
 """
 
 from __future__ import annotations
