@@ -474,6 +474,17 @@ def with_metadata(
     return {row["id"]: row for row in connection.execute(query).mappings()}
 
 
+def having_metadata(connection: sa.Connection, trace_ids: Sequence[str], key: str) -> set[str]:
+    """Those of these traces whose metadata has this key."""
+    having: set[str] = set()
+    for part in batches(trace_ids, MOST):
+        query = sa.select(traces.c.id).where(
+            traces.c.id.in_(part), traces.c.metadata[key].as_string().is_not(None)
+        )
+        having.update(connection.execute(query).scalars())
+    return having
+
+
 def newest_with_metadata(
     connection: sa.Connection,
     agent_id: str,

@@ -412,6 +412,45 @@ def test_an_entry_that_nobody_imported_or_several_agents_have(
     assert widgets.get("/a/nobody/api/ratings/").status_code == 404
 
 
+def test_a_path_without_its_slash_leads_there(widgets: TestClient) -> None:
+    answer = widgets.post("/api/ratings", json=RATING, follow_redirects=False)
+    assert answer.status_code == 307
+    assert answer.headers["location"].endswith("/api/ratings/")
+    assert widgets.post("/api/ratings", json=RATING).status_code == 201
+
+
+def test_sizes_and_issues_are_said_about_the_newest_widget(
+    widgets: TestClient, ws: Workspace
+) -> None:
+    body = {
+        "scenario": "kpi",
+        "variant": "dial-2",
+        "size_mode": "normal",
+        "feedback_type": "size",
+        "data": {"preferred": "hero"},
+        "device_id": "tablet",
+    }
+    said = widgets.post("/api/feedback/", json=body)
+    assert said.status_code == 201, said.text
+    assert {key: said.json()[key] for key in body} == body
+    issue = body | {"variant": "", "size_mode": "", "feedback_type": "issue", "data": "too dark"}
+    assert widgets.post("/a/panel/api/feedback", json=issue).status_code == 201
+    listed = widgets.get("/api/feedback/").json()
+    assert [row["data"] for row in listed] == [{"preferred": "hero"}, "too dark"]
+    stats = feedback_stats(ws, "panel").signals
+    assert stats["label size"].count == stats["label issue"].count == 1
+    assert widgets.get("/api/ratings/").json() == [], "neither is a thumb"
+    for wrong, status in (
+        ({"variant": "none"}, 404),
+        ({"feedback_type": "colour"}, 422),
+        ({"scenario": ""}, 422),
+        ({"data": {"a": "\x00"}}, 422),
+    ):
+        answer = widgets.post("/api/feedback/", json=body | wrong)
+        assert answer.is_client_error, answer.text
+        assert answer.status_code in (status, 400), answer.text
+
+
 # OCD: decisions of agents
 
 
