@@ -86,8 +86,8 @@ def test_not_yet_is_said_of_nothing_that_exists() -> None:
     """Whoever writes "not yet" names the command or class that is missing, and once it is there the
     line has to go."""
     for line in PAGE.splitlines():
-        _, said, rest = line.partition("not yet")
-        if not said:
+        _, mark, rest = line.partition("not yet")
+        if not mark:
             continue
         names = CODE.findall(rest)
         assert names, f"{line} does not say what will bring it"
@@ -120,8 +120,8 @@ def test_no_system_takes_more_than_it_took() -> None:
     assert [line.cells[0] for line in systems] == [str(system) for system in LAST]
     for line in systems:
         counts = [tuple(map(int, cell.split(" : "))) for cell in line.cells[4:6]]
-        for theirs, ours in counts:
-            assert ours <= theirs, line
+        for before, now in counts:
+            assert now <= before, line
         assert counts[0] == (len(line.words(2)), len(line.words(3))), line
         for word in line.words(3):
             if word.startswith("thumbwheel "):

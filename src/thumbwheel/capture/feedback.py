@@ -187,7 +187,7 @@ what it is."""
 class _Opinion(NamedTuple):
     """What a person thinks of an answer; the order is that of time."""
 
-    at: datetime
+    time: datetime
     feedback_id: str
     rater: str
     good: bool
@@ -296,7 +296,7 @@ def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackS
             opinion = _Opinion(row.at, row.id, rater, good, row.trace_id)
             opinions[key] = max(opinion, opinions.get(key, opinion))
         for opinion in opinions.values():
-            by_period[f"{opinion.at:{PERIODS[period]}}"].add(opinion.rater, opinion.good)
+            by_period[f"{opinion.time:{PERIODS[period]}}"].add(opinion.rater, opinion.good)
             version = versions.get(opinion.trace_id, UNKNOWN)
             by_version[version].add(opinion.rater, opinion.good)
         replaced = store.feedback_count(connection, agent_id) - raters.total()

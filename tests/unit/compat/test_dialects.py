@@ -430,9 +430,9 @@ def test_sizes_and_issues_are_said_about_the_newest_widget(
         "data": {"preferred": "hero"},
         "device_id": "tablet",
     }
-    said = widgets.post("/api/feedback/", json=body)
-    assert said.status_code == 201, said.text
-    assert {key: said.json()[key] for key in body} == body
+    answer = widgets.post("/api/feedback/", json=body)
+    assert answer.status_code == 201, answer.text
+    assert {key: answer.json()[key] for key in body} == body
     issue = body | {"variant": "", "size_mode": "", "feedback_type": "issue", "data": "too dark"}
     assert widgets.post("/a/panel/api/feedback", json=issue).status_code == 201
     listed = widgets.get("/api/feedback/").json()
@@ -517,13 +517,15 @@ def test_rewards_are_read_in_one_way(decisions: TestClient, ws: Workspace, tmp_p
     report = ocd.export_training_data("FILER", tmp_path / "lines.jsonl", source=path)
     assert (report["count"], report["avg_reward"]) == (5, pytest.approx(python["avg_reward"]))
     lines = decisions.get("/api/training/export-file?agentType=FILER").text.splitlines()
-    theirs = {json.loads(line)["metadata"]["decisionId"]: json.loads(line) for line in lines}
+    exported = {json.loads(line)["metadata"]["decisionId"]: json.loads(line) for line in lines}
     for line in (tmp_path / "lines.jsonl").read_text().splitlines():
-        ours = json.loads(line)
-        decision_id = ours["metadata"]["decisionId"]
-        assert theirs[decision_id]["reward"] == pytest.approx(ours["reward"]), decision_id
-    assert theirs["d10"]["reward"] < 0, "the later word counts"
-    assert theirs["d11"]["reward"] == -0.3, "the stored reward is of after the word"
+        line_of_python = json.loads(line)
+        decision_id = line_of_python["metadata"]["decisionId"]
+        assert exported[decision_id]["reward"] == pytest.approx(line_of_python["reward"]), (
+            decision_id
+        )
+    assert exported["d10"]["reward"] < 0, "the later word counts"
+    assert exported["d11"]["reward"] == -0.3, "the stored reward is of after the word"
 
     by_python = ocd.get_ab_test("FILER", source=path)
     by_http = decisions.get("/api/training/ab-test?agentType=FILER").json()
@@ -744,7 +746,7 @@ def test_no_body_makes_the_server_fail(
     decisions: TestClient, widgets: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # with so many scores a training could begin, for which there is no model
-    monkeypatch.setattr("thumbwheel.compat.n3.routes.FEWEST_SCORES", 10**6)
+    monkeypatch.setattr("thumbwheel.compat.n3.readiness.FEWEST_SCORES", 10**6)
     client = decisions
     statuses: Counter[int] = Counter()
     for request in hostile_requests(3, 250, HOSTILE_BODIES):

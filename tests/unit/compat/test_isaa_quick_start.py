@@ -178,8 +178,8 @@ class TestSettingsOfTheirs:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         values = TrainingConfig(base_model="some-base", method="kto").to_dict()
-        theirs = values | {"lora_dropout": 0.05, "optim": "adamw_torch"}
-        (tmp_path / "training_config.json").write_text(json.dumps(theirs))
+        saved = values | {"lora_dropout": 0.05, "optim": "adamw_torch"}
+        (tmp_path / "training_config.json").write_text(json.dumps(saved))
         config = TrainingConfig.load(tmp_path / "training_config.json")
         options = config.options()
         assert options["lora_r"] == 16 and "lora_dropout" not in options

@@ -177,9 +177,9 @@ class TestRewardModel:
             states = trunk.eval()(input_ids=ids, attention_mask=mask).last_hidden_state
             assert torch.allclose(head.eval()(states, mask), reward, atol=1e-3)
         (saved / "reward.json").unlink()
-        theirs = RewardModel.load_pretrained(saved, device="cpu")
+        from_theirs = RewardModel.load_pretrained(saved, device="cpu")
         with torch.no_grad():
-            assert torch.allclose(theirs(ids, mask), reward, atol=1e-3)
+            assert torch.allclose(from_theirs(ids, mask), reward, atol=1e-3)
 
 
 def settings(base: Path) -> TrainingConfig:

@@ -79,9 +79,9 @@ def test_a_password_is_stored_in_no_schedule_and_no_job(ws: Workspace) -> None:
             with pytest.raises(InputError, match="thumbwheel secrets set") as raised:
                 store()
             assert SECRET not in str(raised.value) and "app:***@host" in str(raised.value)
-    kept = {"source": "decisions", "path": "postgresql://app@host/desk", "key": "desk-db"}
-    schedules.add(ws, "nightly", "import", kept, "30 3 * * *")
-    assert [schedule.spec for schedule in schedules.schedules(ws)] == [kept]
+    spec = {"source": "decisions", "path": "postgresql://app@host/desk", "key": "desk-db"}
+    schedules.add(ws, "nightly", "import", spec, "30 3 * * *")
+    assert [schedule.spec for schedule in schedules.schedules(ws)] == [spec]
 
 
 def test_a_password_is_neither_printed_nor_in_the_database(

@@ -142,9 +142,9 @@ def test_what_was_called_good_becomes_gold_by_one_command(ws: Workspace, tmp_pat
         verdict = Verdict(thumb=number < 4)
         rate(ws, PANEL, Request(queue, item.id, "ann", f"k{number}"), verdict)
     assert len(approve_liked(ws, PANEL, queue, "ann", "exact_answer")) == 4
-    gold = list_cases(ws, "panel", basis="gold")
-    assert len(gold) == 4
-    assert {case.reference[:5] for case in gold} == {"dial-"}
+    counts, gold = list_cases(ws, "panel", basis="gold")
+    assert counts == {"gold": 4}
+    assert {case["reference"][:5] for case in gold} == {"dial-"}
 
 
 def test_the_learner_finds_the_entries_of_the_home(

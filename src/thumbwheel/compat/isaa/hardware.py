@@ -156,9 +156,9 @@ def _profile_of(name: str) -> HardwareProfile:
     try:
         return HardwareProfile(name.strip().lower())
     except ValueError:
-        known = ", ".join(profile.value for profile in HardwareProfile)
+        names = ", ".join(profile.value for profile in HardwareProfile)
         raise ConfigError(
-            f"profile {name!r}", "there is no such profile", f"Known: {known}"
+            f"profile {name!r}", "there is no such profile", f"Known: {names}"
         ) from None
 
 

@@ -56,18 +56,18 @@ def expected_minutes(
 
     _, folder = locate(config.base_model)
     work = _work(config, rows, folder)
-    known = seconds_a_token or {}
+    past = seconds_a_token or {}
     parameters = count_parameters(folder)
     speed = operations_a_second(cache or Home.at().cache)
     update = UPDATE if config.use_lora else FULL_UPDATE
 
-    reward = work.reward * known.get("reward", parameters * update / (speed * TRAINING))
+    reward = work.reward * past.get("reward", parameters * update / (speed * TRAINING))
     # an answer is written, read by the reference and the judge, and learned from by policy and
     # critic in every epoch
     written = parameters * FORWARD / (speed * ANSWERING)
     read = parameters * 2 * FORWARD / (speed * TRAINING)
     learned = parameters * 2 * update * config.ppo_epochs / (speed * TRAINING)
-    policy = work.answers * known.get("ppo", written + read + learned)
+    policy = work.answers * past.get("ppo", written + read + learned)
     return max(SHORTEST, round((reward + policy) / 60, 2))
 
 
