@@ -199,8 +199,8 @@ def _is_named_page(identity: Identity, request: Request) -> bool:
     """Whether a page that may ask this route sends the request, and nobody's cookie with it."""
     if identity.session is not None:
         return False
-    origins = getattr(request.app.state, "dialect_origins", frozenset())
-    paths = getattr(request.app.state, "dialect_paths", frozenset())
+    origins: frozenset[str] = getattr(request.app.state, "dialect_origins", frozenset())
+    paths: frozenset[str] = getattr(request.app.state, "dialect_paths", frozenset())
     return request.headers.get("origin") in origins and request.scope["route"].path in paths
 
 

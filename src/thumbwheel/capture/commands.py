@@ -457,8 +457,8 @@ def _stats_page(stats: FeedbackStats, agent: str, period: str) -> Iterator[prese
             (name, len(count.raters), count.judged, count.positive, _percent(count.share))
             for name, count in counts.items()
         ]
-        columns = (title, "people", "answers", "positive", "share")
-        yield present.Table(f"positive feedback of people by {title}", columns, rows)
+        heads = (title, "people", "answers", "positive", "share")
+        yield present.Table(f"positive feedback of people by {title}", heads, rows)
     yield present.Note(
         f"{stats.replaced} superseded, retracted or said anew, {stats.unresolved} targets have "
         "not arrived"

@@ -168,7 +168,7 @@ def _of_project(variable: str) -> str | None:
         from dotenv import dotenv_values
     except ImportError:
         raise MissingExtra.of(f"file {DOTENV!r}", "python-dotenv", "postgres") from None
-    value = dotenv_values(file).get(variable)
+    value: str | None = dotenv_values(file).get(variable)
     if value and variable not in _announced:
         _announced.add(variable)
         log.say(f"{variable} is that of {file.absolute()}")

@@ -36,7 +36,7 @@ class DialectOrigins:
         self._dialects = dialects
         self._origins = frozenset(origin.encode() for origin in origins)
         self._cors = CORSMiddleware(
-            app,
+            app,  # type: ignore[arg-type] # the same protocol
             allow_origins=tuple(origins),
             allow_methods=METHODS,
             allow_headers=HEADERS,

@@ -199,6 +199,8 @@ def assembled(
 
 def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     """Add what the commands do, the dialects, the pages, and logins, keys and users."""
+    from starlette.routing import Route
+
     from thumbwheel.server.access import protect
     from thumbwheel.server.api.routers import api_router, dialect_router
     from thumbwheel.server.mcp_endpoint import router as mcp_router
@@ -206,7 +208,8 @@ def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
 
     api.include_router(api_router())
     routes = dialect_router(dialects)
-    api.state.dialect_paths = frozenset(route.path for route in routes.routes)
+    paths = (route.path for route in routes.routes if isinstance(route, Route))
+    api.state.dialect_paths = frozenset(paths)
     api.include_router(routes)
     api.include_router(pages_router())
     api.include_router(mcp_router(api.state.workspace.settings(McpConfig, "mcp")))

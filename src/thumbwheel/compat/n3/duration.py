@@ -18,7 +18,7 @@ from typing import Any
 
 from thumbwheel.compat.n3.config import TrainingConfig
 from thumbwheel.compat.n3.datasets import FeedbackExample
-from thumbwheel.core.config import Home
+from thumbwheel.core.config import Home, build
 
 SPEED = "speed.json"
 MEASURED_S = 0.3
@@ -80,8 +80,8 @@ def learning_rate(config: TrainingConfig) -> float:
     if config.learning_rate is not None:
         return config.learning_rate
     _, folder = locate(config.base_model)
-    tuning: Any = "lora" if config.use_lora else "full"
-    rate = with_rate(Ppo.Config(tuning=tuning), Ppo.rate, folder).learning_rate
+    settings = build(Ppo.Config, {"tuning": "lora" if config.use_lora else "full"}, "ppo")
+    rate = with_rate(settings, Ppo.rate, folder).learning_rate
     assert rate is not None  # noqa: S101 - with_rate fills it in
     return rate
 

@@ -167,7 +167,7 @@ def _name(request: Request, agent: str, index: int) -> str:
 
 def _rows(name: str, submission: FeedbackSubmission, rater: str | None, now: datetime) -> list[Row]:
     received = now.isoformat()
-    trace = {
+    trace: Row = {
         "type": "trace",
         "id": name,
         "session": submission.run_id,
