@@ -357,8 +357,6 @@ class TestTrainingConfig:
     def test_what_cannot_be_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="lora_rank"):
             isaa.TrainingConfig.from_hardware_config(isaa.get_ryzen_optimized_config(), lora_rank=3)
-        with pytest.raises(ConfigError, match="dropout"):
-            isaa.TrainingConfig(lora_dropout=0.05).options()
         with pytest.raises(ConfigError, match="sft"):
             isaa.RLTrainer(isaa.TrainingConfig(method="sft", output_dir=str(tmp_path)))
         trainer = isaa.RLTrainer(isaa.TrainingConfig(method="kto", output_dir=str(tmp_path)))
@@ -417,7 +415,7 @@ class TestScores:
             for n in range(200)
         ]
         train, validation = n3.prepare_feedback_dataset(rows)
-        assert len(train) + len(validation) == 200 and 20 <= len(validation) <= 60
+        assert (len(train), len(validation)) == (160, 40)
         assert not {example.prompt for example in train.examples} & {
             example.prompt for example in validation.examples
         }
@@ -434,18 +432,19 @@ class TestScores:
         assert loaded.examples[0].run_id == "r0"
 
     def test_token_ids_and_prompts(self) -> None:
+        from torch.utils.data import DataLoader
+
         from tests.models.tiny_models import tiny_tokenizer
 
         dataset = n3.FeedbackDataset(
             [*self.ROWS[:2], {"prompt": "A longer one?", "response": "It is.", "score": 0.1}],
             tiny_tokenizer(),
         )
-        batch = dataset.collate([dataset[index] for index in range(3)])
-        assert (
-            batch["input_ids"].shape == batch["attention_mask"].shape
-            and batch["attention_mask"][0, -1] == 0
-        )
+        batch = next(iter(DataLoader(dataset, batch_size=3)))
+        assert batch["input_ids"].shape == batch["attention_mask"].shape == (3, 512)
+        assert batch["attention_mask"][0, -1] == 0
         assert batch["score"].tolist() == pytest.approx([0.6, 1.0, -1.0])
+        assert batch["prompt"][2] == "A longer one?"
         prompts = n3.prepare_ppo_dataset([*self.ROWS, *self.ROWS], tiny_tokenizer(), 3)
         assert len(prompts) == 5 and len(prompts[0]["input_ids"]) == 3
 
@@ -477,11 +476,18 @@ class TestScores:
         with pytest.raises(DataError, match="nothing to train on"):
             n3.train_reward_model(n3.FeedbackDataset([]), output_dir=tmp_path)
 
-    def test_sampling_that_ppo_cannot_learn_from(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="whole distribution"):
-            n3.TrainingConfig(top_k=50).options(tmp_path)
-        with pytest.raises(ConfigError, match="dropout"):
-            n3.RewardModelConfig(lora_dropout=0.1).options()
+    def test_settings_that_do_not_exist_here_are_taken_with_a_word(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = n3.TrainingConfig(top_k=50, top_p=0.95).options(tmp_path)
+        assert options["max_length"] == 256 + 128
+        assert "top_k 50 and top_p 0.95 are not used" in capsys.readouterr().err
+        warmup = n3.RewardModelConfig(lora_dropout=0.1, warmup_steps=2, num_epochs=1)
+        assert warmup.options(rows=80)["warmup_ratio"] == 0.2
+        assert "lora_dropout 0.1 is not used" in capsys.readouterr().err
+        late = n3.RewardModelConfig(warmup_steps=100, num_epochs=1)
+        assert late.options(rows=80)["warmup_ratio"] == 0.5
+        assert "warmup_steps 100 of 10 steps" in capsys.readouterr().err
 
 
 def test_checkpoints_become_traces(tmp_path: Path, checkpoints: Path) -> None:
@@ -618,7 +624,7 @@ def test_scores_become_a_reward_model_and_a_policy(tmp_path: Path) -> None:
     judge = n3.RewardModel.load_pretrained(str(retrained.reward_model_path))
     assert judge.score("Question 1?", "Yes.") < judge.score("Question 1?", "No.")
     assert (result.feedback_count, retrained.feedback_count) == (60, 120)
-    assert Path(retrained.model_path).parent.name == "v2"
+    assert Path(retrained.model_path) == tmp_path / "out" / "policy"
 
 
 @pytest.mark.slow

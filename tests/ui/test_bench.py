@@ -3,6 +3,7 @@ server, with what people and models put into it."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections import Counter
@@ -426,16 +427,26 @@ def test_widgets_are_rated_as_cards(bench: Bench) -> None:
     rows = []
     for number in range(30):
         size = {"scenario": "kpi", "fixture": f"dial-{number}", "size": "hero"}
+        size["question"] = f"How is pump {number}?"
+        size["card"] = f"run:{number}"
         data = {"data": {"demoData": {"label": "Flow", "value": number}}}
         name = f"{bench.name}{number:02}"
         rows.append(trace(name, f"Pump {number}?", f"dial-{number}", metadata=size | data))
-    page = bench.begin(rows, layout="cards")
-    expect(page.get_by_role("article").first).to_contain_text("kpi")
+    page = bench.begin(rows, layout="cards", tags=("perfect", "ugly"))
+    first = page.get_by_role("article").first
+    expect(first).to_contain_text("kpi")
+    expect(first.locator(".question")).to_have_text(re.compile(r"How is pump \d+\?"))
+    # before a thumb they wait for it
+    first.get_by_role("button", name="perfect").click()
     for number in range(3):
         page.get_by_role("article").nth(number).get_by_role("button", name="Good").click()
     page.get_by_role("article").nth(1).get_by_role("button", name="Bad").click()
     statements = bench.statements()
     assert sorted(row.value for row in statements) == [False, True, True]
+    first.get_by_label("Note").fill("clear")
+    first.get_by_label("Note").press("Tab")
+    (tagged,) = [row for row in bench.statements() if (row.metadata or {}).get("tags")]
+    assert (tagged.metadata["tags"], tagged.comment) == (["perfect"], "clear")
     assert bench.person.axe() == []
     page.get_by_role("button", name="Undo").click()
     assert sorted(row.value for row in bench.statements()) == [True, True]

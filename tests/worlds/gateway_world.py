@@ -79,10 +79,16 @@ def serve_remote(ws: Workspace, address: EndpointAddress, alias: str | None = "l
 
 @contextmanager
 def running(
-    ws: Workspace, host: str = "127.0.0.1", drain_every: float = UNDRAINED
+    ws: Workspace,
+    host: str = "127.0.0.1",
+    drain_every: float = UNDRAINED,
+    dialects: Sequence[str] = (),
 ) -> Iterator[GatewayWorld]:
     """The server of an open home, on a free port."""
-    with listening("127.0.0.1", 0) as listener, assembled(ws, host, drain_every) as application:
+    with (
+        listening("127.0.0.1", 0) as listener,
+        assembled(ws, host, drain_every, dialects=dialects) as application,
+    ):
         server = uvicorn.Server(server_config(application))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

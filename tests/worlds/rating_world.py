@@ -71,6 +71,7 @@ class Said:
     name: str | None
     value: Any
     comment: str | None
+    metadata: dict[str, Any] | None
 
 
 def in_force(ws: Workspace) -> list[Said]:
@@ -85,6 +86,7 @@ def in_force(ws: Workspace) -> list[Said]:
             feedback.c.name,
             feedback.c.value,
             feedback.c.comment,
+            feedback.c.metadata,
         )
         .join(target, target.c.feedback_id == feedback.c.id)
         .join(raters, raters.c.id == feedback.c.rater_id)

@@ -68,7 +68,7 @@ class Need:
         request.state.principal, request.state.identity = principal, identity
         changes = request.method not in SAFE_METHODS
         if changes:
-            _check_page(identity, credentials)
+            _check_page(identity, credentials, request)
         if principal.kind in ("key", "user"):
             gate.limits.count_request(principal.id)
         agent = _agent(request.path_params)
@@ -172,13 +172,14 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client is not None else "unknown"
 
 
-def _check_page(identity: Identity, credentials: Credentials) -> None:
+def _check_page(identity: Identity, credentials: Credentials, request: Request) -> None:
     """Raise Forbidden where a page of another site may have sent this. Whoever sends a key means
-    it; a cookie is sent along with everything."""
+    it; a cookie is sent along with everything. A page that the settings name may do what an app
+    without a key may."""
     is_proved = identity.session is None and identity.principal is not ANONYMOUS
     if is_proved:
         return
-    if credentials.is_foreign:
+    if credentials.is_foreign and not _is_named_page(identity, request):
         raise Forbidden(
             "the request",
             "a page of another site sends it",
@@ -192,6 +193,15 @@ def _check_page(identity: Identity, credentials: Credentials) -> None:
             "a session changes something only with the header x-csrf-token",
             "Send the value of the cookie thumbwheel_csrf in it",
         )
+
+
+def _is_named_page(identity: Identity, request: Request) -> bool:
+    """Whether a page that may ask this route sends the request, and nobody's cookie with it."""
+    if identity.session is not None:
+        return False
+    origins: frozenset[str] = getattr(request.app.state, "dialect_origins", frozenset())
+    paths: frozenset[str] = getattr(request.app.state, "dialect_paths", frozenset())
+    return request.headers.get("origin") in origins and request.scope["route"].path in paths
 
 
 def _act(request: Request, principal: Principal, agent: str | None) -> Act:

@@ -43,6 +43,8 @@ class Routes:
     """(agent, alias) -> the experiment that runs there."""
     served: Mapping[str, Deployment] = field(default_factory=dict)
     """Id -> the deployment, of all that calls may go to, also where one does not answer."""
+    numbered: Mapping[tuple[str, str], Choice | ThumbwheelError] = field(default_factory=dict)
+    """(agent, version) -> the choice for a call that asks for that version, as `support:v3`."""
 
     def names(self, agent: str | None) -> list[str]:
         """The models that clients may ask for, of one agent or of all."""
@@ -82,6 +84,8 @@ class RoutingTable:
         routes = self._current()
         aliases = routes.choices.get(request.agent)
         choice = aliases.get(request.alias) if aliases else None
+        if choice is None:
+            choice = routes.numbered.get((request.agent, request.alias))
         if isinstance(choice, Choice):
             trial = routes.trials.get((request.agent, request.alias))
             return choice if trial is None else trial.choose(request)
@@ -137,7 +141,12 @@ class RoutingTable:
         for agent, alias in routing.routes(self._ws):
             choice = _choice(self._ws, self._config, agent, alias, served)
             choices.setdefault(agent, {})[alias] = choice
-        self._routes = Routes(choices, self._trials(choices, served), served)
+        numbered = {
+            (agent, name): _choice(self._ws, self._config, agent, name, served)
+            for agent in choices
+            for name in _deployed_versions(self._ws, agent)
+        }
+        self._routes = Routes(choices, self._trials(choices, served), served, numbered)
         self._read_at, self._is_due = now, False
 
     def _trials(
@@ -154,7 +163,8 @@ class RoutingTable:
             for arm in experiment.plan.arms:
                 version = versions.by_id(self._ws, arm.version_id)
                 try:
-                    deployment = routing.answering(self._ws, version, CANARY)
+                    unproved = experiment.plan.config.unproved
+                    deployment = routing.answering(self._ws, version, CANARY, unproved=unproved)
                     served[deployment.id] = deployment
                     upstreams[arm.name] = upstream_of(self._ws, deployment)
                 except ThumbwheelError as error:
@@ -183,6 +193,12 @@ class RoutingTable:
             f"model, or at /a/AGENT/v1.{nearest(request.agent, agents)}",
             outside="Ask for an agent as the model, or at /a/AGENT/v1; GET /v1/models lists yours",
         )
+
+
+def _deployed_versions(ws: Workspace, agent: str) -> list[str]:
+    """The versions of an agent that a deployment holds, by name."""
+    deployments = routing.deployments(ws, Agent.named(agent))
+    return sorted({deployment.version for deployment in deployments})
 
 
 def _choice(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
+from urllib.parse import urlsplit
 
 from pydantic import field_validator
 
@@ -27,10 +28,26 @@ class ServerConfig(Config):
     dialects: tuple[str, ...] = ()
     """Systems whose clients it understands, by the names of their dialects; `thumbwheel serve
     --help` lists them"""
+    dialect_origins: tuple[str, ...] = ()
+    """Origins of pages at other addresses whose scripts may ask the routes of dialects, each exact:
+    http://localhost:3000"""
     proxies: tuple[str, ...] = ()
     """Addresses or networks of reverse proxies (`127.0.0.1`, `10.0.0.0/8`), whose X-Forwarded-For
     and X-Forwarded-Proto count. Of everybody else they do not, because limits of logins count by
     address"""
+
+    @field_validator("dialect_origins")
+    @classmethod
+    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            parts = urlsplit(origin)
+            exact = f"{parts.scheme}://{parts.netloc}"
+            is_web = parts.scheme in ("http", "https") and parts.hostname and "@" not in origin
+            if not is_web or origin != exact.lower() or "*" in origin:
+                raise ValueError(
+                    f"{origin!r} is no origin: write it as the browser does, http://localhost:3000"
+                )
+        return origins
 
     @field_validator("proxies")
     @classmethod

@@ -72,7 +72,10 @@ def import_(
     timezone: TimezoneOption = None,
     key: Annotated[
         str | None,
-        typer.Option(help="The stored secret that the server wants: thumbwheel secrets set NAME."),
+        typer.Option(
+            help="The stored secret that the server wants, or the password of the database: "
+            "thumbwheel secrets set NAME."
+        ),
     ] = None,
     agent_type: Annotated[
         str | None,
@@ -427,7 +430,8 @@ def feedback_stats(
     trace.
 
     What people called good or bad is also shown over time and by the model version that gave the
-    answer. Of each rater the newest word of a kind about the same answer counts, once.
+    answer. There each person counts once for an answer, by the newest thumb, rating or score, and
+    no outcome of a program does.
 
     Example: thumbwheel feedback stats --agent support --period month
     """
@@ -450,11 +454,11 @@ def _stats_page(stats: FeedbackStats, agent: str, period: str) -> Iterator[prese
         if not counts:
             continue
         rows = [
-            (name, count.judged, count.positive, _percent(count.share))
+            (name, len(count.raters), count.judged, count.positive, _percent(count.share))
             for name, count in counts.items()
         ]
-        columns = (title, "judged", "positive", "share")
-        yield present.Table(f"positive feedback of people by {title}", columns, rows)
+        heads = (title, "people", "answers", "positive", "share")
+        yield present.Table(f"positive feedback of people by {title}", heads, rows)
     yield present.Note(
         f"{stats.replaced} superseded, retracted or said anew, {stats.unresolved} targets have "
         "not arrived"

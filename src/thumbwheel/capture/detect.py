@@ -40,9 +40,13 @@ from thumbwheel.capture.source import (
 )
 from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.types import AnyRecord, CaseRecord, TraceRecord
-from thumbwheel.core.errors import InputError
+from thumbwheel.core import log
+from thumbwheel.core.errors import InputError, MissingExtra
 from thumbwheel.core.present import shortened
 
+DOTENV = ".env"
+_announced: set[str] = set()
+"""Variables of a .env about which something was printed."""
 LOOKED_AT, SHOWN = 50, 3
 """Rows that are looked at to recognise a file; rows that are shown."""
 
@@ -135,21 +139,40 @@ def _names_of(protocol: type[Any]) -> str:
 
 
 def address_of(name: str) -> Path:
-    """Where the source `name` reads when no path is given: the address in its environment variable.
-    Raises InputError where there is none."""
+    """Where the source `name` reads when no path is given: the address in its environment variable,
+    else that variable in the project's .env. Raises InputError where there is none."""
     source = SOURCES.get(name)
     variable = source.address_variable if isinstance(source, Addressed) else None
-    address = os.environ.get(variable, "") if variable else ""
+    address = ""
+    if variable:
+        address = os.environ.get(variable) or _of_project(variable) or ""
     if not address:
         why = "and this source reads files only"
         if variable:
-            why = f"and the environment has no {variable}"
+            why = f"and neither the environment nor a file {DOTENV} here has {variable}"
         raise InputError(
             "import without PATH",
             f"it is not said what is read, {why}",
             "Give: thumbwheel import SOURCE PATH --agent AGENT",
         )
     return path_or_address(address)
+
+
+def _of_project(variable: str) -> str | None:
+    """A variable in the .env of the folder in which the program was started; None where there is
+    none. Raises MissingExtra where the file is there and cannot be read yet."""
+    file = Path(DOTENV)
+    if not file.is_file():
+        return None
+    try:
+        from dotenv import dotenv_values
+    except ImportError:
+        raise MissingExtra.of(f"file {DOTENV!r}", "python-dotenv", "postgres") from None
+    value: str | None = dotenv_values(file).get(variable)
+    if value and variable not in _announced:
+        _announced.add(variable)
+        log.say(f"{variable} is that of {file.absolute()}")
+    return value
 
 
 def detect(path: Path, options: Options | None = None, source: str | None = None) -> Detection:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -179,6 +179,19 @@ def list_feedback(
 PERIODS = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
 """Length of a period -> how a day names the one that it lies in."""
 UNKNOWN = "(unknown)"
+OPINIONS = frozenset({"thumb", "rating", "score"})
+"""Kinds by which a person says how good an answer is. Outcomes and labels say what came of it, or
+what it is."""
+
+
+class _Opinion(NamedTuple):
+    """What a person thinks of an answer; the order is that of time."""
+
+    time: datetime
+    feedback_id: str
+    rater: str
+    good: bool
+    trace_id: str | None
 
 
 @dataclass
@@ -209,6 +222,7 @@ class SignalCount:
             "count": self.count,
             "judged": self.judged,
             "positive": self.positive,
+            "people": len(self.raters),
             "share_positive": self.share,
         }
 
@@ -218,8 +232,8 @@ class FeedbackStats:
     """Counts of feedback: by signal (labels and outcomes: kind and name), by rater, what is no
     longer in force, and what waits for its trace.
 
-    `periods` and `versions` hold what people said and that can be called positive or not: by the
-    day, week or month in which it was said, and by the model that gave the answer.
+    `periods` and `versions` hold what people think of answers, each person once of each answer: by
+    the day, week or month in which it was said, and by the model that gave the answer.
     """
 
     signals: dict[str, SignalCount]
@@ -263,6 +277,7 @@ def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackS
     by_period: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     by_version: defaultdict[str, SignalCount] = defaultdict(SignalCount)
     raters: Counter[str] = Counter()
+    opinions: dict[tuple[str | None, str | None], _Opinion] = {}
     with ws.db.read() as connection:
         calls = store.answering_models(connection, agent_id)
         versions = {call.trace_id: _version(call) for call in calls}
@@ -272,10 +287,18 @@ def feedback_stats(ws: Workspace, agent: str, period: str = "week") -> FeedbackS
             raters[rater] += 1
             signal = f"{row.kind} {row.name}" if row.name else row.kind
             by_signal[signal].add(rater, good)
-            if good is None or row.rater_kind not in (None, "person"):
+            is_person = row.rater_kind in (None, "person")
+            if good is None or not is_person or row.kind not in OPINIONS:
                 continue
-            by_period[f"{row.at:{PERIODS[period]}}"].add(rater, good)
-            by_version[versions.get(row.trace_id, UNKNOWN)].add(rater, good)
+            # what a person says in several ways about one answer is one opinion: the newest
+            named = row.rater is not None and row.trace_id is not None
+            key = (row.rater, row.trace_id) if named else (row.id, None)
+            opinion = _Opinion(row.at, row.id, rater, good, row.trace_id)
+            opinions[key] = max(opinion, opinions.get(key, opinion))
+        for opinion in opinions.values():
+            by_period[f"{opinion.time:{PERIODS[period]}}"].add(opinion.rater, opinion.good)
+            version = versions.get(opinion.trace_id, UNKNOWN)
+            by_version[version].add(opinion.rater, opinion.good)
         replaced = store.feedback_count(connection, agent_id) - raters.total()
         unresolved = store.open_targets(connection, agent_id)
     return FeedbackStats(

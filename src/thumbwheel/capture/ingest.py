@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from thumbwheel.capture import store
 from thumbwheel.capture.counterparts import Message, RecordedAnswer
 from thumbwheel.capture.detect import Options, advice, source_of
 from thumbwheel.capture.lines import OnPosition, ignore_position
+from thumbwheel.capture.location import Address
 from thumbwheel.capture.rows import Scope, case_objection
 from thumbwheel.capture.server_api import Connection, Position, is_server, server_name
 from thumbwheel.capture.source import (
@@ -32,6 +33,7 @@ from thumbwheel.capture.source import (
     LeftOut,
     Line,
     ReadsServers,
+    ReadsWholeTables,
     Refused,
     Source,
 )
@@ -89,6 +91,8 @@ class ImportReport:
     """What a person should look at -> lines."""
     warnings: list[str] = field(default_factory=list)
     """What is missed beside the file."""
+    left_table: list[str] = field(default_factory=list)
+    """Rows that the latest import of the same table read, and this one did not."""
     naive_times: int = 0
     """Times that were written without a zone."""
     timezone: str | None = None
@@ -113,6 +117,13 @@ class ImportReport:
         """What a person should know beside the counts, one line each."""
         lines = list(self.warnings)
         lines += [f"{count} lines: {remark}" for remark, count in self.remarks.items()]
+        if self.left_table:
+            names = ", ".join(self.left_table[:SHOWN])
+            more = " and more" if len(self.left_table) > SHOWN else ""
+            lines.append(
+                f"{len(self.left_table)} rows of the last import are no longer in the table, and "
+                f"stay here: {names}{more}"
+            )
         if self.naive_times:
             advice = "; if they are of another one: --timezone Europe/Berlin"
             other = "" if self.timezone else advice
@@ -160,6 +171,8 @@ def ingest(
     if isinstance(reader, ReadsServers) and is_server(path):
         reader = reader.connected(_connection(ws, agent, source, path, options, progress))
     report = _new_report(reader, source, path, agent)
+    is_whole_table = isinstance(path, Address) and isinstance(reader, ReadsWholeTables)
+    in_table: set[str] = set()
     scope: Scope | None = None  # no agent is created for a file that holds no line of the source
     with ExitStack() as stack, naive_times(options.zone) as naive:
         items = reader.read(path, on_position)
@@ -167,6 +180,8 @@ def ingest(
         for batch, failure in _batches(items):
             results: dict[int, store.LineResult] = {}
             lines = [item for item in batch if isinstance(item, Line)]
+            if is_whole_table:
+                in_table.update(_trace_names(lines))
             if lines:
                 scope = scope or scope_of(ws, agent, source, reviewer, IMPORTED)
                 results = {result.line.number: result for result in save(ws, scope, lines)}
@@ -180,8 +195,32 @@ def ingest(
     scope = scope or scope_of(ws, agent, source, reviewer, IMPORTED)
     if progress.position is not None:
         _save_position(ws, scope, path, progress.position)  # what comes last may store nothing
+    if is_whole_table:
+        report.left_table = _left_table(ws, scope, path, options, in_table)
     link(ws, scope)
     return report
+
+
+def _trace_names(lines: Iterable[Line]) -> Iterator[str]:
+    for line in lines:
+        for record in line.records:
+            if isinstance(record, TraceRecord):
+                yield record.external_id
+
+
+def _left_table(
+    ws: Workspace, scope: Scope, path: Path, options: Options, names: Set[str]
+) -> list[str]:
+    """The rows that the latest import of this table read and this one did not; remembers those of
+    this one."""
+    table = f"{path} of {options.agent or 'all'}"
+    with ws.db.read() as connection:
+        position = store.position_of(connection, scope, table) or {}
+    remember = partial(
+        store.save_position, scope=scope, server=table, position={"rows": sorted(names)}
+    )
+    ws.db.write(remember)
+    return sorted(set(position.get("rows", [])) - names)
 
 
 @dataclass

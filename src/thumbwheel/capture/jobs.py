@@ -8,14 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.capture.detect import Options
+from thumbwheel.capture.detect import Options, address_of
 from thumbwheel.capture.ingest import ingest, rehearse
-from thumbwheel.capture.location import path_or_address
+from thumbwheel.capture.location import Address, path_or_address, with_password
 from thumbwheel.capture.rating_filter import RatingFilter
-from thumbwheel.capture.server_api import require_key
+from thumbwheel.capture.server_api import is_server, require_key
 from thumbwheel.capture.uploads import read_upload
 from thumbwheel.core import log
 from thumbwheel.core.config import Config
+from thumbwheel.core.secret_store import SecretStore
 from thumbwheel.db.workspace import Workspace
 
 
@@ -24,8 +25,8 @@ class ImportSpec(Config):
 
     source: str
     """The format."""
-    path: str
-    """The file, folder or address."""
+    path: str | None = None
+    """The file, folder or address; unset, the address in the source's environment variable."""
     upload: str | None = None
     """Which upload has the file `path`, where it was sent to the server."""
     agent: str
@@ -37,7 +38,7 @@ class ImportSpec(Config):
     timezone: str | None = None
     """The zone of times that are written without one."""
     key: str | None = None
-    """The stored secret that the server wants."""
+    """The stored secret that the server wants, or the password of the database."""
     agent_type: str | None = None
     """Only the rows of this agent, as the data calls it."""
     tag: tuple[str, ...] = ()
@@ -59,9 +60,9 @@ class ImportSpec(Config):
 def run_import(ws: Workspace, spec: ImportSpec) -> Mapping[str, Any]:
     """Import, and report what became of the lines. What is there already is recognised."""
     read = partial(_import, ws, spec)
-    if spec.upload is not None:
+    if spec.upload is not None and spec.path is not None:
         return read_upload(ws, spec.upload, spec.path, read)
-    return read(path_or_address(spec.path))
+    return read(address_of(spec.source) if spec.path is None else path_or_address(spec.path))
 
 
 def _import(ws: Workspace, spec: ImportSpec, path: Path) -> dict[str, Any]:
@@ -69,7 +70,9 @@ def _import(ws: Workspace, spec: ImportSpec, path: Path) -> dict[str, Any]:
     options = Options.parsed(
         list(spec.column), list(spec.scale), spec.agent_type, spec.gold, ratings, spec.timezone
     )
-    if spec.key is not None:
+    if spec.key is not None and isinstance(path, Address) and not is_server(path):
+        path = with_password(path, SecretStore(ws.home.secrets).require(spec.key))
+    elif spec.key is not None:
         options = replace(options, key=require_key(ws.home.secrets, spec.key, path))
     size = path.stat().st_size if path.is_file() else None
     with log.progress(f"import {path.name}", size, "bytes") as advance:

@@ -20,9 +20,10 @@ from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from thumbwheel.capture.counterparts import Recorded
 from thumbwheel.capture.json_text import HasNul, has_nul, json_value
-from thumbwheel.capture.location import HIDDEN, Address, without_secrets
+from thumbwheel.capture.location import Address
 from thumbwheel.capture.types import TraceRecord, Unreadable, parse_time
 from thumbwheel.core import log
+from thumbwheel.core.address_secrets import HIDDEN, without_secrets
 from thumbwheel.core.addresses import leads_to_loopback
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.present import shortened

@@ -189,6 +189,14 @@ class Addressed(Protocol):
 
 
 @runtime_checkable
+class ReadsWholeTables(Protocol):
+    """A source that reads all rows of a database's table each time, so that a row which an earlier
+    import read and this one did not has left the table."""
+
+    reads_whole_tables: bool
+
+
+@runtime_checkable
 class Mappable(Protocol):
     """A source that takes `--column` and `--scale`."""
 

@@ -474,6 +474,53 @@ def with_metadata(
     return {row["id"]: row for row in connection.execute(query).mappings()}
 
 
+def having_metadata(connection: sa.Connection, trace_ids: Sequence[str], key: str) -> set[str]:
+    """Those of these traces whose metadata has this key."""
+    having: set[str] = set()
+    for part in batches(trace_ids, MOST):
+        query = sa.select(traces.c.id).where(
+            traces.c.id.in_(part), traces.c.metadata[key].as_string().is_not(None)
+        )
+        having.update(connection.execute(query).scalars())
+    return having
+
+
+def newest_with_metadata(
+    connection: sa.Connection,
+    agent_id: str,
+    key: str,
+    limit: int,
+    offset: int,
+    inner: tuple[str, str] | None = None,
+) -> list[sa.RowMapping]:
+    """A page of the traces whose metadata has this key, the newest first: as `with_metadata`, and
+    `happened_at`. `inner`: (name, value) of what the metadata has under the key."""
+    happened_at = sa.func.coalesce(traces.c.occurred_at, traces.c.recorded_at)
+    conditions = [
+        traces.c.agent_id == agent_id,
+        traces.c.metadata[key].as_string().is_not(None),
+    ]
+    if inner is not None:
+        name, value = inner
+        conditions.append(traces.c.metadata[(key, name)].as_string() == value)
+    query = (
+        sa.select(
+            traces.c.id,
+            traces.c.external_id,
+            traces.c.source,
+            traces.c.recorded_at,
+            happened_at.label("happened_at"),
+            subjects.c.external_id.label("subject"),
+        )
+        .outerjoin(subjects, subjects.c.id == traces.c.subject_id)
+        .where(*conditions)
+        .order_by(happened_at.desc(), traces.c.id.desc())
+        .limit(limit)
+        .offset(offset)
+    )
+    return list(connection.execute(query).mappings())
+
+
 def judged_traces(
     connection: sa.Connection,
     agent_id: str,

@@ -19,6 +19,7 @@ def group() -> None:
 @settings.command("convert")
 def convert(
     path: Annotated[Path, typer.Argument(help="The plan's YAML file, with the section rlhf.")],
+    agent: Annotated[str, typer.Option(help="The agent that learns.")] = "assistant",
     out: Annotated[
         Path | None, typer.Option(help="Write our settings here [default: print them].")
     ] = None,
@@ -36,7 +37,7 @@ def convert(
     from thumbwheel.core.errors import InputError
     from thumbwheel.core.files import write_output
 
-    converted = convert_settings(path)
+    converted = convert_settings(path, agent)
     if out is not None:
         if out.exists():
             raise InputError(

@@ -131,6 +131,12 @@ class DatasetConfig(Config):
     changes with time, what people said before outvotes what they say now. Unset, all of it is."""
     per_rater: int | None = Field(default=None, ge=1)
     """Most statements of one named rater that are heard, chosen by a hash."""
+    tag: tuple[str, ...] = ()
+    """Only opinions with one of these tags are heard, as perfect."""
+    without_tag: tuple[str, ...] = ()
+    """Opinions with one of these tags are not heard, as data-mismatch."""
+    min_confidence: float | None = Field(default=None, ge=0, le=1)
+    """Opinions about what the app was less sure of are not heard; what has no confidence counts."""
     reward: Literal["feedback", "ledger"] = "feedback"
     """What says how good an answer is: what people said about it, or the combined reward of the
     ledger (thumbwheel reward run)."""
@@ -151,7 +157,15 @@ class DatasetConfig(Config):
     def scope(self, first: str | None = None, last: str | None = None) -> Scope:
         """The feedback that is heard, about the prompts from the id `first` to before `last`."""
         return Scope(
-            self.since, self.until, self.per_rater, first, last, rewarded=self.reward == "ledger"
+            self.since,
+            self.until,
+            self.per_rater,
+            first,
+            last,
+            rewarded=self.reward == "ledger",
+            tags=self.tag,
+            without_tags=self.without_tag,
+            min_confidence=self.min_confidence,
         )
 
     @field_validator("since", "until")

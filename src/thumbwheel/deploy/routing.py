@@ -13,7 +13,7 @@ from thumbwheel.deploy.targets import TARGETS
 from thumbwheel.deploy.types import AliasRoute, Deployment, DeploymentState, Endpoint
 from thumbwheel.evaluation.approval import approval_state, require_approval
 from thumbwheel.models import versions
-from thumbwheel.models.types import LIVE, Agent, ModelVersion, require_untainted
+from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion, require_untainted
 
 
 def deployments(ws: Workspace, agent: Agent, ended: bool = False) -> list[Deployment]:
@@ -39,10 +39,12 @@ def warm_deployments(ws: Workspace, model_version: ModelVersion) -> list[Deploym
 
 
 def resolve(ws: Workspace, name: str) -> Deployment:
-    """The deployment that answers for `support`, or `support:canary`; raises NotFound for a name
-    without a version, and Conflict where its version may not or cannot answer."""
+    """The deployment that answers for `support`, `support:canary` or `support:v3`; raises NotFound
+    for a name without a version, and Conflict where its version may not or cannot answer."""
     slug, _, alias = name.partition(":")
     what = f"model {name!r}"
+    if versions.NUMBERED.fullmatch(alias):
+        return answering(ws, versions.version(ws, slug, alias), CANARY)
     alias_route = route(ws, Agent.named(slug), alias or LIVE)
     deployment = alias_route.deployment
     if not alias_route.exists:
@@ -91,10 +93,16 @@ def stand_in(ws: Workspace, agent: Agent, name: str) -> Deployment:
     return answering(ws, versions.version(ws, agent.slug, name), LIVE)
 
 
-def answering(ws: Workspace, model_version: ModelVersion, alias: str) -> Deployment:
+def answering(
+    ws: Workspace, model_version: ModelVersion, alias: str, *, unproved: bool = False
+) -> Deployment:
     """The deployment that answers with a version, as under `alias`; raises Conflict where it may
-    not or cannot."""
-    require_approval(ws, model_version, alias)
+    not or cannot. With `unproved` the gate need not have approved it."""
+    if unproved:
+        fix = "Take another version"
+        require_untainted(model_version.tainted, model_version.label, fix)
+    else:
+        require_approval(ws, model_version, alias)
     accepted = [row for row in warm_deployments(ws, model_version) if row.is_accepted]
     if not accepted:
         raise Conflict(

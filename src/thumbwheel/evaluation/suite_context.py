@@ -18,13 +18,18 @@ from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion, RewardModelRecord
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.cases import StoredCase
+from thumbwheel.rewards.combine import RewardConfig
 from thumbwheel.rewards.component import components, resolve_paths
 from thumbwheel.rewards.function import Case, RewardFunction, Score, Status
+from thumbwheel.rewards.presets import CHECKER, ComponentConfig
 
 CHUNK = 32
 """Pairs that a judge is asked about before its verdicts are stored."""
 NOT_OF_FRESH_ANSWERS = frozenset({"feedback", "mates"})
 """What a fresh answer never has: reward functions that read it have nothing to judge."""
+
+BY_CASE = {CHECKER: ComponentConfig()}
+"""The reward of a fresh answer where the agent's own reward is made of feedback alone."""
 
 
 def suite_context(
@@ -75,6 +80,21 @@ def optimised_by(ws: Workspace, candidate: ModelVersion) -> tuple[str, ...]:
     return tuple(sorted(names | resolved))
 
 
+def _usable_parts(
+    ws: Workspace, agent: str, config: RewardConfig, optimised: frozenset[str]
+) -> list[str]:
+    """The components of the reward, without the reward models that the candidate was trained
+    against."""
+    usable = []
+    for name, part in config.parts().items():
+        model = part.settings.get("model")
+        if model:
+            model = reward_models.find(ws, agent, model).name
+        if model not in optimised:
+            usable.append(name)
+    return usable
+
+
 def _reward_scorer(
     ws: Workspace, agent: str, optimised: frozenset[str]
 ) -> Callable[[Sequence[Case]], dict[str, list[Score]]]:
@@ -83,19 +103,18 @@ def _reward_scorer(
 
     def score(cases: Sequence[Case]) -> dict[str, list[Score]]:
         config = ledger.settings(ws, agent)
-        usable = []
-        for name, part in config.parts().items():
-            model = part.settings.get("model")
-            if model:
-                model = reward_models.find(ws, agent, model).name
-            if model not in optimised:
-                usable.append(name)
         stored = [StoredCase(case, True) for case in cases]
         scores_of: dict[str, list[Score]] = {}
+        usable = _usable_parts(ws, agent, config, optimised)
         if usable:
             for component in components(ws, agent, config, usable):
                 if not component.function.reads & NOT_OF_FRESH_ANSWERS:
                     scores_of[component.name] = component.judge(stored)
+        if not scores_of:
+            # a reward that feedback alone makes says nothing of fresh answers: their cases do
+            config = RewardConfig(preset="none", components=BY_CASE, checkers=config.checkers)
+            for component in components(ws, agent, config):
+                scores_of[component.name] = component.judge(stored)
         combine = config.combiner()
         combined = []
         for index in range(len(cases)):

@@ -42,6 +42,10 @@ MOVES: dict[State, frozenset[State]] = {
 }
 
 
+MOST_UNPROVED = 0.1
+"""The share that versions get together which the gate has not approved."""
+
+
 class ExperimentConfig(Config):
     """How an experiment is run. It is declared at the start and never edited."""
 
@@ -98,11 +102,32 @@ class ExperimentConfig(Config):
     for, only a won experiment."""
     rater_units: int = Field(default=10, ge=1)
     """Units that one rater's words count for; what the same rater says of more is a flood."""
+    unproved: bool = False
+    """Whether versions may be arms that the gate has not approved. They get a tenth of the units at
+    most, are stopped as any arm that gets worse, and an arm that wins moves no alias."""
     automatic: bool = False
     """Whether the words of checkers and models count too."""
     latency: float | None = Field(default=None, gt=0)
     """Seconds that guard latency_p95 holds calls to; unset, the 95th percentile of the control's
     calls before the start."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_unproved(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("unproved"):
+            return {"share": MOST_UNPROVED, "promote": False} | dict(values)
+        return values
+
+    def _require_bounds_of_unproved(self) -> None:
+        if self.share > MOST_UNPROVED:
+            raise ValueError(
+                f"share {self.share:g}: versions that the gate has not approved get "
+                f"{MOST_UNPROVED:g} at most"
+            )
+        if self.promote:
+            raise ValueError("promote: what the gate has not approved moves no alias")
+        if self.mode != "compare":
+            raise ValueError(f"mode {self.mode}: shares of unproved versions stay as they are")
 
     @model_validator(mode="after")
     def _readable(self) -> ExperimentConfig:
@@ -112,6 +137,8 @@ class ExperimentConfig(Config):
                 f"metric {self.metric!r} is none of thumb, rating, score, outcome:NAME"
             )
         ramp_steps(self.ramp)
+        if self.unproved:
+            self._require_bounds_of_unproved()
         if 0 < self.max_hours <= self.min_hours:
             raise ValueError(
                 f"max_hours {self.max_hours:g} ends the experiment before min_hours "

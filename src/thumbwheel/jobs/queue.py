@@ -18,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from thumbwheel.core import ids
+from thumbwheel.core.address_secrets import addresses_with_secrets
 from thumbwheel.core.errors import Busy, Conflict, InputError, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import store
@@ -61,9 +62,10 @@ def enqueue(
 ) -> Job:
     """Ask for a job. `key` makes the request repeatable: the job of the same key is returned.
 
-    Raises Conflict where that one is of another kind or spec, and Busy where too many jobs of
-    `asked_by` wait.
+    Raises Conflict where that one is of another kind or spec, Busy where too many jobs of
+    `asked_by` wait, and InputError for an address with a password.
     """
+    require_no_password(spec)
 
     def work(connection: sa.Connection) -> Job:
         if key is None or store.by_key(connection, key) is None:
@@ -80,6 +82,17 @@ def enqueue(
         )
 
     return ws.db.write(work)
+
+
+def require_no_password(spec: Mapping[str, Any]) -> None:
+    """Raise InputError for an address with a password: specs are stored, listed and logged."""
+    for shown in addresses_with_secrets(spec):
+        raise InputError(
+            f"address {shown!r}",
+            "it has a password, and what a job or schedule is to do is stored in the database",
+            "Store the password (thumbwheel secrets set NAME) and name it: key=NAME, beside the "
+            "address without it. Or leave the address out where an environment variable has it",
+        )
 
 
 def _require_room(connection: sa.Connection, ws: Workspace, asked_by: str | None) -> None:

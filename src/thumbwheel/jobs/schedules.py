@@ -26,7 +26,7 @@ from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import store
-from thumbwheel.jobs.queue import enqueued
+from thumbwheel.jobs.queue import enqueued, require_no_password
 from thumbwheel.jobs.types import ENDED, Job, Missed, Schedule
 
 PUNCTUAL = timedelta(minutes=1)
@@ -76,9 +76,10 @@ def add(
     asked_by: str | None = None,
     now: datetime | None = None,
 ) -> Schedule:
-    """A new schedule. Raises InputError for an expression that is none or never comes, Conflict for
-    a name that is used."""
+    """A new schedule. Raises InputError for an expression that is none or never comes and for an
+    address with a password, Conflict for a name that is used."""
     check(cron, timezone)
+    require_no_password(spec)
     now = now or datetime.now(UTC)
     next_at = next_time(cron, timezone, now)
     if next_at is None:

@@ -109,7 +109,7 @@ def draft(
     config = ws.settings(ExperimentConfig, "experiment", options)
     plan, forecast = controller.plan(ws, agent, arms, guards, config)
     for arm in arms:
-        routing.answering(ws, arm, CANARY)
+        routing.answering(ws, arm, CANARY, unproved=config.unproved)
     current = versions.aliases_of(ws, agent).get(alias)
     if current not in {arm.id for arm in arms}:
         shown = versions.by_id(ws, current).name if current else "nothing"

@@ -271,6 +271,8 @@ def _status_page(status: Status, agent: str, why: bool) -> Iterator[present.Part
     rows.append(("now", f"{status.verdict.rule}: {status.verdict.reason}"))
     if status.verdict.next_at is not None:
         rows.append(("next check", f"{status.verdict.next_at:%Y-%m-%d %H:%M} UTC"))
+    if status.missing:
+        rows.append(("missing", status.missing))
     if status.gold:
         rows.append(("gold", status.gold))
     yield present.Table(f"the loop of {agent}", ("", ""), rows)

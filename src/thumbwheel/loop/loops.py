@@ -14,6 +14,7 @@ from thumbwheel.core.errors import Conflict, NotFound
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.experiments import controller
 from thumbwheel.jobs import schedules
+from thumbwheel.jobs.queue import enqueue, live_workers
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.cycle_checks import check_ready
 from thumbwheel.loop.cycle_types import CycleConfig
@@ -61,6 +62,8 @@ class Status:
     """The newest ones, newest first."""
     gold: str | None
     """What the loop asks for where reviewed cases are short."""
+    missing: str | None = None
+    """What the gate lacks to decide on anything at all."""
 
     @property
     def shown_settings(self) -> dict[str, str]:
@@ -90,6 +93,9 @@ def enable(
     now = clock()
     ws.db.write(lambda c: turn_store.set_loop(c, agent.id, True, settings, now))
     _schedule(ws, agent)
+    if live_workers(ws):
+        # what waits is looked at now, and not at the schedule's next time
+        enqueue(ws, "loop check", {"agent": agent.slug}, agent=agent.slug)
     return status(ws, agent, clock)
 
 
@@ -149,6 +155,7 @@ def status(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Status:
         waiting,
         _traffic_decisions(ws, agent),
         gold_request(ws, agent, config),
+        facts.missing() if config.only_decidable else None,
     )
 
 

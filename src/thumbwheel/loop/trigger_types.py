@@ -84,6 +84,10 @@ class TriggerConfig(Config):
     burst_minutes: float = Field(10.0, gt=0)
     """The time within which a burst comes."""
 
+    only_decidable: bool = True
+    """Whether a turn waits until the gate could decide on what comes of it: until enough reviewed
+    cases, or rated questions, are held out."""
+
     gold_gain: float | None = Field(0.2, gt=0, le=1)
     """The gain that the reviewed cases (gold) are to be able to show, as a share of answers; where
     they cannot, the loop asks for more. Unset (null), it asks for none."""
@@ -139,6 +143,8 @@ class Rule(StrEnum):
     """The last turn failed."""
     NOT_YET = "do not train"
     """The last turn found too little to train on, and nothing informative came since."""
+    UNDECIDED = "gate"
+    """The gate could not decide on what would come of it."""
     NUMBER = "number"
     INTERVAL = "interval"
     HAND = "hand"

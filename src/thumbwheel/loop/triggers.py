@@ -23,6 +23,7 @@ from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.cycle_state import LOCK
+from thumbwheel.loop.decidable import missing_for_the_gate
 from thumbwheel.loop.informative import NewEvents, new_events
 from thumbwheel.loop.quarantine import hold_bursts
 from thumbwheel.loop.trigger_types import (
@@ -54,6 +55,8 @@ class Situation:
     """Whether a process turns the wheel at this moment."""
     count: Callable[[], NewEvents]
     """Counts the new events; called only where the rules before leave it open."""
+    missing: Callable[[], str | None] = lambda: None
+    """Says what the gate lacks to decide; called only where a turn would be due."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,10 @@ def situation(ws: Workspace, agent: Agent, now: datetime) -> Situation:
     def count() -> NewEvents:
         return new_events(ws, agent, rules, since, per_rater)
 
-    return Situation(loop, newest, is_turning(ws, agent), count)
+    def missing() -> str | None:
+        return missing_for_the_gate(ws, agent)
+
+    return Situation(loop, newest, is_turning(ws, agent), count, missing)
 
 
 def is_turning(ws: Workspace, agent: Agent) -> bool:
@@ -129,6 +135,18 @@ def is_turning(ws: Workspace, agent: Agent) -> bool:
 
 def judge_situation(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict:
     """The first rule that decides."""
+    verdict = _by_events(facts, config, now)
+    if verdict.fired and config.only_decidable:
+        lack = facts.missing()
+        if lack is not None:
+            reason = f"a turn would train for nothing, and its events stay new: {lack}"
+            later = now + config.between_checks
+            return Verdict(Rule.UNDECIDED, False, reason, verdict.value, later)
+    return verdict
+
+
+def _by_events(facts: Situation, config: TriggerConfig, now: datetime) -> Verdict:
+    """The first rule that decides, whatever the gate could say."""
     later = now + config.between_checks
     for rule in (_disabled, _running, _hours, _back_off):
         verdict = rule(facts, config, now)

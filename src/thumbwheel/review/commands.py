@@ -464,3 +464,27 @@ def approve_(
         else:
             result = ratings.approve(ws, owner, request, reference, checker)
     present.message(result.to_json(), f"{result.item}: {result.state}", json=as_json)
+
+
+@queue.command("approve-liked")
+def approve_liked_(
+    ctx: typer.Context,
+    queue: QueueName,
+    agent: AgentName,
+    rater: RaterName,
+    checker: Annotated[
+        str | None, typer.Option(help="What compares an answer with the one that was called good.")
+    ] = "exact_answer",
+    as_json: AsJson = False,
+) -> None:
+    """Vouch for every item of a queue that this rater called good: each becomes a gold case.
+
+    Example: thumbwheel queue approve-liked cards --agent widgets --rater anna
+    """
+    from thumbwheel.review import rate as ratings
+
+    with ctx.obj() as ws:
+        owner, shown = _resolved(ws, agent, queue)
+        results = ratings.approve_liked(ws, owner, shown, rater, checker)
+    data = [result.to_json() for result in results]
+    present.message(data, f"{len(data)} items are gold cases", json=as_json)

@@ -25,7 +25,7 @@ from thumbwheel.review.queues import require_open
 from thumbwheel.review.types import AssignmentState, Item, Kind, Queue
 
 LONGEST_NAME = 512
-FACTS = ("scenario", "fixture", "size", "category", "data")
+FACTS = ("question", "scenario", "fixture", "size", "category", "confidence", "data")
 """Keys of the metadata of an imported widget that its card shows."""
 
 

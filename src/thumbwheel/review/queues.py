@@ -11,7 +11,12 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from thumbwheel.capture.trace_queries import TraceFilter, answered_traces, named_traces
+from thumbwheel.capture.trace_queries import (
+    TraceFilter,
+    answered_traces,
+    having_metadata,
+    named_traces,
+)
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
 from thumbwheel.core.plugins import nearest
@@ -22,6 +27,7 @@ from thumbwheel.review import store
 from thumbwheel.review.order import by_telling_traces, conflicting, shuffled
 from thumbwheel.review.raters import report
 from thumbwheel.review.types import (
+    CARD,
     LETTERS,
     ItemTargets,
     Kind,
@@ -140,8 +146,11 @@ def _selected(
     elif selection.origin is Origin.CONFLICTS:
         targets = [ItemTargets((trace_id,)) for trace_id in conflicting(connection, agent)]
     else:
-        rows = answered_traces(connection, agent.id, selection.traces, selection.most)
+        most = MOST if config.layout == "cards" else selection.most
+        rows = answered_traces(connection, agent.id, selection.traces, most)
         targets = [ItemTargets((row.id,)) for row in rows]
+        if config.layout == "cards":
+            targets = _cards(connection, targets)
     by_key = {item.key: item for item in targets}
     keys = list(by_key)
     if config.order == "random":
@@ -151,6 +160,16 @@ def _selected(
         traces = {key: item.traces for key, item in by_key.items()}
         keys, _ = by_telling_traces(connection, agent, traces, settings)
     return [by_key[key] for key in keys[: selection.most]]
+
+
+def _cards(connection: sa.Connection, targets: Sequence[ItemTargets]) -> list[ItemTargets]:
+    """Where some of the traces are cards of something that was shown, these alone: what else is
+    known of the same thing is rated with its card."""
+    trace_ids = [item.traces[0] for item in targets]
+    cards = having_metadata(connection, trace_ids, CARD)
+    if not cards:
+        return list(targets)
+    return [item for item in targets if item.traces[0] in cards]
 
 
 def _of_conflicts(connection: sa.Connection, item_ids: Sequence[str]) -> list[ItemTargets]:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from thumbwheel.capture.cases import withdraw_review
 from thumbwheel.capture.feedback import check_text, save_records
 from thumbwheel.capture.ingest import scope_under
+from thumbwheel.capture.trace_queries import by_metadata
 from thumbwheel.capture.types import (
     AnyRecord,
     CaseRecord,
@@ -28,13 +29,22 @@ from thumbwheel.capture.types import (
     explain,
 )
 from thumbwheel.core import ids
-from thumbwheel.core.errors import Conflict, InputError, NotFound
+from thumbwheel.core.errors import Conflict, DataError, InputError, NotFound
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import Agent
 from thumbwheel.review import store
 from thumbwheel.review.hand_out import require_rater
-from thumbwheel.review.types import MOVES, SOURCE, AssignmentState, Kind, Queue, Verdict
+from thumbwheel.review.types import (
+    CARD,
+    CARD_OF,
+    MOVES,
+    SOURCE,
+    AssignmentState,
+    Kind,
+    Queue,
+    Verdict,
+)
 
 RATE, SKIP, UNDO, APPROVE, WITHDRAW = "rate", "skip", "undo", "approve", "withdraw"
 OLDEST = timedelta(days=30)
@@ -184,6 +194,30 @@ def approve(
     content = {"reference": reference, "checker": checker}
     stated = {name: value for name, value in content.items() if value is not None}
     return _carried_out(ws, agent, request, APPROVE, stated, work)
+
+
+def approve_liked(
+    ws: Workspace, agent: Agent, queue: Queue, rater: str, checker: str | None = None
+) -> list[Rated]:
+    """Vouch for every item that this rater called good: each becomes a gold case. Twice is once.
+    Raises DataError where there is none, InputError for a queue of comparisons."""
+    with ws.db.read() as connection:
+        liked = [
+            row.item_id
+            for row in store.current_ratings(connection, queue.id)
+            if row.rater == rater and (row.content or {}).get("thumb") is True
+        ]
+    if not liked:
+        raise DataError(
+            f"queue {queue.name!r}",
+            f"rater {rater!r} has called nothing in it good",
+            "Review it first: thumbwheel queue next, queue rate, or the page Rate",
+        )
+    results = []
+    for item in liked:
+        request = Request(queue, item, rater, f"approve-liked:{item}")
+        results.append(approve(ws, agent, request, None, checker))
+    return results
 
 
 def withdraw(ws: Workspace, agent: Agent, request: Request) -> Rated:
@@ -353,6 +387,10 @@ def _records(change: _Change, verdict: Verdict) -> Iterator[AnyRecord]:
         yield _feedback(change, "preference", {"ranking": ranking}, shown, comment=note)
         return
     target = _target_refs(change)
+    others = _of_same_card(change)
+    if others is not None and verdict.thumb is not None:
+        yield from _card_thumbs(change, verdict, [*target, *others])
+        return
     signals: list[tuple[str, str | None, Any]] = []
     if verdict.thumb is not None:
         signals.append(("thumb", None, verdict.thumb))
@@ -366,8 +404,39 @@ def _records(change: _Change, verdict: Verdict) -> Iterator[AnyRecord]:
         signals.append(("comment", None, note))
         note = None
     for kind, name, value in signals:
-        yield _feedback(change, kind, value, target, name=name, comment=note)
+        # tags are labels of the answer, and stand with the opinion too: filters look there
+        tags = verdict.tags if kind in ("thumb", "rating") else ()
+        yield _feedback(change, kind, value, target, name=name, comment=note, tags=tags)
         note = None
+
+
+def _card_thumbs(
+    change: _Change, verdict: Verdict, targets: Sequence[TargetRef]
+) -> Iterator[AnyRecord]:
+    """A thumb about everything that a card stands for, each with the tags and the note, as apps
+    send it."""
+    for number, target in enumerate(targets):
+        record = _feedback(
+            change, "thumb", verdict.thumb, [target], comment=verdict.note, tags=verdict.tags
+        )
+        if number:
+            record = record.model_copy(update={"id": f"{record.id}:{number}"})
+        yield record
+
+
+def _of_same_card(change: _Change) -> list[TargetRef] | None:
+    """The other traces that the item's card stands for; None where the item is no card."""
+    (first, *_) = _targets(change)
+    if first["trace_id"] is None:
+        return None
+    trace = store.trace_rows(change.connection, [first["trace_id"]])[first["trace_id"]]
+    card = (trace["metadata"] or {}).get(CARD)
+    if card is None:
+        return None
+    others = by_metadata(change.connection, change.agent.id, trace["source"], CARD_OF, [str(card)])
+    return [
+        TargetRef(kind="trace", id=other["external_id"], source=other["source"]) for other in others
+    ]
 
 
 def _target_refs(change: _Change) -> list[TargetRef]:
@@ -393,9 +462,12 @@ def _feedback(
     *,
     name: str | None = None,
     comment: str | None = None,
+    tags: Sequence[str] = (),
 ) -> FeedbackRecord:
     request = change.request
     metadata: dict[str, Any] = {"queue": request.queue.name, "item": change.item["id"]}
+    if tags:
+        metadata["tags"] = list(tags)
     if request.seconds is not None:
         metadata["seconds"] = request.seconds
     try:

@@ -58,6 +58,14 @@ ROUTES = (
         recorded=False,
     ),
     Route(
+        "queue approve-liked",
+        "POST",
+        f"{QUEUE}/gold",
+        "edit",
+        {"rater": "anna"},
+        in_name_of="rater",
+    ),
+    Route(
         "queue approve",
         "POST",
         f"{ITEM}/gold",

@@ -25,6 +25,10 @@ LETTERS = "ABCDEFGHIJ"
 """How answers that are compared are called."""
 LABEL_NAME = re.compile(r"[^\s=,|<>&\"']{1,64}")
 
+CARD, CARD_OF = "card", "card_of"
+"""Keys of a trace's metadata: the thing that it shows, on a card of its own; and the thing of whose
+card it is another question, so that a thumb on the card is about it too."""
+
 
 class Kind(StrEnum):
     """What an item is."""

@@ -47,17 +47,21 @@ def stored_cases(
     reads: Collection[str],
     as_of: datetime | None = None,
     trace_id: str | None = None,
+    among: Collection[str] | None = None,
 ) -> Iterator[list[StoredCase]]:
-    """All traces of `agent` (or one) that were recorded by `as_of` (default: now), with the fields
-    in `reads` filled, in batches."""
+    """All traces of `agent` (or one, or those `among` these ids, of which there may be as many as a
+    statement takes variables) that were recorded by `as_of` (default: now), with the fields in
+    `reads` filled, in batches."""
     heard: Iterable[tuple[str, Statement]] = ()
     if "feedback" in reads:
-        heard = store.statements(connection, agent.id, as_of, trace_id, arrived_by=as_of)
+        heard = store.statements(
+            connection, agent.id, as_of, trace_id, arrived_by=as_of, among=among
+        )
     # about the traces of `rows` and no others, in the same order
     by_trace = groupby(heard, key=itemgetter(0))
     following = next(by_trace, None)
     now = as_of or datetime.now(UTC)
-    rows = store.stored(connection, agent.id, as_of, trace_id)
+    rows = store.stored(connection, agent.id, as_of, trace_id, among)
     while batch := list(islice(rows, BATCH)):
         parts = _Parts(connection, agent.id, batch, reads, as_of)
         cases: list[StoredCase] = []

@@ -3,6 +3,7 @@ rewards."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -38,6 +39,10 @@ def in_force(agent_id: str, as_of: datetime | None) -> sa.ColumnElement[bool]:
     """Condition: feedback of the agent recorded by `as_of` that nothing recorded by then supersedes
     or retracts."""
     return sa.and_(feedback.c.agent_id == agent_id, feedback_in_force.in_force(agent_id, as_of))
+
+
+OPINIONS = ("thumb", "rating", "score", "preference")
+"""Kinds that say how good an answer is."""
 
 
 def statements(
@@ -106,6 +111,26 @@ def within(agent_id: str, as_of: datetime | None, scope: Scope) -> list[sa.Colum
         conditions.append(traces.c.input_id >= scope.first)
     if scope.last:
         conditions.append(traces.c.input_id < scope.last)
+    wanted = _wanted_opinions(scope)
+    if wanted:
+        conditions.append(sa.or_(feedback.c.kind.not_in(OPINIONS), sa.and_(*wanted)))
+    return conditions
+
+
+def _wanted_opinions(scope: Scope) -> list[sa.ColumnElement[bool]]:
+    """Conditions on opinions by their tags, and by how sure the app was of what they are about."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    listed = sa.func.coalesce(feedback.c.metadata["tags"].as_string(), "")
+
+    def has(tag: str) -> sa.ColumnElement[bool]:
+        return listed.contains(json.dumps(tag, ensure_ascii=False), autoescape=True)
+
+    if scope.tags:
+        conditions.append(sa.or_(*map(has, scope.tags)))
+    conditions += [sa.not_(has(tag)) for tag in scope.without_tags]
+    if scope.min_confidence is not None:
+        confidence = traces.c.metadata["confidence"].as_float()
+        conditions.append(sa.or_(confidence.is_(None), confidence >= scope.min_confidence))
     return conditions
 
 
@@ -238,10 +263,14 @@ def _preference(rows: list[Any]) -> Preference:
 
 
 def stored(
-    connection: sa.Connection, agent_id: str, as_of: datetime | None, trace_id: str | None
+    connection: sa.Connection,
+    agent_id: str,
+    as_of: datetime | None,
+    trace_id: str | None,
+    among: Collection[str] | None = None,
 ) -> Iterator[sa.RowMapping]:
-    """Traces recorded by `as_of`, in the order of `statements`, each with what its case asks:
-    reference, checker, checker_config."""
+    """Traces recorded by `as_of` (or one of them, or those `among` these ids), in the order of
+    `statements`, each with what its case asks: reference, checker, checker_config."""
     columns = (
         traces.c.id,
         traces.c.input_id,
@@ -266,6 +295,7 @@ def stored(
             )
         )
         .where(*_among(agent_id, as_of, trace_id))
+        .where(sa.true() if among is None else traces.c.id.in_(among))
         .order_by(traces.c.input_id, traces.c.id)
     )
     yield from (row._mapping for row in streamed(connection, query))

@@ -100,7 +100,9 @@ class Preference:
 class Scope:
     """A part of the feedback in force: said from `since` to before `until`, at most `per_rater`
     statements of each named rater (those whose ids come first), about prompts from the id `first`
-    to before `last`; `rewarded`: also traces that only the ledger judges."""
+    to before `last`; `rewarded`: also traces that only the ledger judges. Of opinions only those
+    with one of `tags` (none: any), without any of `without_tags`, and about what the app was at
+    least so sure of; what has no confidence counts."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -108,6 +110,9 @@ class Scope:
     first: str | None = None
     last: str | None = None
     rewarded: bool = False
+    tags: tuple[str, ...] = ()
+    without_tags: tuple[str, ...] = ()
+    min_confidence: float | None = None
 
 
 class Edit(NamedTuple):

@@ -224,11 +224,7 @@ class TraceCollector:
 
     def files(self) -> list[Path]:
         """Every trace file, the oldest day first."""
-        files = []
-        for folder in sorted(self.storage_path.glob("*")):
-            if DAY.fullmatch(folder.name) and folder.is_dir():
-                files += [path for path in sorted(folder.glob("*.json")) if path.name[0] != "."]
-        return files
+        return trace_files(self.storage_path)
 
     def load_traces(
         self,
@@ -292,6 +288,15 @@ class TraceCollector:
             "avg_reasoning_steps": _mean([len(trace.reasoning_steps) for trace in traces]),
             "avg_cost": _mean(costs),
         }
+
+
+def trace_files(storage_path: Path) -> list[Path]:
+    """The trace files of a collector's folder, the oldest day first."""
+    files = []
+    for folder in sorted(storage_path.glob("*")):
+        if DAY.fullmatch(folder.name) and folder.is_dir():
+            files += [path for path in sorted(folder.glob("*.json")) if path.name[0] != "."]
+    return files
 
 
 def _readable(files: list[Path]) -> Iterator[ExecutionTrace]:

@@ -24,7 +24,7 @@ from thumbwheel.capture.gateway.request import Message, Receive, split_path
 from thumbwheel.core.addresses import LOOPBACK
 from thumbwheel.server.api.links import add_links
 from thumbwheel.server.api.problem import CLIENT_LEFT, add_handlers, documented
-from thumbwheel.server.growing_api import GrowingApi
+from thumbwheel.server.dialect_origins import DialectOrigins
 from thumbwheel.server.health import Health
 from thumbwheel.server.metrics import Metrics
 from thumbwheel.server.request_log import log_request
@@ -41,7 +41,7 @@ class Application:
     """All of it as one ASGI application."""
 
     gateway: Gateway
-    growing_api: GrowingApi
+    pages: DialectOrigins
     health: Health
     metrics: Metrics
     hosts: frozenset[str] | None
@@ -53,7 +53,7 @@ class Application:
     @property
     def api(self) -> FastAPI:
         """What answers everything but calls to models, with all its routes."""
-        return self.growing_api.whole()
+        return self.pages.app.whole()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or take part in the server's start and stop (ASGI)."""
@@ -86,7 +86,7 @@ class Application:
             elif is_call:
                 await self.gateway(scope, receive, watched_send)
             else:
-                await self.growing_api(scope, receive, watched_send)
+                await self.pages(scope, receive, watched_send)
         finally:
             seconds = time.perf_counter() - began
             self._count(scope, _route(scope, is_call), status or CLIENT_LEFT, seconds)

@@ -61,6 +61,7 @@ from thumbwheel.server.application import (
     allowed_hosts,
     api_application,
 )
+from thumbwheel.server.dialect_origins import DialectOrigins
 from thumbwheel.server.entrance import login_url
 from thumbwheel.server.growing_api import GrowingApi
 from thumbwheel.server.handover import notify_manager, offered, passed_socket, take
@@ -190,19 +191,26 @@ def assembled(
         api.state.gate = gate
         api.state.watch = watch
         growing_api = GrowingApi(api, partial(_add_further_routes, dialects))
-        proxies = ws.settings(ServerConfig, "server").proxies
-        yield Application(gateway, growing_api, health, metrics, hosts, logs_requests, proxies)
+        server = ws.settings(ServerConfig, "server")
+        api.state.dialect_origins = frozenset(server.dialect_origins)
+        pages = DialectOrigins(growing_api, dialects, server.dialect_origins)
+        yield Application(gateway, pages, health, metrics, hosts, logs_requests, server.proxies)
 
 
 def _add_further_routes(dialects: Sequence[str], api: FastAPI) -> None:
     """Add what the commands do, the dialects, the pages, and logins, keys and users."""
+    from starlette.routing import Route
+
     from thumbwheel.server.access import protect
     from thumbwheel.server.api.routers import api_router, dialect_router
     from thumbwheel.server.mcp_endpoint import router as mcp_router
     from thumbwheel.server.pages.routes import router as pages_router
 
     api.include_router(api_router())
-    api.include_router(dialect_router(dialects))
+    routes = dialect_router(dialects)
+    paths = (route.path for route in routes.routes if isinstance(route, Route))
+    api.state.dialect_paths = frozenset(paths)
+    api.include_router(routes)
     api.include_router(pages_router())
     api.include_router(mcp_router(api.state.workspace.settings(McpConfig, "mcp")))
     protect(api, api.state.gate)
@@ -369,7 +377,7 @@ def serve(
             notify_manager(f"MAINPID={os.getpid()}", "READY=1")
             _introduce(application, host, real_port)
             if opens_browser:
-                url = login_url(application.growing_api.first.state.gate, _url(host, real_port))
+                url = login_url(application.pages.app.first.state.gate, _url(host, real_port))
                 # some browsers run until they are closed
                 threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
@@ -451,7 +459,7 @@ def _introduce(application: Application, host: str, port: int) -> None:
     log.say(f"serving {', '.join(agents) or 'no agent yet (see thumbwheel deploy)'}")
     log.say(f"export OPENAI_BASE_URL={url}/v1      # the model is the agent, or AGENT:ALIAS")
     log.say(f"or, for any model name: {url}/a/AGENT/v1      health: {url}/health")
-    gate: AccessGate = application.growing_api.first.state.gate
+    gate: AccessGate = application.pages.app.first.state.gate
     if gate.token is None:
         return
     if sys.stderr.isatty() and not log.is_structured():

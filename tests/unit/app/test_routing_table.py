@@ -74,6 +74,19 @@ def test_a_choice_says_what_answers_and_why(ws: Workspace) -> None:
             table.choose(RoutingRequest(AGENT, "canary", f"{AGENT}:canary"))
 
 
+def test_a_version_is_a_models_name_by_its_number(ws: Workspace) -> None:
+    with RoutingTable(ws, GatewayConfig()) as table:
+        for name in ("v0", "v1"):
+            choice = table.choose(RoutingRequest(AGENT, name, f"{AGENT}:{name}"))
+            assert choice.version == name
+            assert routing.resolve(ws, f"{AGENT}:{name}").version == name
+        assert table.names() == [AGENT, f"{AGENT}:live"], "clients are shown what is live"
+        with pytest.raises(NotFound):
+            table.choose(RoutingRequest(AGENT, "v7", f"{AGENT}:v7"))
+        with pytest.raises(NotFound):
+            routing.resolve(ws, f"{AGENT}:v7")
+
+
 def test_a_fallback_answers_where_the_live_one_cannot_be_asked(ws: Workspace) -> None:
     """As where its server has died, or here where its key is gone."""
     url = routing.resolve(ws, AGENT).endpoint.url

@@ -331,16 +331,16 @@ def test_the_share_of_positive_feedback_over_time_and_by_version(tmp_path: Path)
         with pytest.raises(NotFound, match="Known: day, week, month"):
             feedback_stats(opened, "helper", "moon")
     assert {name: (count.judged, count.positive) for name, count in stats.versions.items()} == {
-        "old": (9, 3),
+        "old": (8, 2),
         "new": (4, 4),
     }
-    assert stats.versions["old"].share == pytest.approx(1 / 3)
+    assert stats.versions["old"].share == 0.25
     assert {name: (count.judged, count.positive) for name, count in stats.periods.items()} == {
-        "2026-01": (10, 4),
+        "2026-01": (9, 3),
         "2026-02": (3, 3),
     }
     first_week = f"{START:%G-W%V}"
-    assert weeks.periods[first_week].judged == 4
+    assert weeks.periods[first_week].judged == 3
     assert list(weeks.periods) == sorted(
         f"{START + timedelta(weeks=week):%G-W%V}" for week in range(len(weeks.periods))
     )
@@ -350,12 +350,34 @@ def test_the_share_of_positive_feedback_over_time_and_by_version(tmp_path: Path)
         "count": 4,
         "judged": 4,
         "positive": 4,
+        "people": 4,
         "share_positive": 1.0,
     }
     assert as_json["over_time"][0]["month"] == "2026-01"
     assert as_json["signals"]["score"]["count"] == 1, (
         "a checker's score is feedback, and no positive feedback of people"
     )
+
+
+def test_positive_feedback_of_people_counts_each_of_them_once_for_an_answer(
+    ws: Workspace, tmp_path: Path
+) -> None:
+    say = {"type": "feedback", "target": {"trace": TRACE["id"]}}
+    rows = [
+        TRACE,
+        say | {"id": "1", "kind": "thumb", "value": True, "rater": "ann"} | on_day(1),
+        say | {"id": "2", "kind": "rating", "value": 1, "rater": "ann"} | on_day(2),
+        say | {"id": "3", "kind": "thumb", "value": True, "rater": "bob"} | on_day(1),
+        say | {"id": "4", "kind": "outcome", "name": "paid", "value": True},
+        say | {"id": "5", "kind": "label", "name": "polite", "value": True, "rater": "ann"},
+    ]
+    put(ws, tmp_path, *rows)
+    (count,) = feedback_stats(ws, AGENT, "month").periods.values()
+    assert (count.judged, count.positive, len(count.raters)) == (2, 1, 2), "ann's newest word"
+
+
+def on_day(day: int) -> dict[str, str]:
+    return {"occurred_at": f"2026-01-0{day}T08:00:00Z"}
 
 
 def test_stats_of_the_command_fit_a_terminal(command_line: Run, tmp_path: Path) -> None:

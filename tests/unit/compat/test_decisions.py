@@ -719,6 +719,7 @@ def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_p
     assert (code, json.loads(out)["stored"]) == (0, 120)
     code, out, _ = command_line("import", "decisions", server, "--agent", "ocd", "--json")
     assert (code, json.loads(out)["duplicates"]) == (0, 1200)
+    assert json.loads(out)["left_table"] == []
     with opener(tmp_path / "home", None, "warning")() as ws, ws.db.read() as connection:
         occurred_at = connection.execute(sa.select(traces.c.occurred_at).limit(1)).scalar_one()
         assert occurred_at.isoformat() == "2026-01-05T08:30:00+00:00"
@@ -726,6 +727,28 @@ def test_the_table_is_read_from_postgresql(server: str, command_line: Run, tmp_p
             connection.execute(sa.select(raters.c.external_id, raters.c.kind)).tuples().all()
         )
     assert kinds == {"ann": "person", "decision-reward": "checker"}
+
+
+@pytest.mark.slow
+def test_a_row_that_left_the_table_is_named(server: str, command_line: Run) -> None:
+    import psycopg
+
+    with psycopg.connect(server) as connection:
+        connection.execute(
+            'INSERT INTO "Decision" SELECT (jsonb_populate_record(d, \'{"id": "gone"}\')).* '
+            'FROM "Decision" d WHERE id = %s',
+            ["d0000"],
+        )
+    words = ("import", "decisions", server, "--agent", "ocd", "--json")
+    assert command_line(*words)[0] == 0
+    with psycopg.connect(server) as connection:
+        connection.execute('DELETE FROM "Decision" WHERE id = %s', ["gone"])
+    code, out, _ = command_line(*words)
+    assert (code, json.loads(out)["left_table"]) == (0, ["gone"])
+    code, out, _ = command_line(*words)
+    assert (code, json.loads(out)["left_table"]) == (0, [])
+    code, out, _ = command_line("traces", "show", "gone", "--agent", "ocd", "--json")
+    assert code == 0, "it stays here"
 
 
 def test_the_database_is_only_read_and_in_one_snapshot(server: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -22,8 +23,10 @@ from thumbwheel.app.dialects import DIALECTS
 from thumbwheel.capture.feedback import feedback_stats
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.compat import ocd
+from thumbwheel.compat.ocd import decision_function
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import NotFound
+from thumbwheel.db.schema import traces
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import EndpointAddress
 from thumbwheel.models.versions import add_endpoint
@@ -121,6 +124,8 @@ def test_a_request_that_is_sent_again_with_its_key_adds_nothing(
         post(1, score=-0.1),
         post(1, score=None),
         post(1, prompt=""),
+        post(1, response=""),
+        post(1, projectId=7),
         post(1, runId=None),
         post(1, prompt="a\x00b"),
         {"prompt": "only"},
@@ -162,6 +167,95 @@ def test_an_agent_is_no_path(name: str, client: TestClient) -> None:
         assert 400 <= client.request(method, path, **content).status_code < 500
 
 
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [("response", {"response": ""}), ("score", {"score": 2}), ("prompt", {"prompt": ""})],
+)
+def test_a_refusal_names_the_field(field: str, change: dict[str, Any], client: TestClient) -> None:
+    answer = client.post("/api/policies/feedback/desk", json=post(1, **change))
+    assert answer.status_code == 422 and field in str(answer.json()["detail"])
+
+
+def test_what_is_no_json_is_the_clients_error(client: TestClient) -> None:
+    headers = {"content-type": "application/json"}
+    answer = client.post("/api/policies/feedback/desk", content='{"prompt": ', headers=headers)
+    assert answer.status_code in (400, 422) and "JSON" in str(answer.json())
+    order = client.post("/api/policies/train_policy/desk", content="{dryRun", headers=headers)
+    assert order.status_code in (400, 422) and "JSON" in str(order.json())
+
+
+def test_the_project_of_an_answer_is_stored(client: TestClient, ws: Workspace) -> None:
+    answer = client.post("/api/policies/feedback/desk", json=post(1, projectId="shop"))
+    assert answer.is_success
+    with ws.db.read() as connection:
+        (trace,) = connection.execute(sa.select(traces.c.metadata)).scalars()
+    assert trace["projectId"] == "shop"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"score": 0.5}, "score is the same in all 10 samples"),
+        ({"prompt": "One?"}, "1 different prompt (minimum 2 required for PPO, 1 missing)"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is(
+    changes: dict[str, Any], words: str, client: TestClient
+) -> None:
+    posts = [post(number, **changes) for number in range(10)]
+    assert client.post("/api/policies/feedback/desk", json=posts).is_success
+    for order in ({}, {"dryRun": True}):
+        answer = client.post("/api/policies/train_policy/desk", json=order)
+        assert answer.status_code == 400, answer.text
+        assert words in answer.json()["detail"]
+
+
+def linked_base(ws: Workspace, base: Path) -> None:
+    """Let requests name the base as `small`."""
+    ws.home.bases.mkdir(parents=True)
+    (ws.home.bases / "small").symlink_to(base, target_is_directory=True)
+
+
+def test_a_dry_run_is_made_of_numbers(client: TestClient, ws: Workspace, base: Path) -> None:
+    linked_base(ws, base)
+    posts = [post(number) for number in range(15)]
+    assert client.post("/api/policies/feedback/desk", json=posts).is_success
+    order = {"dryRun": True, "baseModel": "small"}
+    estimate = client.post("/api/policies/train_policy/desk", json=order)
+    assert estimate.status_code == 200, estimate.text
+    figures = estimate.json()
+    assert (figures["status"], figures["feedbackCount"]) == ("dry_run", 15)
+    assert (round(figures["scoreMean"], 4), round(figures["scoreStd"], 4)) == (0.7, 0.1414)
+    assert figures["estimatedTimeMinutes"] > 0
+    assert figures["modelConfig"]["learning_rate"] > 0
+    longer = client.post("/api/policies/train_policy/desk", json=order | {"maxSteps": 10**5})
+    assert longer.json()["estimatedTimeMinutes"] > figures["estimatedTimeMinutes"]
+    unknown = client.post("/api/policies/train_policy/desk", json={"baseModel": "large"})
+    assert unknown.status_code == 404 and "bases" in unknown.json()["detail"]
+    outside = client.post("/api/policies/train_policy/desk", json={"baseModel": "../../etc"})
+    assert outside.is_client_error
+
+
+@pytest.mark.slow
+def test_the_minimum_of_ten_scores_trains(client: TestClient, ws: Workspace, base: Path) -> None:
+    linked_base(ws, base)
+    posts = [post(number) for number in range(10)]
+    assert client.post("/api/policies/feedback/desk", json=posts).is_success
+    order = {"maxSteps": 1, "baseModel": "small"}
+    answer = client.post("/api/policies/train_policy/desk", json=order)
+    assert answer.status_code == 200, answer.text
+    policy = answer.json()
+    assert (policy["status"], policy["version"]) == ("trained", "v1")
+    # all ten were trained on, the two in the middle of the scale too
+    assert policy["feedbackCount"] == 10
+    model, judge = Path(policy["modelPath"]), Path(policy["rewardModelPath"])
+    assert model.parts[-4:] == ("models", "desk", "v1", "policy")
+    assert (model / "config.json").is_file()
+    assert judge == model.with_name("reward_model") and (judge / "reward_head.pt").is_file()
+    (listed,) = client.get("/api/policies/desk").json()
+    assert listed["metrics"]["feedbackCount"] == 10
+
+
 def test_without_weights_there_is_no_policy_to_train(client: TestClient, ws: Workspace) -> None:
     posts = [post(number) for number in range(15)]
     assert client.post("/api/policies/feedback/desk", json=posts).is_success
@@ -170,6 +264,7 @@ def test_without_weights_there_is_no_policy_to_train(client: TestClient, ws: Wor
             answer = client.post("/api/policies/train_policy/desk", json=order)
             assert answer.status_code == 409
             assert "section loop, setting base" in answer.json()["detail"]
+            assert "send its name as baseModel" in answer.json()["detail"]
         add_endpoint(ws, "desk", EndpointAddress("http://127.0.0.1:9/v1", "large"))
 
 
@@ -317,6 +412,45 @@ def test_an_entry_that_nobody_imported_or_several_agents_have(
     assert widgets.get("/a/nobody/api/ratings/").status_code == 404
 
 
+def test_a_path_without_its_slash_leads_there(widgets: TestClient) -> None:
+    answer = widgets.post("/api/ratings", json=RATING, follow_redirects=False)
+    assert answer.status_code == 307
+    assert answer.headers["location"].endswith("/api/ratings/")
+    assert widgets.post("/api/ratings", json=RATING).status_code == 201
+
+
+def test_sizes_and_issues_are_said_about_the_newest_widget(
+    widgets: TestClient, ws: Workspace
+) -> None:
+    body = {
+        "scenario": "kpi",
+        "variant": "dial-2",
+        "size_mode": "normal",
+        "feedback_type": "size",
+        "data": {"preferred": "hero"},
+        "device_id": "tablet",
+    }
+    answer = widgets.post("/api/feedback/", json=body)
+    assert answer.status_code == 201, answer.text
+    assert {key: answer.json()[key] for key in body} == body
+    issue = body | {"variant": "", "size_mode": "", "feedback_type": "issue", "data": "too dark"}
+    assert widgets.post("/a/panel/api/feedback", json=issue).status_code == 201
+    listed = widgets.get("/api/feedback/").json()
+    assert [row["data"] for row in listed] == [{"preferred": "hero"}, "too dark"]
+    stats = feedback_stats(ws, "panel").signals
+    assert stats["label size"].count == stats["label issue"].count == 1
+    assert widgets.get("/api/ratings/").json() == [], "neither is a thumb"
+    for wrong, status in (
+        ({"variant": "none"}, 404),
+        ({"feedback_type": "colour"}, 422),
+        ({"scenario": ""}, 422),
+        ({"data": {"a": "\x00"}}, 422),
+    ):
+        answer = widgets.post("/api/feedback/", json=body | wrong)
+        assert answer.is_client_error, answer.text
+        assert answer.status_code in (status, 400), answer.text
+
+
 # OCD: decisions of agents
 
 
@@ -357,6 +491,94 @@ def test_decisions_have_the_rewards_of_the_original(decisions: TestClient) -> No
     query = "requireReward=true&minReward=-2&limit=5"
     assert [row["id"] for row in ask(f"/api/training/decisions?{query}").json()] == ["d1"]
     assert ask("/api/training/decisions?agentType=NOBODY").status_code == 422
+
+
+LATE = [
+    row(10, "OVERRIDDEN", feedbackAt="2026-01-07T08:00:00Z", reward=1.0)
+    | {"rewardComputedAt": "2026-01-06T08:00:00Z"},
+    row(11, "CONFIRMED", feedbackAt="2026-01-05T09:00:00Z", reward=-0.3)
+    | {"rewardComputedAt": "2026-01-06T08:00:00Z"},
+    row(12, "IGNORED", feedbackAt="2026-01-05T09:00:00Z", modelVersion="filer-v2"),
+]
+"""A word after the stored reward, one before it, and no stored reward."""
+
+
+def test_rewards_are_read_in_one_way(decisions: TestClient, ws: Workspace, tmp_path: Path) -> None:
+    """By Python, over HTTP and by the export."""
+    path = tmp_path / "decisions.jsonl"
+    with path.open("a") as stream:
+        stream.writelines(json.dumps(line) + "\n" for line in LATE)
+    ingest(ws, "filer", "decisions", path)
+    python = ocd.get_training_stats("FILER", source=path)
+    http = decisions.get("/api/training/stats?agentType=FILER").json()
+    assert http["avgReward"] == pytest.approx(python["avg_reward"])
+    assert http["decisionsWithReward"] == python["decisions_with_reward"] == 5
+    assert http["totalDecisions"] == python["total_decisions"] == 6
+    report = ocd.export_training_data("FILER", tmp_path / "lines.jsonl", source=path)
+    assert (report["count"], report["avg_reward"]) == (5, pytest.approx(python["avg_reward"]))
+    lines = decisions.get("/api/training/export-file?agentType=FILER").text.splitlines()
+    exported = {json.loads(line)["metadata"]["decisionId"]: json.loads(line) for line in lines}
+    for line in (tmp_path / "lines.jsonl").read_text().splitlines():
+        line_of_python = json.loads(line)
+        decision_id = line_of_python["metadata"]["decisionId"]
+        assert exported[decision_id]["reward"] == pytest.approx(line_of_python["reward"]), (
+            decision_id
+        )
+    assert exported["d10"]["reward"] < 0, "the later word counts"
+    assert exported["d11"]["reward"] == -0.3, "the stored reward is of after the word"
+
+    by_python = ocd.get_ab_test("FILER", source=path)
+    by_http = decisions.get("/api/training/ab-test?agentType=FILER").json()
+    assert by_http["overallAvgReward"] == pytest.approx(by_python["overallAvgReward"])
+    stats = [
+        {entry["version"]: entry["stats"]["avgReward"] for entry in test["versions"]}
+        for test in (by_python, by_http)
+    ]
+    assert stats[0] == pytest.approx(stats[1])
+
+
+def test_stored_components_survive_a_later_word(
+    decisions: TestClient, ws: Workspace, tmp_path: Path
+) -> None:
+    stored = {"immediate": {"userFeedback": -0.5}, "delayed": {"completionSuccess": 1.0}}
+    path = tmp_path / "late.jsonl"
+    line = row(20, reward=0.0, rewardComponents=stored) | {
+        "rewardComputedAt": "2026-01-05T09:00:00Z"
+    }
+    path.write_text(json.dumps(line) + "\n")
+    ingest(ws, "filer", "decisions", path)
+    answer = decisions.patch("/api/decisions/d20/feedback", json={"feedback": "CONFIRMED"})
+    components = answer.json()["rewardComponents"]
+    assert components["immediate"]["userFeedback"] == 1.0, "the word"
+    assert components["delayed"]["completionSuccess"] == 1.0, "what was stored"
+
+
+def test_ten_decisions_cost_what_ten_cost(
+    client: TestClient, ws: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [f"2026-01-{number // 24 + 1:02}T{number % 24:02}:00:00Z" for number in range(300)]
+    rows = [
+        row(number, "CONFIRMED", createdAt=times[number], feedbackAt=times[number])
+        for number in range(300)
+    ]
+    path = tmp_path / "many.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in rows))
+    ingest(ws, "filer", "decisions", path)
+    judged: list[int] = []
+    score = decision_function.Decision.score
+
+    def counted(function: Any, cases: Any) -> Any:
+        judged.append(len(cases))
+        return score(function, cases)
+
+    monkeypatch.setattr(decision_function.Decision, "score", counted)
+    newest = client.get("/api/training/decisions?limit=10").json()
+    assert [entry["id"] for entry in newest] == [f"d{299 - number}" for number in range(10)]
+    assert sum(judged) <= 20
+    judged.clear()
+    filtered = client.get("/api/training/decisions?limit=10&agentType=PRIORITIZER").json()
+    assert filtered == [] and judged == []
+    assert len(client.get("/api/training/decisions").json()) == 300
 
 
 def test_a_word_about_a_decision_counts_at_once_and_the_last_one_counts(
@@ -524,7 +746,7 @@ def test_no_body_makes_the_server_fail(
     decisions: TestClient, widgets: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # with so many scores a training could begin, for which there is no model
-    monkeypatch.setattr("thumbwheel.compat.n3.routes.FEWEST_SCORES", 10**6)
+    monkeypatch.setattr("thumbwheel.compat.n3.readiness.FEWEST_SCORES", 10**6)
     client = decisions
     statuses: Counter[int] = Counter()
     for request in hostile_requests(3, 250, HOSTILE_BODIES):

@@ -187,15 +187,12 @@ def test_decisions_of_every_dialect_newest_first(
     assert first.state and first.state["item"]["title"] == "Bank Nº 1"
     assert records[1].reward is None, "a 0.0 that nothing stands behind is no reward"
     assert "1 line is no decision" in capsys.readouterr().err
-    assert [decision.id for decision in ocd.load_training_decisions("FILER", source=decisions)] == [
-        "d8",
-        "d2",
-        "d7",
-    ]
+    rewarded = ocd.load_training_decisions("FILER", source=decisions)
+    assert [decision.id for decision in rewarded] == ["d8", "d5", "d2", "d1", "d7"]
     wanted = ocd.load_training_decisions(
         "FILER", 1, min_reward=-2.0, require_feedback=True, source=decisions
     )
-    assert [decision.id for decision in wanted] == ["d2"]
+    assert [decision.id for decision in wanted] == ["d5"]
     assert [
         decision.id
         for decision in ocd.load_training_decisions("FILER", require_reward=False, source=decisions)
@@ -211,13 +208,15 @@ def test_decisions_of_every_dialect_newest_first(
 
 
 def test_statistics(decisions: Path) -> None:
+    # stored: -0.5, 1.1, -3; by the word: ignored, overridden, confirmed and done
+    rewards = [-0.5, 1.1, -3.0, -0.08, -0.88, 1.63]
     assert ocd.get_training_stats("FILER", source=decisions) == {
         "total_decisions": 8,
-        "decisions_with_reward": 3,
+        "decisions_with_reward": 6,
         "decisions_with_feedback": 5,
-        "avg_reward": pytest.approx(-0.8),
+        "avg_reward": pytest.approx(sum(rewards) / 6),
         "min_reward": -3.0,
-        "max_reward": 1.1,
+        "max_reward": pytest.approx(1.63),
         "training_data_count": 7,
         "validation_data_count": 1,
     }

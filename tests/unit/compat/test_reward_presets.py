@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from thumbwheel.core.config import Home, Sources
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.suite_context import _reward_scorer
+from thumbwheel.models.versions import ensure_agent
 from thumbwheel.rewards.combine import RewardConfig
 from thumbwheel.rewards.function import Case, Score, Status
 from thumbwheel.rewards.functions import FUNCTIONS
@@ -64,3 +70,19 @@ def test_the_tools_of_isaa_keep_its_arithmetic_too():
     assert [
         score.value for score in function.score([Case("Hello.", prompt=asked), Case("Hello.")])
     ] == [0.3, 0.5]
+
+
+def test_fresh_answers_have_a_mean_reward_where_the_preset_is_made_of_feedback_alone(
+    tmp_path: Path,
+) -> None:
+    """Nobody said anything about a fresh answer: its case judges it."""
+    settings = {"rewards": {"agents": {"filer": {"preset": "ocd"}}}}
+    with Workspace.open(Home(tmp_path / "home"), Sources(settings, "test.yaml", {})) as ws:
+        ensure_agent(ws, "filer")
+        score = _reward_scorer(ws, "filer", frozenset())
+        case = {"checker": "json_fields"}
+        answers = [
+            Case('{"swimlane": "HOME"}', {"swimlane": "HOME"}, metadata=case),
+            Case('{"swimlane": "HABIT"}', {"swimlane": "HOME"}, metadata=case),
+        ]
+        assert [result.value for result in score(answers)[""]] == [1.0, 0.0]

@@ -332,6 +332,15 @@ def test_feedback_becomes_a_reward_model_and_an_assistant(
         and not learner.feedback_buffer
     )
     assert trainer.model_path and (trainer.model_path / "model.safetensors").is_file()
+    # a cycle on more feedback is measured by the same queries and the same judge
+    assert asyncio.run(learner.evaluate()) == metrics
+    for number in range(30):
+        collector.collect(f"Later {number}?", "Yes.", "thumbs_up", user_id="ann")
+        collector.collect(f"Later {number}?", "No.", "thumbs_down", user_id="ann")
+    later = asyncio.run(learner.trigger_training())
+    assert later and later["test_samples"] == metrics["test_samples"]
+    assert later["base_average_reward"] == pytest.approx(metrics["base_average_reward"])
+    assert 0 <= later["average_reward"] <= 1
     again = rlhf_plan.RewardModel.load_pretrained("models/reward_model")
     assert 0 <= again.predict_reward("Question 1?", "Yes.") <= 1
     asyncio.run(trainer.train_step(["Größe?", "Zahl?"]))

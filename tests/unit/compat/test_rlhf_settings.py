@@ -4,6 +4,7 @@ out with its reason."""
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -61,13 +62,19 @@ def leaves(settings: dict[str, object], above: str = "") -> set[str]:
 def test_every_documented_key_becomes_something(tmp_path: Path, command_line: Run) -> None:
     assert set(KNOWN) == leaves(PLAN["rlhf"])
     converted = convert_settings(write(tmp_path, PLAN))
-    assert leaves(dict(converted.settings)) == set(SETTINGS.values())
-    assert (len(converted.commands), converted.left_out) == (len(COMMANDS), LEFT_OUT)
+    assert leaves(dict(converted.settings)) == {
+        setting.format(agent="assistant") for setting in SETTINGS.values()
+    }
+    assert converted.left_out == LEFT_OUT
+    assert converted.commands[len(COMMANDS) :] == [
+        "thumbwheel loop enable --agent assistant --least 100 --base microsoft/phi-2",
+        "thumbwheel experiment start --agent assistant --arm v0 --arm v1",
+    ]
     code, out, err = command_line("settings", "convert", "rlhf.yaml", "--out", "ours.yaml")
     assert (code, out) == (0, ""), err
     assert (
         "run: thumbwheel import feedback_jsonl data/feedback.jsonl" in err
-        and "every rating counts" in err
+        and "run: thumbwheel loop enable --agent assistant --least 100" in err
     )
     ours = Sources.read(tmp_path / "ours.yaml", {})
     reward, ppo = (ours.load(sections()[name], name) for name in ("train.reward", "train.ppo"))
@@ -91,6 +98,13 @@ def test_every_documented_key_becomes_something(tmp_path: Path, command_line: Ru
         ({"rlhf": {"ppo": 3}}, "holds other settings"),
         ({"rlhf": {"enabled": "maybe"}}, "training"),
         ({"rlhf": {"ppo": {"training": {"batch_size": 0}}}}, "batch_size"),
+        ({"rlhf": {"feedback": {"collection_rate": 30}}}, "record"),
+        (
+            {"rlhf": {"continuous_learning": {"enabled": "sometimes"}}},
+            "continuous_learning.enabled",
+        ),
+        ({"rlhf": {"continuous_learning": {"train_threshold": 0}}}, "train_threshold"),
+        ({"rlhf": {"ab_testing": {"variants": ["control"]}}}, "variants"),
         ({"dataset": {}}, "no section 'rlhf'"),
         ({"rlhf": {"enabled": {"deep": 1}}}, "enabled"),
     ],
@@ -127,4 +141,36 @@ def test_a_path_with_a_space_is_one_word_of_its_command(tmp_path: Path) -> None:
     path = tmp_path / "rlhf.yaml"
     path.write_text("rlhf:\n  feedback:\n    storage: my data/feedback.jsonl\n")
     (command,) = convert_settings(path).commands
-    assert command == "thumbwheel import feedback_jsonl 'my data/feedback.jsonl' --agent AGENT"
+    assert command == "thumbwheel import feedback_jsonl 'my data/feedback.jsonl' --agent assistant"
+
+
+def test_what_the_plan_switches_off_is_no_command(tmp_path: Path) -> None:
+    plan = {
+        "rlhf": {
+            "continuous_learning": {"enabled": False, "train_threshold": 20},
+            "ab_testing": {"enabled": False, "variants": ["control", "a", "b"]},
+        }
+    }
+    converted = convert_settings(write(tmp_path, plan), "desk")
+    assert converted.commands == []
+    reasons = converted.left_out
+    assert (
+        "thumbwheel loop enable --agent desk --least 20 switches"
+        in reasons["continuous_learning.enabled"]
+    )
+    assert "--arm v0 --arm v1 --arm v2 switches" in reasons["ab_testing.enabled"]
+
+
+def test_the_printed_commands_exist_with_their_options(tmp_path: Path, command_line: Run) -> None:
+    """Each is understood as far as the home: nothing is there that it could work on."""
+    for command in convert_settings(write(tmp_path, PLAN)).commands:
+        _, *words = shlex.split(command)
+        code, _, err = command_line(*words)
+        assert code != 0 and "No such option" not in err and "Usage" not in err, (command, err)
+
+
+def test_the_share_of_sessions_is_what_the_gateway_records(tmp_path: Path) -> None:
+    converted = convert_settings(write(tmp_path, PLAN), "desk")
+    ours = Sources(dict(converted.settings), "ours.yaml", {})
+    gateway = ours.load(sections()["gateway"], "gateway")
+    assert gateway.agents["desk"].record == 0.3  # type: ignore[attr-defined]

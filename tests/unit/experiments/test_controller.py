@@ -80,6 +80,48 @@ def test_a_worse_arm_is_stopped_and_the_alias_goes_back(tmp_path: Path) -> None:
         assert world.ask("somebody")[1].arm is None
 
 
+def unprove(world: ExperimentWorld, name: str) -> None:
+    """Make a version one that was trained here and that the gate has not approved."""
+    number = int(name[1:])
+    with_adapter = (
+        model_versions.update()
+        .where(model_versions.c.number == number)
+        .values(adapter="0" * 64, state="candidate", basis=None)
+    )
+    world.ws.db.write(lambda connection: connection.execute(with_adapter))
+    world.refresh()
+
+
+class TestUnprovedArms:
+    def test_they_are_arms_only_where_the_owner_says_so_and_get_a_tenth(
+        self, world: ExperimentWorld
+    ) -> None:
+        unprove(world, "v1")
+        with pytest.raises(Conflict, match="candidate"):
+            world.begin()
+        for options in ({"share": 0.2}, {"promote": True}, {"mode": "best-arm"}):
+            with pytest.raises(ConfigError, match=next(iter(options))):
+                world.begin(unproved=True, **options)
+        experiment = world.begin(unproved=True)
+        assert experiment.plan.config.share == 0.1
+        answered = serve_people(world, 600, {"v0": 0.5, "v1": 0.5})
+        assert 30 < answered["v1"] < 95
+
+    def test_a_winner_moves_no_alias(self, world: ExperimentWorld) -> None:
+        unprove(world, "v1")
+        experiment = world.begin(unproved=True, min_units=20)
+        serve_people(world, 900, {"v0": 0.2, "v1": 0.95})
+        assert world.turn()[experiment.id].verdict == "won"
+        assert world.live() == "v0"
+
+    def test_one_that_gets_worse_loses_its_traffic(self, world: ExperimentWorld) -> None:
+        unprove(world, "v1")
+        experiment = world.begin(unproved=True, min_stop=20)
+        serve_people(world, 900, {"v0": 0.9, "v1": 0.1})
+        assert world.turn()[experiment.id].verdict == "lost"
+        assert {world.ask(f"later-{number}")[1].version for number in range(50)} == {"v0"}
+
+
 def test_looking_twice_changes_nothing_and_a_second_server_counts_nothing_twice(
     world: ExperimentWorld,
 ) -> None:

@@ -248,6 +248,48 @@ def test_a_check_that_says_no_names_its_number_and_the_next_check(world, clock):
     assert [line.fired for line in status(world.ws, AGENT, clock).checks] == [True, False]
 
 
+def test_a_turn_that_nobody_could_decide_trains_nothing_and_keeps_its_events(world):
+    """There is enough to train on, and too little is held out for the gate."""
+    clock = Clock(NOON)
+    world.add(*good_and_bad(120))
+    enabled = enable(world.ws, AGENT, {"least": 50}, clock)
+    assert "the gate decides on 30 different held-out rated questions" in enabled.missing
+    assert "30 reviewed cases" in enabled.missing and "300 different rated" in enabled.missing
+    line = check(world.ws, AGENT, clock)
+    assert (line.rule, line.fired) == (Rule.UNDECIDED, False)
+    assert line.next_at == NOON + timedelta(minutes=15)
+    now = status(world.ws, AGENT, clock)
+    assert (now.new.informative, now.turns, now.missing) == (120, [], enabled.missing)
+
+    # reviewed cases decide as well as rated questions
+    cases = [
+        {"type": "case", "id": f"c{n}", "input": f"{n} + 2?", "reference": str(n + 2)}
+        for n in range(30)
+    ]
+    path = world.folder / "cases.jsonl"
+    path.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    ingest(world.ws, NAME, "jsonl", path, reviewer="ann")
+    assert status(world.ws, AGENT, clock).missing is None
+    assert check(world.ws, AGENT, clock).fired
+
+
+def test_what_waits_is_looked_at_when_the_loop_is_enabled(world, monkeypatch):
+    """Where somebody is there to do it; the schedule comes later."""
+    enable(world.ws, AGENT, {}, Clock(NOON))
+    assert jobs(world.ws)[0] == [], "no worker is alive"
+    monkeypatch.setattr("thumbwheel.loop.loops.live_workers", lambda ws: ["worker"])
+    enable(world.ws, AGENT, {}, Clock(NOON))
+    (job,), _ = jobs(world.ws)
+    assert (job.kind, job.spec) == ("loop check", {"agent": NAME})
+
+
+def test_the_owner_may_let_it_train_all_the_same(world):
+    clock = Clock(NOON)
+    world.add(*good_and_bad(120))
+    enable(world.ws, AGENT, {"least": 50, "only_decidable": False}, clock)
+    assert check(world.ws, AGENT, clock).fired
+
+
 def test_only_a_turn_that_went_through_releases_what_it_heard(world, clock):
     enable(world.ws, AGENT, {"least": 40}, clock)
     heard = world.add(*good_and_bad(40))

@@ -58,7 +58,7 @@ def test_the_document_has_all_routes(tmp_path: Path) -> None:
         opened_home(tmp_path / "home") as ws,
         assembled(ws, "127.0.0.1", drain_every=3600) as application,
     ):
-        growing = application.growing_api
+        growing = application.pages.app
         client = TestClient(growing)
         assert client.get("/ready").status_code == 200
         first = set(needs_of(growing.first))
@@ -71,7 +71,7 @@ def test_a_request_for_another_route_adds_it(tmp_path: Path) -> None:
         opened_home(tmp_path / "home") as ws,
         assembled(ws, "127.0.0.1", drain_every=3600) as application,
     ):
-        growing = application.growing_api
+        growing = application.pages.app
         client = TestClient(growing)
         first = set(needs_of(growing.first))
         assert "GET /api/secrets" not in first

@@ -2,8 +2,9 @@
 
 Ratings are lines of a file that only grows. A run learns from all of them, and
 `online_learner.json` says how many of them the last successful run had. A rating joins its entry by
-`entry_id`: `data_path` names the exhaustive_data.json that has the entry, or the rating brings
-question_id, scenario, fixture and query itself.
+`entry_id`: in the exhaustive_data.json that `data_path` names, else among the entries that were
+imported into the home (of several runs the newest), or the rating brings question_id, scenario,
+fixture and query itself.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from thumbwheel.compat.command_center.training import (
 from thumbwheel.compat.exporting import ExportResult
 from thumbwheel.compat.jsonl_file import append, read
 from thumbwheel.core import log
+from thumbwheel.core.config import Home
 from thumbwheel.core.errors import InputError, ThumbwheelError
 
 SAMPLES, STATE = "feedback_buffer.jsonl", "online_learner.json"
@@ -62,6 +64,7 @@ class OnlineLearner:
         on_retrain_complete: Callable[[TrainingResult], None] | None = None,
         *,
         data_path: str | Path | None = None,
+        home: str | Path | None = None,
         trainer: CommandCenterDPOTrainer | None = None,
     ) -> None:
         self.min_samples = min_samples
@@ -71,6 +74,7 @@ class OnlineLearner:
         self.auto_deploy = auto_deploy
         self.on_retrain_complete = on_retrain_complete
         self.data_path = Path(data_path) if data_path else None
+        self.home = Path(home) if home else None
         self.trainer = trainer or CommandCenterDPOTrainer()
         self.last_result: TrainingResult | None = None
         self.last_export: ExportResult | None = None
@@ -192,16 +196,31 @@ class OnlineLearner:
                     rows.append(row)
                 ratings.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
                 return pairs_of_files(self.data_path, ratings)
+        missing = [sample for sample in samples if not _says_what_it_is_about(sample)]
+        stored = self._entries_of_home(missing) if missing else {}
         entries = []
         for sample in samples:
-            if not sample.get("question_id") or not sample.get("scenario"):
-                continue
-            entries.append(sample | {"question": sample.get("query")})
+            entry = {} if _says_what_it_is_about(sample) else stored.get(sample["entry_id"])
+            if entry is not None:
+                entries.append({"question": sample.get("query")} | sample | entry)
         if len(entries) < len(samples):
             count = len(samples) - len(entries)
-            why = "nothing says what they are about. Give data_path"
+            why = (
+                "no imported run has their entries. Import it (thumbwheel import widgets FOLDER "
+                "--agent AGENT), or give data_path"
+            )
             log.say(f"{count} ratings are left out: {why}")
         return pairs_of_entries(entries)
+
+    def _entries_of_home(self, samples: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The imported entries that these ratings are about, by their ids."""
+        from thumbwheel.app.open import opener
+        from thumbwheel.compat.command_center.stored_entries import stored_entries
+
+        if not Home.at(self.home).database.exists():
+            return {}
+        with opener(self.home, None, "warning")() as ws:
+            return stored_entries(ws, samples)
 
     def _samples(self) -> list[dict[str, Any]]:
         samples, skipped = read(self.checkpoint_dir / SAMPLES)
@@ -220,6 +239,10 @@ class OnlineLearner:
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(asdict(state)) + "\n", encoding="utf-8")
         beside.replace(path)
+
+
+def _says_what_it_is_about(sample: Mapping[str, Any]) -> bool:
+    return bool(sample.get("question_id") and sample.get("scenario"))
 
 
 _learners: list[OnlineLearner] = []

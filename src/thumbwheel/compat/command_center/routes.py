@@ -1,4 +1,5 @@
-"""The ratings of the Command Center's page as a dialect: one, many, and the list of them.
+"""The ratings of the Command Center's page as a dialect: one, many, and the list of them; and its
+feedback about sizes and issues of a widget.
 
 An entry is known by its id alone there, and ids begin anew with every run. So a rating is about the
 entry of the newest imported run that has it, or of the run that `run_id` names. Of each device the
@@ -21,11 +22,13 @@ from pydantic import BaseModel, Field, ValidationError
 from thumbwheel.access.needs import needs
 from thumbwheel.access.types import Principal, Verb
 from thumbwheel.capture import trace_queries
+from thumbwheel.capture.json_text import value_in
 from thumbwheel.capture.types import Time
 from thumbwheel.compat.received_rows import (
     AgentName,
     Row,
     Text,
+    objection_to,
     rater_of,
     require_stored,
     store_rows,
@@ -57,6 +60,18 @@ class WidgetRating(Judgement):
     """A judgement with the entry and the device that it is of."""
 
     entry_id: Text = Field(min_length=1, max_length=512)
+    device_id: Text = Field(default="", max_length=512)
+
+
+class WidgetFeedback(BaseModel):
+    """What somebody says about a size, or an issue, of a widget and its variant."""
+
+    scenario: Text = Field(min_length=1, max_length=512)
+    variant: Text = Field(default="", max_length=512)
+    """A fixture; empty, any of the scenario."""
+    size_mode: Text = Field(default="", max_length=64)
+    feedback_type: Literal["size", "issue"]
+    data: dict[str, Any] | Text | None = None
     device_id: Text = Field(default="", max_length=512)
 
 
@@ -106,6 +121,27 @@ def add_routes(routes: APIRouter) -> None:
             tags=["ratings"],
         )
         routes.add_api_route(
+            f"{prefix}/api/feedback/",
+            list_feedback_of if prefix else list_feedback,
+            methods=["GET"],
+            dependencies=[needs("read", by_row=True)],
+            operation_id=f"widget_feedback.{form}.list",
+            summary="What was said about sizes and issues of widgets, the oldest first",
+            response_model=None,
+            tags=["ratings"],
+        )
+        routes.add_api_route(
+            f"{prefix}/api/feedback/",
+            say_of if prefix else say,
+            methods=["POST"],
+            dependencies=[needs("rate", ingest=True)],
+            operation_id=f"widget_feedback.{form}.say",
+            summary="Say something about a size or an issue of a widget",
+            response_model=None,
+            status_code=201,
+            tags=["ratings"],
+        )
+        routes.add_api_route(
             f"{prefix}/api/ratings/bulk/",
             rate_many_of if prefix else rate_many,
             methods=["POST"],
@@ -145,6 +181,122 @@ def rate_many(request: Request, body: Ratings) -> Any:
 def rate_many_of(request: Request, agent: AgentName, body: Ratings) -> Any:
     """About this agent's entries."""
     return _many_rated(request, agent, body)
+
+
+def list_feedback(request: Request) -> Any:
+    """Of all agents that whoever asks may read."""
+    return _listed_feedback(request, None)
+
+
+def list_feedback_of(request: Request, agent: AgentName) -> Any:
+    """Of one agent."""
+    return _listed_feedback(request, agent)
+
+
+def say(request: Request, feedback: WidgetFeedback) -> Any:
+    """About the only agent that has such a widget."""
+    return _said(request, None, feedback)
+
+
+def say_of(request: Request, agent: AgentName, feedback: WidgetFeedback) -> Any:
+    """About this agent's widget."""
+    return _said(request, agent, feedback)
+
+
+def _said(request: Request, agent: str | None, feedback: WidgetFeedback) -> JSONResponse:
+    """Store it as a label of the newest widget that it is about."""
+    ws: Workspace = request.app.state.workspace
+    objection = objection_to(feedback.data)
+    if objection is not None:
+        raise InputError("data", objection, "Correct it")
+    slug, trace = _widget_of(request, agent, feedback)
+    device_id = rater_of(request, feedback.device_id) or ""
+    value = feedback.data if isinstance(feedback.data, str) else ids.canonical(feedback.data or {})
+    row: Row = {
+        "type": "feedback",
+        "id": ids.new("widget"),
+        "target": {"trace": trace["external_id"]},
+        "kind": "label",
+        "name": feedback.feedback_type,
+        "value": value or "{}",
+        "occurred_at": datetime.now(UTC).isoformat(),
+        "metadata": {"variant": feedback.variant, "size_mode": feedback.size_mode},
+    }
+    if device_id:
+        row["rater"] = device_id
+    require_stored(store_rows(request, slug, SOURCE, [[row]]))
+    stored = _stored_feedback(ws, slug, [trace["external_id"]])
+    return JSONResponse(stored[-1], 201)
+
+
+def _widget_of(
+    request: Request, agent: str | None, feedback: WidgetFeedback
+) -> tuple[str, Mapping[str, Any]]:
+    """The agent and the newest trace of such a widget. Raises NotFound where nobody imported one,
+    Conflict where several agents have one."""
+    ws: Workspace = request.app.state.workspace
+    newest: dict[str, Any] = {}
+    for slug in _agents(request, agent, "rate"):
+        with ws.db.read() as connection:
+            rows = trace_queries.by_metadata(
+                connection, Agent.named(slug).id, SOURCE, "scenario", [feedback.scenario]
+            )
+        for row in rows:
+            about = row["metadata"]
+            is_variant = feedback.variant in ("", about.get("fixture"))
+            is_size = feedback.size_mode in ("", about.get("size"))
+            if is_variant and is_size and "card_of" not in about:
+                newest.setdefault(slug, row)
+    if not newest:
+        raise NotFound(
+            f"widget {feedback.scenario!r} {feedback.variant!r}",
+            "no imported run has one in that size",
+            "Import the run first: thumbwheel import widgets FOLDER --agent AGENT",
+        )
+    if len(newest) > 1:
+        raise Conflict(
+            f"widget {feedback.scenario!r}",
+            f"several agents have it: {', '.join(sorted(newest))}",
+            "Name the agent in the path: /a/AGENT/api/feedback/",
+        )
+    return next(iter(newest.items()))
+
+
+def _listed_feedback(request: Request, agent: str | None) -> list[Row]:
+    ws: Workspace = request.app.state.workspace
+    rows: list[Row] = []
+    for slug in _agents(request, agent, "read"):
+        rows += _stored_feedback(ws, slug)
+    rows.sort(key=lambda row: row["created_at"])
+    return rows
+
+
+def _stored_feedback(
+    ws: Workspace, slug: str, trace_names: Sequence[str] | None = None
+) -> list[Row]:
+    """The labels about sizes and issues, as rows of their table."""
+    with ws.db.read() as connection:
+        rows = trace_queries.judged_traces(
+            connection, Agent.named(slug).id, SOURCE, "label", trace_names
+        )
+    listed = []
+    for row in rows:
+        about = row["metadata"] or {}
+        if row["name"] not in ("size", "issue") or "size_mode" not in about:
+            continue
+        listed.append(
+            {
+                "id": row["id"],
+                "scenario": (row["trace_metadata"] or {}).get("scenario"),
+                "variant": about.get("variant", ""),
+                "size_mode": about["size_mode"],
+                "feedback_type": row["name"],
+                "data": value_in(row["value"]),
+                "device_id": row["rater"] or "",
+                "created_at": row["recorded_at"].isoformat(),
+            }
+        )
+    return listed
 
 
 def _listed(request: Request, agent: str | None) -> list[Row]:

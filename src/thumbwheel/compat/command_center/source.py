@@ -65,6 +65,7 @@ THUMBS = {"up": True, "down": False}
 SHOWN = ("label", "value", "unit", "state", "labelA", "valueA", "labelB", "valueB")
 """Fields of the data that the prompt has."""
 KEPT = (
+    "question",
     "scenario",
     "fixture",
     "size",
@@ -127,6 +128,11 @@ def _entry(row: Row, run: _Run, ratings: RatingFilter) -> list[AnyRecord]:
     metadata["entry_id"] = row["entry_id"]
     if run.name:
         metadata["run_id"] = run.name
+    if _intent(row):
+        metadata["intent"] = _intent(row)
+    if isinstance(_confidence(row), int | float):
+        metadata["confidence"] = _confidence(row)
+    card = f"{run.name or ''}:{row['entry_id']}"
 
     # which fixture, and for a natural entry also which widget
     fixtures = run.fixtures.get(str(row.get("scenario")), {})
@@ -142,7 +148,7 @@ def _entry(row: Row, run: _Run, ratings: RatingFilter) -> list[AnyRecord]:
             "session": f"question:{row['question_id']}" if row.get("question_id") else None,
             "input": prompt,
             "output": answer,
-            "metadata": metadata,
+            "metadata": metadata | {"card_of" if suffix else "card": card},
         }
         present = {key: value for key, value in fields.items() if value is not None}
         trace = TraceRecord.model_validate(present)

@@ -13,7 +13,7 @@ from thumbwheel.capture.sources import SOURCES
 from thumbwheel.capture.types import StepRecord, TraceRecord
 from thumbwheel.core import log
 from thumbwheel.core.config import Home
-from thumbwheel.core.ids import slug
+from thumbwheel.core.ids import slug_of
 from thumbwheel.sdk.tracefile import ExecutionTrace, ReasoningStep, ToolCallTrace
 
 
@@ -24,11 +24,13 @@ class CheckpointLoader:
     def __init__(
         self, agent_name: str | None = None, checkpoint_path: str | Path | None = None
     ) -> None:
-        folder = Home.at().path / "Agents" / "checkpoint"
-        if agent_name is not None:
-            folder = folder / slug(agent_name)
         self.agent_name = agent_name
-        self.checkpoint_path = Path(checkpoint_path) if checkpoint_path else folder
+        if checkpoint_path:
+            self.checkpoint_path = Path(checkpoint_path)
+        elif agent_name is None:
+            self.checkpoint_path = checkpoints_below(Home.at().path)
+        else:
+            self.checkpoint_path = checkpoint_folder(Home.at().path, agent_name)
 
     def discover_all_agents(self) -> list[str]:
         """Names of the agents that have checkpoints beside this one's."""
@@ -116,6 +118,22 @@ class CheckpointLoader:
                 for record in item.records:
                     if isinstance(record, TraceRecord):
                         yield _trace(record)
+
+
+def checkpoints_below(home: Path) -> Path:
+    """The folder of all agents' checkpoints."""
+    return home / "Agents" / "checkpoint"
+
+
+def checkpoint_folder(home: Path, agent_name: str) -> Path:
+    """The folder of an agent's checkpoints: named as the agent is, or as its slug. Raises
+    InputError for a name that is a path."""
+    agent = slug_of(agent_name)
+    folder = checkpoints_below(home)
+    for child in sorted(folder.glob("*/")):
+        if child.name == agent_name:
+            return child
+    return folder / agent
 
 
 def _trace(record: TraceRecord) -> ExecutionTrace:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.config import Home
+from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.hardware import Machine, disk_free_gb, machine
 from thumbwheel.training.presets import BY_GPU, BY_RAM, RYZEN, tier_of
 
@@ -45,7 +46,8 @@ class HardwareConfig:
     cuda_available: bool = False
     storage_path: str = ""
     storage_free_gb: float = 0.0
-    profile: HardwareProfile | None = None
+    profile: HardwareProfile | str | None = None
+    """Also by its value (`cpu_only`)."""
     recommended_batch_size: int | None = None
     recommended_model_size: str | None = None
     use_fp16: bool | None = None
@@ -58,6 +60,8 @@ class HardwareConfig:
     max_completion_length: int = 256
 
     def __post_init__(self) -> None:
+        if isinstance(self.profile, str):
+            self.profile = _profile_of(self.profile)
         is_ryzen = any(name in self.cpu_name for name in RYZEN)
         usable_gpu = self.uses_gpu
         by_ram = tier_of(BY_RAM, self.ram_gb)
@@ -131,7 +135,7 @@ class HardwareConfig:
 
     def summary(self) -> str:
         """A few lines for a person."""
-        profile = self.profile or HardwareProfile.AUTO_DETECT
+        profile = HardwareProfile(self.profile or HardwareProfile.AUTO_DETECT)
         gpu = f"{self.gpu_name} ({self.gpu_vram_gb:.1f} GB)" if self.has_gpu else "none"
         return "\n".join(
             [
@@ -145,6 +149,17 @@ class HardwareConfig:
                 "prompt",
             ]
         )
+
+
+def _profile_of(name: str) -> HardwareProfile:
+    """The profile of this name, in any case; raises ConfigError for an unknown one."""
+    try:
+        return HardwareProfile(name.strip().lower())
+    except ValueError:
+        names = ", ".join(profile.value for profile in HardwareProfile)
+        raise ConfigError(
+            f"profile {name!r}", "there is no such profile", f"Known: {names}"
+        ) from None
 
 
 def detect_hardware(storage_path: str | None = None) -> HardwareConfig:

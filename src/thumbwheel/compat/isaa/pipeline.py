@@ -1,24 +1,38 @@
-"""`TrainingPipeline`: from an agent's feedback to a deployed model in one call.
+"""`TrainingPipeline`: from an agent's runs to a deployed model in one call.
 
 It trains, evaluates, asks the gate, and exports and deploys what the gate approved. A failure,
-which a rejection is too, is under `error` in the results, and `success` is then false.
+which a rejection is too, is under `error` in the results, and `success` is then false. Where too
+few questions were rated to prove anything, it says so before it trains; with `unproved` the version
+is exported all the same, and marked.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.app.open import opener
+from thumbwheel.compat.isaa.checkpoints import checkpoint_folder
 from thumbwheel.compat.training_rows import report_refused
-from thumbwheel.core import log
+from thumbwheel.core import ids, log
+from thumbwheel.core.config import merge
 from thumbwheel.core.errors import Conflict, DataError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.sdk.collector import trace_files
+
+if TYPE_CHECKING:
+    from thumbwheel.loop.cycle_types import CycleConfig
 
 RESULTS = "pipeline_results.json"
+NOT_PROVED = "not-proved"
+"""Ends the name of the folder of a version that too few questions were there to judge."""
+COMPUTED = {"preset": "isaa", "arithmetic": "applicable"}
+"""The reward of runs that nobody judged: what can be computed from the run itself."""
 
 
 class TrainingPipeline:
@@ -26,9 +40,11 @@ class TrainingPipeline:
     plan recommends.
 
     `traces` is a folder of trace files and checkpoints that is imported first, beside what the home
-    has. `settings` are those of the method. Results and models go below `output_dir` (default
-    ./rl_training/AGENT). Where nothing could judge fresh answers, `grpo` becomes `grpo_offline`,
-    which is then the method in the results.
+    has; by default these are the home's own: rl_traces and Agents/checkpoint/AGENT. Runs that
+    nobody judged get a reward from their code, tools, tasks and form. `settings` are those of the
+    method. Results and models go below `output_dir` (default ./rl_training/AGENT). Where nothing
+    could judge fresh answers, `grpo` becomes `grpo_offline`, which is then the method in the
+    results.
     """
 
     def __init__(
@@ -43,6 +59,7 @@ class TrainingPipeline:
         home: str | Path | None = None,
     ) -> None:
         self.agent_name = agent_name
+        self.agent = ids.slug_of(agent_name)
         self.base_model = base_model
         self.method = method
         self.traces = traces and Path(traces)
@@ -52,11 +69,17 @@ class TrainingPipeline:
         self.results: dict[str, Any] = {}
 
     def run_full_pipeline(
-        self, deploy_ollama: bool = False, model_name: str | None = None
+        self,
+        deploy_ollama: bool = False,
+        model_name: str | None = None,
+        *,
+        unproved: bool = False,
     ) -> dict[str, Any]:
         """Run it and return the results, which are also written to pipeline_results.json.
 
-        With `deploy_ollama` the model is served as `model_name` (default toolbox-AGENT).
+        With `deploy_ollama` the model is served as `model_name` (default toolbox-AGENT). With
+        `unproved` a version that too few questions were there to judge is exported too, into a
+        folder that ends in `not-proved`; it is not deployed.
         """
         self.results = {
             "start_time": _now(),
@@ -67,12 +90,13 @@ class TrainingPipeline:
             "training": None,
             "model_path": None,
             "ollama_model": None,
+            "proved": False,
             "success": False,
         }
-        served_as = (model_name or f"toolbox-{self.agent_name}") if deploy_ollama else None
+        served_as = (model_name or f"toolbox-{self.agent}") if deploy_ollama else None
         try:
             with self.opener() as ws:
-                self._run(ws, served_as)
+                self._run(ws, served_as, unproved)
             self.results["success"] = True
         except ThumbwheelError as error:
             self.results["error"] = str(error)
@@ -83,29 +107,29 @@ class TrainingPipeline:
         (self.output_dir / RESULTS).write_text(text, encoding="utf-8")
         return self.results
 
-    def _run(self, ws: Workspace, served_as: str | None) -> None:
-        from thumbwheel.capture.ingest import ingest
-        from thumbwheel.datasets.choose_shape import AUTO
-        from thumbwheel.deploy.types import public_name
-        from thumbwheel.engine.base_check import find_base
-        from thumbwheel.evaluation.policy import Verdict
-        from thumbwheel.loop.cycle import release_candidate
+    def _run(self, ws: Workspace, served_as: str | None, unproved: bool) -> None:
         from thumbwheel.loop.cycle_checks import OLLAMA, check_ready
-        from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
-        from thumbwheel.models.types import CANARY
-        from thumbwheel.models.versions import require_agent
-        from thumbwheel.training.data_plan import choose
-        from thumbwheel.training.train import train
-        from thumbwheel.training.types import RunState
+        from thumbwheel.loop.cycle_types import CycleConfig
 
         config = CycleConfig(
             export=("merged",), export_to=self.output_dir, deploy=OLLAMA if served_as else None
         )
         check_ready(ws, config)
-        if self.traces:
-            report_refused(ingest(ws, self.agent_name, "flowagent", self.traces))
+        self._import_runs(ws)
+        self._reward_unjudged_runs(ws)
+        self._say_what_a_proof_needs(ws, unproved)
+        self._choose_method(ws)
+        version = self._train(ws)
+        self._release(ws, version, config, served_as, unproved)
+
+    def _choose_method(self, ws: Workspace) -> None:
+        from thumbwheel.datasets.choose_shape import AUTO
+        from thumbwheel.datasets.types import DatasetConfig
+        from thumbwheel.training.data_plan import choose
+
         if self.method == AUTO:
-            self.results["method"] = choose(ws, self.agent_name).method
+            rules = ws.settings(DatasetConfig, "dataset")
+            self.results["method"] = choose(ws, self.agent, config=rules).method
         elif self.method == "grpo" and not self._can_judge(ws):
             self.results["method"] = "grpo_offline"
             log.say(
@@ -118,28 +142,61 @@ class TrainingPipeline:
             )
         if self.results["method"] == "grpo_offline":
             self._hold_out(ws)
+
+    def _train(self, ws: Workspace) -> str:
+        """The name of the version that came of it; raises Conflict where none did."""
+        from thumbwheel.engine.base_check import find_base
+        from thumbwheel.models.versions import require_agent
+        from thumbwheel.training.train import train
+        from thumbwheel.training.types import RunState
+
+        method = self.results["method"]
         base = find_base(self.base_model, ws.home.cache)
-        learner = require_agent(ws, self.agent_name)
-        trained = train(ws, learner, self.results["method"], base, options=self.settings)
-        self.results |= _training_results(
-            ws, trained.run_id, self.results["method"], trained.metrics
-        )
-        if trained.version is None:
+        run = train(ws, require_agent(ws, self.agent), method, base, options=self.settings)
+        self.results |= _training_results(ws, run.run_id, method, run.metrics)
+        if run.version is None:
             why = "it was stopped, or it made a reward model"
-            if trained.state is RunState.NOTHING_LEARNED:
-                why = str(trained.reason)
-            raise Conflict(f"run {trained.run_id!r}", why, "Nothing was exported")
-        cycle = CycleReport(self.agent_name, version=trained.version)
-        release_candidate(ws, cycle, config, {"name": served_as})
+            if run.state is RunState.NOTHING_LEARNED:
+                why = str(run.reason)
+            raise Conflict(f"run {run.run_id!r}", why, "Nothing was exported")
+        return run.version
+
+    def _release(
+        self,
+        ws: Workspace,
+        name: str,
+        config: CycleConfig,
+        served_as: str | None,
+        unproved: bool,
+    ) -> None:
+        """Evaluate the version, and export and deploy what the gate approves."""
+        from thumbwheel.deploy.types import public_name
+        from thumbwheel.evaluation.policy import Verdict
+        from thumbwheel.loop.cycle import release_candidate
+        from thumbwheel.loop.cycle_types import CycleReport
+        from thumbwheel.models import versions
+        from thumbwheel.models.types import CANARY, State
+
+        cycle = CycleReport(self.agent, version=name)
+        try:
+            release_candidate(ws, cycle, config, {"name": served_as})
+        except DataError as error:  # nothing at all is held out
+            if not unproved or cycle.evaluation is not None:
+                raise
+            log.say(error.why)
+        # too few cases leave a version a candidate
+        is_undecided = versions.version(ws, self.agent, name).state is State.CANDIDATE
+        if unproved and is_undecided:
+            self._export_unproved(ws, name)
+            return
         if cycle.verdict is Verdict.REJECTED:
-            what = f"version {trained.version!r} of agent {self.agent_name!r}"
             raise Conflict(
-                what,
+                f"version {name!r} of agent {self.agent!r}",
                 f"the gate rejected it: {'; '.join(cycle.reasons)}",
                 "The model that answers today was left as it is",
             )
         if cycle.verdict is not Verdict.APPROVED:
-            served_as = public_name(self.agent_name, CANARY)
+            served_as = public_name(self.agent, CANARY)
             if cycle.deployment:
                 log.say(
                     f"approved for a canary only, so it answers as {served_as!r} and nothing else "
@@ -148,7 +205,86 @@ class TrainingPipeline:
         self.results |= {
             "model_path": str(cycle.exports[0].path),
             "ollama_model": cycle.deployment and served_as,
+            "proved": True,
         }
+
+    def _import_runs(self, ws: Workspace) -> None:
+        """Import the folder that was named, else those of the home."""
+        from thumbwheel.capture.detect import Options
+        from thumbwheel.capture.ingest import ingest
+
+        if self.traces:
+            report_refused(ingest(ws, self.agent, "flowagent", self.traces))
+            return
+        recorded = ws.home.path / "rl_traces"
+        if trace_files(recorded):
+            options = Options(agent=self.agent_name)
+            report_refused(ingest(ws, self.agent, "flowagent", recorded, options=options))
+        checkpoints = checkpoint_folder(ws.home.path, self.agent_name)
+        if any(checkpoints.glob("*.pkl")):
+            report_refused(ingest(ws, self.agent, "flowagent", checkpoints))
+
+    def _reward_unjudged_runs(self, ws: Workspace) -> None:
+        """Where nobody said anything about any run, let the ledger say how good each was, as the
+        rewards of their pipeline did."""
+        from thumbwheel.models.versions import require_agent
+        from thumbwheel.rewards import ledger
+        from thumbwheel.rewards.component import components
+        from thumbwheel.rewards.label import signals
+
+        learner = require_agent(ws, self.agent)
+        with ws.db.read() as connection:
+            if signals(connection, learner):
+                return
+        computed = {"rewards": {"agents": {self.agent: COMPUTED}}, "dataset": {"reward": "ledger"}}
+        ws.sources = replace(ws.sources, file=merge(computed, ws.sources.file))
+        parts = components(ws, self.agent, ledger.settings(ws, self.agent))
+        report = ledger.run(ws, learner, parts)
+        log.say(
+            f"nobody judged a run, so {report.rewarded} of {report.traces} get a reward from their "
+            "code, tools, tasks and form; label some: collector.label_trace(trace_id, True)"
+        )
+
+    def _say_what_a_proof_needs(self, ws: Workspace, unproved: bool) -> None:
+        """Say before the training whether the gate could decide on what it gives."""
+        from thumbwheel.datasets.types import DatasetConfig
+        from thumbwheel.evaluation.declaration import policy_of
+        from thumbwheel.models.versions import require_agent
+        from thumbwheel.training.data_plan import data_plan
+
+        rules = ws.settings(DatasetConfig, "dataset")
+        plan = data_plan(ws, self.agent, rules)
+        needed = policy_of(ws, require_agent(ws, self.agent)).min_cases
+        if plan.gold:
+            held_out, kind = plan.power["gold"].n, "gold cases"
+        elif plan.held_cases:
+            held_out, kind = plan.power["feedback cases in gate"].n, "held-out cases"
+        else:
+            held_out, kind = plan.power["rows in gate"].n, "held-out questions"
+        if held_out >= needed:
+            return
+        log.say(f"the gate decides on {needed} different {kind}, and there are {held_out}")
+        ways = f"{needed} gold cases (thumbwheel case add --agent {self.agent})"
+        if rules.gate:
+            rated = math.ceil(needed / rules.gate)
+            ways = f"about {rated} different questions with rated answers, or {ways}"
+        log.say(f"for a proof it needs {ways}")
+        if unproved:
+            log.say("it trains without one: the version is exported, and marked as not proved")
+        else:
+            log.say(
+                "without one it trains a candidate, and exports it with "
+                "run_full_pipeline(unproved=True) only"
+            )
+
+    def _export_unproved(self, ws: Workspace, name: str) -> None:
+        from thumbwheel.export.package import export
+        from thumbwheel.models import versions
+
+        folder = self.output_dir / f"{self.agent}-{name}-merged-{NOT_PROVED}"
+        exported = export(ws, versions.version(ws, self.agent, name), "merged", folder)
+        self.results["model_path"] = str(exported.path)
+        log.say(f"{name} is exported and not proved to be better than what runs today: {folder}")
 
     def _hold_out(self, ws: Workspace) -> None:
         """Build datasets of single answers too: the gate compares by their held-out rows, and a
@@ -158,7 +294,7 @@ class TrainingPipeline:
 
         for shape in ("pairs", "labels"):
             try:
-                build(ws, self.agent_name, shape, ws.settings(DatasetConfig, "dataset"))
+                build(ws, self.agent, shape, ws.settings(DatasetConfig, "dataset"))
             except DataError as error:
                 log.say(f"no held-out {shape}: {error}")
 
@@ -175,7 +311,7 @@ class TrainingPipeline:
             return True
         # the checker alone needs rows that it can check
         try:
-            prompts = build(ws, self.agent_name, "prompts", ws.settings(DatasetConfig, "dataset"))
+            prompts = build(ws, self.agent, "prompts", ws.settings(DatasetConfig, "dataset"))
         except DataError:
             return False
         rows = load_rows(ws, prompts.id, "train")

@@ -37,9 +37,11 @@ from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import (
     Item,
     JsonLines,
+    LeftOut,
     Line,
     Refused,
     Row,
+    Unwanted,
     item_of,
     items_of_files,
     numbered,
@@ -129,6 +131,12 @@ def _feedback(trace: ExecutionTrace, target: TargetRef) -> Iterator[FeedbackReco
 class FlowAgent(JsonLines):
     """A file of rows, a checkpoint, or a folder of both."""
 
+    agent: str | None = None
+    """Only the runs of the agent that the data calls so, and runs that name no agent."""
+
+    def of_agent(self, name: str) -> FlowAgent:
+        return replace(self, agent=name)
+
     def claims_location(self, path: Path) -> bool:
         """A folder with a checkpoint, or with a trace file."""
         files = _run_files(path) if path.is_dir() else []
@@ -140,14 +148,14 @@ class FlowAgent(JsonLines):
         if path.is_dir():
             yield from self._folder(path, on_position)
         elif path.suffix == ".pkl" and path.is_file():
-            yield from numbered(_checkpoint(path, {}))
+            yield from numbered(self._checkpoint(path, {}))
             on_position(path.stat().st_size)
         else:
             yield from super().read(path, on_position)
 
     def item(self, number: int, row: dict[str, Any], text: str, parse: Any = None) -> Item:
         """The item of one row; its text is shown without secrets."""
-        item = super().item(number, row, text, parse)
+        item = super().item(number, row, text, self._wanted)
         clean = redacted(row)
         if clean == row:
             return item
@@ -165,14 +173,15 @@ class FlowAgent(JsonLines):
         newest_copies = _newest_copies(files)
 
         def read_file(file: Path) -> Iterator[Item]:
-            items = _checkpoint(file, known_turns) if file.suffix == ".pkl" else self._file(file)
+            is_checkpoint = file.suffix == ".pkl"
+            items = self._checkpoint(file, known_turns) if is_checkpoint else self._file(file)
             if newest_copies.get(file.name, file) != file:
                 return (_without_label(item, file.stem) for item in items)
             return items
 
         readable = False
         for item in items_of_files(folder, files, read_file, on_position):
-            readable = readable or isinstance(item, Line)
+            readable = readable or isinstance(item, Line | LeftOut)
             yield item
         if not readable:
             raise InputError(
@@ -186,6 +195,37 @@ class FlowAgent(JsonLines):
             yield from super().read(file, ignore_position)
         except InputError as error:
             yield Refused(0, error.why, file.name)
+
+    def _wanted(self, row: dict[str, Any]) -> list[AnyRecord]:
+        """The records of a trace file; raises Unwanted for one of another agent."""
+        self._require_agent(row.get("agent"))
+        return parse(row)
+
+    def _require_agent(self, name: Any) -> None:
+        if self.agent is None or not isinstance(name, str) or not name.strip():
+            return
+        if ids.slug_of(name) != ids.slug_of(self.agent):
+            raise Unwanted(f"it is of {name}")
+
+    def _checkpoint(self, file: Path, known_turns: dict[str, list[AnyRecord]]) -> Iterator[Item]:
+        """The items of one checkpoint; `known_turns` has the turns of those before it, which are
+        handed out again as they were."""
+        try:
+            checkpoint = _opened(unpickle(read_regular(file, MOST_BYTES)))
+        except InputError as error:
+            yield Refused(0, error.why, file.name)
+            return
+        except Unreadable as error:
+            yield Refused(0, str(error), file.name)
+            return
+
+        def records(turn: _Turn) -> list[AnyRecord]:
+            self._require_agent(turn.agent)
+            return known_turns.setdefault(turn.name, [turn.record()])
+
+        for turn in _turns(checkpoint):
+            about = {"checkpoint": file.name, "session": turn.session, "query": turn.query}
+            yield item_of(0, json.dumps(about, ensure_ascii=False), partial(records, turn))
 
 
 def _run_files(folder: Path) -> list[Path]:
@@ -218,26 +258,6 @@ def _is_trace_file(file: Path) -> bool:
     except InputError:
         return False
     return first is not None and first.row is not None and claims(first.row)
-
-
-def _checkpoint(file: Path, known_turns: dict[str, list[AnyRecord]]) -> Iterator[Item]:
-    """The items of one checkpoint; `known_turns` has the turns of those before it, which are handed
-    out again as they were."""
-    try:
-        checkpoint = _opened(unpickle(read_regular(file, MOST_BYTES)))
-    except InputError as error:
-        yield Refused(0, error.why, file.name)
-        return
-    except Unreadable as error:
-        yield Refused(0, str(error), file.name)
-        return
-
-    def records(turn: _Turn) -> list[AnyRecord]:
-        return known_turns.setdefault(turn.name, [turn.record()])
-
-    for turn in _turns(checkpoint):
-        about = {"checkpoint": file.name, "session": turn.session, "query": turn.query}
-        yield item_of(0, json.dumps(about, ensure_ascii=False), partial(records, turn))
 
 
 def _opened(checkpoint: Any) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from typing import Any
 
 from thumbwheel.app.open import opener
 from thumbwheel.compat.isaa.hardware import MODULES, HardwareConfig
-from thumbwheel.compat.training_rows import import_rows
-from thumbwheel.core import ids
+from thumbwheel.compat.training_rows import import_rows, report_dropout
+from thumbwheel.core import ids, log
 from thumbwheel.core.errors import ConfigError, Conflict, DataError, InputError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.training.types import RunResult, RunState
@@ -98,10 +98,15 @@ class TrainingConfig:
 
     @classmethod
     def load(cls, path: str | Path) -> TrainingConfig:
-        """Read what `save` wrote; raises InputError."""
+        """Read what `save` wrote, here or in their system. Settings that do not exist here are
+        named and not used. Raises InputError."""
         try:
-            return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            names = {setting.name for setting in fields(cls)}
+            for name in values.keys() - names:
+                log.say(f"note: the setting {name} of {path} does not exist here and is not used")
+            return cls(**{name: value for name, value in values.items() if name in names})
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise InputError(
                 f"file {str(path)!r}", str(error), "Name a file that TrainingConfig.save wrote"
             ) from None
@@ -109,15 +114,9 @@ class TrainingConfig:
     def options(self) -> dict[str, Any]:
         """As settings of `thumbwheel train METHOD`.
 
-        Dropout does not exist here: it would make the two sides of a preference differ by chance.
         Half precision is bfloat16.
         """
-        if self.lora_dropout:
-            raise ConfigError(
-                f"lora_dropout {self.lora_dropout!r}",
-                "adapters are trained without dropout here",
-                "Set it to 0",
-            )
+        report_dropout(self.lora_dropout)
         shared = {
             "learning_rate": self.learning_rate,
             "num_train_epochs": self.num_epochs,

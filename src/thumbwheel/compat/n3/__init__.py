@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from thumbwheel.compat.lazy import lazy
 
 if TYPE_CHECKING:
+    from thumbwheel.compat.n3.config import DatasetConfig, RewardModelConfig, TrainingConfig
     from thumbwheel.compat.n3.datasets import (
         FeedbackDataset,
         FeedbackExample,
@@ -20,12 +21,10 @@ if TYPE_CHECKING:
         save_dataset,
     )
     from thumbwheel.compat.n3.policies import PolicyVersion, list_policy_versions
+    from thumbwheel.compat.n3.policy_model import PolicyModel
+    from thumbwheel.compat.n3.reward_model import RewardModel, RewardModelHead
     from thumbwheel.compat.n3.training import (
-        DatasetConfig,
-        RewardModel,
-        RewardModelConfig,
         RLHFTrainer,
-        TrainingConfig,
         TrainingResult,
         train_reward_model,
     )
@@ -35,10 +34,12 @@ __all__ = [
     "FeedbackDataset",
     "FeedbackExample",
     "PPODataset",
+    "PolicyModel",
     "PolicyVersion",
     "RLHFTrainer",
     "RewardModel",
     "RewardModelConfig",
+    "RewardModelHead",
     "TrainingConfig",
     "TrainingResult",
     "list_policy_versions",
@@ -51,7 +52,10 @@ __all__ = [
 
 __getattr__ = lazy(
     __name__,
+    ".config",
     ".datasets",
     ".policies",
     ".training",
+    ".reward_model",
+    ".policy_model",
 )

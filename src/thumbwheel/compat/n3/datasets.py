@@ -1,8 +1,9 @@
 """Datasets of the n3 server: scored answers for a reward model, prompts for PPO.
 
 The caller's rows are never changed. Scores are normalised by the range of the training rows, and
-that scale goes with the validation rows. Rows of one prompt stay on one side of the split, which a
-hash decides.
+that scale goes with the validation rows. Rows of one prompt stay on one side of the split, both
+sides have low and high scores, and the order of the rows decides nothing. Items are tensors, padded
+to their full length on the right, as the default collation of a DataLoader wants them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from thumbwheel.core.errors import ConfigError, DataError, InputError
 SALT = "n3"
 
 
-@dataclass(frozen=True)
+@dataclass
 class FeedbackExample:
     """One scored answer."""
 
@@ -37,7 +38,7 @@ class FeedbackExample:
 
 
 class FeedbackDataset:
-    """Scored answers as token ids, padded to the longest of a batch by `collate`.
+    """Scored answers as token ids.
 
     `scale` is (lowest, highest) raw score, which stand at -1 and 1; unset, those of the rows.
     Scores that are all equal stay as they are.
@@ -68,33 +69,22 @@ class FeedbackDataset:
         return 2 * (raw - low) / (high - low) - 1 if self.normalize_scores and low < high else raw
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """input_ids and attention_mask (lists) and the score."""
+        """Return input_ids and attention_mask [max_length], score (a tensor), prompt, response."""
+        import torch
+
         if self.tokenizer is None:
             raise InputError(
                 "FeedbackDataset",
                 "it has no tokenizer",
                 "Give one: FeedbackDataset(rows, tokenizer)",
             )
-        encoded = self.tokenizer(
-            self.examples[index].text, truncation=True, max_length=self.max_length
-        )
-        return {
-            "input_ids": list(encoded["input_ids"]),
-            "attention_mask": list(encoded["attention_mask"]),
-            "score": self.score(index),
+        example = self.examples[index]
+        encoded = self.tokenizer(example.text, truncation=True, max_length=self.max_length)
+        return padded(list(encoded["input_ids"]), self.max_length, self.tokenizer) | {
+            "score": torch.tensor(self.score(index), dtype=torch.float32),
+            "prompt": example.prompt,
+            "response": example.response,
         }
-
-    def collate(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Tensors of a batch: ids and mask [rows, longest], padded on the right, and scores
-        [rows]."""
-        import torch
-
-        batch = self.tokenizer.pad(
-            [{key: row[key] for key in ("input_ids", "attention_mask")} for row in rows],
-            padding_side="right",
-            return_tensors="pt",
-        )
-        return dict(batch) | {"score": torch.tensor([row["score"] for row in rows])}
 
 
 class PPODataset:
@@ -102,8 +92,12 @@ class PPODataset:
     tokens."""
 
     def __init__(
-        self, prompts: Iterable[str], tokenizer: Any = None, max_prompt_length: int = 256
+        self,
+        examples: Iterable[FeedbackExample | str],
+        tokenizer: Any = None,
+        max_prompt_length: int = 256,
     ) -> None:
+        prompts = (example if isinstance(example, str) else example.prompt for example in examples)
         self.prompts = list(dict.fromkeys(prompts))
         self.tokenizer = tokenizer
         self.max_prompt_length = max_prompt_length
@@ -112,8 +106,27 @@ class PPODataset:
         return len(self.prompts)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        ids = self.tokenizer(self.prompts[index])["input_ids"] if self.tokenizer else []
-        return {"query": self.prompts[index], "input_ids": list(ids)[-self.max_prompt_length :]}
+        """Return the prompt, and input_ids and attention_mask [max_prompt_length]."""
+        if self.tokenizer is None:
+            raise InputError(
+                "PPODataset", "it has no tokenizer", "Give one: PPODataset(rows, tokenizer)"
+            )
+        ids = list(self.tokenizer(self.prompts[index])["input_ids"])[-self.max_prompt_length :]
+        return padded(ids, self.max_prompt_length, self.tokenizer) | {"prompt": self.prompts[index]}
+
+
+def padded(ids: list[int], length: int, tokenizer: Any) -> dict[str, Any]:
+    """input_ids and attention_mask [length] of token ids, padded on the right."""
+    import torch
+
+    filler = tokenizer.pad_token_id
+    if filler is None:
+        filler = tokenizer.eos_token_id or 0
+    missing = length - len(ids)
+    return {
+        "input_ids": torch.tensor(ids + [filler] * missing),
+        "attention_mask": torch.tensor([1] * len(ids) + [0] * missing),
+    }
 
 
 def example_of(row: FeedbackExample | Mapping[str, Any]) -> FeedbackExample:
@@ -146,8 +159,10 @@ def prepare_feedback_dataset(
     normalize_scores: bool = True,
     train_split: float = 0.8,
 ) -> tuple[FeedbackDataset, FeedbackDataset]:
-    """(training rows, validation rows); raises ConfigError for a share beyond 0 to 1, DataError
-    where there are no rows to train on."""
+    """Return training rows and validation rows, in exact shares where no prompt has several rows.
+
+    Raises ConfigError for a share beyond 0 to 1, DataError where there are no rows.
+    """
     if not 0 < train_split <= 1:
         raise ConfigError(
             f"train_split {train_split!r}",
@@ -155,14 +170,13 @@ def prepare_feedback_dataset(
             "Give a number up to 1, as 0.8",
         )
     examples = [example_of(row) for row in feedbacks]
-    train = [example for example in examples if _position(example.prompt) < train_split]
-    validation = [example for example in examples if _position(example.prompt) >= train_split]
-    if not train:
-        raise DataError(
-            f"{len(examples)} feedback rows",
-            f"a train_split of {train_split} leaves none to train on",
-            "Collect more",
-        )
+    if not examples:
+        raise DataError("0 feedback rows", "there is nothing to train on", "Collect some")
+    # rows go to training first
+    held_out = len(examples) - max(1, int(len(examples) * train_split))
+    prompts = _validation_prompts(examples, held_out)
+    train = [example for example in examples if _normal(example.prompt) not in prompts]
+    validation = [example for example in examples if _normal(example.prompt) in prompts]
     training = FeedbackDataset(train, tokenizer, max_length, normalize_scores)
     return training, FeedbackDataset(
         validation, tokenizer, max_length, normalize_scores, training.scale
@@ -173,7 +187,7 @@ def prepare_ppo_dataset(
     feedbacks: Iterable[Mapping[str, Any]], tokenizer: Any = None, max_prompt_length: int = 256
 ) -> PPODataset:
     """The prompts of feedback rows."""
-    return PPODataset([example_of(row).prompt for row in feedbacks], tokenizer, max_prompt_length)
+    return PPODataset([example_of(row) for row in feedbacks], tokenizer, max_prompt_length)
 
 
 def save_dataset(dataset: FeedbackDataset, path: str | Path) -> None:
@@ -210,9 +224,56 @@ def _range(examples: Sequence[FeedbackExample]) -> tuple[float, float]:
     return (min(scores), max(scores)) if scores else (0.0, 1.0)
 
 
-def _position(prompt: str) -> float:
-    """A number between 0 and 1 that depends on the prompt alone."""
-    digest = hashlib.sha256(
-        f"{SALT}:{' '.join(prompt.casefold().split())}".encode("utf-8", "surrogatepass")
-    ).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+@dataclass(frozen=True)
+class _Prompt:
+    """A prompt with its rows: their mean score, how many there are, and a number of its text."""
+
+    text: str
+    mean: float
+    rows: int
+    digest: str
+
+
+def _validation_prompts(examples: Sequence[FeedbackExample], rows: int) -> set[str]:
+    """Prompts with so many rows together, or with fewer where no choice gives exactly these.
+
+    They are spread over the scores: the prompts in the order of their scores make as many strata as
+    rows are wanted, and of each stratum a hash chooses one.
+    """
+    by_prompt: dict[str, list[float]] = {}
+    for example in examples:
+        by_prompt.setdefault(_normal(example.prompt), []).append(example.score)
+    prompts = [
+        _Prompt(text, sum(sorted(scores)) / len(scores), len(scores), _digest(text))
+        for text, scores in by_prompt.items()
+    ]
+    prompts.sort(key=lambda prompt: (prompt.mean, prompt.digest))
+
+    strata: dict[int, list[_Prompt]] = {}
+    before = 0
+    for prompt in prompts:
+        middle = before + prompt.rows / 2
+        strata.setdefault(int(middle * rows / len(examples)), []).append(prompt)
+        before += prompt.rows
+    by_hash = [sorted(stratum, key=lambda prompt: prompt.digest) for stratum in strata.values()]
+    chosen: set[str] = set()
+    missing = rows
+    for stratum in by_hash:
+        for prompt in stratum:
+            if prompt.rows <= missing:
+                chosen.add(prompt.text)
+                missing -= prompt.rows
+                break
+    for prompt in sorted(prompts, key=lambda prompt: (-prompt.rows, prompt.digest)):
+        if prompt.text not in chosen and prompt.rows <= missing < len(examples):
+            chosen.add(prompt.text)
+            missing -= prompt.rows
+    return chosen
+
+
+def _normal(prompt: str) -> str:
+    return " ".join(prompt.casefold().split())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(f"{SALT}:{text}".encode("utf-8", "surrogatepass")).hexdigest()

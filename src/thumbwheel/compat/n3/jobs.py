@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from thumbwheel.compat.n3.config import TrainingConfig
+from thumbwheel.compat.n3.datasets import FeedbackExample
+from thumbwheel.compat.n3.duration import expected_minutes, learning_rate, seconds_a_token
 from thumbwheel.compat.n3.policies import policy_version
-from thumbwheel.compat.n3.training import TrainingConfig
-from thumbwheel.compat.n3.version_tree import results_of
+from thumbwheel.compat.n3.readiness import everything_trains, split_rules
+from thumbwheel.compat.n3.version_tree import REWARD_MODEL, export, results_of
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import TrainingError
+from thumbwheel.datasets.build import build, load_rows
+from thumbwheel.datasets.types import Dataset
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import find_base
+from thumbwheel.export.package import exports
 from thumbwheel.jobs import current
 from thumbwheel.jobs.types import HEAVY, Kind
 from thumbwheel.loop.jobs import TrainSpec, trained
 from thumbwheel.models import reward_models
-from thumbwheel.models.types import Agent
+from thumbwheel.models.types import Agent, ModelVersion
 from thumbwheel.models.versions import require_agent, version
-from thumbwheel.training.train import dry_run
+from thumbwheel.training.train import runs
 from thumbwheel.training.types import RunResult, RunState
 
 REWARD_RUN, POLICY_RUN = "reward_run", "policy_run"
 """The notes which runs the job began: an attempt after the first goes on with them."""
-STAND_IN = "length"
-"""Judges the answers of a dry run where there is no reward model yet: only time is measured."""
 
 
 class TrainPolicySpec(Config):
@@ -41,7 +46,7 @@ class TrainPolicySpec(Config):
     learning_rate: float | None = Field(default=None, gt=0)
     """Of the policy; unset, the one for the base's width."""
     dry_run: bool = False
-    """Only measure how long it would take."""
+    """Only say how long it would take."""
 
     def config(self) -> TrainingConfig:
         """The settings of both stages."""
@@ -54,27 +59,43 @@ def run_train_policy(ws: Workspace, spec: TrainPolicySpec) -> dict[str, Any]:
     learner = require_agent(ws, spec.agent)
     config = spec.config()
     if spec.dry_run:
-        return {"minutes": _minutes(ws, learner, spec, config)}
+        return _estimate(ws, learner, config)
 
-    reward_options = config.reward_model().options()
-    judge = _run(ws, learner, spec, "reward", reward_options, REWARD_RUN)
+    scored = build(ws, spec.agent, "scored", everything_trains(ws))
+    scored = build(ws, spec.agent, "scored", split_rules(ws, scored.counts["train"]))
+    reward_options = config.reward_model().options(scored.counts["train"])
+    judge = _run(ws, learner, spec, "reward", scored, reward_options, REWARD_RUN)
     if judge.reward_model is None:
         raise _failure(judge, "no reward model, so no policy is trained")
 
+    prompts = build(ws, spec.agent, "prompts", everything_trains(ws))
+    prompts = build(ws, spec.agent, "prompts", split_rules(ws, prompts.counts["train"]))
     options = config.options(Path(judge.reward_model))
-    run = _run(ws, learner, spec, "ppo", options, POLICY_RUN)
+    run = _run(ws, learner, spec, "ppo", prompts, options, POLICY_RUN)
     if run.version is None:
         raise _failure(run, "no policy")
     candidate = version(ws, spec.agent, run.version)
+    policy_folder = _exported(ws, candidate)
     policy = policy_version(ws, candidate)
     record = reward_models.find(ws, spec.agent, judge.reward_model)
     return {
         "policy": policy.to_dict(),
         "training_steps": results_of(ws, candidate)["training_steps"],
-        "model_path": str(ws.home.runs / run.run_id / "adapter"),
+        "model_path": str(policy_folder),
         "reward_model": record.name,
-        "reward_model_path": str(reward_models.folder(ws, record)),
+        "reward_model_path": str(policy_folder.with_name(REWARD_MODEL)),
     }
+
+
+def _exported(ws: Workspace, candidate: ModelVersion) -> Path:
+    """Write the version to their tree, `models/AGENT/VERSION/policy` below the home's exports (or
+    below MODELS_DIR); what an earlier attempt wrote stays."""
+    root = Path(os.environ.get("MODELS_DIR") or ws.home.path / "exports" / "models")
+    folder = (root / candidate.agent / candidate.name / "policy").expanduser().resolve()
+    for earlier in exports(ws, candidate):
+        if earlier.path == folder and folder.is_dir():
+            return folder
+    return export(ws, candidate, "merged", root).path
 
 
 def _run(
@@ -82,10 +103,11 @@ def _run(
     learner: Agent,
     spec: TrainPolicySpec,
     method: str,
+    dataset: Dataset,
     options: dict[str, Any],
     note: str,
 ) -> RunResult:
-    training = TrainSpec(method=method, agent=spec.agent, base=spec.base)
+    training = TrainSpec(method=method, agent=spec.agent, base=spec.base, dataset=dataset.id)
     result = trained(ws, learner, training, options, note)
     if result.state is RunState.STOPPED:
         if current.is_job():
@@ -99,16 +121,17 @@ def _failure(run: RunResult, result: str) -> TrainingError:
     return TrainingError(f"run {run.run_id!r}", f"it gave {result} ({reason})", "See its log")
 
 
-def _minutes(ws: Workspace, learner: Agent, spec: TrainPolicySpec, config: TrainingConfig) -> float:
-    """How long both stages take on this machine, by a trial of their first steps."""
-    base = find_base(spec.base, ws.home.cache)
-    judge = dry_run(ws, learner, "reward", base, options=config.reward_model().options())
-    options = config.options(Path("latest"))
-    if not reward_models.reward_models(ws, spec.agent):
-        del options["reward_model"]
-        options["reward_functions"] = (STAND_IN,)
-    policy = dry_run(ws, learner, "ppo", base, options=options)
-    return judge.minutes + policy.minutes
+def _estimate(ws: Workspace, learner: Agent, config: TrainingConfig) -> dict[str, Any]:
+    """How long both stages take on this machine, and the learning rate that the policy gets."""
+    base = find_base(config.base_model, ws.home.cache)
+    dataset = build(ws, learner.slug, "scored", everything_trains(ws))
+    rows = [
+        FeedbackExample(str(row.prompt[-1].get("content") or ""), row.completion, row.value)
+        for row in load_rows(ws, dataset.id, "train")
+    ]
+    past = [run for run in runs(ws, learner) if run.base_fingerprint == base.fingerprint]
+    minutes = expected_minutes(config, rows, ws.home.cache, seconds_a_token(past))
+    return {"minutes": minutes, "learning_rate": learning_rate(config)}
 
 
 TRAIN_POLICY = Kind(TrainPolicySpec, run_train_policy, (HEAVY,))

@@ -9,7 +9,7 @@ goes on either way.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from statistics import fmean, pstdev
@@ -27,6 +27,7 @@ from thumbwheel.app.served_home import Accepted, awaited_result
 from thumbwheel.capture.feedback import scores_in_force
 from thumbwheel.compat.n3.jobs import TrainPolicySpec
 from thumbwheel.compat.n3.policies import PolicyVersion, policy_versions
+from thumbwheel.compat.n3.readiness import readiness
 from thumbwheel.compat.received_rows import (
     AgentName,
     Row,
@@ -44,7 +45,6 @@ from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models.versions import require_agent
 
 SOURCE = "n3"
-FEWEST_SCORES = 10
 MOST_ROWS = 10_000
 """Of one request."""
 KEY_HEADER = "idempotency-key"
@@ -56,10 +56,12 @@ class FeedbackSubmission(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     prompt: Text = Field(min_length=1)
-    response: Text
+    response: Text = Field(min_length=1)
     score: float = Field(ge=0, le=1)
     run_id: Text = Field(alias="runId", min_length=1, max_length=512)
     notes: Text | None = None
+    project_id: Text | None = Field(None, alias="projectId", max_length=512)
+    """Stored with the answer, as their table has it."""
 
 
 class TrainingOrder(BaseModel):
@@ -71,6 +73,8 @@ class TrainingOrder(BaseModel):
     max_steps: int = Field(1000, alias="maxSteps", ge=1, le=10**6)
     learning_rate: float | None = Field(None, alias="learningRate", gt=0, le=1)
     """Unset, the one that suits the base."""
+    base_model: str | None = Field(None, alias="baseModel", min_length=1, max_length=512)
+    """A model in the home's folder `bases`; unset, the agent's own or that of the settings."""
 
 
 def add_routes(routes: APIRouter) -> None:
@@ -165,7 +169,7 @@ def _name(request: Request, agent: str, index: int) -> str:
 
 def _rows(name: str, submission: FeedbackSubmission, rater: str | None, now: datetime) -> list[Row]:
     received = now.isoformat()
-    trace = {
+    trace: Row = {
         "type": "trace",
         "id": name,
         "session": submission.run_id,
@@ -173,6 +177,8 @@ def _rows(name: str, submission: FeedbackSubmission, rater: str | None, now: dat
         "output": submission.response,
         "received_at": received,
     }
+    if submission.project_id is not None:
+        trace["metadata"] = {"projectId": submission.project_id}
     score = {
         "type": "feedback",
         "id": name,
@@ -207,18 +213,18 @@ async def train_policy(
         key = ids.derived("key", request.state.principal.id, "n3", slug, key)
     earlier = None if key is None else await run_in_threadpool(job_of_key, ws, key)
     scores = await run_in_threadpool(_scores, ws, slug)
-    if earlier is None and len(scores) < FEWEST_SCORES:
-        return _refusal(
-            HTTPStatus.BAD_REQUEST,
-            f"Insufficient feedback: {len(scores)} samples (minimum {FEWEST_SCORES} required)",
-        )
+    if earlier is None:
+        counted = await run_in_threadpool(readiness, ws, slug, scores)
+        shortage = counted.shortage()
+        if shortage is not None:
+            return _refusal(HTTPStatus.BAD_REQUEST, shortage)
     ordered = {
         "max_steps": order.max_steps,
         "learning_rate": order.learning_rate,
         "dry_run": order.dry_run,
     }
     if earlier is None:
-        base = await run_in_threadpool(_base, ws, slug)
+        base = await run_in_threadpool(_base, ws, slug, order.base_model)
         spec: dict[str, Any] = {"agent": slug, "base": base, **ordered}
     else:
         # what it meant at first, whatever is live by now
@@ -240,7 +246,7 @@ async def train_policy(
         why = _without_folders(request, str(error))
         return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"Training failed: {why}")
     if order.dry_run:
-        estimate = _estimate(TrainPolicySpec(**spec), scores, result["minutes"])
+        estimate = _estimate(TrainPolicySpec(**spec), scores, result)
         estimate["modelConfig"]["base_model"] = _without_folders(request, spec["base"])
         return estimate
     policy = result["policy"]
@@ -267,19 +273,21 @@ def _without_folders(request: Request, text: str) -> str:
     return shown
 
 
-def _estimate(spec: TrainPolicySpec, scores: Sequence[float], minutes: float) -> dict[str, Any]:
+def _estimate(
+    spec: TrainPolicySpec, scores: Sequence[float], result: Mapping[str, Any]
+) -> dict[str, Any]:
     config = spec.config()
     return {
         "status": "dry_run",
         "feedbackCount": len(scores),
         "estimatedSteps": spec.max_steps,
-        "estimatedTimeMinutes": minutes,
+        "estimatedTimeMinutes": result["minutes"],
         "scoreMean": fmean(scores),
         "scoreStd": pstdev(scores),
         "modelConfig": {
             "use_lora": config.use_lora,
             "lora_r": config.lora_r,
-            "learning_rate": config.learning_rate,
+            "learning_rate": result["learning_rate"],
         },
     }
 
@@ -291,9 +299,18 @@ def _scores(ws: Workspace, agent: str) -> list[float]:
         return []
 
 
-def _base(ws: Workspace, agent: str) -> str:
-    """The base that the settings name, else that of the agent's versions; raises Conflict where
-    there is neither."""
+def _base(ws: Workspace, agent: str, name: str | None) -> str:
+    """The model of this name in the home, else the base that the settings name, else that of the
+    agent's versions; raises NotFound, and Conflict where there is none."""
+    if name is not None:
+        folder = ws.home.bases / ids.slug(name, "base model")
+        if not folder.is_dir():
+            raise NotFound(
+                f"base model {name!r}",
+                f"there is none of that name in {ws.home.bases}",
+                f"Link it there: ln -s /path/of/the/model {ws.home.bases}/NAME",
+            )
+        return str(folder.resolve())
     base = ws.settings(CycleConfig, "loop").base
     if base is not None:
         return base
@@ -303,8 +320,8 @@ def _base(ws: Workspace, agent: str) -> str:
         raise Conflict(
             f"the policy of agent {agent!r}",
             "none of its versions has weights on this machine, and the settings name no model",
-            "Name the model to train in the server's thumbwheel.yaml (section loop, setting base), "
-            f"or train once by hand: thumbwheel train reward --agent {agent} --base MODEL",
+            f"Link a model below {ws.home.bases} and send its name as baseModel with this order, "
+            "or name it in the server's thumbwheel.yaml (section loop, setting base)",
         ) from None
 
 

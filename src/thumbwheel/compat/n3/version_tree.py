@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.compat.n3.reward_files import HEAD, add_their_files
 from thumbwheel.core.errors import Conflict, NotFound
 from thumbwheel.core.files import replace, unwritable
-from thumbwheel.datasets.build import load_rows
+from thumbwheel.datasets.build import find, load_rows
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.rows import dataset_of
 from thumbwheel.export import package
@@ -21,6 +22,7 @@ from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.training import rundir
 from thumbwheel.training.train import find_run
+from thumbwheel.training.types import Run
 
 RESULTS = "training_results.json"
 REWARD_MODEL = "reward_model"
@@ -53,6 +55,8 @@ def export(
     try:
         if judge is not None and reward_model is not None:
             shutil.copytree(judge, reward_model)
+            if not (reward_model / HEAD).exists():
+                add_their_files(reward_model)
         paths = {
             "model_path": str(finished.path),
             "reward_model_path": reward_model and str(reward_model),
@@ -117,12 +121,28 @@ def results_of(ws: Workspace, version: ModelVersion) -> dict[str, Any]:
 
 
 def _feedback(ws: Workspace, model_version: ModelVersion) -> int:
-    """How many feedback items the rows of the run came from."""
+    """How many feedback items were trained on: those of the reward model that judged the run where
+    one did, else those of the run's own rows."""
     dataset = dataset_of(ws, model_version)
+    judge = _judge_run(ws, model_version)
+    if judge is not None:
+        dataset = find(ws, model_version.agent, judge.dataset_id)
     if dataset is None:
         return 0
     feedback_ids: set[str] = set()
-    for split in ("train", "dev"):
-        for row in load_rows(ws, dataset.id, split):
-            feedback_ids.update(row.feedback_ids)
+    for row in load_rows(ws, dataset.id, "train"):
+        feedback_ids.update(row.feedback_ids)
     return len(feedback_ids)
+
+
+def _judge_run(ws: Workspace, model_version: ModelVersion) -> Run | None:
+    """The run that made the reward model of this version's run, if it is one of this home."""
+    if model_version.run_id is None:
+        return None
+    name = find_run(ws, model_version.run_id).config.get("reward_model")
+    if name is None:
+        return None
+    for record in reward_models.reward_models(ws, model_version.agent):
+        if name in (record.name, record.id, str(reward_models.folder(ws, record))):
+            return find_run(ws, record.run_id)
+    return None

@@ -18,8 +18,9 @@ there is, is the total:
 3. the weighted sum of the components as they are computed here;
 4. the stored reward after all.
 
-A stored reward, or stored components, give way where a person or an outcome spoke later. A leading
-goal that nobody names is no component, except where a stored one says whether it was met.
+A stored reward gives way where a person or an outcome spoke later. Stored components then stay, but
+for those that are computed anew: a later word changes what it speaks of. A leading goal that nobody
+names is no component, except where a stored one says whether it was met.
 
 The total is cut off at `bound` on both sides, and the score is its place between the same two
 bounds. Without any component the score is pending, never a middle. A person's label alone is
@@ -333,7 +334,7 @@ class Decision(RewardFunction[DecisionConfig]):
     """See the module. Only with `compatible` does a score leave 0..1."""
 
     Config = DecisionConfig
-    version = 3
+    version = 4
     replaces = frozenset({"thumb", "outcome", "score", "edit_distance"})
     case_settings = frozenset({"bound", "compatible", "weights"})
     low, high = (-OLD_BOUND + 2) / 4, (OLD_BOUND + 2) / 4
@@ -388,7 +389,7 @@ class Decision(RewardFunction[DecisionConfig]):
         elif stored and is_valid(stored_components):
             source, values = "stored components", stored
         elif computed:
-            source, values = "computed", computed
+            source, values = "computed", stored | computed
         elif stored_reward:
             source = "stored reward"
         else:

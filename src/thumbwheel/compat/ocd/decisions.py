@@ -1,9 +1,10 @@
 """Decisions of one agent from the table or a file, their statistics, and their export as lines that
 train.
 
-The import source `decisions` reads all of its dialects. A decision that is on several lines is
-returned once: the line with the latest feedback counts. No default filter drops the worst
-decisions.
+The import source `decisions` reads all of its dialects, and the reward function `decision` says
+what each was worth, here as over HTTP and in the ledger: the stored reward, unless a person or an
+outcome spoke later. A decision that is on several lines is returned once: the line with the latest
+feedback counts. No default filter drops the worst decisions.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from typing import Any
 from thumbwheel.capture.detect import address_of
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.source import AnyRecord, Line, Refused
-from thumbwheel.capture.types import FeedbackRecord
 from thumbwheel.compat.ocd.leading_goals import instant
 from thumbwheel.compat.ocd.records import DecisionRecord
-from thumbwheel.compat.ocd.rewards import calculate_reward_from_record
+from thumbwheel.compat.ocd.rewards import reward_of_records
 from thumbwheel.compat.ocd.source import SOURCE, Decision, decision_of
 from thumbwheel.core import log
 from thumbwheel.core.errors import DataError
@@ -40,8 +40,8 @@ def load_training_decisions(
     """The newest `max_samples` (None: all) decisions of an agent. `source` is a file or an address
     (default: DATABASE_URL).
 
-    `require_reward` asks for a stored reward; `min_reward` leaves out decisions below it.
-    `is_training_data` None takes all of them. Raises InputError for an unknown agent and for a
+    `require_reward` asks for a reward, stored or computed; `min_reward` leaves out decisions below
+    it. `is_training_data` None takes all of them. Raises InputError for an unknown agent and for a
     source that cannot be read.
     """
     decisions = []
@@ -60,9 +60,7 @@ def load_training_decisions(
 
 
 def get_training_stats(agent_type: str, *, source: str | Path | None = None) -> dict[str, Any]:
-    """Counts of an agent's decisions, and mean and range of their stored rewards (None without
-    any).
-    """
+    """Counts of an agent's decisions, and mean and range of their rewards (None without any)."""
     decisions = _decisions(agent_type, source)
     rewards = [decision.reward for decision in decisions if decision.reward is not None]
     judged = [decision for decision in decisions if decision.user_feedback is not None]
@@ -97,7 +95,7 @@ def export_training_data(
     missing = 0
     decisions = load_training_decisions(agent_type, None, False, require_feedback, source=source)
     for decision in decisions:
-        reward = calculate_reward_from_record(decision)
+        reward = decision.reward
         if reward is None or decision.completion is None:
             missing += 1
         elif min_reward is None or reward >= min_reward:
@@ -148,29 +146,27 @@ def _read(agent_type: str, source: str | Path | None) -> Iterator[DecisionRecord
     location = path_or_address(str(source)) if source else address_of("decisions")
     reader = SOURCE.of_agent(agent_type)
     refused: list[Refused] = []
+    now = datetime.now(UTC)
     for item in reader.read(location, lambda position: None):
         if isinstance(item, Refused):
             refused.append(item)
         elif isinstance(item, Line):
-            yield _record(decision_of(json.loads(item.text)), item.records)
+            yield _record(decision_of(json.loads(item.text)), item.records, now)
     if refused:
         count = f"{len(refused)} lines are" if len(refused) > 1 else "1 line is"
         log.say(f"{count} no decision, the first for this reason: {refused[0].reason}")
 
 
-def _record(decision: Decision, records: Sequence[AnyRecord]) -> DecisionRecord:
+def _record(decision: Decision, records: Sequence[AnyRecord], now: datetime) -> DecisionRecord:
     columns = decision.columns
-    reward = None
-    for record in records:
-        if isinstance(record, FeedbackRecord) and record.kind == "score":
-            reward = float(record.value)
+    reward, components = reward_of_records(records, now)
     return DecisionRecord(
         id=columns.get("id"),
         agent_type=str(decision.agent),
         state=decision.state,
         action=decision.action,
         reward=reward,
-        reward_components=_json(columns.get("rewardComponents")),
+        reward_components=_json(columns.get("rewardComponents")) or components,
         confidence=columns.get("confidence", decision.action.get("confidence")),
         reasoning=columns.get("reasoning") or decision.action.get("reasoning"),
         user_feedback=columns.get("userFeedback"),

@@ -7,21 +7,65 @@ a total below -2 or above 2 leaves 0..1; `thumbwheel reward run` stays inside by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from thumbwheel.capture.types import AnyRecord, FeedbackRecord, TraceRecord
 from thumbwheel.compat.ocd.decision_function import OLD_BOUND, PARTS, Decision
 from thumbwheel.compat.ocd.records import DecisionRecord
 from thumbwheel.core.errors import InputError
-from thumbwheel.rewards.function import Case
+from thumbwheel.rewards.function import Case, Score
+from thumbwheel.rewards.types import Statement
 
 ITEM = ("swimlane", "priority", "labels")
 """Fields of an action by which its item is filed."""
 
 
+def reward_of_records(
+    records: Sequence[AnyRecord], now: datetime
+) -> tuple[float | None, dict[str, dict[str, float]] | None]:
+    """(reward, components by group and name) of the trace and the feedback that a line of decisions
+    is, as the ledger has them. `now` is when that was said which has no time."""
+    trace = next(record for record in records if isinstance(record, TraceRecord))
+    heard = [record for record in records if isinstance(record, FeedbackRecord)]
+    statements = [_statement(number, record, now) for number, record in enumerate(heard)]
+    case = Case(trace.output or "", metadata=trace.metadata or {}, feedback=tuple(statements))
+    (score,) = Decision.create({"compatible": True}).score([case])
+    if score.value is None:
+        return None, None
+    return _clamped(score.evidence["total"]), components_by_group(score) or None
+
+
+def _statement(number: int, record: FeedbackRecord, now: datetime) -> Statement:
+    rater = record.rater
+    return Statement(
+        feedback_id=f"{number:04}",
+        kind=record.kind,
+        name=record.name,
+        value=record.value,
+        scale=record.scale.model_dump() if record.scale else None,
+        rater=rater.id if rater else "",
+        weight=1.0 if rater is None or rater.weight is None else rater.weight,
+        at=record.occurred_at or now,
+        automatic=rater is not None and rater.kind not in (None, "person"),
+        timed=record.occurred_at is not None,
+        named=rater is not None,
+    )
+
+
+def components_by_group(score: Score) -> dict[str, dict[str, float]]:
+    """group -> name -> value of the components that made a score."""
+    groups: dict[str, dict[str, float]] = {}
+    for path, component in score.evidence.get("components", {}).items():
+        group, _, name = path.partition(".")
+        groups.setdefault(group, {})[name] = component["value"]
+    return groups
+
+
 def calculate_reward_from_record(record: DecisionRecord) -> float | None:
-    """The stored reward, else that of the stored components, else what feedback and outcome say;
-    None where nothing is known.
+    """The record's reward, else that of its components, else what feedback and outcome say; None
+    where nothing is known.
     """
     if record.reward is not None:
         return record.reward

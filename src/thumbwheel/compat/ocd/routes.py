@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
@@ -35,6 +36,7 @@ from thumbwheel.compat.ocd.spelling import apply_change, in_order
 from thumbwheel.compat.ocd.stored_decisions import (
     StoredDecision,
     has_decisions,
+    newest_decisions,
     stored_decisions,
 )
 from thumbwheel.compat.received_rows import (
@@ -101,9 +103,9 @@ class DecisionFilter(BaseModel):
     limit: int | None = Field(None, ge=1)
 
     def of(self, decisions: Iterable[StoredDecision]) -> list[StoredDecision]:
-        """Those that are wanted."""
-        wanted = [decision for decision in decisions if self._takes(decision.record)]
-        return wanted[: self.limit]
+        """Those that are wanted; no more is read than it takes to find them."""
+        wanted = (decision for decision in decisions if self._takes(decision.record))
+        return list(islice(wanted, self.limit))
 
     def _takes(self, record: DecisionRecord) -> bool:
         if self.require_feedback and record.user_feedback is None:
@@ -216,7 +218,7 @@ def judge(request: Request, body: DecisionIds) -> Row:
 
 def stats(request: Request, agent_type: OptionalType = None) -> Row:
     """Of all decisions, or of one agent's."""
-    decisions = _readable(request, None)
+    decisions = list(_readable(request, None))
     by_type = Counter(decision.record.agent_type for decision in decisions)
     records = [decision.record for decision in decisions]
     if agent_type is not None:
@@ -427,7 +429,7 @@ def _outcome_rows(
 def ab_test_of(request: Request, agent_type: RequiredType) -> Row:
     """What became of each version; the arms of a running experiment are the registry."""
     ws: Workspace = request.app.state.workspace
-    decisions = _readable(request, agent_type)
+    decisions = list(_readable(request, agent_type))
     slugs = {decision.agent for decision in decisions}
     registry: list[Row] = []
     for experiment in running(ws):
@@ -437,10 +439,10 @@ def ab_test_of(request: Request, agent_type: RequiredType) -> Row:
     return ab_test(agent_type, [decision.record for decision in decisions], registry)
 
 
-def _readable(request: Request, agent_type: str | None) -> list[StoredDecision]:
-    """The decisions of all agents that whoever asks may read."""
+def _readable(request: Request, agent_type: str | None) -> Iterator[StoredDecision]:
+    """The decisions of all agents that whoever asks may read, the newest first."""
     ws: Workspace = request.app.state.workspace
-    return stored_decisions(ws, _agents(request, "read"), agent_type)
+    return newest_decisions(ws, _agents(request, "read"), agent_type)
 
 
 def _agents(request: Request, verb: Verb) -> list[str]:

@@ -454,6 +454,7 @@ class Decisions(JsonLines):
     gold: bool = False
     goals: LeadingGoals | None = field(default=None, compare=False)
     address_variable: str = "DATABASE_URL"
+    reads_whole_tables: bool = True
 
     def of_agent(self, name: str) -> Decisions:
         agent = name.upper()

@@ -4,17 +4,21 @@ have now: what they were worth is computed when it is read, so it is never out o
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+
+import sqlalchemy as sa
 
 from thumbwheel.capture import trace_queries
 from thumbwheel.capture.json_text import value_in
 from thumbwheel.compat.ocd.decision_function import METRICS, OLD_BOUND
 from thumbwheel.compat.ocd.decision_function import Decision as DecisionReward
 from thumbwheel.compat.ocd.records import DecisionRecord
+from thumbwheel.compat.ocd.rewards import components_by_group
 from thumbwheel.compat.ocd.source import WORDS
 from thumbwheel.compat.ocd.spelling import declared
 from thumbwheel.db.workspace import Workspace
@@ -23,6 +27,8 @@ from thumbwheel.rewards.cases import StoredCase, stored_cases
 from thumbwheel.rewards.function import Case, Score
 from thumbwheel.rewards.types import Statement
 
+FIRST_PAGE, LATER_PAGE = 20, 500
+"""Decisions that are read at once: of those that a client looks at, and of the rest."""
 METADATA = "decision"
 """The key of a trace's metadata that every decision has."""
 READS = frozenset({"text", "metadata", "feedback", "prompt", "steps"})
@@ -52,12 +58,46 @@ def stored_decisions(
 ) -> list[StoredDecision]:
     """The decisions of these agents of this home, the newest first: all, those of one of the five,
     or the one of this id."""
+    if decision_id is None:
+        return list(newest_decisions(ws, agents, agent_type))
     decisions: list[StoredDecision] = []
     for agent in agents:
-        decisions += _of_agent(ws, Agent.named(agent), agent_type, decision_id)
-    earliest = datetime.min.replace(tzinfo=UTC).isoformat()
-    decisions.sort(key=lambda decision: decision.record.created_at or earliest, reverse=True)
+        learner = Agent.named(agent)
+        with ws.db.read() as connection:
+            traces = trace_queries.with_metadata(connection, learner.id, METADATA, decision_id)
+            decisions += _of_traces(connection, learner, traces)
     return decisions
+
+
+def newest_decisions(
+    ws: Workspace, agents: Iterable[str], agent_type: str | None = None
+) -> Iterator[StoredDecision]:
+    """The same, read by pages: whoever wants ten of them pays for a page."""
+    by_agent = [_newest_of(ws, Agent.named(agent), agent_type) for agent in agents]
+    for _, decision in heapq.merge(*by_agent, key=lambda pair: pair[0], reverse=True):
+        yield decision
+
+
+def _newest_of(
+    ws: Workspace, agent: Agent, agent_type: str | None
+) -> Iterator[tuple[datetime, StoredDecision]]:
+    """(when it happened, the decision) of one agent."""
+    inner = None if agent_type is None else ("agent_type", agent_type)
+    page, offset = FIRST_PAGE, 0
+    while True:
+        with ws.db.read() as connection:
+            rows = trace_queries.newest_with_metadata(
+                connection, agent.id, METADATA, page, offset, inner
+            )
+            decisions = _of_traces(connection, agent, {row["id"]: row for row in rows})
+        by_trace = {decision.trace_id: decision for decision in decisions}
+        for row in rows:
+            if row["id"] in by_trace:
+                yield row["happened_at"], by_trace[row["id"]]
+        if len(rows) < page:
+            return
+        offset += page
+        page = LATER_PAGE
 
 
 def has_decisions(ws: Workspace, agent: str) -> bool:
@@ -66,31 +106,22 @@ def has_decisions(ws: Workspace, agent: str) -> bool:
         return bool(trace_queries.with_metadata(connection, Agent.named(agent).id, METADATA))
 
 
-def _of_agent(
-    ws: Workspace, agent: Agent, agent_type: str | None, decision_id: str | None
+def _of_traces(
+    connection: sa.Connection, agent: Agent, traces: Mapping[str, Any]
 ) -> list[StoredDecision]:
-    with ws.db.read() as connection:
-        traces = trace_queries.with_metadata(connection, agent.id, METADATA, decision_id)
-        if not traces:
-            return []
-        calls = trace_queries.last_calls(connection, list(traces))
-        one_trace = next(iter(traces)) if len(traces) == 1 else None
-        function = DecisionReward.create({"compatible": True})
-        decisions = []
-        for batch in stored_cases(connection, agent, READS, trace_id=one_trace):
-            wanted = [stored for stored in batch if _is_wanted(stored, traces, agent_type)]
-            scores = function.score([stored.case for stored in wanted])
-            for stored, score in zip(wanted, scores, strict=True):
-                trace_id = str(stored.case.target_id)
-                call = calls.get(trace_id)
-                decisions.append(_decision(agent.slug, stored, score, traces[trace_id], call))
+    """The decisions in these traces of an agent, in no order."""
+    if not traces:
+        return []
+    calls = trace_queries.last_calls(connection, list(traces))
+    function = DecisionReward.create({"compatible": True})
+    decisions = []
+    for batch in stored_cases(connection, agent, READS, among=list(traces)):
+        scores = function.score([stored.case for stored in batch])
+        for stored, score in zip(batch, scores, strict=True):
+            trace_id = str(stored.case.target_id)
+            call = calls.get(trace_id)
+            decisions.append(_decision(agent.slug, stored, score, traces[trace_id], call))
     return decisions
-
-
-def _is_wanted(stored: StoredCase, traces: Mapping[str, Any], agent_type: str | None) -> bool:
-    if stored.case.target_id not in traces:
-        return False
-    return agent_type is None or _agent_type(stored.case) == agent_type
 
 
 def _agent_type(case: Case) -> str:
@@ -118,7 +149,7 @@ def _decision(
         state=step.input if step and isinstance(step.input, dict) else None,
         action=action,
         reward=reward,
-        reward_components=_components(score) or None,
+        reward_components=components_by_group(score) or None,
         confidence=about.get("confidence"),
         reasoning=action.get("reasoning"),
         user_feedback=None if word is None else str(word.value).upper(),
@@ -172,15 +203,6 @@ def _change(action: Mapping[str, Any], corrected: Any) -> dict[str, Any] | None:
         return None
     before = declared(action)
     return {key: value for key, value in declared(fields).items() if value != before.get(key)}
-
-
-def _components(score: Score) -> dict[str, dict[str, float]]:
-    """group -> name -> value."""
-    groups: dict[str, dict[str, float]] = {}
-    for path, component in score.evidence.get("components", {}).items():
-        group, _, name = path.partition(".")
-        groups.setdefault(group, {})[name] = component["value"]
-    return groups
 
 
 def _model(call: Any) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from thumbwheel.compat.rlhf_plan.feedback import AGENT
 from thumbwheel.compat.rlhf_plan.training import PPOAssistantTrainer, RewardModelTrainer
 from thumbwheel.core import log
-from thumbwheel.core.errors import Conflict, DataError, ThumbwheelError
+from thumbwheel.core.errors import Conflict, ThumbwheelError
 
 EPOCHS, QUERIES = 10, 16
 """Settings of the PPO in a cycle."""
@@ -95,14 +95,15 @@ class ContinuousLearner:
         """The trained assistant against its base on held-out queries; raises Conflict before
         training.
 
-        `average_reward` is the opinion of the reward model that was optimised, so that it is no
-        evidence that the assistant is better: `thumbwheel evaluate` and the gate say that.
+        `average_reward` is what `RewardModel.predict_reward` gives, 0 to 1, by the queries and the
+        judge of the first cycle (`yardstick`), so that cycles can be compared. After the first
+        cycle that judge is the one that was optimised, which is no evidence: `thumbwheel evaluate`
+        and the gate say whether an assistant is better.
         """
         return await asyncio.to_thread(self._evaluate)
 
     def _evaluate(self) -> dict[str, Any]:
-        from thumbwheel.evaluation.evaluate import evaluate
-        from thumbwheel.evaluation.types import EvaluationConfig
+        from thumbwheel.compat.rlhf_plan.yardstick import measure
         from thumbwheel.models import versions
 
         version = self.ppo_trainer.version
@@ -113,20 +114,4 @@ class ContinuousLearner:
                 "Call trigger_training, and see its run's log",
             )
         with self.reward_trainer.feedback_collector.open() as ws:
-            judged_by = {"suite": ("reward",), "reward_model": "latest"}
-            config = ws.settings(EvaluationConfig, "evaluation", judged_by)
-            candidate = versions.version(ws, AGENT, version)
-            evaluation = evaluate(ws, candidate, config)
-        if not evaluation.opinions:
-            raise DataError(
-                f"version {version!r}",
-                "no held-out answer could be judged",
-                "Collect more feedback",
-            )
-        opinion = evaluation.opinions[0]
-        return {
-            "average_reward": opinion.after,
-            "base_average_reward": opinion.before,
-            "gain_interval": (opinion.low, opinion.high),
-            "test_samples": opinion.n,
-        }
+            return measure(ws, versions.version(ws, AGENT, version)).to_dict()

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from thumbwheel.app.settings import sections
+from thumbwheel.core import ids
 from thumbwheel.core.config import Sources, check_sections
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.core.plugins import nearest
@@ -20,6 +21,7 @@ from thumbwheel.core.plugins import nearest
 ROOT = "rlhf"
 SETTINGS = {
     "enabled": "training.enabled",
+    "feedback.collection_rate": "gateway.agents.{agent}.record",
     "reward_model.training.epochs": "train.reward.num_train_epochs",
     "reward_model.training.batch_size": "train.reward.batch_size",
     "reward_model.training.learning_rate": "train.reward.learning_rate",
@@ -28,35 +30,36 @@ SETTINGS = {
     "ppo.training.learning_rate": "train.ppo.learning_rate",
     "ppo.training.kl_coef": "train.ppo.init_kl_coef",
 }
-"""Their key -> our setting. An epoch of their PPO is one batch of queries, which is a step."""
+"""Their key -> our setting. An epoch of their PPO is one batch of queries, which is a step; the
+rate of collection is the share of sessions that the gateway records, and every rating counts."""
 COMMANDS = {
-    "feedback.storage": "thumbwheel import feedback_jsonl {value} --agent AGENT",
-    "reward_model.base_model": "thumbwheel train reward --agent AGENT --base {value} --loss-type "
-    "classification",
-    "ppo.base_model": "thumbwheel train ppo --agent AGENT --base {value} --reward-model rm1",
+    "feedback.storage": "thumbwheel import feedback_jsonl {value} --agent {agent}",
+    "reward_model.base_model": "thumbwheel train reward --agent {agent} --base {value} "
+    "--loss-type classification",
+    "ppo.base_model": "thumbwheel train ppo --agent {agent} --base {value} --reward-model rm1",
 }
 """Their key -> the command of which it is a word: data and models are named where they are used."""
-CONTINUOUS = "there is no continuous learning yet: run the commands from a timer"
-COMPARED = (
-    "there are no A/B tests yet: thumbwheel evaluate VERSION --against VERSION compares two "
-    "versions offline"
-)
+SWITCHED = {
+    "continuous_learning": ("enabled", "train_threshold"),
+    "ab_testing": ("enabled", "variants"),
+}
+"""Group of their keys -> those that make one command together, if it is enabled."""
 LEFT_OUT = {
-    "feedback.collection_rate": "every rating counts: a sample would throw away what people took "
-    "the trouble to say. The share of sessions that are recorded: gateway.agents.AGENT.record",
-    "continuous_learning.enabled": CONTINUOUS,
     "continuous_learning.buffer_size": "nothing is dropped from a buffer: feedback is stored for "
     "good",
-    "continuous_learning.train_threshold": CONTINUOUS,
-    "ab_testing.enabled": COMPARED,
-    "ab_testing.variants": COMPARED,
 }
 """Their key -> why nothing reads it."""
-KNOWN = (*SETTINGS, *COMMANDS, *LEFT_OUT)
+OFF = "it is off there; {command} switches it on here"
+_SWITCHED_KEYS = [f"{group}.{name}" for group, names in SWITCHED.items() for name in names]
+KNOWN = (*SETTINGS, *COMMANDS, *_SWITCHED_KEYS, *LEFT_OUT)
 GROUPS = {
     ".".join(key.split(".")[:depth]) for key in KNOWN for depth in range(1, key.count(".") + 1)
 }
 """The keys that hold others."""
+
+
+SECTIONS = ("training", "gateway", "train.reward", "train.ppo")
+"""Of the settings above."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,10 @@ class Converted:
         return yaml.safe_dump(self.settings, sort_keys=False, allow_unicode=True)
 
 
-def convert_settings(path: Path) -> Converted:
-    """Our settings for the `rlhf:` file at `path`; raises ConfigError for a key that is not
-    documented and a value that cannot be taken."""
+def convert_settings(path: Path, agent: str = "assistant") -> Converted:
+    """Our settings for the `rlhf:` file at `path`, for this agent; raises ConfigError for a key
+    that is not documented and a value that cannot be taken."""
+    ids.slug(agent)
     section = Sources.read(path).file.get(ROOT)
     where = f"file {str(path)!r}"
     if not isinstance(section, Mapping):
@@ -87,21 +91,73 @@ def convert_settings(path: Path) -> Converted:
     settings: dict[str, Any] = {}
     commands: list[str] = []
     left_out: dict[str, str] = {}
-    for key, value in _leaves(section, where):
+    values = dict(_leaves(section, where))
+    for key, value in values.items():
         if key in SETTINGS:
-            _put(settings, SETTINGS[key].split("."), value)
+            _put(settings, SETTINGS[key].format(agent=agent).split("."), value)
         elif key in COMMANDS:
-            commands.append(COMMANDS[key].format(value=shlex.quote(str(value))))
+            command = COMMANDS[key].format(value=shlex.quote(str(value)), agent=agent)
+            commands.append(command)
         elif key in LEFT_OUT:
             left_out[key] = LEFT_OUT[key]
-        else:
+        elif key not in _SWITCHED_KEYS:
             raise ConfigError(
                 f"setting {f'{ROOT}.{key}'!r} in {where}",
                 "the plan knows no such key",
                 f"Remove it.{nearest(key, KNOWN)}",
             )
+    for group, command in _switched_commands(values, agent, where).items():
+        key = f"{group}.enabled"
+        if _is_on(values.get(key), key, where):
+            commands.append(command)
+        else:
+            left_out[key] = OFF.format(command=command)
     _check(settings, where)
     return Converted(settings, commands, left_out)
+
+
+def _switched_commands(values: Mapping[str, Any], agent: str, where: str) -> dict[str, str]:
+    """Group -> its command, of the groups that the file has."""
+    commands = {}
+    groups = {key.partition(".")[0] for key in values}
+    if "continuous_learning" in groups:
+        command = f"thumbwheel loop enable --agent {agent}"
+        threshold = values.get("continuous_learning.train_threshold")
+        if threshold is not None:
+            if not isinstance(threshold, int) or isinstance(threshold, bool) or threshold < 1:
+                key = "rlhf.continuous_learning.train_threshold"
+                raise ConfigError(
+                    f"setting {key!r} = {threshold!r} in {where}",
+                    "it is no number of interactions",
+                    "Give 1 or more",
+                )
+            command += f" --least {threshold}"
+        base = values.get("ppo.base_model")
+        if base is not None:
+            command += f" --base {shlex.quote(str(base))}"
+        commands["continuous_learning"] = command
+    if "ab_testing" in groups:
+        variants = values.get("ab_testing.variants") or ["control", "variant_a"]
+        if not isinstance(variants, list) or len(variants) < 2:
+            raise ConfigError(
+                f"setting 'rlhf.ab_testing.variants' = {variants!r} in {where}",
+                "it is no list of two variants and more",
+                "Write [control, variant_a]",
+            )
+        # the control is what runs today, and each variant a version that was trained
+        arms = " ".join(f"--arm v{number}" for number in range(len(variants)))
+        commands["ab_testing"] = f"thumbwheel experiment start --agent {agent} {arms}"
+    return commands
+
+
+def _is_on(value: Any, key: str, where: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise ConfigError(
+            f"setting {f'{ROOT}.{key}'!r} = {value!r} in {where}",
+            "it is neither true nor false",
+            "Correct it",
+        )
+    return value is True
 
 
 def _leaves(section: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -131,5 +187,5 @@ def _check(settings: Mapping[str, Any], where: str) -> None:
     converted = Sources(settings, f"what {where} became", {})
     models = sections()
     check_sections(converted, models)
-    for section in {setting.rpartition(".")[0] for setting in SETTINGS.values()}:
+    for section in SECTIONS:
         converted.load(models[section], section)

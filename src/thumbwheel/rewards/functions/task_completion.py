@@ -2,13 +2,15 @@
 that failed.
 
 A task is known by its id (`task_id` or `id` in the step's input or output); its last status counts,
-so one that is reported twice is one task, and the score cannot pass 1. A task without id stands for
-itself. A run without tasks has no score.
+so one that is reported twice is one task, and the score cannot pass 1. Tasks without id are known
+by their description, else by their name: the end of such a task is that of the oldest open one that
+is called so. A run without tasks has no score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -29,6 +31,7 @@ class TaskCompletionConfig(Config):
 
 class TaskCompletion(RewardFunction[TaskCompletionConfig]):
     Config = TaskCompletionConfig
+    version = 2
     case_settings = frozenset({"failed_penalty"})
     reads = frozenset({"steps"})
 
@@ -42,24 +45,44 @@ class TaskCompletion(RewardFunction[TaskCompletionConfig]):
         steps = [step for step in case.steps if step.kind == "task"]
         if not steps:
             return Score.none(Status.NOT_APPLICABLE, "the run has no task")
-        states = {key_of(step, index): step.status.casefold() for index, step in enumerate(steps)}
+        states = states_of(steps)
         completed = [key for key, status in states.items() if status in COMPLETED]
         failed = [key for key, status in states.items() if status in FAILED]
         evidence = {
             "tasks": len(states),
             "completed": len(completed),
             "failed": len(failed),
-            "ids_failed": [str(key) for key in failed[:20]],
+            "ids_failed": failed[:20],
         }
         value = (len(completed) - self.config.failed_penalty * len(failed)) / len(states)
         return Score(max(0.0, value), evidence=evidence)
 
 
-def key_of(step: Step, index: int) -> str | int:
-    """What names the task of a step; its place where nothing does."""
+def states_of(steps: Sequence[Step]) -> dict[str, str]:
+    """The last status of each task."""
+    states: dict[str, str] = {}
+    waiting: dict[str, deque[str]] = defaultdict(deque)
+    for index, step in enumerate(steps):
+        status = step.status.casefold()
+        key = _text_of(step, "task_id", "id")
+        if key is None:
+            name = _text_of(step, "description") or step.name or ""
+            is_end = status in COMPLETED or status in FAILED
+            if is_end and waiting[name]:
+                key = waiting[name].popleft()
+            else:
+                key = f"{name} ({index})"
+                if not is_end:
+                    waiting[name].append(key)
+        states[key] = status
+    return states
+
+
+def _text_of(step: Step, *keys: str) -> str | None:
+    """The first of these values of the step's input or output."""
     for data in (step.input, step.output):
         if isinstance(data, Mapping):
-            for key in ("task_id", "id"):
+            for key in keys:
                 if isinstance(data.get(key), str | int) and data[key] != "":
                     return str(data[key])
-    return index
+    return None

@@ -591,20 +591,44 @@ function card(item) {
   const facts = Object.entries(item.facts);
   const title = facts.length ? `${item.facts.scenario || item.facts.fixture || ""} ${item.facts.size || ""}`.trim() : clipped(item.chat.at(-1)?.text || "", 80);
   const body = element("div", {}, element("h2", {}, legible(title) || "Answer"));
-  if (facts.length) {
+  if (item.facts.question) body.append(element("p", { class: "question", dir: "auto" }, legible(item.facts.question)));
+  const others = facts.filter(([name]) => name !== "question");
+  if (others.length) {
     const list = element("dl", { class: "facts" });
-    for (const [name, value] of facts) {
+    for (const [name, value] of others) {
       const isLong = value.length > 60;
       list.append(element("dt", {}, name), element("dd", { dir: "auto" }, isLong ? element("pre", { tabindex: 0, role: "region", "aria-label": name }, legible(value)) : legible(value)));
     }
     body.append(list);
   }
   body.append(element("h3", {}, "Answer"), text(clipped(item.answers[0], 2000)));
-  const box = element("article", { class: "widget", "aria-label": legible(title) || "Answer" }, body);
-  const entry = { item, box, thumb: null };
+  const entry = { item, box: null, thumb: null, tags: new Set(), note: "" };
+  body.append(...cardRemarks(entry));
+  entry.box = element("article", { class: "widget", "aria-label": legible(title) || "Answer" }, body);
   cards.set(item.id, entry);
-  box.append(cardThumbs(entry));
-  return box;
+  entry.box.append(cardThumbs(entry));
+  return entry.box;
+}
+
+// tags and a note of a card; they are sent with its thumb, and again where they change after it
+function cardRemarks(entry) {
+  const parts = [];
+  if (bench.tags.length) {
+    const row = element("div", { class: "tags", role: "group", "aria-label": "Tags" });
+    for (const name of bench.tags) {
+      const button = element("button", { type: "button", class: "tag", "aria-pressed": "false", onclick: () => {
+        if (!entry.tags.delete(name)) entry.tags.add(name);
+        button.setAttribute("aria-pressed", String(entry.tags.has(name)));
+        resendCard(entry);
+      } }, name);
+      row.append(button);
+    }
+    parts.push(row);
+  }
+  const note = element("input", { type: "text", class: "card-note", "aria-label": "Note", placeholder: "Note" });
+  note.addEventListener("change", () => { entry.note = note.value; resendCard(entry); });
+  parts.push(note);
+  return parts;
 }
 
 function cardThumbs(entry) {
@@ -613,13 +637,25 @@ function cardThumbs(entry) {
     choice(`down:${entry.item.id}`, "Bad", entry.thumb === "down", () => rateCard(entry, "down"), "bad-choice"));
 }
 
+function sendCard(entry) {
+  const body = { thumb: entry.thumb, rater: bench.rater, key: newKey(), rated_at: new Date().toISOString() };
+  if (entry.tags.size) body.tag = bench.tags.filter((name) => entry.tags.has(name));
+  if (entry.note.trim()) body.note = entry.note.trim();
+  return outbox.add({ kind: "rate", item: entry.item.id, path: `${bench.api}/items/${entry.item.id}/rating`, body });
+}
+
+function resendCard(entry) {
+  if (entry.thumb === null) return;
+  sendCard(entry);
+  announce("Saved");
+}
+
 function rateCard(entry, value) {
   if (entry.thumb === value) return;
-  const body = { thumb: value, rater: bench.rater, key: newKey(), rated_at: new Date().toISOString() };
-  const name = outbox.add({ kind: "rate", item: entry.item.id, path: `${bench.api}/items/${entry.item.id}/rating`, body });
   if (entry.thumb === null) rated += 1;
-  past.push({ kind: "rate", item: entry.item, draft: { thumb: value }, name });
   entry.thumb = value;
+  const name = sendCard(entry);
+  past.push({ kind: "rate", item: entry.item, draft: { thumb: value }, name });
   showCard(entry, value);
   announce(`Saved: ${value}`);
   showProgress();

@@ -1,0 +1,162 @@
+"""`DatasetConfig`, `RewardModelConfig` and `TrainingConfig` of the n3 server, and what they are as
+settings of `thumbwheel train`.
+
+Settings that do not exist here are named and not used. Adapters have no dropout. Answers are
+sampled from the whole distribution (top_k 0, top_p 1): a cut one is not the one whose ratios PPO
+clips.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.compat.training_rows import report_dropout
+from thumbwheel.core import log
+
+
+@dataclass
+class DatasetConfig:
+    """How feedback becomes datasets."""
+
+    max_length: int = 512
+    max_prompt_length: int = 256
+    train_split: float = 0.8
+    normalize_scores: bool = True
+
+
+@dataclass
+class RewardModelConfig:
+    """Settings of a reward model: an adapter over the base, and a head that reads the last token of
+    the answer."""
+
+    base_model: str = "gpt2"
+    use_lora: bool = True
+    lora_r: int = 8
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    learning_rate: float | None = None
+    batch_size: int = 8
+    num_epochs: float = 3
+    max_grad_norm: float = 1.0
+    warmup_steps: int | None = None
+    """Steps until the full learning rate; unset, a tenth of them."""
+    max_length: int = 512
+    device: str = "auto"
+
+    def options(self, rows: int) -> dict[str, Any]:
+        """As settings of `thumbwheel train reward` on so many rows. A learning rate that is unset
+        is the one for the base's width."""
+        return {
+            "loss_type": "regression",
+            "min_rows": 1,
+            **_adapter(self),
+            **self._warmup(rows),
+            "learning_rate": self.learning_rate,
+            "batch_size": self.batch_size,
+            "num_train_epochs": self.num_epochs,
+            "max_grad_norm": self.max_grad_norm,
+            "max_length": self.max_length,
+            "device": self.device,
+        }
+
+    def _warmup(self, rows: int) -> dict[str, Any]:
+        if self.warmup_steps is None:
+            return {}
+        steps = max(1, math.ceil(rows / self.batch_size * self.num_epochs))
+        # a warm-up that outlasts the training would never reach the rate that was asked for
+        warmup = min(self.warmup_steps, steps // 2)
+        if warmup < self.warmup_steps:
+            log.say(
+                f"note: warmup_steps {self.warmup_steps} of {steps} steps: the rate is full after "
+                f"{warmup}"
+            )
+        return {"warmup_ratio": warmup / steps}
+
+
+@dataclass
+class TrainingConfig:
+    """Settings of both stages. `target_kl` is nats an answer of `max_new_tokens`; None leaves the
+    weight of the KL as it is."""
+
+    base_model: str = "gpt2"
+    use_lora: bool = True
+    lora_r: int = 8
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    learning_rate: float | None = None
+    batch_size: int = 8
+    mini_batch_size: int = 4
+    gradient_accumulation_steps: int = 1
+    ppo_epochs: int = 4
+    max_grad_norm: float = 1.0
+    init_kl_coef: float = 0.2
+    target_kl: float | None = 6.0
+    gamma: float = 1.0
+    lam: float = 0.95
+    cliprange: float = 0.2
+    cliprange_value: float = 0.2
+    vf_coef: float = 0.1
+    max_new_tokens: int = 128
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    max_steps: int = 1000
+    device: str = "auto"
+    train_reward_model_first: bool = True
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    reward_model_config: RewardModelConfig | None = None
+
+    def reward_model(self) -> RewardModelConfig:
+        """The settings of the reward model: its own, else those of the policy."""
+        return self.reward_model_config or RewardModelConfig(
+            self.base_model,
+            self.use_lora,
+            self.lora_r,
+            self.lora_alpha,
+            max_length=self.dataset.max_length,
+            device=self.device,
+        )
+
+    def options(self, reward_model: Path) -> dict[str, Any]:
+        """As settings of `thumbwheel train ppo`."""
+        if self.top_k or self.top_p < 1:
+            log.say(
+                f"note: top_k {self.top_k} and top_p {self.top_p:g} are not used: PPO learns from "
+                "answers sampled from the whole distribution"
+            )
+        return {
+            "min_rows": 1,
+            "reward_functions": (),
+            "reward_model": str(reward_model),
+            **_adapter(self),
+            "learning_rate": self.learning_rate,
+            "batch_size": self.batch_size * self.gradient_accumulation_steps,
+            "num_generations": 1,
+            "num_mini_batches": max(1, self.batch_size // self.mini_batch_size),
+            "num_ppo_epochs": self.ppo_epochs,
+            "max_grad_norm": self.max_grad_norm,
+            "init_kl_coef": self.init_kl_coef,
+            "kl_target_per_token": None
+            if self.target_kl is None
+            else self.target_kl / self.max_new_tokens,
+            "gamma": self.gamma,
+            "lam": self.lam,
+            "cliprange": self.cliprange,
+            "cliprange_value": self.cliprange_value,
+            "vf_coef": self.vf_coef,
+            "max_completion_length": self.max_new_tokens,
+            "max_length": self.dataset.max_prompt_length + self.max_new_tokens,
+            "temperature": self.temperature,
+            "max_steps": self.max_steps,
+            "device": self.device,
+        }
+
+
+def _adapter(config: RewardModelConfig | TrainingConfig) -> dict[str, Any]:
+    """What is trained: a LoRA adapter, or every layer."""
+    report_dropout(config.lora_dropout)
+    tuning = "lora" if config.use_lora else "full"
+    return {"tuning": tuning, "lora_r": config.lora_r, "lora_alpha": config.lora_alpha}

@@ -1,0 +1,53 @@
+"""`PolicyModel`: a language model with a value head, as theirs prepares it for PPO.
+
+`RLHFTrainer.train` needs none of it: there policy and critic are two adapters on one base.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch  # noqa: TID253 - its class derives from torch's; the package loads it on demand
+from torch import nn  # noqa: TID253 - as above
+
+from thumbwheel.compat.n3.config import TrainingConfig
+
+
+class PolicyModel(nn.Module):
+    """`pretrained_model` answers, with a LoRA adapter where `use_lora` is on; `v_head` gives the
+    value of every token."""
+
+    def __init__(self, model: Any, config: TrainingConfig) -> None:
+        super().__init__()
+        width = model.config.get_text_config().hidden_size
+        self.pretrained_model = _with_adapter(model, config) if config.use_lora else model
+        self.v_head = nn.Linear(width, 1)
+        nn.init.zeros_(self.v_head.weight)
+        nn.init.zeros_(self.v_head.bias)
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, None, torch.Tensor]:
+        """(logits [rows, tokens, words], no loss, values [rows, tokens])."""
+        output = self.pretrained_model(
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
+        )
+        values: torch.Tensor = self.v_head(output.hidden_states[-1]).squeeze(-1)
+        return output.logits, None, values
+
+    def generate(self, *arguments: Any, **settings: Any) -> Any:
+        """Answer as the language model does."""
+        return self.pretrained_model.generate(*arguments, **settings)
+
+
+def _with_adapter(model: Any, config: TrainingConfig) -> Any:
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    settings = LoraConfig(
+        task_type=TaskType.CAUSAL_LM,
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+    )
+    return get_peft_model(model, settings)

@@ -1,0 +1,245 @@
+"""`RewardModel` and `RewardModelHead` of the n3 server: modules of torch that give one number for
+an answer.
+
+A trained one comes from `thumbwheel train reward`, whose folder is its truth: `score` reads an
+answer as the training did. `forward` reads token ids, as theirs does. A folder that is saved holds
+both forms: ours (an adapter with its head and reward.json), and theirs (`reward_files`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch  # noqa: TID253 - its classes derive from torch's; the package loads them on demand
+from torch import nn  # noqa: TID253 - as above
+
+from thumbwheel.compat.n3.config import RewardModelConfig
+from thumbwheel.compat.n3.datasets import FeedbackExample
+from thumbwheel.compat.n3.reward_files import CARD, CONFIG, HEAD, TRUNK, add_their_files
+from thumbwheel.compat.reward_model import SavedRewardModel
+from thumbwheel.core.errors import Conflict, DataError, ModelError
+
+if TYPE_CHECKING:
+    from thumbwheel.engine.reward_model import RewardModel as Scorer
+
+
+class RewardModelHead(nn.Module):
+    """One number from the hidden state of the last token that counts."""
+
+    def __init__(self, hidden_size: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(hidden_size, 1)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """[rows] from hidden states [rows, tokens, width]; without a mask every token counts."""
+        if attention_mask is None:
+            last = hidden_states[:, -1]
+        else:
+            places = torch.arange(hidden_states.shape[1], device=hidden_states.device)
+            last_place = (attention_mask.to(places) * places).argmax(dim=1)
+            last = hidden_states[torch.arange(len(last_place)), last_place]
+        scores: torch.Tensor = self.linear(self.dropout(last)).squeeze(-1)
+        return scores
+
+
+class RewardModel(nn.Module):
+    """A model of transformers with a head; with `use_lora` only an adapter and the head learn.
+
+    `folder` is where a trained one lies, None for one that was only put together. `validation` has
+    the errors of a trained one (mse, mae).
+    """
+
+    def __init__(self, base_model: Any, config: RewardModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = base_model.config.get_text_config().hidden_size
+        self.base_model = _with_adapter(base_model, config) if config.use_lora else base_model
+        self.reward_head = RewardModelHead(width)
+        self.folder: Path | None = None
+        self.validation: dict[str, Any] = {}
+        self._saved: SavedRewardModel | None = None
+        self.to(_device(config.device))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """[rows] from token ids and mask [rows, tokens], padded on the right."""
+        output = self.base_model(input_ids=input_ids, attention_mask=attention_mask)
+        if hasattr(output, "logits"):  # of an encoder, which has a head of its own
+            logits: torch.Tensor = output.logits
+            return logits[:, 0]
+        scores: torch.Tensor = self.reward_head(output.last_hidden_state, attention_mask)
+        return scores
+
+    @classmethod
+    def trained(cls, folder: str | Path, device: str = "auto") -> Self:
+        """Open what `thumbwheel train reward` wrote; raises ModelError for a folder that is
+        none."""
+        from thumbwheel.engine.forward import is_encoder
+        from thumbwheel.engine.load import adapter_base, load_adapter, load_scorer
+        from thumbwheel.engine.reward_model import RewardModelCard
+
+        path = Path(folder)
+        card, base = RewardModelCard.read(path), adapter_base(path)
+        classifier, _ = load_scorer(base, local_only=True)
+        adapted = load_adapter(classifier, path).requires_grad_(False)
+        classifier = adapted.get_base_model()
+        settings = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))
+        is_lora = settings["peft_type"] == "LORA"
+        config = RewardModelConfig(
+            base_model=base,
+            use_lora=is_lora,
+            lora_r=settings["r"] if is_lora else 8,
+            lora_alpha=settings["lora_alpha"] if is_lora else 32,
+            max_length=card.max_length,
+            device=device,
+        )
+        if is_encoder(classifier.config):
+            model = cls._assembled(classifier, config)
+        else:
+            trunk = getattr(classifier, classifier.base_model_prefix)
+            head = classifier.score.modules_to_save["default"]
+            model = cls._assembled(trunk, config, head)
+        model.folder = path
+        return model
+
+    @classmethod
+    def _assembled(cls, trunk: Any, config: RewardModelConfig, head: Any = None) -> Self:
+        """A model whose trunk has its adapter already."""
+        model = cls.__new__(cls)
+        nn.Module.__init__(model)
+        model.config = config
+        model.base_model = trunk
+        model.reward_head = RewardModelHead(trunk.config.get_text_config().hidden_size)
+        if head is not None:
+            with torch.no_grad():
+                model.reward_head.linear.weight.copy_(head.weight)
+                model.reward_head.linear.bias.zero_()
+        model.folder, model.validation, model._saved = None, {}, None
+        return model.eval().to(_device(config.device))
+
+    @classmethod
+    def load_pretrained(cls, path: str | Path, device: str = "auto") -> Self:
+        """Read a folder of `save_pretrained`, here or in their system; raises ModelError for a
+        folder that is none."""
+        from transformers import AutoModel
+
+        from thumbwheel.models.base import locate
+
+        folder = Path(path)
+        if (folder / CARD).is_file():
+            return cls.trained(folder, device)
+        try:
+            values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            config = RewardModelConfig(
+                base_model=values["base_model"],
+                use_lora=values["use_lora"],
+                lora_r=values["lora_r"],
+                lora_alpha=values["lora_alpha"],
+                device=device,
+            )
+            state = torch.load(folder / HEAD, map_location="cpu", weights_only=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(
+                f"reward model {str(folder)!r}",
+                f"it cannot be read ({type(error).__name__}: {error})",
+                "Name a folder that save_pretrained wrote",
+            ) from None
+        if config.use_lora:
+            _, base = locate(config.base_model)
+            trunk = _with_stored_adapter(AutoModel.from_pretrained(base), folder / TRUNK)
+        else:
+            trunk = AutoModel.from_pretrained(folder / TRUNK, use_safetensors=True)
+        model = cls._assembled(trunk, config)
+        model.reward_head.load_state_dict(state)
+        return model
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a new folder in both forms; one that was only put together in theirs alone."""
+        target = Path(path)
+        if target.exists() and any(target.iterdir()):
+            raise Conflict(
+                f"folder {str(target)!r}", "something is there already", "Name a new folder"
+            )
+        if self.folder is not None:
+            shutil.copytree(self.folder, target, dirs_exist_ok=True)
+            if not (target / HEAD).exists():
+                add_their_files(target)
+            return
+        target.mkdir(parents=True, exist_ok=True)
+        self.base_model.save_pretrained(target / TRUNK)
+        torch.save(self.reward_head.state_dict(), target / HEAD)
+        config = {
+            "base_model": self.config.base_model,
+            "use_lora": self.config.use_lora,
+            "lora_r": self.config.lora_r,
+            "lora_alpha": self.config.lora_alpha,
+            "lora_dropout": 0.0,
+            "hidden_size": self.reward_head.linear.in_features,
+        }
+        text = json.dumps(config, indent=2) + "\n"
+        (target / CONFIG).write_text(text, encoding="utf-8")
+
+    def score(self, prompt: str, response: str) -> float:
+        """The score of an answer, read as in the training; raises DataError for one that is longer
+        than the model reads."""
+        value = self.scores([FeedbackExample(prompt, response, 0.0)])[0]
+        if value != value:
+            raise DataError(
+                "an answer",
+                "it is longer than the reward model reads",
+                "Train with a larger max_length",
+            )
+        return value
+
+    def scores(self, examples: Iterable[FeedbackExample]) -> list[float]:
+        """The score of each answer; nan for one that is too long."""
+        from thumbwheel.engine.reward_model import RewardInput
+
+        answers = [
+            RewardInput([{"role": "user", "content": example.prompt}], example.response)
+            for example in examples
+        ]
+        return self._scorer().score(answers)
+
+    def _scorer(self) -> Scorer:
+        if self.folder is None:
+            raise Conflict(
+                "RewardModel", "it was put together and not trained", "Call train_reward_model"
+            )
+        if self._saved is None:
+            self._saved = SavedRewardModel(self.folder, self.config.device)
+        return self._saved.scorer()
+
+
+def _device(name: str) -> str:
+    from thumbwheel.core.hardware import device
+
+    return device() if name == "auto" else name
+
+
+def _with_adapter(base_model: Any, config: RewardModelConfig) -> Any:
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    settings = LoraConfig(
+        task_type=TaskType.FEATURE_EXTRACTION,
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+    )
+    return get_peft_model(base_model, settings)
+
+
+def _with_stored_adapter(trunk: Any, folder: Path) -> Any:
+    """The trunk with a stored adapter; its task does not matter, as the head is ours."""
+    from peft import PeftConfig, PeftModel
+
+    settings: Any = PeftConfig.from_pretrained(str(folder))
+    settings.task_type = None
+    return PeftModel.from_pretrained(trunk, str(folder), config=settings)
