@@ -75,7 +75,7 @@ COMMANDS = {
     ),
     "models": (
         "thumbwheel.loop.commands:models",
-        "List versions, show one, follow its lineage; fetch a base.",
+        "List versions, show one, follow its lineage; fetch a base, add an adapter.",
     ),
     "export": (
         "thumbwheel.export.commands:export",
@@ -215,6 +215,7 @@ LOCAL = {
     "hardware": "it is about the machine in front of you",
     "tools list": "it is about the machine in front of you",
     "tools install": "it installs programs",
+    "models add": "it reads a folder of the machine in front of you",
     "models fetch": "it downloads into the cache of the user in front of the machine",
     "sandbox check": "it is about the machine in front of you",
     "settings convert": "it turns one file of yours into another",

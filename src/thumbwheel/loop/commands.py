@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from thumbwheel.loop.types import SourceUse
     from thumbwheel.models.types import ModelVersion
 
-models = typer.Typer(help="List versions, show one, follow its lineage; fetch a base.")
+models = typer.Typer(
+    help="List versions, show one, follow its lineage; fetch a base, add an adapter."
+)
 
 Agent = Annotated[str, typer.Option(help="The agent whose versions are meant.")]
 Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
@@ -155,6 +157,48 @@ def fetch(
     )
     data_of_base = {**asdict(fetched.base), "path": fetched.path, "downloaded": fetched.downloaded}
     present.message(data_of_base, text, json=json)
+
+
+@models.command()
+def add(
+    ctx: typer.Context,
+    adapter: Annotated[
+        Path, typer.Option(help="Folder with adapter_config.json and adapter_model.safetensors.")
+    ],
+    base: Annotated[
+        str,
+        typer.Option(
+            help="The base that it was trained on: a folder, a GGUF file, ollama:NAME, or a "
+            "Hugging Face id."
+        ),
+    ],
+    agent: Agent,
+    json: AsJson = False,
+) -> None:
+    """Add an adapter that another tool trained as a candidate version: evaluated, gated, exported
+    and deployed as one of ours.
+
+    It is a PEFT folder as Unsloth, Axolotl, TRL and LLaMA-Factory write it: LoRA, rsLoRA or DoRA,
+    with rank and alpha patterns and modules_to_save. Every tensor has to fit a layer of the base;
+    what would be lost is refused. What the adapter learned from is not known here, so judge it on
+    cases that were not in its training data.
+
+    Example: thumbwheel models add --adapter outputs/checkpoint-60 --base ./my-base --agent support
+    """
+    from dataclasses import asdict
+
+    from thumbwheel.loop.outside_adapter import add_adapter
+
+    with ctx.obj() as ws:
+        version, imported = add_adapter(ws, agent, adapter.expanduser().absolute(), base)
+    ranks = ", ".join(map(str, imported.ranks))
+    text = (
+        f"{version.name} of {agent} is a candidate: {imported.kind} of rank {ranks} on "
+        f"{imported.modules} layers of {version.base}. Next: thumbwheel evaluate {version.name} "
+        f"--agent {agent}"
+    )
+    data = {**asdict(version), "name": version.name, "imported": asdict(imported)}
+    present.message(data, text, json=json)
 
 
 @models.command()
