@@ -73,7 +73,10 @@ COMMANDS = {
         "thumbwheel.training.reward_commands:reward_model",
         "Reward models: list, show, and score answers.",
     ),
-    "models": ("thumbwheel.loop.commands:models", "List versions, show one, follow its lineage."),
+    "models": (
+        "thumbwheel.loop.commands:models",
+        "List versions, show one, follow its lineage; fetch a base, add an adapter.",
+    ),
     "export": (
         "thumbwheel.export.commands:export",
         "Write a version as adapter, merged, GGUF or ONNX, compared with the trained model.",
@@ -212,6 +215,8 @@ LOCAL = {
     "hardware": "it is about the machine in front of you",
     "tools list": "it is about the machine in front of you",
     "tools install": "it installs programs",
+    "models add": "it reads a folder of the machine in front of you",
+    "models fetch": "it downloads into the cache of the user in front of the machine",
     "sandbox check": "it is about the machine in front of you",
     "settings convert": "it turns one file of yours into another",
     "widgets generate": "it turns one file of yours into another",

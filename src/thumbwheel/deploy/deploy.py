@@ -79,7 +79,9 @@ def deploy(
     deploy_plan = plan(ws, model_version, target, alias, quant)
     driver = TARGETS.get(target)
     target_config = ws.settings(driver.Config, f"deploy.{target}", settings)
-    driver.check(target_config)
+    kinds = driver.check(target_config)
+    if kinds is not None:
+        deploy_plan = prepare.plan(ws, model_version, target, kinds, quant)
     acceptance = Acceptance.read(accept) if accept else None
     if alias == LIVE and acceptance is None:
         fitness.require_fit(ws, model_version, target)

@@ -20,10 +20,11 @@ from thumbwheel.evaluation.approval import require_approval
 from thumbwheel.evaluation.responders import base_of
 from thumbwheel.evaluation.rows import training_prompts
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.package import export, exports, precision
-from thumbwheel.export.types import GGUF_MODEL, HF_MODEL, Export, ModelKind
+from thumbwheel.export.package import export, exports, precision, served_by_its_file
+from thumbwheel.export.types import GGUF_ADAPTER, GGUF_MODEL, HF_MODEL, Export, ModelKind
 from thumbwheel.models import versions
-from thumbwheel.models.base import locate, require_training
+from thumbwheel.models.base import gguf_file, locate, require_training
+from thumbwheel.models.gguf.base import file_hash
 from thumbwheel.models.settings import may_be_private
 from thumbwheel.models.template_settings import AS_IT_IS, template_settings
 from thumbwheel.models.types import ModelVersion, State, require_untainted
@@ -67,6 +68,9 @@ def plan(
         )
     if not _is_lora(ws, model_version):
         kinds = [kind for kind in kinds if kind.base is None]
+    elif GGUF_ADAPTER in kinds and quant is None and served_by_its_file(ws, model_version):
+        # over the very file that people run already
+        kinds = [GGUF_ADAPTER, *(kind for kind in kinds if kind != GGUF_ADAPTER)]
     format = _format_with(kinds, quantised=quant is not None)
     if format is None:
         raise Conflict(
@@ -242,7 +246,17 @@ def _exported_base(
     kind: ModelKind,
     accept: str | None,
 ) -> Path:
-    """The version's base in the kind that its adapter needs: a GGUF file, or a folder."""
+    """The version's base in the kind that its adapter needs: a GGUF file, or a folder. A base that
+    came from a GGUF file is that file."""
+    if kind == GGUF_MODEL and (file := gguf_file(model_version.base)) is not None:
+        actual = file_hash(file.path)
+        if file.sha256 not in (None, actual):
+            raise StorageError(
+                f"GGUF file {str(file.path)!r}",
+                f"its hash is sha256:{actual}, and not the one that its name says",
+                "Get the model again",
+            )
+        return file.path
     base = base_of(ws, model_version)
     base_plan = plan(ws, base, deploy_plan.target, [kind], deploy_plan.quant)
     base_package = files(ws, base, base_plan, accept)

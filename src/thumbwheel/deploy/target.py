@@ -31,9 +31,10 @@ class Target(Protocol):
     """What its servers cannot do. Before a promotion last week's calls are held against it, and
     their lengths against `context` in the endpoint's details, where the target says it."""
 
-    def check(self, settings: Any) -> None:
+    def check(self, settings: Any) -> tuple[ModelKind, ...] | None:
         """Raise ModelError where the target's server does not run, before anything is converted for
-        it. A server of our own needs no check: `apply` starts it."""
+        it. A server of our own needs no check: `apply` starts it. Returns the kinds that the server
+        takes, where they are not all of `kinds`."""
 
     def apply(self, package: Package | RemoteModel, settings: Any) -> Endpoint:
         """Serve `package` under `package.name` and return the endpoint once it answers. A server of

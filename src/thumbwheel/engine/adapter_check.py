@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,22 @@ MOST_ENTRIES = 20_000
 def check_adapter(folder: Path) -> None:
     """Raise ModelError for an adapter whose config cannot be read, asks for more than its weights
     hold, or has expressions that may take for ever."""
-    config = _config(folder)
+    config = read_config(folder)
+    check_sizes(folder, config)
+    for name, expression in _expressions(config, EXPRESSIONS):
+        _check_expression(folder, name, expression)
+
+
+def check_sizes(folder: Path, config: Mapping[str, Any]) -> None:
+    """As `check_adapter`, without the expressions that name modules: for a reader that takes the
+    names of its weights instead."""
     largest = max((max(shape, default=0) for shape in stored_shapes(folder / WEIGHTS)), default=0)
     for name, value in _sizes(config):
         if type(value) is not int or not 0 <= value <= largest:
             why = f"{name} {value!r:.60} is no size of its weights, whose largest is {largest:,}"
             raise _refusal(folder, why)
-    for name, expression in _expressions(config):
-        is_long = len(expression) > LONGEST_EXPRESSION
-        counts = len(UNBOUNDED.findall(expression))
-        if is_long or counts > MOST_UNBOUNDED or REPEATED_GROUP.search(expression):
-            why = f"{name} {expression!r:.80} is an expression that may take for ever"
-            raise _refusal(folder, why)
+    for name, expression in _expressions(config, BY_EXPRESSION):
+        _check_expression(folder, name, expression)
     for name, value in config.items():
         if isinstance(value, list) and len(value) > MOST_ENTRIES:
             raise _refusal(folder, f"{name} has {len(value):,} entries")
@@ -54,7 +58,16 @@ def check_adapter(folder: Path) -> None:
         raise _refusal(folder, "layer_replication asks for further layers of the base")
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _check_expression(folder: Path, name: str, expression: str) -> None:
+    is_long = len(expression) > LONGEST_EXPRESSION
+    counts = len(UNBOUNDED.findall(expression))
+    if is_long or counts > MOST_UNBOUNDED or REPEATED_GROUP.search(expression):
+        why = f"{name} {expression!r:.80} is an expression that may take for ever"
+        raise _refusal(folder, why)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of the adapter in `folder`; raises ModelError for one that is none."""
     file = folder / CONFIG
     try:
         size = file.stat().st_size
@@ -77,17 +90,12 @@ def _sizes(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "rank_pattern", rank
 
 
-def _expressions(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _expressions(config: Mapping[str, Any], settings: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(setting, expression) of all that PEFT may take as a regular expression."""
-    for name in EXPRESSIONS:
+    for name in settings:
         value = config.get(name)
-        for text in value if isinstance(value, list) else [value]:
+        for text in value if isinstance(value, list | dict) else [value]:
             if isinstance(text, str):
-                yield name, text
-    for name in BY_EXPRESSION:
-        value = config.get(name)
-        if isinstance(value, dict):
-            for text in value:
                 yield name, text
 
 

@@ -12,10 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.core import log
 from thumbwheel.core.errors import InputError, ModelError
 from thumbwheel.core.files import replace
 from thumbwheel.engine.load import base_fingerprint
-from thumbwheel.models.base import Base, locate, require_training
+from thumbwheel.models.base import NAMES, Base, locate, require_training
+from thumbwheel.models.gguf.base import source_of
 from thumbwheel.models.types import ModelVersion
 
 REMEMBERED = "base_fingerprints.json"
@@ -26,7 +28,7 @@ could leave its time as it is."""
 
 
 def find_base(name: str | None, cache: Path) -> Base:
-    """The base of this name: a folder or a hub id.
+    """The base of this name: a folder, a GGUF file or a hub id.
 
     Raises MissingExtra where training is not installed, InputError without a name, ModelError where
     there is no such base.
@@ -36,9 +38,11 @@ def find_base(name: str | None, cache: Path) -> Base:
         raise InputError(
             "--base",
             "no base model was named",
-            "Give a folder saved with save_pretrained, or a Hugging Face id",
+            f"Give {NAMES}",
         )
     public_name, folder = locate(name)
+    if source := source_of(folder):
+        log.say(f"base {public_name}: {source.description}, trained as {source.dtype}")
     return Base(public_name, folder, remembered_fingerprint(folder, cache))
 
 

@@ -25,7 +25,7 @@ from thumbwheel.engine.adapter_check import check_adapter
 from thumbwheel.engine.config_check import check_config
 from thumbwheel.engine.forward import is_encoder, is_scorer, trunk_of
 from thumbwheel.engine.libraries import BITSANDBYTES, tell_of_bitsandbytes
-from thumbwheel.models.base import require_regular_files
+from thumbwheel.models.base import NAMES, require_regular_files
 
 if TYPE_CHECKING:
     import torch
@@ -290,11 +290,7 @@ def _check_folder(base: str) -> None:
     if not folder.is_dir():
         if folder.exists() or base.startswith((".", "/", "~")):
             why = "it is a file" if folder.exists() else "there is no such folder"
-            raise ModelError(
-                f"base model {base!r}",
-                why,
-                "Name the folder with config.json and the safetensors, or a Hugging Face id",
-            )
+            raise ModelError(f"base model {base!r}", why, f"Name {NAMES}")
         return
     require_regular_files(folder)
     if not (folder / "config.json").is_file():

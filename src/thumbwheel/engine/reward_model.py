@@ -35,6 +35,7 @@ from thumbwheel.engine.pairing import PairBuilder
 from thumbwheel.engine.prompt import Fitted, PromptBuilder, Target, TokenRow
 from thumbwheel.engine.score import LAST, Role, RoleModel, ScoreEngine
 from thumbwheel.engine.tree import Branch, Example, TreeBatch
+from thumbwheel.models.base import loadable
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class RewardModel:
     def load(cls, folder: Path, *, device: str, cache: Path | None = None) -> RewardModel:
         """The one in `folder`, over the base that its adapter names; raises ModelError, also where
         the base has other weights by now. `cache` is the home's, which remembers fingerprints."""
-        card, base = RewardModelCard.read(folder), adapter_base(folder)
+        card, base = RewardModelCard.read(folder), loadable(adapter_base(folder))
         model, tokenizer = load_scorer(base, local_only=True)
         if Path(base).is_dir() and _fingerprint(Path(base), cache) != card.base_fingerprint:
             raise ModelError(

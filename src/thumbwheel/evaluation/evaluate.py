@@ -289,6 +289,7 @@ def _measure(run: _Run, key: str) -> Evaluation:
     candidate, incumbent = responders.candidate, responders.incumbent
 
     _check_prompts(run)
+    _check_answers(run)
 
     # Ask both responders. Those served by themselves go first and are closed at once, so that one
     # model at a time is in memory.
@@ -440,24 +441,41 @@ def _replies(
     return replies
 
 
+def _leading_suite(run: _Run) -> str | None:
+    """The suite that is to give the primary measure; None where none may."""
+    for name in (*run.leading, *run.config.suite):
+        if name in run.suites:
+            return name
+    return None
+
+
+def _check_answers(run: _Run) -> None:
+    """Raise DataError where no answer could give the primary measure, before the first one is asked
+    for."""
+    suite = run.suites.get(_leading_suite(run) or "")
+    if suite is not None and (why := suite.cannot_judge()):
+        raise _nothing_to_judge(run, why, run.rows.dropped)
+
+
 def _primary_suite(run: _Run, outcomes: Mapping[str, SuiteMeasures]) -> str:
     """The suite that gives the primary measure. Raises DataError where it could judge nothing."""
-    name = None
-    for candidate_name in (*run.leading, *run.config.suite):
-        if candidate_name in outcomes:
-            name = candidate_name
-            break
+    name = _leading_suite(run)
     if name is not None and outcomes[name].main is not None:
         return name
     dropped = outcomes[name].dropped if name else run.rows.dropped
+    why = run.suites[name].cannot_judge() if name else ""
+    raise _nothing_to_judge(run, why or "nothing could be judged", dropped)
+
+
+def _nothing_to_judge(run: _Run, why: str, dropped: Counter[str]) -> DataError:
     reasons = ", ".join(f"{count} x {reason}" for reason, count in dropped.most_common(3))
-    why = "nothing could be judged"
-    if name == "preference":
-        why = "the gate split has no pair and not both good and bad answers"
-    if reasons:
-        why += f": {reasons}"
     candidate = run.responders.candidate
-    raise DataError(f"version {candidate.name!r}", why, "Add cases or feedback")
+    return DataError(
+        f"version {candidate.name!r}",
+        f"{why}: {reasons}" if reasons else why,
+        "Add cases that you reviewed, or feedback on more answers: thumbwheel case add --agent "
+        f"{candidate.agent}",
+    )
 
 
 def _suite_results(outcomes: Mapping[str, SuiteMeasures], level: float) -> tuple[SuiteResult, ...]:

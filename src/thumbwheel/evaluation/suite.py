@@ -101,6 +101,11 @@ class Suite(ABC):
         """Why it does not apply in this context; empty where it does."""
         return ""
 
+    def cannot_judge(self) -> str:
+        """Why it could give no measure, whatever is answered; empty where it could. It is asked
+        before the first answer."""
+        return ""
+
     @abstractmethod
     def asks(self) -> Sequence[Ask | AskLikelihood]:
         """What both responders are asked."""

@@ -22,12 +22,13 @@ def export(
     version: Annotated[str, typer.Argument(help="v3, an alias, or latest.")],
     agent: Annotated[str, typer.Option(help="The agent.")],
     format: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="merged (one ordinary model folder), adapter or lora (for PEFT, vLLM), gguf "
-            "(Ollama, llama.cpp), lora_gguf, or onnx."
+            "(Ollama, llama.cpp), lora_gguf (the adapter alone, over a GGUF file), or onnx "
+            "[default: lora_gguf where the base came from a GGUF file or Ollama, else merged]."
         ),
-    ] = MERGED,
+    ] = None,
     merge: Annotated[bool, typer.Option("--merge", help="The same as --format merged.")] = False,
     quant: Annotated[
         str | None,
@@ -86,7 +87,7 @@ def export(
             "it tries several precisions; --quant, --accept and --tree are about one",
             "Give one or the other",
         )
-    if merge and format != MERGED:
+    if merge and format not in (None, MERGED):
         why = f"--merge means --format {MERGED}, and an export has one format"
         raise InputError(
             f"--merge with --format {format}", why, "Leave out one of them, or export twice"
@@ -94,7 +95,7 @@ def export(
     spec = {
         "version": version,
         "agent": agent,
-        "format": format,
+        "format": MERGED if merge else format,
         "quant": quant,
         "ladder": ladder,
         "to": to and to.expanduser().absolute(),

@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import DataError, InputError, ModelError, ThumbwheelError
 from thumbwheel.engine.load import load_config, load_tokenizer
-from thumbwheel.engine.prompt import PromptBuilder
+from thumbwheel.engine.prompt import PromptBuilder, trained_builder
 from thumbwheel.engine.render import render_chat, template_of
+from thumbwheel.export import hf_compat
 from thumbwheel.export.format import POSITIONS
 from thumbwheel.export.loaded_export import Tokenized
-from thumbwheel.export.types import Messages
+from thumbwheel.export.types import GGUF_ADAPTER, Messages, ModelKind, Source
 from thumbwheel.export.weights import stored_dtype
 from thumbwheel.llm import convert, tools
-from thumbwheel.llm.library import Model, describe
+from thumbwheel.llm.library import Model, describe, tokenize
+from thumbwheel.models.gguf.tokenizer import first_difference
 
 if TYPE_CHECKING:
     import torch
@@ -113,22 +116,86 @@ def write(merged: Path, base: str, quant: str, out: Path, scratch: Path) -> None
         )
 
 
+OVER = " over "
+"""Between the precision of an adapter and that of the file over which it is served."""
+
+
+def check_tokens(source: Source, kind: ModelKind, probes: Sequence[Messages]) -> None:
+    """Raise ModelError where a prompt would have other tokens in llama.cpp than training saw, with
+    the first that has; nothing is converted for it but the vocabulary."""
+    tokenizer = load_tokenizer(source.base)
+    builder = trained_builder(tokenizer, source.adapter, source.template)
+    prompts: dict[str, list[int]] = {}
+    for messages in probes:
+        # other programs read the control tokens of a text as such
+        if not builder.control_tokens.occur_in(messages):
+            with suppress(DataError):
+                prompts[builder.render(messages)] = builder.prompt(messages)
+    with tempfile.TemporaryDirectory(prefix="thumbwheel-vocabulary-") as scratch:
+        file = source.gguf
+        if file is None or kind != GGUF_ADAPTER:
+            file = _vocabulary_file(source, builder.stop_ids, Path(scratch))
+        served = dict(zip(prompts, _served_prompts(file, list(prompts), tokenizer), strict=True))
+    difference = first_difference(prompts.__getitem__, served.__getitem__, prompts)
+    if difference is not None:
+        raise ModelError(
+            f"the tokens of {source.name!r} in llama.cpp",
+            f"a prompt has others than training saw: {difference}",
+            "Nothing was converted. Export it with --format merged or adapter, or take it by name: "
+            '--accept "NAME: REASON"',
+        )
+
+
+def _vocabulary_file(source: Source, ends: Sequence[int], scratch: Path) -> Path:
+    """A GGUF file with the tokenizer that an export of `source` gets."""
+    model = scratch / "model"
+    model.mkdir()
+    for path in Path(source.base).iterdir():
+        # the converter looks for weights, and does not read them
+        (model / path.name).symlink_to(path.resolve())
+    for name in hf_compat.TOKENIZER_FILES:
+        (model / name).unlink(missing_ok=True)
+    hf_compat.write_tokenizer(source.base, model, source.adapter, source.template)
+    convert.convert_vocabulary(model, scratch / "vocabulary.gguf", family(source.base), ends)
+    return scratch / "vocabulary.gguf"
+
+
+def _served_prompts(file: Path, prompts: Sequence[str], tokenizer: Any) -> list[list[int]]:
+    """The tokens of rendered prompts in llama.cpp, with one BOS where the model wants one."""
+    bos_id, bos = tokenizer.bos_token_id, tokenizer.bos_token
+    adds_bos = bos_id is not None and tokenizer("a")["input_ids"][:1] == [bos_id]
+    texts = [prompt.removeprefix(bos) if adds_bos and bos else prompt for prompt in prompts]
+    rows = tokenize(file, texts)
+    return [[bos_id, *row] for row in rows] if adds_bos else rows
+
+
 class GgufFile(Tokenized):
     """A GGUF file in llama.cpp, with at most one adapter over it; templates are rendered by
-    llama-server where it is found."""
+    llama-server where it is found. `template_of_folder`: the template is that of `folder`, with
+    which the file of another program is served, and not the one inside that file."""
 
-    def __init__(self, folder: Path, model: Path, adapter: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Path,
+        adapter: Path | None = None,
+        *,
+        template_of_folder: bool = False,
+    ) -> None:
         super().__init__(folder)
         header = describe(model)
-        self._template = header["template"]
+        self._template = None if template_of_folder else header["template"]
+        precision = header["precision"]
         if adapter:
             header = describe(adapter)
         self.dtype = header["precision"]
         self.notes = tuple(_notes(self.dtype, header["types"]))
+        if template_of_folder:
+            self.dtype = f"{self.dtype}{OVER}{precision}"
         with ExitStack() as stack:
             self._model = stack.enter_context(Model(model, adapter))
             self._server = None
-            if tools.find("llama-server"):
+            if tools.find("llama-server") and not template_of_folder:
                 self._server = stack.enter_context(_server(model))
             self._processes = stack.pop_all()
 

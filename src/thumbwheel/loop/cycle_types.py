@@ -22,8 +22,8 @@ class CycleConfig(Config):
     """Settings of one turn."""
 
     base: str | None = None
-    """Base model: a folder or a Hugging Face id. Unset, that of the live version, else of the
-    newest one."""
+    """Base model: a folder, a GGUF file, ollama:NAME, or a Hugging Face id. Unset, that of the live
+    version, else of the newest one."""
     methods: tuple[str, ...] = ()
     """Methods to train and compare. Unset, all that the data plan allows."""
     export: tuple[str, ...] = ()

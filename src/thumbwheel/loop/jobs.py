@@ -41,7 +41,8 @@ class TrainSpec(Config):
     agent: str
     """Whose model learns."""
     base: str | None = None
-    """Base model: a folder or a Hugging Face id; not needed with `resume`."""
+    """Base model: a folder, a GGUF file, ollama:NAME, or a Hugging Face id; not needed with
+    `resume`."""
     dataset: str | None = None
     """Dataset id; unset, built from the feedback in force."""
     resume: str | None = None

@@ -1,5 +1,8 @@
-"""Finds the files of a base model: a folder, or a hub id that is in the Hugging Face cache or can
-be downloaded."""
+"""Finds the files of a base model.
+
+It is a folder, a GGUF file, a model of the local Ollama, one that `thumbwheel models fetch` got, or
+a hub id that is in the Hugging Face cache or can be downloaded.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,17 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from thumbwheel.core.errors import InputError, MissingExtra, ModelError
+from thumbwheel.core.errors import InputError, MissingExtra, ModelError, NotFound
+from thumbwheel.models import ollama_store
+from thumbwheel.models.gguf.header import is_gguf
+from thumbwheel.models.known_bases import KNOWN_BASES
 
 NEEDED = ("torch", "transformers", "peft", "safetensors")
+NAMES = (
+    "the folder with config.json and the safetensors, a GGUF file, a model of Ollama as "
+    "ollama:llama3.2, or a Hugging Face id"
+)
+"""What may be named as a base."""
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 """What is fetched of a repository: no code and no pickles."""
 
@@ -19,7 +30,8 @@ class Base:
     """A base model as it is now; `engine.base_check.find_base` looks one up."""
 
     name: str
-    """The folder's absolute path, or a hub id."""
+    """The absolute path of the folder or the GGUF file, the name of a model of Ollama, or a hub
+    id."""
     folder: Path
     fingerprint: str
     """Of its weights."""
@@ -33,26 +45,73 @@ def require_training() -> None:
 
 
 def locate(base: str) -> tuple[str, Path]:
-    """(name, folder) of `base`: a folder's name is its absolute path, a hub id stays one. Raises
-    ModelError when it is neither."""
+    """(name, folder) of `base`.
+
+    The name of a folder and of a GGUF file is its absolute path, others stay as they are. The
+    folder of a GGUF file is made where it does not exist yet. Raises ModelError when it is none of
+    them.
+    """
     if not base.strip():
-        raise InputError(
-            f"base model {base!r}",
-            "it is blank",
-            "Name the folder with config.json and the safetensors, or a Hugging Face id",
-        )
+        raise InputError(f"base model {base!r}", "it is blank", f"Name {NAMES}")
     folder = Path(base).expanduser()
     if folder.is_dir():
         require_regular_files(folder)
-        return str(folder.resolve()), folder.resolve()
+        return name_of(base), folder.resolve()
+    if (file := gguf_file(base)) is not None:
+        from thumbwheel.models.gguf.base import folder_of
+
+        require_training()
+        return file.name, folder_of(file.path, file.sha256)
     if folder.exists() or base.startswith((".", "/", "~")) or base.count("/") > 1:
-        why = "it is a file" if folder.exists() else "there is no such folder"
-        raise ModelError(
-            f"base model {base!r}",
-            why,
-            "Name the folder with config.json and the safetensors, or a Hugging Face id",
-        )
+        why = "it is no GGUF file" if folder.exists() else "there is no such folder or file"
+        raise ModelError(f"base model {base!r}", why, f"Name {NAMES}")
     return base, _from_hub(base)
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """The GGUF file of a base."""
+
+    name: str
+    """The name of the base."""
+    path: Path
+    sha256: str | None
+    """Its hash, where its name says it."""
+
+
+def gguf_file(base: str) -> GgufFile | None:
+    """The GGUF file of `base`; None for a folder and a hub id. Raises NotFound for a model that
+    Ollama does not have, and for one that was not fetched yet."""
+    if base.startswith(ollama_store.PREFIX):
+        model = ollama_store.find_model(base.removeprefix(ollama_store.PREFIX))
+        return GgufFile(f"{ollama_store.PREFIX}{model.name}", model.blob, model.sha256)
+    file = Path(base).expanduser()
+    if is_gguf(file):
+        return GgufFile(str(file.resolve()), file.resolve(), None)
+    if base in KNOWN_BASES and not file.exists():
+        from thumbwheel.models.fetch import fetched_file
+
+        known = KNOWN_BASES[base]
+        if fetched_file(known).is_file():
+            return GgufFile(base, fetched_file(known), known.sha256)
+        raise NotFound(
+            f"base {base!r}", "it was not fetched yet", f"Run: thumbwheel models fetch {base}"
+        )
+    return None
+
+
+def name_of(base: str) -> str:
+    """The name of `base` in records, which means the same from any folder."""
+    folder = Path(base).expanduser()
+    if folder.is_dir():
+        return str(folder.resolve())
+    file = gguf_file(base)
+    return base if file is None else file.name
+
+
+def loadable(base: str) -> str:
+    """What transformers loads for `base`: of a GGUF file its folder, else the name itself."""
+    return base if gguf_file(base) is None else str(locate(base)[1])
 
 
 def require_regular_files(folder: Path) -> None:

@@ -164,9 +164,14 @@ def secret_names(ws: Workspace) -> dict[StoredSecret, list[str]]:
     return needed
 
 
-def add_candidate(ws: Workspace, parent: ModelVersion, run_id: str, adapter: Path) -> ModelVersion:
-    """Add a candidate over `parent`'s base; the files of folder `adapter` become artifacts. A run
-    gives one version: where there is that of `run_id`, it is returned."""
+def add_candidate(
+    ws: Workspace, parent: ModelVersion, run_id: str | None, adapter: Path
+) -> ModelVersion:
+    """Add a candidate over `parent`'s base; the files of folder `adapter` become artifacts.
+
+    A run gives one version: where there is that of `run_id`, it is returned. Without a run the
+    adapter was trained elsewhere, and the same files over the same base are the same version.
+    """
     blobs = Artifacts(ws.home.blobs)
     files = blobs.put_folder(adapter)
     sizes = {sha256: (adapter / name).stat().st_size for name, sha256 in files.items()}
@@ -180,8 +185,11 @@ def add_candidate(ws: Workspace, parent: ModelVersion, run_id: str, adapter: Pat
     }
 
     def work(connection: sa.Connection) -> str:
-        if existing := store.find(connection, store.by_run(run_id)):
-            return existing[0].id
+        for existing in store.find(connection, store.by_agent(parent.agent)):
+            same_run = run_id is not None and existing.run_id == run_id
+            same_files = existing.parent_id == parent.id and existing.adapter == files
+            if same_run or (run_id is None and same_files and existing.run_id is None):
+                return existing.id
         store.record_artifacts(connection, "adapter", sizes)
         return store.add_version(connection, parent.agent_id, values)
 

@@ -33,7 +33,7 @@ from thumbwheel.datasets.build import build, split_rows
 from thumbwheel.datasets.types import Dataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import reward_models
-from thumbwheel.models.base import Base, require_training
+from thumbwheel.models.base import Base, name_of, require_training
 from thumbwheel.models.template_settings import TemplateSettings, template_settings
 from thumbwheel.models.types import Agent, ModelVersion, require_untainted
 from thumbwheel.models.versions import (
@@ -482,8 +482,7 @@ def require_same(
 ) -> None:
     """A resumed run is the run that was started: raise InputError for anything else that is asked
     of it."""
-    if base and Path(base).expanduser().is_dir():
-        base = str(Path(base).expanduser().resolve())
+    base = name_of(base) if base else None
     dataset_id = dataset.id if dataset else None
     asked: dict[str, Any] = {"algorithm": algorithm, "base": base, "dataset": dataset_id}
     stored: dict[str, Any] = {

@@ -65,10 +65,11 @@ class Ollama:
         }
     )
 
-    def check(self, settings: OllamaConfig) -> None:
-        """Ask for its version: without a server, minutes of conversion would be in vain."""
+    def check(self, settings: OllamaConfig) -> tuple[ModelKind, ...] | None:
+        """Ask for its version: without a server, minutes of conversion would be in vain, and a new
+        one takes no adapters."""
         with _server(settings) as server:
-            server.version()
+            return (GGUF_MODEL,) if server.version() >= NO_ADAPTERS else None
 
     def apply(self, package: Package, settings: OllamaConfig) -> Endpoint:
         """Create the model, load it, and return its /v1 endpoint."""

@@ -18,6 +18,8 @@ from thumbwheel.evaluation.compare import ScoredAnswer
 from thumbwheel.evaluation.suite import Replies, Suite, SuiteMeasures
 from thumbwheel.evaluation.types import AskLikelihood, RecordedAnswer
 
+NOTHING_TO_RANK = "the gate split has no pair and not both good and bad answers"
+
 
 class Preference(Suite):
     name: ClassVar[str] = "preference"
@@ -26,6 +28,11 @@ class Preference(Suite):
 
     def unfit(self) -> str:
         return "" if self.context.recorded_answers else "no recorded answer is held out"
+
+    def cannot_judge(self) -> str:
+        """Without a pair, and without a good and a bad answer, no log-probability says anything."""
+        unscored = [ScoredAnswer(answer, 0.0, 0.0, 1) for answer in self.context.recorded_answers]
+        return "" if compare.preferences(unscored, self.config.level) else NOTHING_TO_RANK
 
     @cached_property
     def by_prompt(self) -> list[list[RecordedAnswer]]:

@@ -37,7 +37,7 @@ class AdapterFormat:
                 "Export it with --format merged",
             )
         config = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
-        config["base_model_name_or_path"] = source.name
+        config["base_model_name_or_path"] = source.loadable
         (folder / CONFIG).write_text(
             json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,23 @@ from thumbwheel.export.types import GGUF_ADAPTER, Source
 from thumbwheel.llm.convert import convert_adapter
 
 CONFIG = "adapter_config.json"
+
+
+def why_not(config: Mapping[str, Any]) -> str | None:
+    """Why llama.cpp cannot serve an adapter with this configuration; None where it can."""
+    replaces_layers = config.get("modules_to_save") or config.get("use_dora")
+    if replaces_layers or config.get("peft_type") != "LORA":
+        return (
+            "llama.cpp adds low-rank matrices only, and this adapter replaces or scales whole "
+            "layers"
+        )
+    unsupported = ("use_rslora", "alpha_pattern", "lora_bias")
+    if present := [key for key in unsupported if config.get(key)]:
+        return (
+            "llama.cpp scales every layer by lora_alpha / rank and adds no bias, and this adapter "
+            f"has {', '.join(present)}"
+        )
+    return None
 
 
 class LoraGgufFormat:
@@ -39,19 +57,7 @@ class LoraGgufFormat:
                 "Export it with --format gguf",
             )
         config = json.loads((source.adapter / CONFIG).read_text(encoding="utf-8"))
-        replaces_layers = config.get("modules_to_save") or config.get("use_dora")
-        if replaces_layers or config.get("peft_type") != "LORA":
-            why = (
-                "llama.cpp adds low-rank matrices only, and this adapter replaces or scales whole "
-                "layers"
-            )
-            raise ModelError("the adapter as lora_gguf", why, "Export it with --format gguf")
-        unsupported = ("use_rslora", "alpha_pattern", "lora_bias")
-        if present := [key for key in unsupported if config.get(key)]:
-            why = (
-                "llama.cpp scales every layer by lora_alpha / rank and adds no bias, and this "
-                f"adapter has {', '.join(present)}"
-            )
+        if why := why_not(config):
             raise ModelError("the adapter as lora_gguf", why, "Export it with --format gguf")
         quant = source.quant or "F32"
         convert_adapter(
@@ -68,11 +74,16 @@ class LoraGgufFormat:
         hf_compat.write_tokenizer(source.base, folder, source.adapter, source.template)
 
     def open(self, folder: Path, dtype: Any) -> Opened:
-        """The adapter in llama.cpp, over the base that the config names. The base is converted to
-        F32, because over bfloat16 llama.cpp would round its results."""
+        """The adapter in llama.cpp, over the base that the config names: the GGUF file that it is
+        served with, else the base converted to F32, because over bfloat16 llama.cpp would round its
+        results."""
+        from thumbwheel.models.base import gguf_file as gguf_file_of
         from thumbwheel.models.base import locate
 
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        adapter = next(folder.glob(f"*{gguf_file.SUFFIX}"))
+        if (served := gguf_file_of(config["base_model_name_or_path"])) is not None:
+            return gguf_file.GgufFile(folder, served.path, adapter, template_of_folder=True)
         _, base = locate(config["base_model_name_or_path"])
         with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as temporary:
             source = Path(temporary) / "base"
@@ -80,7 +91,7 @@ class LoraGgufFormat:
             hf_compat.write_tokenizer(str(base), source, folder)
             file = Path(temporary) / f"base{gguf_file.SUFFIX}"
             gguf_file.write(source, str(base), "F32", file, Path(temporary))
-            return gguf_file.GgufFile(folder, file, next(folder.glob(f"*{gguf_file.SUFFIX}")))
+            return gguf_file.GgufFile(folder, file, adapter)
 
     def usage(self, folder: str) -> str:
         """The command line of llama-server."""

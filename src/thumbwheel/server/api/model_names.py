@@ -12,6 +12,9 @@ from thumbwheel.core.config import Home
 from thumbwheel.core.errors import InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models import versions
+from thumbwheel.models.fetch import fetched_file
+from thumbwheel.models.gguf.header import is_gguf
+from thumbwheel.models.known_bases import KNOWN_BASES
 
 BASES = frozenset({"base", "embeddings"})
 """Parameters that are a base model."""
@@ -42,13 +45,15 @@ def _base(ws: Workspace, name: str) -> str:
         return str(folder)
     if name in versions.bases(ws):
         return name
+    if name in KNOWN_BASES and fetched_file(KNOWN_BASES[name]).is_file():
+        return name
     # An id of the hub that is also a folder would be read from there.
     if HUB_ID.fullmatch(name) and not os.path.exists(name):  # noqa: PTH110
         return name
     raise InputError(
         f"base {name!r}",
-        "over the API a base is a Hugging Face id, one that a version here has, or a folder of "
-        f"{ws.home.bases}",
+        "over the API a base is a Hugging Face id, one that a version here has, one that was "
+        f"fetched, or a folder or GGUF file in {ws.home.bases}",
         f"Link it there: ln -s /path/of/the/model {ws.home.bases}/NAME, and give its NAME",
     )
 
@@ -58,4 +63,6 @@ def _folder_of_home(home: Home, name: str) -> Path | None:
         return None
     folder = home.bases / name
     # os.path, for which a name that is too long for a file is none
-    return folder.resolve() if os.path.isdir(folder) else None  # noqa: PTH112
+    if os.path.isdir(folder) or (os.path.isfile(folder) and is_gguf(folder)):  # noqa: PTH112, PTH113
+        return folder.resolve()
+    return None

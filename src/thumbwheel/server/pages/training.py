@@ -16,6 +16,7 @@ from thumbwheel.jobs import queue
 from thumbwheel.jobs.types import JobState
 from thumbwheel.loop.report import changed
 from thumbwheel.models import versions
+from thumbwheel.models.gguf.header import is_gguf
 from thumbwheel.models.types import Agent, ModelVersion
 from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
@@ -213,4 +214,5 @@ def _bases(ws: Workspace) -> list[str]:
 def _folders_of_bases(ws: Workspace) -> list[str]:
     if not ws.home.bases.is_dir():
         return []
-    return sorted(folder.name for folder in ws.home.bases.iterdir() if folder.is_dir())
+    names = [path.name for path in ws.home.bases.iterdir() if path.is_dir() or is_gguf(path)]
+    return sorted(names)
