@@ -128,8 +128,8 @@ def _records(
             best[essence] = index
     if len(best) < 2:
         raise Unreadable("its answers are the same text: there is nothing to prefer")
-    kept = sorted(best.values())
-    position = {index: number for number, index in enumerate(kept)}
+    distinct = sorted(best.values())
+    position = {index: number for number, index in enumerate(distinct)}
     groups = [[position[index] for index in group if index in position] for group in ranking]
     groups = [group for group in groups if group]
     tools = tools_of(row.get("tools"))
@@ -141,7 +141,7 @@ def _records(
     about = {"metadata": {"tools": tools}} if tools else {}
     return ranked_records(
         with_media(prompt, row),
-        [messages[index] for index in kept],
+        [messages[index] for index in distinct],
         [(None, groups)],
         rest,
         **about,
