@@ -44,9 +44,11 @@ def refusals(path: Path, source: str | None = None) -> dict[int, str]:
     return {item.number: item.reason for item in items(path, source) if isinstance(item, Refused)}
 
 
-def traces(path: Path, source: str | None = None) -> list[TraceRecord]:
+def traces(
+    path: Path, source: str | None = None, options: Options | None = None
+) -> list[TraceRecord]:
     """The traces of a file that is read whole."""
-    return [record for record in records(path, source) if isinstance(record, TraceRecord)]
+    return [record for record in records(path, source, options) if isinstance(record, TraceRecord)]
 
 
 def answers(path: Path, source: str | None = None) -> list[str | None]:

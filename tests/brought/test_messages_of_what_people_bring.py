@@ -64,11 +64,15 @@ def test_every_turn_of_sharegpt_is_learned_from(tmp_path: Path) -> None:
 
 
 def test_a_row_that_ends_in_a_call_keeps_the_call() -> None:
-    first, second, third = traces(brought("14-openai-tool-call-target/tools.jsonl"))
+    first, asking, second, third = traces(brought("14-openai-tool-call-target/tools.jsonl"))
     for trace in (first, third):
         assert trace.output is None
         assert calls(trace.steps[-1].output) == [HOURS]
         assert roles(trace) == ["user"]
+    assert [call["arguments"] for call in calls(asking.steps[-1].output)] == [
+        '{"day": "today"}',
+        '{"day": "tomorrow"}',
+    ]
     assert roles(second) == ["user", "assistant", "tool", "tool"]
     assert [call["arguments"] for call in calls(second.input[1])] == [
         '{"day": "today"}',
@@ -82,7 +86,8 @@ def test_sharegpts_calls_are_calls_and_its_observations_results() -> None:
     (ends,) = traces(brought("16-sharegpt-tools/ends-in-call.json"))
     assert ends.output is None
     assert calls(ends.steps[-1].output) == [HOURS]
-    (whole,) = traces(brought("16-sharegpt-tools/tools.json"))
+    asking, whole = traces(brought("16-sharegpt-tools/tools.json"))
+    assert calls(asking.steps[-1].output) == [HOURS]
     assert roles(whole) == ["system", "user", "assistant", "tool"]
     assert calls(whole.input[2]) == [HOURS]
     assert whole.input[3]["content"] == "9-18"
@@ -90,7 +95,8 @@ def test_sharegpts_calls_are_calls_and_its_observations_results() -> None:
 
 
 def test_anthropics_blocks_are_calls_results_and_thoughts() -> None:
-    (trace,) = traces(brought("17-anthropic-blocks/blocks.jsonl"))
+    asking, trace = traces(brought("17-anthropic-blocks/blocks.jsonl"))
+    assert [step.kind for step in asking.steps] == ["reasoning", "llm"]
     assert roles(trace) == ["user", "assistant", "tool"]
     assert calls(trace.input[1]) == [HOURS]
     assert trace.input[1]["content"] == "Let me look."
@@ -167,7 +173,7 @@ def test_tools_of_every_dialect_are_functions() -> None:
 
 
 def test_keys_that_arrow_filled_with_null_are_not_shown_to_a_model() -> None:
-    (trace,) = traces(brought("24-parquet-types/tools.parquet"))
+    _, trace = traces(brought("24-parquet-types/tools.parquet"))
     assert calls(trace.input[1]) == [HOURS]
     assert trace.metadata is not None
     parameters = trace.metadata["tools"][0]["function"]["parameters"]

@@ -37,10 +37,10 @@ PLANS: dict[str, Counts] = {
     "12-json-table/rows.jsonl": {"rating": (1, 1)},
     "12-json-table/thumbs.json": {"thumb": (1, 1)},
     "13-openai-weights/weights.jsonl": {"label": (5, 0)},
-    "14-openai-tool-call-target/tools.jsonl": {"label": (3, 0)},
-    "16-sharegpt-tools/tools.json": {"label": (1, 0)},
+    "14-openai-tool-call-target/tools.jsonl": {"label": (3, 0)},  # the same call twice
+    "16-sharegpt-tools/tools.json": {"label": (2, 0)},
     "16-sharegpt-tools/ends-in-call.json": {"label": (1, 0)},
-    "17-anthropic-blocks/blocks.jsonl": {"label": (1, 0)},
+    "17-anthropic-blocks/blocks.jsonl": {"label": (2, 0)},
     "23-csv-variants/cr-only.csv": {"rating": (1, 1)},
     "23-csv-variants/goodbad.csv": {"thumb": (1, 1)},
     "23-csv-variants/header-newline.csv": {"rating": (1, 0)},
@@ -54,7 +54,7 @@ PLANS: dict[str, Counts] = {
     "24-parquet-types/bool.parquet": {"thumb": (1, 0)},
     "24-parquet-types/nan.parquet": {"thumb": (1, 0)},
     "24-parquet-types/nested.parquet": {"thumb": (1, 1)},
-    "24-parquet-types/tools.parquet": {"label": (1, 0)},
+    "24-parquet-types/tools.parquet": {"label": (2, 0)},
     "24-parquet-types/types.parquet": {"rating": (1, 1)},
     "31-think-tags/think.jsonl": {"label": (2, 0)},  # one answer three times, one once
     "34-openwebui-output-items/chats.json": {"thumb": (1, 0)},

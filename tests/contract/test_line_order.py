@@ -203,6 +203,11 @@ def _librechat(line: Line) -> dict[str, Any]:
 LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "jsonl": _jsonl,
     "preference": _preference,
+    "ranked": lambda line: {
+        "prompt": line.asked,
+        "responses": [line.answered, line.other],
+        "scores": [int(line.good), int(not line.good)],
+    },
     "graded": lambda line: {
         "question": line.asked,
         "ground_truth": f"#### {line.question}",
@@ -321,7 +326,7 @@ OF_NO_LINES = {
 """Source -> why the order of its lines is not shuffled here."""
 CASES_ONLY, COMPARISONS = (
     ("bfcl", "mbpp", "humaneval", "mt_bench"),
-    ("preference", "openai", "sharegpt", "llmfao"),
+    ("preference", "ranked", "openai", "sharegpt", "llmfao"),
 )
 SHAPES = dict.fromkeys(CASES_ONLY, ("prompts",)) | dict.fromkeys(COMPARISONS, ("pairs", "groups"))
 USUAL = ("labels", "groups", "scored")

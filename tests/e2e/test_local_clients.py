@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.models.tiny_models import tiny_adapter, tiny_base
+from tests.servers import node_clients
 from tests.worlds.deploy_world import World
 from tests.worlds.gateway_world import GatewayWorld, call_of, opened_home, running
 from thumbwheel.deploy import processes
@@ -575,6 +577,31 @@ def list_frameworks() -> None:
 
 
 list_frameworks()
+
+
+def check_node(clients: Clients, key: tuple[str, str]) -> None:
+    assert node_clients.results(clients.gateway.url)[key] is None
+
+
+def list_node_clients() -> None:
+    for client in (
+        "npm openai, chat",
+        "@ai-sdk/openai, responses",
+        "@ai-sdk/openai, chat",
+        "@ai-sdk/openai-compatible",
+        "@ai-sdk/anthropic",
+    ):
+        for feature in FRAMEWORK_FEATURES:
+            CELLS[client, feature] = partial(check_node, key=(client, feature))
+    for feature in ("text", "stream", "tools", "JSON schema"):
+        key = ("npm openai, responses", feature)
+        CELLS[key] = partial(check_node, key=key)
+    for client in ("npm openai", "@ai-sdk/openai", "@ai-sdk/openai-compatible"):
+        key = (f"{client}, embeddings", "text")
+        CELLS[key] = partial(check_node, key=key)
+
+
+list_node_clients()
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from thumbwheel.capture.foreign import foreign
 from thumbwheel.capture.lines import ignore_position
 from thumbwheel.capture.location import Address, path_or_address
-from thumbwheel.capture.marks import Scales
+from thumbwheel.capture.marks import SEVERAL, Scales
 from thumbwheel.capture.rating_filter import ALL_COUNT, RatingFilter
 from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.rowfile import container_of, read_rows
@@ -53,7 +53,8 @@ LOOKED_AT, SHOWN = 50, 3
 
 @dataclass(frozen=True)
 class Options:
-    """What a person says about a file: meaning -> column, and the scales of its numbers by name."""
+    """What a person says about a file: meaning -> column (SEVERAL between several), and the scales
+    of its numbers by name."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     scales: Scales = field(default_factory=dict)
@@ -82,7 +83,10 @@ class Options:
         none of them."""
         scales_by_name = {name: _ends(name, ends) for name, ends in _pairs("--scale", scales)}
         zone = _zone(timezone) if timezone else None
-        column_names = dict(_pairs("--column", columns))
+        column_names: dict[str, str] = {}
+        for meaning, name in _pairs("--column", columns):
+            before = column_names.get(meaning)
+            column_names[meaning] = name if before is None else f"{before}{SEVERAL}{name}"
         return cls(column_names, scales_by_name, agent, gold, ratings, zone=zone)
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from thumbwheel.capture.messages import is_chat
+
 Row = Mapping[str, Any]
 
 
@@ -74,6 +76,26 @@ def _is_phoenix_evaluation(row: Row) -> bool:
     return "context.span_id" in row and "context.trace_id" not in row
 
 
+def _is_pandas(row: Row) -> bool:
+    """Whether it is a whole table, column by column, as pandas writes one by default."""
+    if {"columns", "index", "data"} == row.keys():
+        return True
+    columns = list(row.values())
+    if len(columns) < 2:
+        return False
+    if all(isinstance(column, dict) and "0" in column for column in columns):
+        return True
+    lengths = {len(column) for column in columns if isinstance(column, list)}
+    are_lists = all(isinstance(column, list) for column in columns)
+    return are_lists and len(lengths) == 1 and not any(map(is_chat, columns))
+
+
+def _is_open_assistant(row: Row) -> bool:
+    return {"message_tree_id", "message_id", "text", "role"} <= row.keys() or (
+        "message_tree_id" in row and "prompt" in row
+    )
+
+
 FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
     (
         _is_bandit,
@@ -82,6 +104,18 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
         "Export the prompt and the answer that were shown beside each click, then: thumbwheel "
         "import csv FILE --column prompt=... "
         "--column response=... --column thumb=click",
+    ),
+    (
+        _is_pandas,
+        "a table written column by column",
+        'In pandas: frame.to_json(FILE, orient="records", lines=True); in datasets: '
+        "dataset.to_json(FILE); then: thumbwheel import table",
+    ),
+    (
+        _is_open_assistant,
+        "messages of OpenAssistant's trees",
+        "Take its pairs (for example hf://OpenAssistant/oasst1 prepared as chosen and rejected), "
+        "then: thumbwheel import preference",
     ),
     (
         _is_reference,

@@ -11,7 +11,7 @@ in MEANINGS, and in `row_records`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,12 @@ from thumbwheel.capture.marks import (
     AGAINST,
     RATINGS,
     SCORES,
+    SEVERAL,
     THUMBS,
     MarkColumn,
     Reading,
     Scales,
+    is_opinion_word,
     kind_of_name,
     plain,
     read_mark,
@@ -33,12 +35,14 @@ from thumbwheel.capture.messages import answer_fields, chat, converted, is_chat,
 from thumbwheel.capture.pairs import (
     NOT_ASKED,
     Verdict,
+    history_of,
     messages_of,
     pair_of_row,
     pair_records,
     split_pair,
     with_context,
     with_remark,
+    with_system,
 )
 from thumbwheel.capture.types import (
     SCALES,
@@ -49,6 +53,7 @@ from thumbwheel.capture.types import (
     TraceRecord,
     Unreadable,
 )
+from thumbwheel.capture.wrapped import known_answer, prompt_in
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.plugins import nearest
 
@@ -69,6 +74,7 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "request",
         "messages",
     ),
+    "history": ("history", "chat-history", "conversation-history", "previous-messages"),
     "context": ("context", "input"),
     "response": (
         "response",
@@ -100,6 +106,11 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "preferred-response",
         "response-chosen",
         "better",
+        "better-response",
+        "better-answer",
+        "accepted",
+        "accepted-response",
+        "winning-response",
     ),
     "rejected": (
         "rejected",
@@ -109,6 +120,9 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "non-preferred-response",
         "response-rejected",
         "worse",
+        "worse-response",
+        "worse-answer",
+        "losing-response",
     ),
     "thumb": THUMBS,
     "against": AGAINST,
@@ -121,8 +135,28 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "edited-response",
         "ideal-response",
         "expected-response",
+        "fix",
+        "human-correction",
+        "corrected-answer",
+        "edited-answer",
+        "improved-answer",
+        "improved-response",
+        "suggested-answer",
+        "suggested-response",
     ),
-    "comment": ("comment", "comments", "note", "notes", "feedback-text", "reason"),
+    "comment": (
+        "comment",
+        "comments",
+        "note",
+        "notes",
+        "feedback-text",
+        "feedback-comment",
+        "user-comment",
+        "rating-comment",
+        "remark",
+        "remarks",
+        "reason",
+    ),
     "reference": ("reference", "reference-answer", "ground-truth", "expected-answer", "gold"),
     "system": ("system", "system-prompt"),
     "rater": ("rater", "rater-id", "annotator", "annotator-id", "worker", "reviewer", "rated-by"),
@@ -142,6 +176,23 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What a column can be -> the names by which it is known, as `plain` spells them."""
+LIKELY: Mapping[str, re.Pattern[str]] = {
+    "prompt": re.compile(
+        r"(user|customer|client|human|visitor|caller)-(message|question|query|input|prompt|text|"
+        r"request)|message|q"
+    ),
+    "response": re.compile(
+        r"(ai|bot|llm|model|assistant|agent|chatbot|gpt|generated|final|actual|predicted)-(answer|"
+        r"response|reply|output|message|completion|text)|bot|a"
+    ),
+}
+"""What a column can be -> names that are tried where none of its usual names is there."""
+LEFT_OUT = "metadata"
+"""How a person says that a column says nothing."""
+ABOUT = ("metadata", "meta", "extra", "info")
+"""Columns of objects about a row."""
+INSIDE = ("thumb", "against", "rating", "score", "comment", "correction")
+"""What a key inside an object of a column can be."""
 MARKS = ("thumb", "against", "rating", "score")
 """Columns whose values are marks (`marks.py`)."""
 ASKED = ({"prompt"}, {"chosen", "rejected"})
@@ -188,20 +239,39 @@ class TableColumns:
     """Every column in order, with its values where they may be marks."""
     first: Mapping[str, Any] = field(default_factory=dict)
     """The first row."""
+    opinion_words: set[str] = field(default_factory=set)
+    """Columns in which an opinion stands as a word."""
+    other_words: set[str] = field(default_factory=set)
+    """Columns in which anything else stands."""
+    objects: set[str] = field(default_factory=set)
+    """Columns that hold objects."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Note what a row has."""
         self.first = self.first or row
-        for name, value in row.items():
+        for name, value in with_inner_keys(row).items():
             if name not in self.marks:
                 self.marks[name] = MarkColumn() if self._may_be_mark(name) else None
             column = self.marks[name]
-            if column is not None:
+            if isinstance(value, dict):
+                self.objects.add(name)
+            elif column is not None:
                 column.add(value)
+            if value not in (None, "") and name not in self.other_words:
+                words = self.opinion_words if is_opinion_word(value) else self.other_words
+                words.add(name)
 
     def _may_be_mark(self, name: str) -> bool:
         named_columns = [column for meaning, column in self.named.items() if meaning in MARKS]
-        return name in named_columns or kind_of_name(_name_of_column(name)) is not None
+        kind = kind_of_name(_name_of_column(name), in_training_data=True)
+        return name in named_columns or kind not in (None, "unclear", "count")
+
+    def verdicts(self) -> Iterator[str]:
+        """The columns that nobody was sure of and whose values are all marks."""
+        for name, column in self.marks.items():
+            has_words = name in self.opinion_words - self.other_words
+            if has_words or (column is not None and column.count and not column.unknown):
+                yield name
 
 
 def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMapping:
@@ -209,19 +279,9 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     for an unknown meaning or column, for two that fit, and for a table without prompts."""
     named = table.named
     names = list(table.marks)
-    for meaning, column in named.items():
-        if meaning not in MEANINGS:
-            raise InputError(
-                f"--column {meaning}={column}",
-                "there is no such meaning",
-                f"Known: {', '.join(MEANINGS)}.{nearest(meaning, MEANINGS)}",
-            )
-        if column not in names:
-            raise InputError(
-                f"--column {meaning}={column}",
-                f"{where} has no such column",
-                f"It has: {', '.join(names)}.{nearest(column, names)}",
-            )
+    left_out = _checked(named, names, where)
+    named = {meaning: column for meaning, column in named.items() if meaning != LEFT_OUT}
+    names = [name for name in names if name not in left_out]
     columns = dict(named) | _guessed(names, named, table, where)
     if not any(needed <= columns.keys() for needed in ASKED):
         raise InputError(
@@ -229,6 +289,18 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
             f"none of its columns {', '.join(names[:20])} is known to hold the prompt",
             f"Name it, for example: {_proposal(table)}",
         )
+    others = [name for name in names if name not in columns.values()]
+    if not {"response", "chosen", "rejected", "reference"} & columns.keys():
+        _demand_answer(table, columns, others, where)
+    elif "response" in columns and not set(INSIDE) & columns.keys():
+        verdict = next((name for name in table.verdicts() if name in others), None)
+        if verdict is not None:
+            raise InputError(
+                where,
+                f"its column {verdict} may be what people said of the answers",
+                f"Say it: --column thumb={verdict} (or rating=, score=); or that it is nothing of "
+                f"the kind: --column {LEFT_OUT}={verdict}",
+            )
     in_order = {meaning: columns[meaning] for meaning in MEANINGS if meaning in columns}
     readings = {}
     for meaning in MARKS:
@@ -242,6 +314,72 @@ def map_columns(table: TableColumns, scales: Scales, where: str) -> ColumnMappin
     return ColumnMapping(in_order, frozenset(columns) - set(named), readings)
 
 
+def _checked(named: Mapping[str, str], names: list[str], where: str) -> list[str]:
+    """The columns that say nothing, as a person says; raises InputError for unknown meanings and
+    columns."""
+    left_out: list[str] = []
+    for meaning, stated in named.items():
+        columns = stated.split(SEVERAL)
+        if meaning == LEFT_OUT:
+            left_out += columns
+        elif meaning not in MEANINGS:
+            raise InputError(
+                f"--column {meaning}={columns[0]}",
+                "there is no such meaning",
+                f"Known: {', '.join(MEANINGS)}, {LEFT_OUT}.{nearest(meaning, MEANINGS)}",
+            )
+        elif len(columns) > 1:
+            raise InputError(
+                f"--column {meaning}={columns[1]}",
+                f"{columns[0]} is the {meaning} already",
+                f"Give --column {meaning}=... once",
+            )
+        for column in columns:
+            if column not in names:
+                raise InputError(
+                    f"--column {meaning}={column}",
+                    f"{where} has no such column",
+                    f"It has: {', '.join(names)}.{nearest(column, names)}",
+                )
+    return left_out
+
+
+def _demand_answer(
+    table: TableColumns, columns: Mapping[str, str], others: list[str], where: str
+) -> None:
+    """Raise InputError for prompts without answers where there is a mark, or something that may be
+    an answer: nothing is to be lost in silence."""
+    marks = [columns[meaning] for meaning in MARKS if meaning in columns]
+    texts = [name for name in others if _may_be_answer(name, table.first.get(name))]
+    if marks or texts:
+        may_be = texts[0] if texts else "COLUMN"
+        raise InputError(
+            where,
+            f"none of its columns {', '.join([*others, *marks][:20])} is known to hold the answer",
+            f"Name it, for example: --column response={may_be}; for two answers: --column "
+            f"chosen=... --column rejected=...; or say what is none: --column {LEFT_OUT}={may_be}",
+        )
+
+
+def _may_be_answer(name: str, value: Any) -> bool:
+    if NOT_ASKED.fullmatch(name.casefold()) or name.casefold() in ABOUT:
+        return False
+    return isinstance(value, list | dict) or (isinstance(value, str) and " " in value.strip())
+
+
+def with_inner_keys(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row, and the keys of the objects in which a mark may stand as columns of their own:
+    `feedback.rating`."""
+    inner: dict[str, Any] = {}
+    for name, value in row.items():
+        if not isinstance(value, dict):
+            continue
+        kind = kind_of_name(_name_of_column(name), in_training_data=True)
+        if kind is not None or name.casefold() in ABOUT:
+            inner |= {f"{name}.{key}": part for key, part in value.items()}
+    return {**row, **inner}
+
+
 def _scale_in(column: str) -> tuple[float, float] | None:
     """The scale that a header tells: "rating (1-5)"."""
     match = SCALE_IN_NAME.search(column)
@@ -252,7 +390,9 @@ def _scale_in(column: str) -> tuple[float, float] | None:
 
 def _name_of_column(column: str) -> str:
     """A header without what stands in brackets behind it, as `plain` spells it."""
-    return plain(column.partition("(")[0] or column)
+    whole = plain(column.partition("(")[0] or column)
+    outer, _, inner = whole.rpartition(".")
+    return outer if inner == "value" else inner
 
 
 def _guessed(
@@ -267,9 +407,9 @@ def _guessed(
         columns |= {"prompt": by_name["instruction"], "context": by_name["input"]}
     if "score" not in named and set(names) >= HELPSTEER:
         columns["score"] = "helpfulness"
-    for meaning, usual_names in MEANINGS.items():
-        fits = [name for name in free if _name_of_column(name) in usual_names]
-        if meaning in named or meaning in columns or meaning == "context" or not fits:
+    for meaning in MEANINGS:
+        fits = _fitting(meaning, free, table)
+        if meaning in named or meaning in columns or not fits:
             continue
         exact = [name for name in fits if name.casefold() == meaning]
         if len(fits) > 1 and len(exact) != 1:
@@ -279,6 +419,9 @@ def _guessed(
                 f"Say which: --column {meaning}={fits[0]}",
             )
         columns[meaning] = (exact or fits)[0]
+    if "prompt" not in {*columns, *named} and {"user", "assistant"} <= by_name.keys():
+        columns["prompt"] = by_name["user"]
+        columns.pop("subject", None)
     thumbs = columns.get("thumb", "")
     values = table.marks.get(thumbs)
     if plain(thumbs) in FREE_TEXTS and values and values.count == values.unknown > 0:
@@ -287,6 +430,22 @@ def _guessed(
         if "comment" not in named:
             columns["comment"] = thumbs
     return columns
+
+
+def _fitting(meaning: str, free: list[str], table: TableColumns) -> list[str]:
+    """The columns whose names say that they have this meaning."""
+    fits = [name for name in free if _name_of_column(name) in MEANINGS[meaning]]
+    inner = [name for name in fits if "." in name]
+    fits = [name for name in fits if "." not in name]
+    if meaning in INSIDE:
+        fits = [name for name in fits if name not in table.objects] or inner
+    if not fits and meaning in LIKELY:
+        return [name for name in free if LIKELY[meaning].fullmatch(_name_of_column(name))]
+    if meaning == "context":  # `input` is one only beside an instruction
+        return [name for name in fits if _name_of_column(name) == "context"]
+    if meaning == "history":
+        return [name for name in fits if not isinstance(table.first.get(name), str)]
+    return fits
 
 
 def _proposal(table: TableColumns) -> str:
@@ -314,9 +473,10 @@ def row_records(row: Mapping[str, Any], mapping: ColumnMapping) -> list[AnyRecor
     """The records of a row: a pair, or a trace with its feedback, or a case where there is no
     answer. Raises Unreadable."""
     values = {}
+    whole_row = with_inner_keys(row)
     for meaning, column in mapping.columns.items():
-        if row.get(column) not in (None, ""):
-            values[meaning] = row[column]
+        if whole_row.get(column) not in (None, ""):
+            values[meaning] = whole_row[column]
     used = set(mapping.columns.values())
     rest = {key: value for key, value in row.items() if key not in used and value is not None}
     common = {
@@ -382,16 +542,15 @@ def _prompt(values: Mapping[str, Any], row: Mapping[str, Any]) -> list[dict[str,
     prompt = _chat_in(values.get("prompt"))
     if prompt is None:
         raise Unreadable("its prompt is empty")
-    if isinstance(prompt, dict) and is_chat(prompt.get("messages")):
-        prompt = prompt["messages"]
+    if isinstance(prompt, dict):
+        messages = with_media(prompt_in(prompt), row)
+        return with_system(messages, values.get("system"))
     if not isinstance(prompt, str | list):
         prompt = str(prompt)
     if isinstance(prompt, str) and "context" in values:
         prompt = with_context(prompt, _text(values, "context"))
-    messages = with_media(messages_of(prompt), row)
-    if "system" in values:
-        return [{"role": "system", "content": _text(values, "system")}, *messages]
-    return messages
+    messages = [*history_of(values.get("history")), *with_media(messages_of(prompt), row)]
+    return with_system(messages, values.get("system"))
 
 
 def _answer(value: Any) -> dict[str, Any]:
@@ -400,6 +559,9 @@ def _answer(value: Any) -> dict[str, Any]:
     messages = [value] if isinstance(value, dict) else value
     if is_chat(messages):
         return chat(messages)[-1]
+    message = known_answer(value) if isinstance(value, dict | list) else None
+    if message is not None:
+        return message
     text = _text({"response": value}, "response")
     return converted({"role": "assistant", "content": text})[0]
 

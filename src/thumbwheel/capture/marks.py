@@ -20,6 +20,8 @@ from typing import Any
 from thumbwheel.capture.types import SCALES, Unreadable
 from thumbwheel.core.present import shortened
 
+SEVERAL = "\n"
+"""Between several names that a person gave one meaning."""
 Scales = Mapping[str, tuple[float, float]]
 """Name of a mark, or its kind -> the ends of its scale, as a person says."""
 
@@ -91,6 +93,133 @@ LABELS = (
 """Names under which rows of training data have a verdict; elsewhere they may be anything."""
 COUNTS = ("upvotes", "downvotes", "likes", "dislikes", "votes")
 """Names of counts of votes, of which nobody says how many are many."""
+WORDS: Mapping[str, frozenset[str]] = {
+    "rating": frozenset({"rating", "ratings", "star", "stars", "csat"}),
+    "score": frozenset(
+        {"score", "scores", "reward", "rewards", "quality", "nps", "helpfulness", "correctness"}
+    ),
+    "against": frozenset(
+        {
+            "bad",
+            "dislike",
+            "disliked",
+            "downvote",
+            "downvoted",
+            "failed",
+            "flagged",
+            "hallucinated",
+            "hallucination",
+            "harmful",
+            "incorrect",
+            "rejected",
+            "toxic",
+            "undesirable",
+            "unhelpful",
+            "unsafe",
+            "worse",
+            "wrong",
+        }
+    ),
+    "thumb": frozenset(
+        {
+            "accept",
+            "accepted",
+            "approval",
+            "approved",
+            "chosen",
+            "correct",
+            "desirable",
+            "evaluation",
+            "feedback",
+            "good",
+            "grade",
+            "helpful",
+            "judgement",
+            "judgment",
+            "kto",
+            "label",
+            "labels",
+            "like",
+            "liked",
+            "opinion",
+            "outcome",
+            "pass",
+            "passed",
+            "preference",
+            "preferred",
+            "reaction",
+            "resolved",
+            "satisfaction",
+            "satisfied",
+            "sentiment",
+            "solved",
+            "success",
+            "successful",
+            "thumb",
+            "thumbs",
+            "upvote",
+            "upvoted",
+            "useful",
+            "verdict",
+            "vote",
+            "value",
+        }
+    ),
+}
+"""Words of a name under which rows of training data may have what somebody said of an answer, by
+kind; the first kind counts of which the name has a word."""
+DENIED = frozenset({"not", "non", "no", "never"})
+OF_OTHERS = frozenset(
+    {
+        "prompt",
+        "input",
+        "instruction",
+        "question",
+        "query",
+        "context",
+        "difficulty",
+        "expected",
+        "reference",
+    }
+)
+"""Words that say that a mark is about something else than the answer."""
+ABOUT_MARKS = frozenset(
+    {
+        "id",
+        "ids",
+        "model",
+        "models",
+        "name",
+        "type",
+        "by",
+        "at",
+        "time",
+        "date",
+        "timestamp",
+        "url",
+        "source",
+        "split",
+        "count",
+        "version",
+        "scale",
+        "reason",
+        "rationale",
+        "explanation",
+        "comment",
+        "comments",
+        "text",
+        "note",
+        "notes",
+        "prompt",
+        "guideline",
+        "guidelines",
+        "function",
+        "config",
+        "schema",
+        "studio",
+    }
+)
+"""Last words of names that stand beside a mark and are none."""
 
 UP = frozenset(
     {
@@ -122,13 +251,46 @@ UP = frozenset(
         "satisfied",
         "happy",
         "+1",
+        "thumbs-up-sign",
+        "good-response",
+        "very-good",
+        "very-helpful",
+        "win",
+        "won",
+        "success",
+        "successful",
+        "succeeded",
+        "resolved",
+        "solved",
+        "upvoted",
+        "preferred",
+        "agree",
+        "useful",
+        "love",
+        "loved",
+        "perfect",
+        "amazing",
+        "awesome",
+        "acceptable",
         "👍",
+        "😀",
+        "😃",
+        "😄",
+        "😊",
+        "🙂",
+        "😍",
+        "❤",
         "✅",
         "✓",
         "✔",
         "ja",
         "gut",
+        "hilfreich",
         "oui",
+        "bon",
+        "bien",
+        "sí",
+        "bueno",
     }
 )
 DOWN = frozenset(
@@ -160,13 +322,44 @@ DOWN = frozenset(
         "unsatisfied",
         "dissatisfied",
         "unhappy",
+        "thumbs-down-sign",
+        "bad-response",
+        "very-bad",
+        "very-poor",
+        "lose",
+        "loss",
+        "lost",
+        "failure",
+        "unresolved",
+        "unsolved",
+        "downvoted",
+        "not-preferred",
+        "disagree",
+        "useless",
+        "hate",
+        "hated",
+        "awful",
+        "worse",
+        "unacceptable",
+        "inaccurate",
         "👎",
+        "😠",
+        "😡",
+        "😞",
+        "😢",
+        "🙁",
+        "☹",
         "❌",
         "✗",
         "✘",
         "nein",
         "schlecht",
+        "nicht-hilfreich",
+        "falsch",
         "non",
+        "mauvais",
+        "mal",
+        "malo",
     }
 )
 NOBODY = frozenset(
@@ -193,6 +386,27 @@ NOBODY = frozenset(
 )
 """Words of somebody who says neither."""
 
+YES_NO = frozenset(
+    {
+        "true",
+        "false",
+        "yes",
+        "no",
+        "y",
+        "n",
+        "ja",
+        "nein",
+        "oui",
+        "non",
+        "sí",
+        "up",
+        "down",
+        "right",
+    }
+)
+"""Words that also say something else than an opinion."""
+LONGEST_WORD = 40
+
 FEW = 8
 """Different numbers of a column that are remembered; two-valued columns have fewer."""
 _LOOKS = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
@@ -216,10 +430,13 @@ def plain(name: str) -> str:
 
 
 def kind_of_name(name: str, in_training_data: bool = False) -> str | None:
-    """What kind of mark is called so: thumb, rating, score, against, count; None: it is no mark.
+    """What kind of mark is called so: thumb, rating, score, against, count, unclear; None: it is no
+    mark.
 
     >>> kind_of_name("Star_Rating"), kind_of_name("label"), kind_of_name("label", True)
     ('rating', None, 'thumb')
+    >>> kind_of_name("was_resolved", True), kind_of_name("not_toxic", True)
+    ('thumb', 'unclear')
     """
     word = plain(name)
     for kind, names in (
@@ -230,9 +447,34 @@ def kind_of_name(name: str, in_training_data: bool = False) -> str | None:
     ):
         if word in names:
             return kind
-    if in_training_data and word in LABELS:
+    if not in_training_data:
+        return None
+    if word in LABELS:
         return "thumb"
-    return "count" if in_training_data and word in COUNTS else None
+    return "count" if word in COUNTS else _kind_of_words(word.split("-"))
+
+
+def _kind_of_words(words: list[str]) -> str | None:
+    """The kind of mark of a name with these words; unclear where one of them denies it."""
+    if not _may_be_of_answer(words):
+        return None
+    for kind, usual_words in WORDS.items():
+        if usual_words.intersection(words):
+            return "unclear" if DENIED.intersection(words) else kind
+    return None
+
+
+def may_be_of_answer(name: str) -> bool:
+    """Whether a mark of this name can be about the answer.
+
+    >>> may_be_of_answer("status"), may_be_of_answer("input_quality"), may_be_of_answer("rating_id")
+    (True, False, False)
+    """
+    return _may_be_of_answer(plain(name).split("-"))
+
+
+def _may_be_of_answer(words: list[str]) -> bool:
+    return words[-1] not in ABOUT_MARKS and not OF_OTHERS.intersection(words)
 
 
 @dataclass(frozen=True)
@@ -274,6 +516,18 @@ def read_mark(value: Any) -> Mark | None:
     if word in UP | DOWN:
         return Mark(thumb=word in UP)
     return _with_scale(text)
+
+
+def is_opinion_word(value: Any) -> bool:
+    """Whether a text can only be somebody's opinion: good, thumbs down, 👍; not yes, true or 1.
+
+    >>> is_opinion_word("Rejected"), is_opinion_word("yes"), is_opinion_word("English")
+    (True, False, False)
+    """
+    if not isinstance(value, str) or len(value) > LONGEST_WORD:
+        return False
+    mark = read_mark(value)
+    return mark is not None and mark.thumb is not None and plain(value).strip(":!. ") not in YES_NO
 
 
 def _number(text: str) -> float:
@@ -332,13 +586,20 @@ class MarkColumn:
         return bool(self.distinct)
 
 
+UNREADABLE: Mapping[str, str] = {
+    "unclear": "may speak for the answer or against it; write up or down beside each answer",
+    "count": "counts votes, and nobody says how many are many; write up or down beside each answer",
+}
+"""Kinds of marks of which no value can be read, with the reason."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How the marks of a column are read."""
 
     name: str
     kind: str
-    """thumb, rating, score, against or count."""
+    """thumb, rating, score, against, count or unclear."""
     scale: tuple[float, float] | None = None
     """Of its numbers; None: they are thumbs."""
     zero_is_nothing: bool = False
@@ -356,11 +617,8 @@ class Reading:
             )
         if mark.says_nothing:
             return None
-        if self.kind == "count":
-            raise Unreadable(
-                f"{self.name} {shortened(repr(value))} counts votes, and nobody says how many are "
-                "many; write up or down beside each answer"
-            )
+        if self.kind in UNREADABLE:
+            raise Unreadable(f"{self.name} {shortened(repr(value))} {UNREADABLE[self.kind]}")
         if self.kind == "against":
             return self._against(mark)
         if mark.thumb is not None:
@@ -409,7 +667,7 @@ def reading_of(
     that scale."""
     scales = scales or {}
     stated = scales.get(name) or scales.get(kind)
-    if kind in ("against", "count"):
+    if kind in ("against", "count", "unclear"):
         return Reading(name, kind)
     if stated is not None:
         return Reading(name, "rating" if kind == "thumb" else kind, stated)

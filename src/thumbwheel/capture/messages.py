@@ -20,14 +20,28 @@ from thumbwheel.capture.fields import DEEPEST, clip, content_text, unpacked
 from thumbwheel.capture.gateway.chat_messages import without_data
 from thumbwheel.capture.thoughts import without_thoughts
 from thumbwheel.capture.types import ROLES, Unreadable
+from thumbwheel.engine.written_calls import read_answer
 
 Messages = list[dict[str, Any]]
+LONGEST_PATH = 1024
+"""A longer text that stands for a picture is the picture."""
 
 _ROLES = {
     "human": "user",
     "prompter": "user",
     "customer": "user",
+    "client": "user",
+    "visitor": "user",
+    "humanmessage": "user",
+    "humanmessagechunk": "user",
+    "aimessage": "assistant",
+    "aimessagechunk": "assistant",
+    "systemmessage": "system",
+    "toolmessage": "tool",
+    "functionmessage": "function",
     "gpt": "assistant",
+    "chatbot": "assistant",
+    "llm": "assistant",
     "chatgpt": "assistant",
     "bing": "assistant",
     "bard": "assistant",
@@ -45,6 +59,24 @@ _ROLES = {
     "ipython": "tool",
 }
 """Roles by other names."""
+_SPEAKERS = ("role", "from", "speaker", "author", "sender")
+"""Keys of who speaks, the surest first."""
+_TYPES = frozenset(
+    {
+        "human",
+        "ai",
+        "system",
+        "tool",
+        "function",
+        "HumanMessage",
+        "AIMessage",
+        "SystemMessage",
+        "ToolMessage",
+        "HumanMessageChunk",
+        "AIMessageChunk",
+    }
+)
+"""Types of LangChain's messages, which tell who speaks."""
 _CALL_SPEAKERS = ("function_call", "tool_call")
 """Speakers whose text is a call."""
 _CALLS = ("tool-use", "server-tool-use", "mcp-tool-use", "tool-call", "function-call")
@@ -59,16 +91,63 @@ _THOUGHTS = ("thinking", "redacted-thinking", "reasoning", "thought")
 _THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thought", "thoughts")
 _MEDIA = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 """Word of a placeholder -> type of the part that it stands for."""
+_WRITTEN_RESULT = ("<tool_response>", "</tool_response>")
+"""Marks that templates of the Hermes form put around the result of a tool."""
 _PLACEHOLDER = re.compile(r"<(image|video|audio)>")
 
 
 def is_chat(value: Any) -> bool:
     """Whether `value` is a list of messages, whatever their dialect."""
-    if not isinstance(value, list) or not value:
+    return isinstance(value, list) and bool(value) and all(map(is_message, value))
+
+
+def is_message(value: Any) -> bool:
+    """Whether `value` says who speaks."""
+    if not isinstance(value, dict):
         return False
-    return all(
-        isinstance(message, dict) and ("role" in message or "from" in message) for message in value
-    )
+    if "role" in value or "from" in value:
+        return True
+    has_text = isinstance(value.get("text", value.get("content")), str)
+    if has_text and isinstance(value.get("speaker", value.get("author")), str):
+        return True
+    return _of_langchain(value) is not None
+
+
+def _of_langchain(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A message of LangChain, as it is dumped in three ways, with its type; None for any other."""
+    kind, fields = value.get("type"), value.get("kwargs")
+    if value.get("lc") == 1 and isinstance(fields, Mapping):
+        path = value.get("id")
+        name = path[-1] if isinstance(path, list) and path else fields.get("type")
+        return {**fields, "type": name} if name in _TYPES else None
+    if kind not in _TYPES:
+        return None
+    data = value.get("data")
+    if isinstance(data, Mapping) and "content" in data:
+        return {**data, "type": kind}
+    return value if "content" in value else None
+
+
+ASKED_IN_PAIRS = ("user", "human", "input", "question", "query", "prompt", "instruction")
+ANSWERED_IN_PAIRS = ("assistant", "bot", "gpt", "output", "answer", "response")
+
+
+def turns_of_pairs(value: Any) -> list[dict[str, Any]] | None:
+    """The turns of a list of pairs, [question, answer] or {"user": ..., "assistant": ...}; None
+    where it is no such list."""
+    turns: list[dict[str, Any]] = []
+    for pair in value if isinstance(value, list) else ():
+        texts: list[Any] = []
+        if isinstance(pair, dict):
+            for keys in (ASKED_IN_PAIRS, ANSWERED_IN_PAIRS):
+                texts += [pair[key] for key in keys if isinstance(pair.get(key), str)][:1]
+        elif isinstance(pair, list):
+            texts = pair
+        if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+            return None
+        turns.append({"role": "user", "content": texts[0]})
+        turns.append({"role": "assistant", "content": texts[1]})
+    return turns or None
 
 
 def chat(values: Iterable[Mapping[str, Any]]) -> Messages:
@@ -82,32 +161,27 @@ def chat(values: Iterable[Mapping[str, Any]]) -> Messages:
 
 def converted(value: Mapping[str, Any]) -> Messages:
     """What one message becomes."""
+    dumped = None if "role" in value or "from" in value else _of_langchain(value)
+    if dumped is not None:
+        value = {**dumped, "role": dumped["type"], "tool_calls": _langchain_calls(dumped)}
     speaker, role = role_of(value)
-    contents = [value.get(key) for key in ("content", "parts", "value")]
-    content = next((content for content in contents if content is not None), None)
-    parts = _Parts()
-    if speaker in _CALL_SPEAKERS:
-        parts.calls += _spoken_calls(content)
-    else:
-        parts.take(content)
+    parts = _parts_of(value, speaker)
     message: dict[str, Any] = {"role": role, "content": parts.content()}
-    if role == "tool" and not isinstance(content, str | list) and content is not None:
-        message["content"] = _json(content)
-
-    # what stands beside the content
-    calls = [_call(call) for call in _objects(value.get("tool_calls"))]
-    older_call = value.get("function_call")  # what tool calls were before
-    if isinstance(older_call, Mapping) and not calls:
-        calls = [_call({"function": older_call})]
-    calls += parts.calls
+    if role == "tool":
+        message["content"] = _result_content(value, message["content"])
     for key in ("name", "tool_call_id"):
         if value.get(key):
             message[key] = str(value[key])
+
+    # calls and thoughts stand beside the content, in its parts, or in its text
+    calls = [*_calls_beside(value), *parts.calls]
     thoughts = [value[key] for key in _THOUGHT_KEYS if isinstance(value.get(key), str)]
     thoughts = [*thoughts[:1], *parts.thoughts]
     if role == "assistant" and isinstance(message["content"], str):
         thought, message["content"] = without_thoughts(message["content"])
-        thoughts += [thought] if thought else []
+        thoughts.append(thought)
+        if not calls:
+            calls, message["content"] = _written_calls(message["content"])
     thoughts = [thought.strip() for thought in thoughts if thought.strip()]
     if thoughts:
         message["reasoning_content"] = "\n\n".join(dict.fromkeys(thoughts))
@@ -119,14 +193,49 @@ def converted(value: Mapping[str, Any]) -> Messages:
     return [*parts.results, message]
 
 
+def _content_of(value: Mapping[str, Any]) -> Any:
+    """What a message says, under the key that its dialect has for it."""
+    contents = [value.get(key) for key in ("content", "parts", "value", "text")]
+    return next((content for content in contents if content is not None), None)
+
+
+def _parts_of(value: Mapping[str, Any], speaker: str) -> _Parts:
+    """The parts of a message."""
+    parts = _Parts()
+    if speaker in _CALL_SPEAKERS:
+        parts.calls += _spoken_calls(_content_of(value))
+    else:
+        parts.take(_content_of(value))
+    pictures = value.get("images")  # Ollama's, beside the text
+    for picture in pictures if isinstance(pictures, list) else ():
+        parts.shown.append(_file_part("image", picture))
+    return parts
+
+
+def _result_content(value: Mapping[str, Any], shown: Any) -> Any:
+    """What a tool answered: a text without the marks around it, or JSON."""
+    content = _content_of(value)
+    if content is not None and not isinstance(content, str | list):
+        return _json(content)
+    return _without_tags(shown) if isinstance(shown, str) else shown
+
+
+def _calls_beside(value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The calls in the keys of a message; `function_call` is what tool calls were before."""
+    calls = [_call(call) for call in _objects(value.get("tool_calls"))]
+    older_call = value.get("function_call")
+    if isinstance(older_call, Mapping) and not calls:
+        calls = [_call({"function": older_call})]
+    return calls
+
+
 def role_of(value: Mapping[str, Any]) -> tuple[str, str]:
     """(the speaker in small letters, the role); raises Unreadable."""
-    speaker_value = value.get("role", value.get("from"))
-    if speaker_value is None:
-        speaker_value = value.get("from")
+    speakers = (value.get(key) for key in _SPEAKERS)
+    speaker_value = next((speaker for speaker in speakers if speaker is not None), None)
     speaker = ""
     if isinstance(speaker_value, str):
-        speaker = speaker_value.strip().casefold()
+        speaker = speaker_value.strip().casefold().replace("-", "_")
     role = _ROLES.get(speaker, speaker)
     if role not in ROLES:
         raise Unreadable(f"role {clip(speaker_value)} is none of {', '.join(ROLES)}")
@@ -221,6 +330,9 @@ def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call as OpenAI writes it, with arguments as JSON text."""
     function = call.get("function")
+    custom = call.get("custom")  # a tool of OpenAI whose input is free text
+    if isinstance(custom, Mapping):
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
     if not isinstance(function, Mapping):
         function = call
     keys = ("arguments", "args", "input", "parameters", "raw_arguments")
@@ -272,6 +384,27 @@ def _spoken_calls(content: Any) -> list[dict[str, Any]]:
     return [_call(call) for call in calls]
 
 
+def _langchain_calls(message: Mapping[str, Any]) -> Any:
+    """The calls of a message of LangChain, which older versions put beside its own fields."""
+    more = message.get("additional_kwargs")
+    return message.get("tool_calls") or (more.get("tool_calls") if isinstance(more, dict) else None)
+
+
+def _written_calls(text: str) -> tuple[list[dict[str, Any]], str]:
+    """The calls that a model wrote at the end of its text and the rest of it."""
+    written = read_answer(text)
+    return ([], text) if written is None else (list(map(_call, written.calls)), written.content)
+
+
+def _without_tags(text: str) -> str:
+    """The result of a tool without the marks that a template puts around it."""
+    opening, closing = _WRITTEN_RESULT
+    inner = text.strip()
+    if inner.startswith(opening) and inner.endswith(closing):
+        return inner.removeprefix(opening).removesuffix(closing).strip()
+    return text
+
+
 def tools_of(value: Any) -> list[dict[str, Any]] | None:
     """Declarations of tools as OpenAI writes them: also JSON in a text, bare functions, and
     Anthropic's; keys that are null are left out. None where there are none."""
@@ -309,8 +442,11 @@ def with_media(messages: Messages, row: Mapping[str, Any]) -> Messages:
         return messages
     placed = [dict(message) for message in messages]
     for message in placed:
-        if isinstance(message.get("content"), str):
-            message["content"] = _with_files(message["content"], media)
+        content = message.get("content")
+        if isinstance(content, str):
+            message["content"] = _with_files(content, media)
+        elif isinstance(content, list):
+            message["content"] = [_placed(part, media) for part in content]
     left = [_file_part(word, file) for word, files in media.items() for file in files]
     asked = next((message for message in placed if message["role"] == "user"), None)
     if left and asked is not None:
@@ -336,10 +472,20 @@ def _with_files(text: str, media: Mapping[str, list[Any]]) -> str | list[dict[st
     return parts if has_file else text
 
 
+def _placed(part: Any, media: Mapping[str, list[Any]]) -> Any:
+    """A part, or the file for which it only keeps the place, which is taken out of `media`."""
+    if not isinstance(part, Mapping) or part.keys() != {"type"} or not media.get(part["type"]):
+        return part
+    return _file_part(part["type"], media[part["type"]].pop(0))
+
+
 def _file_part(word: str, file: Any) -> dict[str, Any]:
-    """The part that stands for a file: a path, a URL, or what Hugging Face keeps of a picture."""
+    """The part that stands for a file: a path, a URL, base64, or what Hugging Face keeps of a
+    picture."""
     if isinstance(file, Mapping):
         file = file.get("path") or file.get("url") or "bytes"
+    if isinstance(file, str) and len(file) > LONGEST_PATH:
+        file = f"data:{word};base64,{file}" if ":" not in file[:LONGEST_PATH] else file
     kind = _MEDIA[word]
     return dict(without_data({"type": kind, kind: {"url": str(file)}}))
 

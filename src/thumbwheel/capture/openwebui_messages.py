@@ -91,10 +91,29 @@ def _blocks(text: str) -> Iterator[_Block]:
         attributes = _attributes(text[start + len(OPENED) : tag_end])
         if attributes.get("type") not in KINDS:
             continue
-        body, closing, _ = text[position:].partition(CLOSED)
-        end = position + len(body) + len(closing)
+        body_end, end = _end_of_block(text, position)
+        body = text[position:body_end]
         yield _Block(start, end, attributes, html.unescape(_without_summary(body)).strip())
         position = end
+
+
+def _end_of_block(text: str, position: int) -> tuple[int, int]:
+    """Return where the body that begins at `position` ends, and where its block does, which may
+    hold others."""
+    depth = 1
+    body_end = text.find(CLOSED, position)
+    while body_end >= 0:
+        opening = text.find(OPENED, position, body_end)
+        if opening >= 0:
+            depth += 1
+            position = opening + len(OPENED)
+            continue
+        depth -= 1
+        position = body_end + len(CLOSED)
+        if depth == 0:
+            return body_end, position
+        body_end = text.find(CLOSED, position)
+    return len(text), len(text)
 
 
 def _attributes(tag: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from thumbwheel.capture.marks import (
     AGAINST,
     RATINGS,
     SCORES,
+    SEVERAL,
     THUMBS,
     MarkColumn,
     Reading,
@@ -49,6 +50,14 @@ def _opinions() -> dict[str, str]:
 
 OPINIONS: Mapping[str, str] = _opinions()
 """Name of a score, as `plain` spells it -> the kind of opinion that it is."""
+
+
+def named_opinions(columns: Mapping[str, str]) -> dict[str, str]:
+    """Name of a score -> kind of opinion, as a person says (kind -> names)."""
+    named: dict[str, str] = {}
+    for kind, names in columns.items():
+        named |= dict.fromkeys(map(plain, names.split(SEVERAL)), kind)
+    return named
 
 
 def judgement(
@@ -161,5 +170,7 @@ def langfuse_signal(
     if value is None or value == "":
         raise Unreadable(f"score {name} has no value")
     if data_type == "BOOLEAN" and not isinstance(value, bool):
-        value = number_of(value, f"score {name}") > 0
+        mark = read_mark(value)
+        is_true = mark.thumb if mark is not None else None
+        value = is_true if is_true is not None else number_of(value, f"score {name}") > 0
     return judgement(name, value, None, opinions, scales, column)

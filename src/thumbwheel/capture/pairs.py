@@ -8,15 +8,17 @@ Shared by the sources whose rows are pairs. Not here: what the keys of a row are
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from thumbwheel.capture.fields import content_text, unpacked
+from thumbwheel.capture.marks import kind_of_name, read_mark
 from thumbwheel.capture.messages import (
     Messages,
     answer_fields,
     chat,
     is_chat,
+    turns_of_pairs,
     with_media,
     without_old_thoughts,
 )
@@ -38,13 +40,25 @@ PROMPTS = ("prompt", "instruction", "question", "query", "input", "user_message"
 CHATS = ("messages", "conversations", "conversation")
 """Names of a chat that a row's answers go on with."""
 SYSTEMS = ("system", "system_prompt")
+NO_INPUT = "<noinput>"
+"""How Alpaca's own files say that an instruction has no input."""
 NOT_ASKED = re.compile(
-    r"(.*[_-])?(id|ids|model|source|dataset|split|category|type|language|lang|hash|url|date|"
-    r"time|timestamp|created_at|author|annotator|rater|name|reason|rationale|comment|explanation)"
+    r"(.*[_-])?(id|ids|model|models|source|dataset|split|subset|category|type|kind|language|lang|"
+    r"hash|url|date|time|timestamp|created_at|author|annotator|rater|name|title|reason|rationale|"
+    r"comment|explanation|topic|task|domain|tag|tags|label|status|version|config)"
 )
 """Names of texts of which nobody would think that they were asked."""
 SPEAKER = re.compile(r"\n\n(Human|Assistant):")
-ROLE = {"Human": "user", "Assistant": "assistant"}
+LINE_SPEAKER = re.compile(
+    r"(?:\A|\n)\s{0,8}(?:#{2,3} )?(System|Human|User|Assistant|SYSTEM|HUMAN|USER|ASSISTANT):"
+)
+"""Who speaks, at the beginning of a line."""
+ROLE = {"human": "user", "user": "user", "assistant": "assistant", "system": "system"}
+CHOSEN_MARK = re.compile(r"(?:(?:chosen|rejected)[_-])(.+)|(.+)[_-](?:chosen|rejected)")
+"""A key that says something about one of the two answers: score_chosen, rejected_avg_rating."""
+EQUAL_SCORES = "some pairs have the same score for both answers"
+PAIR_LABELS = ("label", "kto_tag", "preference", "is_preferred", "correct", "is_correct")
+"""Keys of a verdict on a pair."""
 NO_PROMPT = "chosen and rejected have no prompt: none is given and they do not begin alike"
 COMMON_BEGINNING = "the prompt is the words with which both answers begin, because no column has it"
 
@@ -61,6 +75,17 @@ def pair_records(
     messages = [_message(answer) for answer in answers]
     if _essence(messages[0]) == _essence(messages[1]):
         raise Unreadable("the two answers are the same text: there is nothing to prefer")
+    return ranked_records(prompt, messages, verdicts, rest, **fields)
+
+
+def ranked_records(
+    prompt: Messages,
+    messages: Sequence[Message],
+    verdicts: list[Verdict],
+    rest: dict[str, Any],
+    **fields: Any,
+) -> list[AnyRecord]:
+    """A trace for each of several answers to a prompt, and one preference a verdict."""
     traces = [
         TraceRecord.model_validate({"input": prompt} | answer_fields(message) | fields)
         for message in messages
@@ -77,6 +102,11 @@ def pair_records(
         for rater, ranking in verdicts
     ]
     return [*traces, *preferences]
+
+
+def essences(messages: Iterable[Message]) -> list[tuple[Any, Any]]:
+    """What a reader would see of answers."""
+    return [_essence(message) for message in messages]
 
 
 def _message(answer: str | Message) -> Message:
@@ -98,8 +128,9 @@ def pair_of_row(
     usual names. Raises Unreadable where it may have it under another one."""
     prompt = given_prompt(row)
     chosen, rejected = _opened(chosen), _opened(rejected)
+    remark = _checked_scores(row)
     are_texts = isinstance(chosen, str) and isinstance(rejected, str)
-    if prompt is None and are_texts and not (SPEAKER.match(chosen) and SPEAKER.match(rejected)):
+    if prompt is None and are_texts and not (is_dialogue(chosen) and is_dialogue(rejected)):
         other = _other_text(row)
         if other is not None:
             raise Unreadable(
@@ -109,7 +140,38 @@ def pair_of_row(
         messages, *answers = _split_texts(chosen, rejected)
         return messages, (answers[0], answers[1]), COMMON_BEGINNING
     messages, first, second = split_pair(prompt, chosen, rejected)
-    return with_media(messages, row), (first, second), ""
+    return with_media(messages, row), (first, second), remark
+
+
+def _checked_scores(row: Mapping[str, Any]) -> str:
+    """A remark where the two answers have the same score. Raises Unreadable where the row says that
+    the rejected answer is the better one, or that the pair is none."""
+    scores: dict[str, dict[str, float]] = {}
+    for key, value in row.items():
+        match = CHOSEN_MARK.fullmatch(key.casefold())
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if match is None or not is_number:
+            continue
+        name = match[1] or match[2]
+        kind = kind_of_name(name, in_training_data=True)
+        if kind in ("rating", "score"):
+            side = "chosen" if "chosen" in key.casefold() else "rejected"
+            scores.setdefault(name, {})[side] = value
+    for name, sides in scores.items():
+        if sides.get("chosen", 0) < sides.get("rejected", 0) and len(sides) == 2:
+            raise Unreadable(
+                f"{name} of rejected ({sides['rejected']:g}) is higher than that of chosen "
+                f"({sides['chosen']:g}): nobody can say which answer is better"
+            )
+    for key in PAIR_LABELS:
+        mark = read_mark(row.get(key))
+        if mark is not None and (mark.thumb is False or mark.number in (0, -1)):
+            raise Unreadable(f"{key} {row[key]!r}: nobody can say which answer is better")
+    for key in ("tie", "is_tie"):
+        if row.get(key) is True:
+            raise Unreadable(f"{key} is true: neither answer is preferred")
+    are_equal = any(len(set(sides.values())) == 1 < len(sides) for sides in scores.values())
+    return EQUAL_SCORES if are_equal else ""
 
 
 def _opened(value: Any) -> Any:
@@ -132,18 +194,30 @@ def given_prompt(row: Mapping[str, Any]) -> Messages | None:
         key, value = next(iter(filled.items()))
         value = _opened(value)
         context = row.get("input")
-        if key == "instruction" and isinstance(value, str) and isinstance(context, str) and context:
-            value = with_context(value, context)
+        if key == "instruction" and context not in (None, "", NO_INPUT):
+            if not isinstance(context, str):
+                raise Unreadable("its input is no text")
+            value = with_context(value, context) if isinstance(value, str) else value
         messages = messages_of(value)
     elif values:
         raise Unreadable("its prompt is empty")
     else:
         messages = chat(next(value for value in chats if is_chat(value)))
-    messages = [*_history(row.get("history")), *messages]
+    messages = [*history_of(row.get("history")), *messages]
     system = next((content_text(row[key]) for key in SYSTEMS if row.get(key)), None)
-    if system and messages[0]["role"] not in SYSTEMS:
-        messages = [{"role": "system", "content": system}, *messages]
-    return messages
+    return with_system(messages, system)
+
+
+def with_system(messages: Messages, system: Any) -> Messages:
+    """The messages with a system text, which may not contradict the one that they have."""
+    text = content_text(system)
+    if not text:
+        return messages
+    if messages and messages[0]["role"] in (*SYSTEMS, "developer"):
+        if messages[0]["content"] != text:
+            raise Unreadable("it has two system texts, beside the prompt and in it")
+        return messages
+    return [{"role": "system", "content": text}, *messages]
 
 
 def with_context(instruction: str, context: str) -> str:
@@ -151,22 +225,17 @@ def with_context(instruction: str, context: str) -> str:
     return f"{instruction}\n\n{context}"
 
 
-def _history(turns: Any) -> Messages:
-    """Earlier turns as Alpaca's files have them: pairs of a question and an answer."""
+def history_of(turns: Any) -> Messages:
+    """Earlier turns as Alpaca's files have them, pairs of a question and an answer, or a chat."""
     turns = unpacked(turns)
+    if turns in (None, "", [], {}):
+        return []
     if is_chat(turns):
         return chat(turns)
-    messages: Messages = []
-    for turn in turns if isinstance(turns, list) else ():
-        if not isinstance(turn, list) or len(turn) != 2 or not all(map(_is_text, turn)):
-            raise Unreadable("its history is no list of pairs of a question and an answer")
-        messages.append({"role": "user", "content": turn[0]})
-        messages.append({"role": "assistant", "content": turn[1]})
-    return messages
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    pairs = turns_of_pairs(turns)
+    if pairs is None:
+        raise Unreadable("its history is no list of pairs of a question and an answer")
+    return chat(pairs)
 
 
 def _other_text(row: Mapping[str, Any]) -> str | None:
@@ -174,7 +243,7 @@ def _other_text(row: Mapping[str, Any]) -> str | None:
     for key, value in row.items():
         if key in ("chosen", "rejected") or NOT_ASKED.fullmatch(key.casefold()):
             continue
-        if isinstance(value, str) and " " in value.strip():
+        if (isinstance(value, str) and value.strip()) or is_chat(value):
             return key
     return None
 
@@ -189,10 +258,10 @@ def split_pair(
     if isinstance(chosen, dict) and isinstance(rejected, dict):
         chosen, rejected = [chosen], [rejected]
     if isinstance(chosen, str) and isinstance(rejected, str):
-        if SPEAKER.match(chosen) and SPEAKER.match(rejected):
+        if is_dialogue(chosen) and is_dialogue(rejected):
             return _split_chats(messages, _dialogue(chosen), _dialogue(rejected))
         if messages is not None:
-            return messages, chosen, rejected
+            return messages, *_without_prompt(messages, chosen, rejected)
         raise Unreadable(NO_PROMPT)
     if is_chat(chosen) and is_chat(rejected):
         return _split_chats(messages, chat(chosen), chat(rejected))
@@ -202,7 +271,12 @@ def split_pair(
 def messages_of(prompt: Any) -> Messages:
     """A prompt as messages: a text is the user's, a dialogue of the hh-rlhf form is taken apart."""
     if isinstance(prompt, str):
-        return _dialogue(prompt) if SPEAKER.match(prompt) else [{"role": "user", "content": prompt}]
+        if not is_dialogue(prompt):
+            return [{"role": "user", "content": prompt}]
+        messages = _dialogue(prompt)
+        if messages[-1]["role"] == "assistant" and not messages[-1]["content"]:
+            messages.pop()  # only the word that asks for the answer
+        return messages
     if not is_chat(prompt):
         raise Unreadable(
             f"prompt {str(prompt)[:60]!r} is neither a text nor a list of chat messages"
@@ -212,11 +286,32 @@ def messages_of(prompt: Any) -> Messages:
 
 def _dialogue(text: str) -> Messages:
     """The messages of an hh-rlhf dialogue; a text without speakers is the user's."""
-    parts = SPEAKER.split(text)
+    speaker_mark = SPEAKER if SPEAKER.match(text) else LINE_SPEAKER
+    parts = speaker_mark.split(text)
     if len(parts) == 1:
         return [{"role": "user", "content": text}]
     turns = zip(parts[1::2], parts[2::2], strict=True)
-    return [{"role": ROLE[speaker], "content": words.strip()} for speaker, words in turns]
+    return [
+        {"role": ROLE[speaker.casefold()], "content": words.strip()} for speaker, words in turns
+    ]
+
+
+def is_dialogue(text: str) -> bool:
+    """Whether a text begins with somebody who speaks, and the assistant speaks in it."""
+    if SPEAKER.match(text):
+        return True
+    speakers = [match[1].casefold() for match in LINE_SPEAKER.finditer(text)]
+    return LINE_SPEAKER.match(text) is not None and "assistant" in speakers[1:]
+
+
+def _without_prompt(prompt: Messages, chosen: str, rejected: str) -> tuple[str, str]:
+    """The answers without the prompt with which both begin, as older files have them."""
+    content = prompt[-1]["content"]
+    asked = content.strip() if isinstance(content, str) else ""
+    first, second = chosen.lstrip(), rejected.lstrip()
+    if not asked or not (first.startswith(asked) and second.startswith(asked)):
+        return chosen, rejected
+    return first[len(asked) :].lstrip(), second[len(asked) :].lstrip()
 
 
 def _split_chats(

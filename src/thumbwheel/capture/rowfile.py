@@ -20,7 +20,27 @@ from thumbwheel.capture.regular_file import file_error
 from thumbwheel.capture.tables import columnar_rows, csv_rows, is_columnar, is_csv
 from thumbwheel.capture.types import Unreadable
 
-WRAPPERS = ("data", "rows", "records", "items", "results", "examples", "traces", "feedbacks")
+WRAPPERS = (
+    "data",
+    "rows",
+    "records",
+    "items",
+    "results",
+    "examples",
+    "traces",
+    "feedback",
+    "feedbacks",
+    "ratings",
+    "annotations",
+    "samples",
+    "entries",
+    "conversations",
+    "chats",
+    "sessions",
+    "interactions",
+    "logs",
+    "train",
+)
 """Keys under which a file or a page has its rows."""
 AROUND = frozenset(
     {
@@ -41,6 +61,20 @@ AROUND = frozenset(
         "status",
         "name",
         "description",
+        "title",
+        "schema",
+        "features",
+        "info",
+        "links",
+        "cursor",
+        "success",
+        "partial",
+        "num_rows_total",
+        "num_rows_per_page",
+        "exported_at",
+        "export_date",
+        "created_at",
+        "updated_at",
     }
 )
 """Keys of what may stand beside them."""
@@ -115,7 +149,10 @@ def _unwrapped(rows: Iterator[FileRow]) -> Iterator[FileRow]:
             yield replace(row, number=row.number + shift)
             continue
         for index, element in enumerate(elements):
-            number, text = row.number + shift + index, json.dumps(element, ensure_ascii=False)
+            number = row.number + shift + index
+            if isinstance(element, dict) and {"row_idx", "row"} <= element.keys():
+                element = element["row"]  # as the viewer of Hugging Face gives them
+            text = json.dumps(element, ensure_ascii=False)
             if isinstance(element, dict):
                 yield FileRow(number, element, text)
             else:
@@ -129,7 +166,17 @@ def _wrapped(row: dict[str, Any]) -> list[Any] | None:
     if len(lists) != 1 or not row.keys() <= {*lists, *AROUND}:
         return None
     elements: list[Any] = row[lists[0]]
-    return elements if any(isinstance(element, dict) for element in elements) else None
+    if not any(isinstance(element, dict) for element in elements):
+        return None
+    return None if any(map(_is_turn, elements)) else elements
+
+
+def _is_turn(element: Any) -> bool:
+    """Whether an element is a turn of a chat, so that the list is one row."""
+    if not isinstance(element, dict):
+        return False
+    keys = element.keys()
+    return bool({"role", "from", "speaker"} & keys) or {"user", "assistant"} == keys
 
 
 def row_of(raw: bytes, problem: str | None = None) -> dict[str, Any]:

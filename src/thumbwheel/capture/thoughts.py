@@ -4,7 +4,28 @@ from __future__ import annotations
 
 import re
 
-_THINK = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
+MARKS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<reason>", "</reason>"),
+    ("◁think▷", "◁/think▷"),
+    ("[THINK]", "[/THINK]"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<seed:think>", "</seed:think>"),
+)
+"""How models mark what they think, at the beginning of an answer."""
+AROUND_ANSWER = (
+    ("<|begin_of_solution|>", "<|end_of_solution|>"),
+    ("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+)
+"""Marks around an answer that follows marked thoughts."""
+_CHANNEL = re.compile(
+    r"(?:<\|start\|>assistant)?<\|channel\|>(analysis|commentary|final)<\|message\|>"
+)
+_CHANNEL_END = re.compile(r"<\|(?:end|return)\|>\s*")
 
 
 def without_thoughts(text: str) -> tuple[str, str]:
@@ -13,16 +34,45 @@ def without_thoughts(text: str) -> tuple[str, str]:
 
     >>> without_thoughts("<think>Two and two.</think>  4")
     ('Two and two.', '4')
+    >>> without_thoughts("<thinking>Two and two.</thinking>4")
+    ('Two and two.', '4')
     """
+    if _CHANNEL.match(text):
+        return _channels(text)
     thoughts = []
-    while match := _THINK.match(text):
-        thoughts.append(match[1].strip())
-        text = text[match.end() :]
-    if not thoughts and "</think>" in text and "<think>" not in text:
-        thought, _, text = text.partition("</think>")
+    is_open = True
+    while is_open:
+        is_open = False
+        for opening, closing in MARKS:
+            begins = text.lstrip()
+            if not begins.startswith(opening):
+                continue
+            thought, end, rest = begins[len(opening) :].partition(closing)
+            thoughts.append(thought.strip())
+            text = rest.lstrip() if end else ""
+            is_open = bool(end)
+    opening, closing = MARKS[0]
+    if not thoughts and closing in text and opening not in text:
+        thought, _, text = text.partition(closing)
         thoughts.append(thought.strip())
         text = text.lstrip()
-    elif text.lstrip().startswith("<think>"):
-        thoughts.append(text.lstrip().removeprefix("<think>").strip())
-        text = ""
+    for opening, closing in AROUND_ANSWER:
+        if thoughts and text.startswith(opening):
+            text = text.removeprefix(opening).rstrip().removesuffix(closing).strip()
     return "\n\n".join(thoughts), text
+
+
+def _channels(text: str) -> tuple[str, str]:
+    """Return (what stands in the channels before the last, the final channel) of a text as gpt-oss
+    writes it."""
+    thoughts, answer = [], ""
+    while match := _CHANNEL.match(text):
+        text = text[match.end() :]
+        end = _CHANNEL_END.search(text)
+        part = text[: end.start()] if end else text
+        text = text[end.end() :] if end else ""
+        if match[1] == "final":
+            answer = part.strip()
+        else:
+            thoughts.append(part.strip())
+    return "\n\n".join(thoughts), answer or text

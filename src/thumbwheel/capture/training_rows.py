@@ -15,13 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from thumbwheel.capture.fields import content_text
+from thumbwheel.capture.fields import content_text, number_of
 from thumbwheel.capture.lines import OnPosition, ignore_position
-from thumbwheel.capture.marks import MarkColumn, Reading, Scales, kind_of_name, reading_of
+from thumbwheel.capture.marks import (
+    SEVERAL,
+    MarkColumn,
+    Reading,
+    Scales,
+    is_opinion_word,
+    kind_of_name,
+    may_be_of_answer,
+    reading_of,
+)
 from thumbwheel.capture.messages import (
     Messages,
     answer_fields,
     converted,
+    is_chat,
     with_media,
     without_old_thoughts,
 )
@@ -35,13 +45,65 @@ GOOD: dict[str, Any] = {"kind": "label", "name": "good", "value": True}
 """What a file of training data says of an answer without a mark."""
 ABOUT = ("metadata", "meta", "extra", "info")
 """Keys of objects about a row, in which marks may stand."""
-WEIGHTS = ("weight", "loss", "train")
+WEIGHTS = (
+    "weight",
+    "loss",
+    "loss_weight",
+    "loss_scale",
+    "loss_mask",
+    "train",
+    "training",
+    "trainable",
+)
 """Keys of a message that say whether it is learned from: OpenAI's, ms-swift's, Axolotl's."""
 
 KINDS = ("thumb", "rating", "score")
 """Kinds of marks that a person can name."""
 IGNORED = "metadata"
 """How a person says that a key is no mark."""
+
+
+HOLDERS = ("annotation", "annotations", "evaluations", "reviews", "review")
+"""Keys of objects in which marks may stand, and which may hold anything else."""
+CONTENTS = frozenset(
+    {
+        "role",
+        "from",
+        "content",
+        "value",
+        "text",
+        "parts",
+        "name",
+        "tool_calls",
+        "function_call",
+        "weight",
+    }
+)
+"""Keys of a message that are no marks."""
+FORMAT = frozenset(
+    {
+        "prompt",
+        "completion",
+        "completions",
+        "instruction",
+        "input",
+        "output",
+        "system",
+        "text",
+        "response",
+        "answer",
+        "question",
+        "query",
+        "chosen",
+        "rejected",
+        "preferred_output",
+        "non_preferred_output",
+        "rejected_response",
+        "rejected_messages",
+        "reward_model",
+    }
+)
+"""Keys of rows that are no marks, whatever they hold."""
 
 
 class MarkAt(NamedTuple):
@@ -55,20 +117,75 @@ class MarkAt(NamedTuple):
 def marks_at(
     row: Row, skip: Collection[str] = (), named: Mapping[str, str] | None = None
 ) -> Iterator[MarkAt]:
-    """The marks of a row, or of a message. `named`: key -> kind of marks that a person named."""
+    """The marks of a row, or of a message. `named`: key -> kind of marks that a person named, or
+    whose values tell it."""
     for key, value in row.items():
         if named and key in named:
-            yield MarkAt(key, named[key], value)
+            yield from _marks_under(key, named[key], value, skip)
+        elif key in skip or key in FORMAT:
             continue
-        if key in ABOUT and isinstance(value, dict):
-            for name, part in value.items():
-                kind = kind_of_name(str(name))
-                if kind is not None:
-                    yield MarkAt(f"{key}.{name}", kind, part)
+        elif key in ABOUT:
+            yield from _marks_about(key, value, skip, named or {})
+        else:
+            yield from _marks_under(key, kind_of_name(key, in_training_data=True), value, skip)
+
+
+def _marks_about(
+    key: str, about: Any, skip: Collection[str], named: Mapping[str, str]
+) -> Iterator[MarkAt]:
+    """The marks in an object about a row, whose labels may be anything else."""
+    for name, value in about.items() if isinstance(about, dict) else ():
+        path = f"{key}.{name}"
+        if path in named:
+            yield MarkAt(path, named[path], value)
             continue
-        kind = kind_of_name(key, in_training_data=True)
-        if kind is not None and key not in skip:
-            yield MarkAt(key, kind, value)
+        kind = kind_of_name(str(name), in_training_data=True)
+        is_usual = kind_of_name(str(name)) is not None
+        if is_opinion_word(value) and may_be_of_answer(str(name)):
+            kind = kind or "thumb"
+        elif not is_usual and not isinstance(value, bool):
+            continue
+        if path not in skip:
+            yield from _marks_under(path, kind, value, skip)
+
+
+def _marks_under(key: str, kind: str | None, value: Any, skip: Collection[str]) -> Iterator[MarkAt]:
+    """The mark called `key`, or those in the object or list that stands there."""
+    is_holder = key in HOLDERS
+    if isinstance(value, list) and (len(value) == 1 or _are_objects(value)):
+        for part in value:
+            yield from _marks_under(key, kind, part, skip)
+        return
+    if isinstance(value, dict) and (kind is not None or is_holder):
+        inner_marks = []
+        for name, part in value.items():
+            inner_kind = kind_of_name(str(name), in_training_data=True)
+            if name == "value":
+                inner_kind = kind or "thumb"
+            path = f"{key}.{name}"
+            if inner_kind is not None and path not in skip:
+                inner_marks.append(MarkAt(path, inner_kind, part))
+        yield from inner_marks
+        if inner_marks or is_holder:
+            return
+    if kind is not None and not is_holder:
+        yield MarkAt(key, kind, value)
+
+
+def _are_objects(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(value, dict) for value in values)
+
+
+def _messages_of(row: Row) -> Iterator[Row]:
+    """The messages of a row, without what they say."""
+    for messages in row.values():
+        if is_chat(messages):
+            yield from map(without_contents, messages)
+
+
+def without_contents(message: Row) -> Row:
+    """What stands beside the contents of a message."""
+    return {key: value for key, value in message.items() if key not in CONTENTS}
 
 
 def _all_marks(
@@ -76,11 +193,31 @@ def _all_marks(
 ) -> Iterator[MarkAt]:
     """The marks of a row and of its messages."""
     yield from marks_at(row, skip, named)
-    for key in ("messages", "conversations", "completion"):
-        messages = row.get(key)
-        for message in messages if isinstance(messages, list) else ():
-            if isinstance(message, dict):
-                yield from marks_at(message, skip, named)
+    for message in _messages_of(row):
+        yield from marks_at(message, skip, named)
+
+
+@dataclass
+class _Words:
+    """Keys of which nobody knows that they are marks, by whether their values are opinions."""
+
+    opinions: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+
+    def add(self, row: Row) -> None:
+        for key, value in row.items():
+            if isinstance(value, list) and len(value) == 1:
+                (value,) = value
+            if value is None or key in self.others:
+                continue
+            if is_opinion_word(value) and may_be_of_answer(key):
+                self.opinions.add(key)
+            else:
+                self.others.add(key)
+
+    def keys(self, skip: Collection[str]) -> set[str]:
+        """The keys that hold nothing but opinions."""
+        return self.opinions - self.others - FORMAT - set(skip)
 
 
 @dataclass(frozen=True)
@@ -102,7 +239,12 @@ class RowMarks:
         signals = []
         for mark in marks_at(row, self.skip, self.named):
             reading = self.readings.get(mark.key) or reading_of(mark.key, mark.kind, None)
-            signal = reading.signal(mark.value)
+            try:
+                signal = reading.signal(mark.value)
+            except Unreadable as error:
+                raise Unreadable(
+                    f"{error}. If it says nothing of the answer: --column metadata={mark.key}"
+                ) from None
             if signal is not None and signal not in signals:
                 signals.append(signal)
         return signals
@@ -117,12 +259,20 @@ def marks_of_rows(
     """The marks of these rows."""
     columns: dict[str, MarkColumn] = {}
     kinds: dict[str, str] = {}
+    words = _Words()
     for row in rows:
+        words.add(row)
+        for message in _messages_of(row):
+            words.add(message)
         for mark in _all_marks(row, skip, named):
             kinds[mark.key] = mark.kind
             columns.setdefault(mark.key, MarkColumn()).add(mark.value)
+    worded = dict.fromkeys(words.keys({*skip, *kinds}), "thumb")
+    kinds |= worded
+    columns |= {key: MarkColumn() for key in worded}
+    named = {**worded, **(named or {})}
     readings = {key: reading_of(key, kinds[key], column, scales) for key, column in columns.items()}
-    return RowMarks(readings, frozenset(skip), named or {})
+    return RowMarks(readings, frozenset(skip), named)
 
 
 def answered(
@@ -175,13 +325,13 @@ def chat_records(
     for index in turns:
         message, raw = pairs[index]
         is_last = index == turns[-1]
-        signals: list[Any] = marks.signals(raw)
+        signals: list[Any] = marks.signals(without_contents(raw))
         if is_last:
             signals += [signal for signal in said_of_row if signal not in signals]
         is_learned = _weight(raw) != 0 and not marks.are_there
         if not is_last and not signals and not is_learned:
             continue
-        if not is_last and not _is_plain(message):
+        if not is_last and not _can_be_answer(message):
             continue
         if not signals and is_learned:
             signals = [GOOD]
@@ -197,20 +347,21 @@ def _weight(message: Row) -> float:
     """1 where a message is learned from, 0 where it is not."""
     for key in WEIGHTS:
         weight = message.get(key)
-        if isinstance(weight, bool | int | float):
-            return float(weight)
-        if weight is not None:
-            raise Unreadable(f"{key} {weight!r} of a message is no number")
+        if weight is None or weight == "":
+            continue
+        if isinstance(weight, str) and weight.strip().casefold() in ("true", "false"):
+            weight = weight.strip().casefold() == "true"
+        number = float(weight) if isinstance(weight, bool) else number_of(weight, key)
+        if number < 0:
+            raise Unreadable(f"{key} {weight!r} of a message is less than 0, which nobody learns")
+        return number
     return 1.0
 
 
-def _is_plain(message: Row) -> bool:
-    """Whether a message in the middle of a chat is a text, which can be an answer of its own."""
-    return (
-        isinstance(message["content"], str)
-        and bool(message["content"])
-        and (not message.get("tool_calls"))
-    )
+def _can_be_answer(message: Row) -> bool:
+    """Whether a message in the middle of a chat is a text or a call, an answer of its own."""
+    content = message["content"]
+    return bool(message.get("tool_calls")) or (isinstance(content, str) and bool(content))
 
 
 class MarkedParse(Protocol):
@@ -268,7 +419,12 @@ class TrainingRows(JsonLines):
     def marked_items(self, rows: Iterator[FileRow], all_rows: Iterable[Row]) -> Iterator[Item]:
         """The items of `rows`, whose marks are read by `all_rows`."""
         assert self.parse_marked is not None  # noqa: S101 - set by `of`
-        named = {key: kind for kind, key in self.columns.items() if kind in KINDS}
-        ignored = [key for meaning, key in self.columns.items() if meaning == IGNORED]
+        named: dict[str, str] = {}
+        ignored: list[str] = []
+        for meaning, keys in self.columns.items():
+            if meaning == IGNORED:
+                ignored += keys.split(SEVERAL)
+            else:
+                named |= dict.fromkeys(keys.split(SEVERAL), meaning)
         marks = marks_of_rows(all_rows, {*self.skip, *ignored}, self.scales, named)
         yield from self.items(rows, partial(self.parse_marked, marks=marks))

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from thumbwheel.datasets.types import Message
+from thumbwheel.engine.written_calls import write_answer
 
 UNRECORDED = (
     "the answer took several model or tool steps, which do not tell what the last one was shown"
 )
-CALLS = "the run ends in a tool call, which no row can hold as its answer"
 LAST_ONLY = (
     "runs of several steps: their last answer alone is learned from, by the judgement of the whole "
     "run"
@@ -66,16 +66,23 @@ def _shown_to_last(
     shown: list[Message], message: Message | None, output: Any, answer: str | None
 ) -> list[Message] | str:
     """`shown` if the last step answers it with the answer of the run, else the reason why not."""
-    if message is not None and message.get("tool_calls"):
-        return CALLS
     if shown[-1]["role"] == "assistant":
         return UNRECORDED
     if output is not None:
         if message is None:
             return OTHER_ANSWER
-        if (message["content"] or "").strip() != (answer or "").strip():
+        if (answer or "").strip() not in _texts(message):
             return OTHER_ANSWER
     return shown
+
+
+def _texts(message: Message) -> tuple[str, ...]:
+    """The outputs of a run that ends in this message: one that is a call has none, or is written
+    down."""
+    content, calls = message["content"], message.get("tool_calls")
+    if calls:
+        return "", write_answer(content, calls)
+    return ((content or "").strip(),)
 
 
 def _messages(step_input: Any) -> list[Message] | None:

@@ -29,6 +29,7 @@ from thumbwheel.db.schema import (
     steps,
     traces,
 )
+from thumbwheel.engine.written_calls import write_answer
 from thumbwheel.rewards.cases import offered_tools
 from thumbwheel.rewards.types import Scope
 
@@ -109,6 +110,7 @@ def _traces(connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterat
         steps.c.token_logprobs,
         cases.c.input_id,
         steps.c.input,
+        sa.case((traces.c.output.is_(None), steps.c.output), else_=sa.null()),
     ]
     joined = _WITH_CASES.outerjoin(
         steps, sa.and_(steps.c.trace_id == traces.c.id, steps.c.position == last_model_step)
@@ -116,13 +118,13 @@ def _traces(connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterat
     query = sa.select(*columns).select_from(joined).where(wanted).order_by(*_BY_PROMPT)
     for row in streamed(connection, query):
         trace_id, prompt_id, cluster_id, subject_id, output, metadata, call_count, *step = row
-        finish_reason, complete, token_ids, logps, case_prompt_id, step_input = step
+        finish_reason, complete, token_ids, logps, case_prompt_id, step_input, last_output = step
         yield TraceRow(
             trace_id,
             prompt_id,
             cluster_id,
             subject_id,
-            output,
+            output if output is not None else _written_calls(last_output),
             offered_tools(step_input, metadata) if step_input or metadata else None,
             call_count,
             finish_reason,
@@ -132,6 +134,16 @@ def _traces(connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterat
             case_prompt_id,
             owner_mark(metadata),
         )
+
+
+def _written_calls(step_output: Any) -> str | None:
+    """The answer of a trace that ends in calls of tools, as a text."""
+    if not isinstance(step_output, dict) or not step_output.get("tool_calls"):
+        return None
+    content, calls = step_output.get("content"), step_output["tool_calls"]
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        return None
+    return write_answer(content if isinstance(content, str) else None, calls)
 
 
 def run_steps(connection: sa.Connection, trace_ids: Sequence[str]) -> dict[str, list[RunStep]]:

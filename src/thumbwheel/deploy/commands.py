@@ -129,17 +129,21 @@ def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
         "export": export and export.id,
         "folder": deploy_plan.folder,
         "alias": alias,
+        "misfits": list(deploy_plan.misfits),
     }
     title = f"would deploy {deploy_plan.version} on {deploy_plan.target}"
     present.record(deploy_plan, title, _plan_rows(deploy_plan, alias), json=json, data=data)
 
 
 def _plan_rows(deploy_plan: Plan, alias: str | None) -> list[present.Row]:
+    ends: list[present.Row] = [
+        ("alias", f"{alias} -> {deploy_plan.version}" if alias else "none: kept warm")
+    ]
+    if deploy_plan.misfits:
+        ends += [("refused", misfit) for misfit in deploy_plan.misfits]
+        ends.append(("go on", 'all the same with --accept "your name: why"'))
     if deploy_plan.folder is None:
-        return [
-            ("form", "as somebody else serves it"),
-            ("alias", f"{alias} -> {deploy_plan.version}" if alias else "none: kept warm"),
-        ]
+        return [("form", "as somebody else serves it"), *ends]
     if deploy_plan.export:
         origin = "used again"
     elif deploy_plan.folder.exists():
@@ -153,7 +157,7 @@ def _plan_rows(deploy_plan: Plan, alias: str | None) -> list[present.Row]:
         ("form", form),
         ("files", f"{deploy_plan.folder} ({origin})"),
         ("canary", "asked before the switch"),
-        ("alias", f"{alias} -> {deploy_plan.version}" if alias else "none: kept warm"),
+        *ends,
     ]
 
 

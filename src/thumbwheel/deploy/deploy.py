@@ -53,7 +53,11 @@ def plan(
 ) -> Plan:
     """What `deploy` would do; raises what it would raise before it touches anything."""
     prepare.require_servable(ws, model_version, alias)
-    return prepare.plan(ws, model_version, target, TARGETS.get(target).kinds, quant)
+    deploy_plan = prepare.plan(ws, model_version, target, TARGETS.get(target).kinds, quant)
+    if alias != LIVE:
+        return deploy_plan
+    misfits = fitness.misfits(ws, Agent.named(model_version.agent), target)
+    return replace(deploy_plan, misfits=tuple(misfits))
 
 
 def deploy(

@@ -46,6 +46,8 @@ class Plan:
     """The export that is reused; None where `folder` will be written."""
     folder: Path | None
     """None for a version that somebody else serves."""
+    misfits: tuple[str, ...] = ()
+    """What last week's calls used and the target cannot do."""
 
 
 def plan(

@@ -22,6 +22,7 @@ from thumbwheel.engine.adapted_template import adapt, stored_template
 from thumbwheel.engine.control_tokens import ControlTokens, unescape
 from thumbwheel.engine.messages import FALLBACKS, Message, normalize, turns
 from thumbwheel.engine.render import render_chat, template_of
+from thumbwheel.engine.written_calls import read_answer
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
 
 MARK = "Qx7answerx7Q"
@@ -211,19 +212,24 @@ class PromptBuilder:
         return unescape(self._escaped(messages, tools))
 
     def _escaped(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        *,
+        generation: bool = True,
     ) -> str:
-        """Render as `render`, with the control tokens of the messages escaped."""
+        """Render as `render`, with the control tokens of the messages escaped; without `generation`
+        up to the end of the last message."""
         has_calls = any(
             isinstance(message, Mapping) and message.get("tool_calls") for message in messages
         )
         normalized = normalize(messages, argument_text=has_calls and self._wants_argument_text)
-        text = self._apply(normalized, tools, generation=True)
+        text = self._apply(normalized, tools, generation=generation)
         escaped_messages = self.control_tokens.escape(normalized)
         escaped_tools = None if tools is None else self.control_tokens.escape(list(tools))
         if escaped_messages == normalized and escaped_tools == (tools and list(tools)):
             return text
-        escaped = self._apply(escaped_messages, escaped_tools, generation=True)
+        escaped = self._apply(escaped_messages, escaped_tools, generation=generation)
         if unescape(escaped) != text:
             raise DataError(
                 "a text with control tokens",
@@ -296,19 +302,56 @@ class PromptBuilder:
         prompt = tuple(self._with_bos(self._encode(text)))
         if not prompt:
             raise DataError("the prompt", "it has no tokens", "Give it a message")
-        return [self._target_row(text, prompt, target) for target in targets]
+        rows = []
+        for target in targets:
+            written = read_answer(target.text)
+            completion = None
+            if written is not None:
+                completion = self._rendered_answer(messages, tools, text, written.message())
+            rows.append(self._target_row(text, prompt, target, completion))
+        return rows
 
-    def _target_row(self, text: str, prompt: tuple[int, ...], target: Target) -> TokenRow:
+    def _rendered_answer(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        prompt: str,
+        answer: Message,
+    ) -> str | None:
+        """Render an answer that ends in calls as the template has it after this prompt, with its
+        control tokens; None where the template has no form for calls."""
+        try:
+            text = self._escaped([*messages, answer], tools, generation=False)
+        except DataError:
+            return None
+        names = [call["function"]["name"] for call in answer["tool_calls"]]
+        completion = text.removeprefix(prompt)
+        if completion == text or not all(name in completion for name in names):
+            return None
+        return completion
+
+    def _target_row(
+        self, text: str, prompt: tuple[int, ...], target: Target, rendered: str | None
+    ) -> TokenRow:
+        """`rendered`: the answer as the template has it, with the end of its turn."""
         if target.captured_ids is not None and self._decode_to(target.captured_ids, target.text):
             ids, mismatch = list(target.captured_ids), False
         else:
-            completion = self.control_tokens.escape(target.text)
+            completion = self.control_tokens.escape(target.text) if rendered is None else rendered
             ids, mismatch = self._completion(text, prompt, completion)
+            if rendered is not None:
+                ids = self._up_to_stop(ids)
         if target.finish_reason not in CUT and (not ids or ids[-1] not in self.stop_ids):
             ids += self.turn_end_ids
         if not ids:
             raise DataError("the completion", "it has no tokens", "Leave it out")
         return TokenRow(prompt, tuple(ids), mismatch)
+
+    def _up_to_stop(self, ids: list[int]) -> list[int]:
+        """Return the ids without what a template puts after the end of a turn."""
+        stops = (index for index, token in enumerate(ids) if token in self.stop_ids)
+        first = next(stops, None)
+        return ids if first is None else ids[: first + 1]
 
     def _decode_to(self, captured: Sequence[int], text: str) -> bool:
         """Whether these ids are that text in this tokenizer; those that another model's tokenizer

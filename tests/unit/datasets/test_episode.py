@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from thumbwheel.datasets.episode import CALLS, OTHER_ANSWER, UNRECORDED, RunStep, history
+from thumbwheel.datasets.episode import OTHER_ANSWER, UNRECORDED, RunStep, history
+from thumbwheel.engine.written_calls import write_answer
 
 ASKED = [{"role": "user", "content": "Cancel it."}]
 CALL = {
@@ -38,9 +39,19 @@ def test_the_history_is_the_same_in_both_forms(messages: list[dict[str, Any]]) -
         ([step("Which?"), step("Done.")], "Done.", UNRECORDED),
         ([step(None), step("Done.", GIVEN)], "Done.", UNRECORDED),
         ([RunStep("tool", {}, "ok")], "Done.", UNRECORDED),
-        ([step("Which?"), step(CALL, GIVEN)], "Which?", CALLS),
+        ([step("Which?"), step(CALL, GIVEN)], "Which?", OTHER_ANSWER),
         ([step(CALL), step("Done.", GIVEN)], "Something else.", OTHER_ANSWER),
     ],
 )
 def test_what_is_not_told_has_its_reason(steps: list[RunStep], answer: str, why: str) -> None:
     assert history(ASKED, steps, answer) == why
+
+
+@pytest.mark.parametrize("answer", [None, write_answer(CALL["content"], CALL["tool_calls"])])
+def test_a_run_may_end_in_a_call(answer: str | None) -> None:
+    steps = [step("Which?"), step(CALL, GIVEN)]
+    assert history(ASKED, steps, answer) == [
+        *ASKED,
+        {"role": "assistant", "content": "Which?"},
+        GIVEN,
+    ]

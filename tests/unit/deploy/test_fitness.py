@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.command_line import Run
 from tests.worlds.deploy_world import World
 from tests.worlds.sealed_calls import record_calls
 from thumbwheel.capture.call_feature import CallFeature
@@ -170,6 +171,20 @@ def test_older_calls_failed_ones_and_imports_do_not_count(ws: Workspace) -> None
             )
         )
         assert fitness.misfits(ws, AGENT, "embedded") == []
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_the_target_cannot_do(world: World, command_line: Run) -> None:
+    version = world.version(0)
+    record(world.ws, agent=world.agent, logit_bias={"5": 1})
+    asked = ("deploy", version.name, "--agent", world.agent, "--dry-run")
+    home = ("--home", str(world.ws.home.path))
+    code, out, err = command_line(*home, *asked)
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "100 % of last week's calls used penalties" in text and "--accept" in text
+    canary = json.loads(command_line(*home, *asked, "--alias", "canary", "--json")[1])
+    assert canary["misfits"] == []
 
 
 @pytest.mark.slow

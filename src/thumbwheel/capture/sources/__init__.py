@@ -12,6 +12,7 @@ SOURCES: Table[Source] = Table(
     {
         "jsonl": "thumbwheel.capture.sources.jsonl:SOURCE",
         "preference": "thumbwheel.capture.sources.preference:SOURCE",
+        "ranked": "thumbwheel.capture.sources.ranked:SOURCE",
         "graded": "thumbwheel.capture.sources.published_benchmarks.graded:SOURCE",
         "openwebui": "thumbwheel.capture.sources.openwebui:SOURCE",
         "langfuse": "thumbwheel.capture.sources.langfuse:SOURCE",

@@ -25,7 +25,7 @@ from thumbwheel.capture.source import Item, JsonLines, Refused, Row, items_of_fi
 from thumbwheel.capture.training_rows import RowMarks, TrainingRows, marks_of_rows
 from thumbwheel.core.errors import InputError, MissingExtra
 
-LAYOUTS = ("preference", "sharegpt", "openai", "trl", "alpaca", "graded")
+LAYOUTS = ("preference", "ranked", "sharegpt", "openai", "trl", "alpaca", "graded")
 """Names of the sources whose rows a dataset may hold."""
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv")
 DESCRIPTIONS = ("dataset_info.json", "state.json", "dataset_dict.json", "dataset_infos.json")

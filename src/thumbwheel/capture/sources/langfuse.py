@@ -21,7 +21,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from thumbwheel.capture.fields import (
-    content_text,
     moment,
     name_of,
     object_at,
@@ -30,8 +29,8 @@ from thumbwheel.capture.fields import (
 )
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.marks import MarkColumn, Scales, plain
-from thumbwheel.capture.messages import Messages, answer_fields, chat, is_chat, tools_of
-from thumbwheel.capture.opinions import OPINIONS, langfuse_signal
+from thumbwheel.capture.messages import answer_fields, tools_of
+from thumbwheel.capture.opinions import OPINIONS, langfuse_signal, named_opinions
 from thumbwheel.capture.rowfile import FileRow, read_rows
 from thumbwheel.capture.source import Item, JsonLines, Parse, Row, item_of
 from thumbwheel.capture.types import (
@@ -46,6 +45,7 @@ from thumbwheel.capture.types import (
     explain,
     parse_time,
 )
+from thumbwheel.capture.wrapped import answer_in, prompt_in
 
 KINDS = {"GENERATION": "llm", "EMBEDDING": "llm", "TOOL": "tool"}
 QUIET_ROWS, MOST_HELD = 1_000, 50_000
@@ -169,8 +169,7 @@ class Langfuse(JsonLines):
 
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Langfuse:
         """The same, where `columns` says which name of a score is a thumb, a rating or a score."""
-        named = {plain(name): kind for kind, name in columns.items()}
-        return self._with(opinions={**self.opinions, **named}, scales=scales)
+        return self._with(opinions={**self.opinions, **named_opinions(columns)}, scales=scales)
 
     def _with(self, **settings: Any) -> Langfuse:
         changed = replace(self, **settings)
@@ -256,23 +255,27 @@ class Langfuse(JsonLines):
             "id": name,
             "session": name_of(row.get("sessionId")),
             "subject": name_of(row.get("userId")),
-            "input": _messages(prompt),
+            "input": prompt_in(prompt),
             "occurred_at": moment(row.get("timestamp")),
             "metadata": metadata or None,
         }
-        message = None if answer is None else _answer(answer)
+        message = None if answer is None else answer_in(answer)
         if message is None:
             fields |= {"output": None, "steps": list(map(_step, observations)) or [{}]}
         else:
-            fields |= answer_fields(message)
+            answered = answer_fields(message)
             if observations:
-                fields["steps"] = list(map(_step, observations))
+                steps = list(map(_step, observations))
+                answered["steps"] = _answering(steps, answered["steps"][-1])
+            fields |= answered
 
-        scores = [*_objects(row.get("scores")), *_objects(row.get("corrections"))]
+        scores = [*_scores(row.get("scores")), *_objects(row.get("corrections"))]
         scores += _column_scores(trace_row)
         for observation in observations:
             scores += _column_scores(observation)
         feedback, remarks = self._readable(scores, name)
+        if any(isinstance(score, str) for score in _list(row.get("scores"))):
+            remarks.append("its scores are named and not there: export the scores as well")
         return Records([TraceRecord.model_validate(fields), *feedback], remarks)
 
     def _readable(
@@ -329,8 +332,34 @@ def _scores_in(row: Row) -> Iterator[dict[str, Any]]:
         return
     trace = row.get("trace")
     holder = trace if isinstance(trace, dict) else row
-    yield from map(_cameled, _objects(holder.get("scores")))
+    yield from map(_cameled, _scores(holder.get("scores")))
     yield from _column_scores(holder)
+
+
+def _list(value: Any) -> list[Any]:
+    elements = unpacked(value)
+    return elements if isinstance(elements, list) else []
+
+
+def _scores(value: Any) -> list[dict[str, Any]]:
+    """The scores of a list, or of an object with the value of each name."""
+    scores = unpacked(value)
+    if not isinstance(scores, dict):
+        return _objects(scores)
+    named = []
+    for name, part in scores.items():
+        if isinstance(part, dict):
+            named.append({"name": name, **part})
+        else:
+            named.append(_score_named(name, part))
+    return named
+
+
+def _score_named(name: str, value: Any) -> dict[str, Any]:
+    """A score of which only its value is there."""
+    if isinstance(value, str):
+        return {"name": name, "stringValue": value, "dataType": "CATEGORICAL"}
+    return {"name": name, "value": value}
 
 
 def _column_scores(row: Row) -> list[dict[str, Any]]:
@@ -346,10 +375,7 @@ def _column_scores(row: Row) -> list[dict[str, Any]]:
         for part in values:
             if part is None or part == "" or not isinstance(part, bool | int | float | str):
                 continue
-            score = {"name": name, "value": part}
-            if isinstance(part, str):
-                score = {"name": name, "stringValue": part, "dataType": "CATEGORICAL"}
-            scores.append(score)
+            scores.append(_score_named(name, part))
     return scores
 
 
@@ -400,75 +426,20 @@ def _target(row: Row, trace: str | None) -> TargetRef:
     return TargetRef(kind="session", id=session)
 
 
-def _messages(value: Any) -> Messages:
-    """The chat that an input of any framework holds; what is unknown is the JSON that was given."""
-    value = unpacked(value)
-    if is_chat(value):
-        return chat(value)
-    if isinstance(value, dict):
-        system = content_text(unpacked(value.get("system")))
-        for key in ("messages", "contents", "prompt", "input", "query", "question"):
-            inner = unpacked(value.get(key))
-            if is_chat(inner) or (isinstance(inner, str) and inner):
-                messages = _messages(inner)
-                if system and messages[0]["role"] != "system":
-                    return [{"role": "system", "content": system}, *messages]
-                return messages
-        arguments = unpacked(value.get("args"))
-        if is_chat(arguments) or (isinstance(arguments, str) and arguments):
-            return _messages(arguments)
-        if isinstance(arguments, list) and len(arguments) == 1 and isinstance(arguments[0], str):
-            return _messages(arguments[0])
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return [{"role": "user", "content": text}]
-
-
-def _answer(value: Any) -> dict[str, Any]:
-    """The message that an output of any framework holds; what is unknown is the JSON that was
-    given."""
-    value = unpacked(value)
-    replies: list[Any] = []
-    if is_chat(value):
-        replies = [part for part in chat(value) if part["role"] == "assistant"]
-    elif isinstance(value, dict):
-        wrapped = _wrapped_answer(value)
-        if wrapped is not None:
-            replies = [part for part in chat([wrapped]) if part["role"] == "assistant"]
-    replies = [reply for reply in replies if reply["content"] or reply.get("tool_calls")]
-    if replies:
-        return dict(replies[-1])
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return chat([{"role": "assistant", "content": text}])[0]
-
-
-def _wrapped_answer(output: Row) -> dict[str, Any] | None:
-    """The message in an object that a model's API or a framework returned."""
-    for key in ("choices", "candidates"):
-        if isinstance(output.get(key), list) and output[key]:
-            first = output[key][0]
-            inner = first.get("message", first) if isinstance(first, dict) else first
-            return _as_message(inner)
-    for key in ("output", "response", "answer", "raw"):
-        if isinstance(output.get(key), str):
-            return {"role": "assistant", "content": output[key]}
-    return _as_message(output)
-
-
-def _as_message(value: Any) -> dict[str, Any] | None:
-    """The value as a message of the assistant; None where it holds neither text nor call."""
-    if isinstance(value, dict) and is_chat([value]):
-        return value
-    if isinstance(value, dict) and (value.get("tool_calls") or value.get("function_call")):
-        return {**value, "role": "assistant"}
-    if isinstance(value, dict) and isinstance(value.get("content"), list):
-        return {"role": "assistant", "content": value["content"]}
-    text = content_text(value)
-    return {"role": "assistant", "content": text} if text else None
-
-
 def _tools(value: Any) -> list[Any] | None:
     value = unpacked(value)
     return tools_of(value.get("tools")) if isinstance(value, dict) else None
+
+
+def _answering(steps: list[dict[str, Any]], answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of a trace, the last call of the model with the answer's own calls of tools."""
+    if "output" not in answer:
+        return steps
+    models = [index for index, step in enumerate(steps) if step["kind"] == "llm"]
+    if not models:
+        return [*steps, answer]
+    steps[models[-1]]["output"] = answer["output"]
+    return steps
 
 
 def _step(row: Row) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from thumbwheel.capture.fields import moment, name_of, object_at, objects_at, unpacked
 from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.marks import Scales, plain
-from thumbwheel.capture.opinions import OPINIONS, judgement
+from thumbwheel.capture.opinions import OPINIONS, judgement, named_opinions
 from thumbwheel.capture.otlp.assemble import NoRun, runs_of, target_of
 from thumbwheel.capture.otlp.messages import chat_in, text_in
 from thumbwheel.capture.otlp.server_traces import (
@@ -99,8 +99,7 @@ class Mlflow:
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Mlflow:
         """The same, where `columns` says which name of a feedback is a thumb, a rating or a
         score."""
-        named = {plain(name): kind for kind, name in columns.items()}
-        return replace(self, opinions={**self.opinions, **named}, scales=scales)
+        return replace(self, opinions={**self.opinions, **named_opinions(columns)}, scales=scales)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         if not is_server(path):

@@ -12,7 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 from thumbwheel.capture.fields import list_at, object_at, objects_at
-from thumbwheel.capture.messages import Messages, chat, is_chat, split_answer, tools_of, with_media
+from thumbwheel.capture.messages import (
+    Messages,
+    chat,
+    is_chat,
+    split_answer,
+    tools_of,
+    turns_of_pairs,
+    with_media,
+)
 from thumbwheel.capture.pairs import Verdict, pair_records, split_pair
 from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
@@ -24,8 +32,21 @@ from thumbwheel.capture.training_rows import (
 from thumbwheel.capture.types import AnyRecord, Unreadable
 
 PAIR = frozenset({"input", "preferred_output", "non_preferred_output"})
-REJECTED = ("rejected_response", "rejected_messages")
-USED = frozenset({"messages", "system", "images", "videos", "audios", *REJECTED})
+REJECTED = ("rejected_response", "rejected_messages", "rejected")
+CHATS = (
+    "messages",
+    "conversation",
+    "chat",
+    "dialogue",
+    "dialog",
+    "turns",
+    "contents",
+    "items",
+    "conversations",
+)
+"""Keys of the chat of a row; `contents` is Gemini's."""
+SYSTEMS = ("systemInstruction", "system_instruction")
+USED = frozenset({"messages", "system", *SYSTEMS, "images", "videos", "audios", *REJECTED})
 EXAMPLE = (
     '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]}\n'
     '{"input": {"messages": [{"role": "user", "content": "Hi"}]}, "preferred_output": [{"role": '
@@ -41,7 +62,23 @@ def claims(row: Row) -> bool:
         return False  # an exported decision, which says more
     if {"chosen", "rejected"} <= row.keys():
         return False  # a pair with the chat of its better answer beside it
-    return is_chat(row.get("messages")) or row.keys() >= PAIR
+    if is_chat(row.get("conversations")):
+        return False  # ShareGPT's
+    key = _chat_key(row)
+    return (key is not None and _turns(row[key]) is not None) or row.keys() >= PAIR
+
+
+def _chat_key(row: Row) -> str | None:
+    """The key under which a row has its chat."""
+    for key in CHATS:
+        if _turns(row.get(key)) is not None:
+            return key
+    return "messages" if "messages" in row else None
+
+
+def _turns(value: Any) -> list[Any] | None:
+    """The turns of a chat, or of a list of questions with their answers."""
+    return value if is_chat(value) else turns_of_pairs(value)
 
 
 def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
@@ -53,7 +90,13 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
         rest = {key: value for key, value in row.items() if key not in PAIR}
         prompt = chat(objects_at(question, "messages"))
         return pair_records(prompt, answers, [(None, [[0], [1]])], rest, metadata=tools)
+    key = _chat_key(row)
+    if key is not None:
+        others = {name: value for name, value in row.items() if name != key}
+        row = {**others, "messages": _turns(row[key]) or row[key]}
     messages = objects_at(row, "messages")
+    system = next((row[name] for name in SYSTEMS if row.get(name)), row.get("system"))
+    row = {**row, "system": system}
     metadata = _tools(row, row.keys() - USED)
     if any(row.get(key) is not None for key in REJECTED):
         return _rejected(row, metadata)
@@ -64,9 +107,7 @@ def _rejected(row: Row, metadata: dict[str, Any] | None) -> list[AnyRecord]:
     """The pair of the chat's last answer and the one that was rejected for it."""
     pairs = messages_of_chat(row, objects_at(row, "messages"))
     prompt, chosen = split_answer([message for message, _ in pairs], "the chat")
-    rejected: Any = row.get("rejected_messages")
-    if rejected is None:
-        rejected = row.get("rejected_response")
+    rejected: Any = next((row[key] for key in REJECTED[::-1] if row.get(key) is not None), None)
     if isinstance(rejected, str):
         rejected = [{"role": "assistant", "content": rejected}]
     elif isinstance(rejected, dict):

@@ -272,6 +272,8 @@ def _trace(chat: _Chat, message_id: str) -> TraceRecord:
         raise Unreadable(f"message {message_id!r} is no answer of the assistant")
     if message.get("done") is False:
         raise Unreadable(f"message {message_id!r} was not finished")
+    if message.get("error"):
+        raise Unreadable(f"message {message_id!r} ended in an error")
     turn = _turn(message)
     if not turn.answer:
         raise Unreadable(f"message {message_id!r} is no answer of the assistant")

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from thumbwheel.capture.fields import name_of, object_at, objects_at
 from thumbwheel.capture.lines import OnPosition
-from thumbwheel.capture.marks import Scales, plain
-from thumbwheel.capture.opinions import OPINIONS, judgement
+from thumbwheel.capture.marks import Scales
+from thumbwheel.capture.opinions import OPINIONS, judgement, named_opinions
 from thumbwheel.capture.otlp.server_traces import (
     Judgement,
     ListedTrace,
@@ -69,8 +69,7 @@ class Phoenix:
     def with_mapping(self, columns: Mapping[str, str], scales: Scales) -> Phoenix:
         """The same, where `columns` says which name of an annotation is a thumb, a rating or a
         score."""
-        named = {plain(name): kind for kind, name in columns.items()}
-        return replace(self, opinions={**self.opinions, **named}, scales=scales)
+        return replace(self, opinions={**self.opinions, **named_opinions(columns)}, scales=scales)
 
     def read(self, path: Path, on_position: OnPosition) -> Iterator[Item]:
         with connected(path, "Phoenix", [PROJECT], self.connection.key) as api:

@@ -44,7 +44,9 @@ def claims(row: Row) -> bool:
     """A pair has chosen and rejected, or two responses with annotators."""
     if "conversations" in row:
         return False  # ShareGPT's: what was asked is there
-    return {"chosen", "rejected"} <= row.keys() or {"response1", "response2"} <= row.keys()
+    if {"chosen", "rejected"} <= row.keys():
+        return True
+    return {"response1", "response2"} <= row.keys() and any(map(ANNOTATOR.fullmatch, row))
 
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:

@@ -23,6 +23,7 @@ from thumbwheel.capture.training_rows import (
     TrainingRows,
     answered,
     chat_records,
+    without_contents,
 )
 from thumbwheel.capture.types import (
     AnyRecord,
@@ -99,7 +100,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
         return [TraceRecord.model_validate({"input": prompt} | about)]
     answer, signals = _completion(row["completion"]), marks.signals(row)
     if is_chat(row["completion"]):
-        signals += marks.signals(row["completion"][0])
+        signals += marks.signals(without_contents(row["completion"][0]))
     if not marks.are_there:
         signals = [GOOD]
     return answered(prompt, answer, signals, metadata)

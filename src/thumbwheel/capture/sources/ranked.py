@@ -1,0 +1,337 @@
+"""Several answers to one prompt that somebody compared.
+
+Forms: a list of answers with a score or rank of each, in the answers themselves or in a list beside
+them (UltraFeedback, Nectar, distilabel); two answers under numbered or lettered keys with a verdict
+(PKU-SafeRLHF, LMSYS arena, AlpacaFarm, SHP), with a strength from -3 to 3 (HelpSteer 2 and 3), or
+with a score of each (WebGPT). Every answer becomes a trace, the comparison one preference over all
+of them, with ties. A verdict that can be read in two ways is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thumbwheel.capture.fields import content_text, unpacked
+from thumbwheel.capture.marks import plain
+from thumbwheel.capture.messages import Messages, chat, is_chat, split_answer, tools_of, with_media
+from thumbwheel.capture.pairs import (
+    PROMPTS,
+    essences,
+    given_prompt,
+    messages_of,
+    ranked_records,
+    split_pair,
+)
+from thumbwheel.capture.source import JsonLines, Row
+from thumbwheel.capture.types import AnyRecord, Unreadable
+
+LISTS = ("completions", "responses", "answers", "generations", "candidates", "outputs")
+"""Keys of a list of answers."""
+TEXTS = ("response", "answer", "completion", "text", "content", "output", "generation")
+"""Keys of the text of an answer that is an object."""
+MARKS = (
+    "rank",
+    "fine-grained-score",
+    "overall-score",
+    "score",
+    "rating",
+    "reward",
+    "ranks",
+    "scores",
+    "ratings",
+    "rewards",
+)
+"""What tells the order of answers, the surest first: of UltraFeedback's scores the one that is made
+of four is, because some of its overall scores are known to be wrong."""
+STEM = re.compile(
+    r"(response|answer|completion|output|conversation|human_ref|generation|summary|reply)"
+    r"[-_ ]?(a|b|0|1|2|left|right)",
+    re.IGNORECASE,
+)
+SIDES = (("a", "b"), ("0", "1"), ("1", "2"), ("left", "right"))
+VERDICTS = (
+    "winner",
+    "better",
+    "better_response_id",
+    "preferred",
+    "preference",
+    "choice",
+    "label",
+    "labels",
+    "vote",
+    "selected",
+)
+"""Keys of a verdict over two answers."""
+STRENGTHS = ("overall_preference", "preference_strength")
+"""Keys of a verdict from -3, the first answer is much better, to 3."""
+ASKED = frozenset({*PROMPTS, "context", "history", "system", "system_prompt"})
+TIES = frozenset({"tie", "tie (bothbad)", "both", "equal", "same", "both_bad", "bothbad", "draw"})
+EXAMPLE = (
+    '{"instruction": "Name a red fruit.", "completions": [{"response": "A cherry.", "model": "m", '
+    '"overall_score": 8}, {"response": "A stone.", "model": "n", "overall_score": 2}]}\n'
+    '{"prompt": "Name a red fruit.", "response_a": "A cherry.", "response_b": "A stone.", '
+    '"winner": "a"}'
+)
+
+
+@dataclass(frozen=True)
+class TwoAnswers:
+    """The keys of two answers, and the words for their sides."""
+
+    keys: tuple[str, str]
+    sides: tuple[str, str]
+    stem: str
+
+
+def claims(row: Row) -> bool:
+    """Several answers to a prompt with their scores, ranks or a verdict."""
+    if {"chosen", "rejected"} & row.keys():
+        return False
+    answers = _list_of_answers(row)
+    if answers is not None:
+        return "labels" not in row and _marks(row, answers) is not None
+    two = _two_answers(row)
+    return two is not None and any(_verdict_keys(row, two))
+
+
+def parse(row: dict[str, Any]) -> list[AnyRecord]:
+    """A trace for each answer and the preference over them."""
+    answers = _list_of_answers(row)
+    if answers is not None:
+        marks = _marks(row, answers)
+        if marks is None:
+            raise Unreadable("nothing says which of its answers is better")
+        name, numbers = marks
+        prompt = _prompt(row)
+        messages = _messages(answers)
+        ranking = _ranking(numbers, is_rank=name.startswith("rank"))
+    else:
+        two = _two_answers(row)
+        if two is None:
+            raise Unreadable("it holds neither a list of answers nor two of them")
+        ranking = _verdict(row, two)
+        prompt, messages = _two_messages(row, two)
+    return _records(row, prompt, messages, ranking)
+
+
+def _records(
+    row: Row, prompt: Messages, messages: Messages, ranking: list[list[int]]
+) -> list[AnyRecord]:
+    """The records; an answer that stands there twice counts where it is better."""
+    best: dict[Any, int] = {}
+    rank_of = {index: rank for rank, group in enumerate(ranking) for index in group}
+    for index, essence in enumerate(map(repr, essences(messages))):
+        if essence not in best or rank_of[index] < rank_of[best[essence]]:
+            best[essence] = index
+    if len(best) < 2:
+        raise Unreadable("its answers are the same text: there is nothing to prefer")
+    distinct = sorted(best.values())
+    position = {index: number for number, index in enumerate(distinct)}
+    groups = [[position[index] for index in group if index in position] for group in ranking]
+    groups = [group for group in groups if group]
+    tools = tools_of(row.get("tools"))
+    rest = {
+        key: value
+        for key, value in row.items()
+        if isinstance(value, str | int | float) and key not in ASKED and not STEM.fullmatch(key)
+    }
+    about = {"metadata": {"tools": tools}} if tools else {}
+    return ranked_records(
+        with_media(prompt, row),
+        [messages[index] for index in distinct],
+        [(None, groups)],
+        rest,
+        **about,
+    )
+
+
+def _list_of_answers(row: Row) -> list[Any] | None:
+    for key in LISTS:
+        answers = unpacked(row.get(key))
+        if isinstance(answers, list) and len(answers) > 1:
+            are_texts = all(isinstance(answer, str) for answer in answers)
+            if are_texts or all(_text_of(answer) is not None for answer in answers):
+                return answers
+    return None
+
+
+def _text_of(answer: Any) -> Any:
+    """The text, or message, of an answer that is an object."""
+    if not isinstance(answer, Mapping):
+        return None
+    return next((answer[key] for key in TEXTS if answer.get(key) is not None), None)
+
+
+def _messages(answers: list[Any]) -> Messages:
+    messages: Messages = []
+    for answer in answers:
+        content = answer if isinstance(answer, str) else _text_of(answer)
+        messages += chat([{"role": "assistant", "content": content}])
+    if len(messages) != len(answers):
+        raise Unreadable("one of its answers is no answer of the assistant")
+    return messages
+
+
+def _marks(row: Row, answers: list[Any]) -> tuple[str, list[float]] | None:
+    """(name, numbers) of what tells the order of the answers; None where nothing does."""
+    for name in MARKS:
+        values: Any = None
+        if all(isinstance(answer, Mapping) for answer in answers):
+            values = [_under(answer, name) for answer in answers]
+        if values is None or None in values:
+            values = unpacked(_under(row, name))
+        if isinstance(values, list) and len(values) == len(answers):
+            numbers = list(map(_number, values))
+            if None not in numbers:
+                return name, [number for number in numbers if number is not None]
+    return None
+
+
+def _under(row: Mapping[str, Any], name: str) -> Any:
+    """The value of the key that is called so, however it is spelled."""
+    return next((value for key, value in row.items() if plain(str(key)) == name), None)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _ranking(numbers: list[float], is_rank: bool) -> list[list[int]]:
+    """Groups of equal answers, the best first: the highest score, or the lowest rank."""
+    if any(number != number for number in numbers):  # NaN
+        raise Unreadable("one of its answers has no score")
+    groups: dict[float, list[int]] = {}
+    for index, number in enumerate(numbers):
+        groups.setdefault(number, []).append(index)
+    return [groups[number] for number in sorted(groups, reverse=not is_rank)]
+
+
+def _two_answers(row: Row) -> TwoAnswers | None:
+    """The keys of two answers that are numbered or lettered."""
+    stems: dict[str, dict[str, str]] = {}
+    for key in row:
+        match = STEM.fullmatch(key)
+        if match is not None:
+            stems.setdefault(match[1].casefold(), {})[match[2].casefold()] = key
+    for stem, keys in stems.items():
+        for first, second in SIDES:
+            if keys.keys() == {first, second}:
+                return TwoAnswers((keys[first], keys[second]), (first, second), stem)
+    return None
+
+
+def _verdict_keys(row: Row, two: TwoAnswers) -> Iterator[str]:
+    """The keys that say which of two answers is better."""
+    yield from (key for key in (*STRENGTHS, *VERDICTS) if row.get(key) is not None)
+    yield from (key for key in row if key.startswith("winner_"))
+    if _scores_of_sides(row, two) is not None:
+        yield "score"
+
+
+def _verdict(row: Row, two: TwoAnswers) -> list[list[int]]:
+    """The ranking of two answers; raises Unreadable where it can be read in two ways."""
+    for key in STRENGTHS:
+        strength = _number(row.get(key))
+        if strength is not None:
+            return [[0, 1]] if strength == 0 else _better(0 if strength < 0 else 1)
+    one_hot = [key for key in row if key.startswith("winner_") and row[key] in (1, True, "1")]
+    if one_hot:
+        return _named_side(one_hot[0].removeprefix("winner_"), two, one_hot[0])
+    for key in VERDICTS:
+        if row.get(key) is not None:
+            return _said_side(row[key], two, key)
+    scores = _scores_of_sides(row, two)
+    if scores is None:
+        raise Unreadable("nothing says which of its two answers is better")
+    return _ranking(scores, is_rank=False)
+
+
+def _said_side(value: Any, two: TwoAnswers, key: str) -> list[list[int]]:
+    """The ranking that a verdict means."""
+    number = _number(value)
+    if number is None or (isinstance(value, str) and value.casefold() in two.sides):
+        return _named_side(str(value), two, key)
+    sides = list(map(_number, two.sides))
+    if number in sides:
+        return _better(sides.index(number))
+    if two.stem == "human_ref" and number in (0, 1):
+        return _better(0 if number == 1 else 1)  # SHP: 1 says that A is better
+    raise Unreadable(
+        f"{key} {value!r} does not say which of {two.keys[0]} and {two.keys[1]} is better; write "
+        f"{two.sides[0]} or {two.sides[1]}"
+    )
+
+
+def _named_side(word: str, two: TwoAnswers, key: str) -> list[list[int]]:
+    word = word.strip().casefold()
+    if word in TIES:
+        return [[0, 1]]
+    for index, (name, side) in enumerate(zip(two.keys, two.sides, strict=True)):
+        if word in (side, name.casefold(), f"model_{side}", f"model {side}", f"assistant_{side}"):
+            return _better(index)
+    raise Unreadable(f"{key} {word!r} is neither {two.keys[0]}, nor {two.keys[1]}, nor a tie")
+
+
+def _better(index: int) -> list[list[int]]:
+    return [[index], [1 - index]]
+
+
+def _scores_of_sides(row: Row, two: TwoAnswers) -> list[float] | None:
+    """The scores of two answers, under keys that end as theirs do."""
+    for name in ("score", "rating", "reward"):
+        values = [
+            row.get(f"{name}_{side}", row.get(f"{name}_{side.upper()}")) for side in two.sides
+        ]
+        numbers = [number for number in map(_number, values) if number is not None]
+        if len(numbers) == 2:
+            return numbers
+    return None
+
+
+def _two_messages(row: Row, two: TwoAnswers) -> tuple[Messages, Messages]:
+    """The prompt and the two answers, which may be whole conversations."""
+    first, second = (unpacked(row[key]) for key in two.keys)
+    if is_chat(first) and is_chat(second):
+        prompt, *answers = split_pair(None, first, second)
+        return prompt, [dict(answer) for answer in answers if isinstance(answer, Mapping)]
+    if isinstance(first, str) and isinstance(second, str):
+        return _prompt(row), _messages([first, second])
+    raise Unreadable(f"{two.keys[0]} and {two.keys[1]} are neither two texts nor two chats")
+
+
+def _prompt(row: Row) -> Messages:
+    """What was asked, also as HelpSteer 3, SHP and WebGPT have it."""
+    prompt = row.get("prompt")
+    if isinstance(prompt, str) and prompt.lstrip().startswith("["):
+        prompts = unpacked(prompt)
+        if isinstance(prompts, list) and all(isinstance(part, str) for part in prompts):
+            if len(prompts) != 1:
+                raise Unreadable("its prompt has several turns and no answers between them")
+            row = {**row, "prompt": prompts[0]}
+    question = row.get("question")
+    if isinstance(question, Mapping):
+        row = {**row, "question": content_text(question.get("full_text") or question)}
+    messages = given_prompt(row)
+    for key in ("context", "history"):
+        value = row.get(key)
+        if messages is None and (isinstance(value, str) or is_chat(value)) and value:
+            return messages_of(value)
+    if messages is None:
+        raise Unreadable("none of its keys is known to be the prompt")
+    if messages[-1]["role"] == "assistant":
+        messages, _ = split_answer(messages, "its prompt")
+    return messages
+
+
+SOURCE = JsonLines(
+    parse, claims, EXAMPLE, about="several answers to a prompt with scores, ranks or a verdict"
+)
+"""The source."""

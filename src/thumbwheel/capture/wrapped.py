@@ -1,0 +1,159 @@
+"""What was asked and answered in values that a framework or the API of a model recorded: chats,
+prompts, requests, replies, arguments of a function, JSON in a text.
+
+Not here: the dialects of messages (`messages.py`), attributes of spans (`otlp/messages.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from thumbwheel.capture.fields import content_text, unpacked
+from thumbwheel.capture.messages import Messages, chat, is_chat, turns_of_pairs
+
+Row = Mapping[str, Any]
+ASKED = (
+    "messages",
+    "contents",
+    "prompt",
+    "prompts",
+    "input",
+    "query",
+    "question",
+    "user_input",
+    "user_message",
+    "kwargs",
+    "args",
+    "inputs",
+)
+"""Keys of what was asked, the surest first."""
+ANSWERED = ("output", "response", "answer", "result", "completion", "reply", "text", "raw")
+HISTORIES = ("chat_history", "history")
+
+
+def prompt_in(value: Any) -> Messages:
+    """The chat that an input of any framework holds; what is unknown is the JSON that was given."""
+    messages = _asked(unpacked(value))
+    if messages:
+        return messages
+    text = value if isinstance(value, str) else json.dumps(unpacked(value), ensure_ascii=False)
+    return [{"role": "user", "content": text}]
+
+
+def _asked(value: Any) -> Messages:
+    """The messages in a value; none where it holds none that are known."""
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}] if value else []
+    if is_chat(value):
+        return chat(value)
+    if isinstance(value, list) and len(value) == 1:
+        return _asked(unpacked(value[0]))
+    if not isinstance(value, dict):
+        return []
+    for key in ASKED:
+        inner = unpacked(value.get(key))
+        messages = _asked(inner) if inner else []
+        if messages:
+            return _with_system(value, [*_earlier(value), *messages])
+    return []
+
+
+def _earlier(value: Row) -> Messages:
+    """The turns that stand beside a question."""
+    for key in HISTORIES:
+        turns = unpacked(value.get(key))
+        if is_chat(turns):
+            return chat(turns)
+        pairs = turns_of_pairs(turns)
+        if pairs:
+            return chat(pairs)
+    return []
+
+
+def _with_system(value: Row, messages: Messages) -> Messages:
+    keys = ("system", "systemInstruction", "system_instruction", "instructions")
+    system = next((value[key] for key in keys if value.get(key)), None)
+    text = content_text(unpacked(system))
+    if text and messages[0]["role"] not in ("system", "developer"):
+        return [{"role": "system", "content": text}, *messages]
+    return messages
+
+
+def answer_in(value: Any) -> dict[str, Any]:
+    """The message that an output of any framework holds; what is unknown is the JSON that was
+    given."""
+    value = unpacked(value)
+    message = known_answer(value)
+    if message is not None:
+        return message
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return chat([{"role": "assistant", "content": text}])[0]
+
+
+def known_answer(value: Any) -> dict[str, Any] | None:
+    """The last answer of the assistant in a value of a known form; None in any other."""
+    replies: Messages = []
+    if is_chat(value):
+        replies = chat(value)
+    elif isinstance(value, dict):
+        wrapped = _wrapped_answer(value)
+        replies = chat([wrapped]) if wrapped is not None else []
+    replies = [part for part in replies if part["role"] == "assistant"]
+    replies = [reply for reply in replies if reply["content"] or reply.get("tool_calls")]
+    return dict(replies[-1]) if replies else None
+
+
+def _wrapped_answer(output: Row) -> dict[str, Any] | None:
+    """The message in an object that a model's API or a framework returned."""
+    for key in ("choices", "candidates"):
+        if isinstance(output.get(key), list) and output[key]:
+            first = output[key][0]
+            inner = first.get("message", first) if isinstance(first, dict) else first
+            return _as_message(inner)
+    generated = _generated(output) or _of_items(output.get("output"))
+    if generated is not None:
+        return generated
+    for key in (*ANSWERED, "messages"):
+        inner = unpacked(output.get(key))
+        if isinstance(inner, str) and inner:
+            return {"role": "assistant", "content": inner}
+        if is_chat(inner) or (isinstance(inner, dict) and is_chat([inner])):
+            messages = chat(inner if isinstance(inner, list) else [inner])
+            if messages[-1]["role"] == "assistant":
+                return messages[-1]
+    return _as_message(output)
+
+
+def _generated(output: Row) -> dict[str, Any] | None:
+    """The message in a result of LangChain, which has a list of generations a prompt."""
+    generations = output.get("generations")
+    for _ in range(2):
+        if isinstance(generations, list) and generations:
+            generations = generations[0]
+    if not isinstance(generations, dict):
+        return None
+    return _as_message(generations.get("message") or generations)
+
+
+def _of_items(items: Any) -> dict[str, Any] | None:
+    """The message that the items of OpenAI's responses are."""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        return None
+    if not {item.get("type") for item in items} & {"message", "function_call"}:
+        return None
+    blocks = [item.get("content") if item.get("type") == "message" else item for item in items]
+    return {"role": "assistant", "content": blocks}
+
+
+def _as_message(value: Any) -> dict[str, Any] | None:
+    """The value as a message of the assistant; None where it holds neither text nor call."""
+    if isinstance(value, dict) and is_chat([value]):
+        return value
+    if isinstance(value, dict) and (value.get("tool_calls") or value.get("function_call")):
+        return {**value, "role": "assistant"}
+    if isinstance(value, dict) and isinstance(value.get("content"), list):
+        return {"role": "assistant", "content": value["content"]}
+    text = content_text(value)
+    return {"role": "assistant", "content": text} if text else None
