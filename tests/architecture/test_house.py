@@ -34,6 +34,11 @@ STAGES = (
     "deploy",
     "loop",
 )
+MODULES_OF_TORCH = {
+    "src/thumbwheel/compat/n3/policy_model.py",
+    "src/thumbwheel/compat/n3/reward_model.py",
+}
+"""Their classes derive from torch's, and their package imports them only where they are used."""
 HEAVY = {
     "torch",
     "transformers",
@@ -188,7 +193,9 @@ def test_what_a_module_imports_at_once_comes_with_the_base_installation() -> Non
     assert [
         (path, name)
         for path, name in sorted(loaded)
-        if name.partition(".")[0] not in importable and "sandbox/inside" not in path
+        if name.partition(".")[0] not in importable
+        and "sandbox/inside" not in path
+        and path not in MODULES_OF_TORCH
     ] == []
 
 

@@ -7,6 +7,7 @@ A block of another kind (`text`, `json`, ...) is an illustration; one that names
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -100,3 +101,13 @@ def test_every_command_is_in_the_docs() -> None:
 
     written = "\n".join(page.read_text() for page in PAGES)
     assert not [name for name in COMMANDS if f"thumbwheel {name}" not in written]
+
+
+def test_every_figure_of_the_benchmarks_has_a_raw_file_that_says_its_conditions() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    files = set(re.findall(r"\]\(results/([^)]+)\)", page))
+    assert len(files) >= 20
+    for file in files:
+        conditions = json.loads((ROOT / "docs" / "results" / file).read_text())["conditions"]
+        for name in ("date", "command", "cpu", "commit"):
+            assert conditions.get(name), f"{file} does not say its {name}"

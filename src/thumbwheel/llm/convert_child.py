@@ -52,7 +52,8 @@ def main(script: str, settings: str, *arguments: str) -> None:
     base.TextModel.get_vocab_base_pre = _with_family(
         base.TextModel.get_vocab_base_pre, options["family"]
     )
-    gguf.SpecialVocab.add_to_gguf = _with_ends(gguf.SpecialVocab.add_to_gguf, options["ends"])
+    add_to_gguf = _with_ends(gguf.SpecialVocab.add_to_gguf, options["ends"])
+    gguf.SpecialVocab.add_to_gguf = add_to_gguf  # type: ignore[method-assign]
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 
