@@ -45,6 +45,10 @@ COMMANDS = {
         "thumbwheel.training.dataset_commands:dataset",
         "Plan, build, show and export training data.",
     ),
+    "doctor": (
+        "thumbwheel.app.doctor_commands:doctor",
+        "Examine installation, machine and home, and say how to mend what is wrong.",
+    ),
     "hardware": (
         "thumbwheel.training.commands:hardware",
         "What this machine has, and the preset that suits it.",
@@ -212,6 +216,7 @@ LOCAL = {
     "restore": "it makes a new home",
     "db copy": "it moves all rows while nothing else may use them",
     "db retain": "the server does it by itself, as its settings say",
+    "doctor": "it is about the machine in front of you",
     "hardware": "it is about the machine in front of you",
     "tools list": "it is about the machine in front of you",
     "tools install": "it installs programs",
