@@ -34,8 +34,8 @@ class HeldBytes:
             self.total -= call.count
 
     def has_room(self, count: int, of_call: int) -> bool:
-        """Return whether a call that holds `of_call` bytes may hold so many more; one that runs alone
-        always may."""
+        """Return whether a call that holds `of_call` bytes may hold so many more. One that runs
+        alone always may."""
         return self.total + count <= self._most or self.total == of_call
 
 
