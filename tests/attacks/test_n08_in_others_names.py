@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from tests.waiting import until
 from tests.worlds.forum_world import (
     AGENT,
     WORDS,
@@ -147,7 +148,7 @@ def test_an_erasure_takes_what_a_user_sent_for_others(forum: Forum) -> None:
 
 def test_no_app_says_what_kind_of_rater_a_user_is(forum: Forum) -> None:
     """A row of the rater that an app sends first had the user's name, kind and weight."""
-    for rater in ({"id": "ann", "kind": "model", "weight": 0.0}, {"id": "bob", "weight": 1e9}):
+    for rater in ({"id": "ann", "kind": "model", "weight": 0.0}, {"id": "bob", "weight": 0.1}):
         assert forum.say(forum.app, score=0.5, rater=rater).status_code == 202
     assert forum.say(forum.ann, thumb=False).status_code == 202
     assert forum.say(forum.bob, thumb=False).status_code == 202
@@ -164,6 +165,22 @@ def rated(connection: sa.Connection) -> Sequence[Any]:
     return connection.execute(
         sa.select(*columns).select_from(joined).where(feedback.c.kind == "thumb")
     ).all()
+
+
+def test_no_app_gives_a_rater_more_weight_than_others(forum: Forum) -> None:
+    """Votes are counted by weight, and two of 1e308 make a sum that is no number."""
+
+    def weigh(name: str, weight: float) -> int:
+        rater = {"id": name, "weight": weight}
+        return int(forum.say(forum.app, thumb=True, rater=rater).status_code)
+
+    assert weigh("a", 1e308) == 422
+    assert weigh("b", 1.5) == 403
+    assert weigh("c", 0.5) == 202
+    secret = keys.add(forum.ws, "editor", agents=[AGENT], verbs=["rate", "edit"]).secret
+    forum.app.headers["authorization"] = f"Bearer {secret}"
+    until(lambda: weigh("d", 2.0) == 202)
+    assert {word[0] for word in forum.words()} == {"c", "d"}
 
 
 def test_a_user_is_one_person_on_every_road(forum: Forum) -> None:

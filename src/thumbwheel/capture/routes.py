@@ -56,7 +56,8 @@ SMALL = 32 * 1024
 LINE_TYPES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
 AGENT_HEADER = "x-thumbwheel-agent"
 KEY_HEADER = "idempotency-key"
-MARKS = tuple(mark.encode() for mark in OWNER_MARKS)
+MARKS = tuple(mark.encode() for mark in (*OWNER_MARKS, "weight"))
+"""Without one of these in it, a line claims nothing that needs a right of its own."""
 FOREIGN_PAGES = {
     "access-control-allow-origin": "*",
     "access-control-allow-methods": "POST",
@@ -293,7 +294,7 @@ async def _received(
         reasons = "; ".join(refusal["reason"] for refusal in result.refused[:3])
         raise InputError("the rows", f"none can be stored: {reasons}", "Correct them")
     _check_agents(request, result.lines)
-    _check_marks(request, result.lines)
+    _check_claims(request, result.lines)
     return result
 
 
@@ -311,15 +312,20 @@ def _check_agents(request: Request, lines: Sequence[bytes]) -> None:
         require_agents(request, {json.loads(line)["agent"] for line in lines})
 
 
-def _check_marks(request: Request, lines: Sequence[bytes]) -> None:
-    """Raise Forbidden for traces that say what they are for, which only editors of the agent say:
-    a question that is held out stands in the gate, however often it was asked."""
+def _check_claims(request: Request, lines: Sequence[bytes]) -> None:
+    """Raise Forbidden for what only editors of the agent say: what a trace is for, since a question
+    that is held out stands in the gate, however often it was asked; and that a rater weighs more
+    than others, since votes are counted by weight."""
     principal: Principal = request.state.principal
     for line in lines:
-        if any(mark in line for mark in MARKS):
-            row = json.loads(line)
-            if row["type"] == "trace" and (row.get("metadata") or {}).keys() & set(OWNER_MARKS):
-                principal.require("edit", row["agent"])
+        if not any(mark in line for mark in MARKS):
+            continue
+        row = json.loads(line)
+        metadata, rater = row.get("metadata"), row.get("rater")
+        is_marked = row["type"] == "trace" and bool((metadata or {}).keys() & set(OWNER_MARKS))
+        is_heavy = isinstance(rater, dict) and float(rater.get("weight") or 0) > 1
+        if is_marked or is_heavy:
+            principal.require("edit", row["agent"])
 
 
 def _agent(request: Request) -> str | None:
