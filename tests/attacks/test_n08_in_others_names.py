@@ -22,6 +22,7 @@ from tests.worlds.forum_world import (
     wait_for_key,
 )
 from thumbwheel.access import keys
+from thumbwheel.capture.feedback_token import DAY, DAYS, FeedbackTokens
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.traces import show_trace
@@ -165,6 +166,22 @@ def rated(connection: sa.Connection) -> Sequence[Any]:
     return connection.execute(
         sa.select(*columns).select_from(joined).where(feedback.c.kind == "thumb")
     ).all()
+
+
+def test_a_user_is_no_rater_more_with_feedback_tokens(forum: Forum) -> None:
+    """Each token is a rater: with a hundred of them a user had a hundred votes."""
+    reply = forum.ann.post(f"/a/{AGENT}/api/feedback-tokens", json={"trace": "t1"})
+    assert reply.status_code == 403
+
+
+def test_a_page_that_is_opened_again_is_no_other_rater(forum: Forum) -> None:
+    tokens = FeedbackTokens.with_key(forum.ws.home.feedback_key)
+    morning = 1_788_600_000 // DAY * DAY
+    per_day = {tokens.make(AGENT, "t1", "key_1", morning + 3600 * hour) for hour in range(24)}
+    assert len(per_day) == 1
+    (token,) = per_day
+    assert tokens.objection(token, AGENT, "t1", morning + (DAYS + 1) * DAY) is None
+    assert tokens.objection(token, AGENT, "t1", morning + (DAYS + 1) * DAY + 1) is not None
 
 
 def test_no_app_gives_a_rater_more_weight_than_others(forum: Forum) -> None:

@@ -385,10 +385,13 @@ def _check_token(tokens: FeedbackTokens, bearer: str, line: dict[str, Any]) -> N
 
 async def _token(tokens: FeedbackTokens, request: Request) -> Response:
     """A token with which a web page may judge the trace that the request names."""
+    principal: Principal = request.state.principal
+    if principal.kind == "user":  # each token is a rater, and a user is one
+        why = "a user speaks in no name but their own"
+        raise Forbidden("the feedback token", why, "Ask with the key of the app that has the page")
     result = await _received(request, _trace_of_token)
     line = json.loads(result.lines[0])
     trace = str(line["target"]["trace"])  # a number is an id, too
-    principal: Principal = request.state.principal
     # visitors of a page are not the owner, whose word alone decides an experiment
     maker = PAGE_OF_OWNER if principal.id == LOCAL_TOKEN.id else principal.id
     token = tokens.make(line["agent"], trace, maker)
