@@ -122,8 +122,8 @@ def test_a_token_is_one_rater_whatever_it_calls_itself(forum: Forum) -> None:
     forum.stranger.headers["authorization"] = f"Bearer {reply.json()['token']}"
     for number, rater in enumerate(("ann", "bob", "x", "y")):
         assert forum.say(forum.stranger, score=number / 10, rater=rater).status_code == 202
-    ((rater, sender, value),) = forum.words()
-    assert rater is not None and rater.startswith("token:")
+    ((speaker, sender, value),) = forum.words()
+    assert speaker is not None and speaker.startswith("token:")
     assert (sender, value) == (key_id(forum, "app"), 0.3)
     assert forum.say(forum.stranger, retracts=forum.id_of(0.3)).status_code in (403, 422)
 
