@@ -21,7 +21,7 @@ from thumbwheel.access.login_codes import SECONDS, LoginCodes
 from thumbwheel.access.settings import AccessConfig
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.access.web_tokens import WebTokens
-from thumbwheel.capture.feedback_token import DAYS, FeedbackTokens
+from thumbwheel.capture.feedback_token import DAY, DAYS, FeedbackTokens
 from thumbwheel.capture.gateway.budget import Account, Budgets
 from thumbwheel.capture.gateway.refusal import Refusal
 from thumbwheel.capture.gateway.settings import Allowance
@@ -117,7 +117,7 @@ def test_a_feedback_token_ends(tmp_path: Path) -> None:
     now = time.time()
     token = tokens.make("support", "t1", "key_1", now)
     assert tokens.objection(token, "support", "t1", now - 10**9) is None
-    later = now + DAYS * 86_400 + 1
+    later = now + (DAYS + 1) * DAY + 1
     assert tokens.objection(token, "support", "t1", later) == "the feedback token has expired"
 
 

@@ -21,7 +21,7 @@ from thumbwheel.llm import checked_transport
 from thumbwheel.models.types import EndpointAddress
 
 MIB = 1 << 20
-VALUES = {"metadata": {"list": [[] for _ in range(20_000)]}}
+VALUES: dict[str, Any] = {"metadata": {"list": [[] for _ in range(20_000)]}}
 """Sixty thousand bytes, and twenty thousand values that take more than a megabyte."""
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import thumbwheel
-from tests.attacks.near_misses import assert_linear, near_misses, stopped_after
+from tests.attacks.near_misses import ENDINGS, assert_linear, near_misses, stopped_after
 from thumbwheel.capture.gateway.request_body import with_fields
 from thumbwheel.capture.json_text import json_value
 from thumbwheel.capture.redact import LOOSE, CaptureConfig, Redactor
@@ -192,8 +192,13 @@ def test_no_search_of_redaction_takes_more_than_linear_time(name: str) -> None:
 @pytest.mark.repeat
 @pytest.mark.parametrize("name", SEARCHES)
 def test_no_search_of_redaction_takes_more_than_linear_time_at_length(name: str) -> None:
+    # all misses of each pattern alone are searched above; here is what the searches do together
     for pattern in dict.fromkeys(PATTERNS):
-        for miss in near_misses(pattern):
+        misses = near_misses(pattern)
+        stride = max(len(misses) // 40, 1)
+        if stride % len(ENDINGS) == 0:
+            stride += 1  # or all of them would end alike
+        for miss in misses[::stride]:
             assert_linear(SEARCHES[name], miss, 65_536)
 
 

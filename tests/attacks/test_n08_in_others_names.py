@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from tests.waiting import until
 from tests.worlds.forum_world import (
     AGENT,
     WORDS,
@@ -21,6 +22,7 @@ from tests.worlds.forum_world import (
     wait_for_key,
 )
 from thumbwheel.access import keys
+from thumbwheel.capture.feedback_token import DAY, DAYS, FeedbackTokens
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.traces import show_trace
@@ -120,8 +122,8 @@ def test_a_token_is_one_rater_whatever_it_calls_itself(forum: Forum) -> None:
     forum.stranger.headers["authorization"] = f"Bearer {reply.json()['token']}"
     for number, rater in enumerate(("ann", "bob", "x", "y")):
         assert forum.say(forum.stranger, score=number / 10, rater=rater).status_code == 202
-    ((rater, sender, value),) = forum.words()
-    assert rater is not None and rater.startswith("token:")
+    ((speaker, sender, value),) = forum.words()
+    assert speaker is not None and speaker.startswith("token:")
     assert (sender, value) == (key_id(forum, "app"), 0.3)
     assert forum.say(forum.stranger, retracts=forum.id_of(0.3)).status_code in (403, 422)
 
@@ -147,7 +149,7 @@ def test_an_erasure_takes_what_a_user_sent_for_others(forum: Forum) -> None:
 
 def test_no_app_says_what_kind_of_rater_a_user_is(forum: Forum) -> None:
     """A row of the rater that an app sends first had the user's name, kind and weight."""
-    for rater in ({"id": "ann", "kind": "model", "weight": 0.0}, {"id": "bob", "weight": 1e9}):
+    for rater in ({"id": "ann", "kind": "model", "weight": 0.0}, {"id": "bob", "weight": 0.1}):
         assert forum.say(forum.app, score=0.5, rater=rater).status_code == 202
     assert forum.say(forum.ann, thumb=False).status_code == 202
     assert forum.say(forum.bob, thumb=False).status_code == 202
@@ -164,6 +166,38 @@ def rated(connection: sa.Connection) -> Sequence[Any]:
     return connection.execute(
         sa.select(*columns).select_from(joined).where(feedback.c.kind == "thumb")
     ).all()
+
+
+def test_a_user_is_no_rater_more_with_feedback_tokens(forum: Forum) -> None:
+    """Each token is a rater: with a hundred of them a user had a hundred votes."""
+    reply = forum.ann.post(f"/a/{AGENT}/api/feedback-tokens", json={"trace": "t1"})
+    assert reply.status_code == 403
+
+
+def test_a_page_that_is_opened_again_is_no_other_rater(forum: Forum) -> None:
+    tokens = FeedbackTokens.with_key(forum.ws.home.feedback_key)
+    morning = 1_788_600_000 // DAY * DAY
+    per_day = {tokens.make(AGENT, "t1", "key_1", morning + 3600 * hour) for hour in range(24)}
+    assert len(per_day) == 1
+    (token,) = per_day
+    assert tokens.objection(token, AGENT, "t1", morning + (DAYS + 1) * DAY) is None
+    assert tokens.objection(token, AGENT, "t1", morning + (DAYS + 1) * DAY + 1) is not None
+
+
+def test_no_app_gives_a_rater_more_weight_than_others(forum: Forum) -> None:
+    """Votes are counted by weight, and two of 1e308 make a sum that is no number."""
+
+    def weigh(name: str, weight: float) -> int:
+        rater = {"id": name, "weight": weight}
+        return int(forum.say(forum.app, thumb=True, rater=rater).status_code)
+
+    assert weigh("a", 1e308) == 422
+    assert weigh("b", 1.5) == 403
+    assert weigh("c", 0.5) == 202
+    secret = keys.add(forum.ws, "editor", agents=[AGENT], verbs=["rate", "edit"]).secret
+    forum.app.headers["authorization"] = f"Bearer {secret}"
+    until(lambda: weigh("d", 2.0) == 202)
+    assert {word[0] for word in forum.words()} == {"c", "d"}
 
 
 def test_a_user_is_one_person_on_every_road(forum: Forum) -> None:

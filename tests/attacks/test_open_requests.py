@@ -3,9 +3,11 @@ its maker may."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import socket
+import tracemalloc
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ import sqlalchemy as sa
 
 from tests.worlds.gateway_world import AGENT, GatewayWorld, opened_home, running
 from thumbwheel.access import keys
-from thumbwheel.access.rate_limits import MOST_OPEN
+from thumbwheel.access.rate_limits import MOST_OPEN, PAGES_PER_MINUTE
 from thumbwheel.capture.inbox import drain_inbox
+from thumbwheel.capture.routes import MOST_OF_PAGE
 from thumbwheel.db.feedback_in_force import newest_words
 from thumbwheel.db.schema import feedback
 from thumbwheel.jobs import queue
@@ -162,3 +165,44 @@ def test_a_token_for_less_does_not_speak_as_the_homes_owner(tmp_path: Path) -> N
         # a token for all that the owner may is the owner
         body = {"target": "t1", "thumb": "down", "retracts": word_id}
         assert gateway.client.post(words, json=body, headers=web_token(gateway)).status_code == 200
+
+
+WORDS = f"/a/{AGENT}/api/feedback"
+
+
+def say(gateway: GatewayWorld, token: str, content: bytes, **headers: str) -> int:
+    """The status of the answer to a page with this token."""
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json", **headers}
+    return gateway.client.post(WORDS, content=content, headers=headers).status_code
+
+
+def test_who_makes_up_a_feedback_token_fills_no_memory(gateway: GatewayWorld) -> None:
+    """Whether a token holds is known when the body is read, so that bodies have to be small."""
+    token = f"f2.99999999999.key_1.{'0' * 64}"
+    row = {"trace": "t1", "thumb": True}
+    large = json.dumps(row | {"comment": "x" * 100_000}).encode()
+    bomb = gzip.compress(json.dumps(row | {"comment": "x" * (30 << 20)}).encode(), 9)
+    assert len(bomb) < MOST_OF_PAGE
+    assert say(gateway, token, large) == 413
+    tracemalloc.start()
+    status = say(gateway, token, bomb, **{"content-encoding": "gzip"})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert status == 413 and peak < 8 << 20
+    statuses = [say(gateway, token, json.dumps(row).encode()) for _ in range(80)]
+    assert set(statuses) == {403, 429}
+
+
+def test_a_page_says_little_and_in_no_other_source(gateway: GatewayWorld) -> None:
+    reply = gateway.client.post(f"{WORDS}-tokens", json={"trace": "t1"})
+    token = reply.json()["token"]
+    row: dict[str, Any] = {"trace": "t1", "thumb": True}
+    assert say(gateway, token, json.dumps(row | {"source": "langfuse"}).encode()) == 403
+    target = {"trace": "t1", "source": "langfuse"}
+    other: dict[str, Any] = {"target": target, "kind": "thumb", "value": True}
+    assert say(gateway, token, json.dumps(other).encode()) == 403
+    long = json.dumps(row | {"comment": "x" * MOST_OF_PAGE}).encode()
+    assert say(gateway, token, long) == 413
+    statuses = [say(gateway, token, json.dumps(row).encode()) for _ in range(PAGES_PER_MINUTE + 20)]
+    assert statuses[0] == 202 and statuses[-1] == 429
+    assert statuses.count(202) <= 2 * PAGES_PER_MINUTE  # the window slides

@@ -27,6 +27,8 @@ LOGINS_OF_NAME = 30
 """Attempts for one name from all addresses, in a minute: who has many addresses guesses no faster.
 More than one person needs, so that a few guesses from elsewhere keep nobody out."""
 
+PAGES_PER_MINUTE = 60
+"""Requests with one feedback token: a person presses no more buttons under one answer."""
 MOST_OPEN = 64
 """Requests of one key or user that may be open at once to wait for what comes: streams of events,
 results of jobs. Each looks into the database several times a second."""
@@ -75,6 +77,10 @@ class RateLimits:
         self._count(LOGINS_OF_NAME, "login as", name, "the name of the login")
         both = f"{address} {name}"
         self._count(LOGINS_PER_MINUTE, "login of", both, "the login")
+
+    def count_page(self, token: str) -> None:
+        """Count a request with this feedback token, which holds; raises TooOften."""
+        self._count(PAGES_PER_MINUTE, "page", token, "the feedback token")
 
     @contextmanager
     def waiting(self, principal: Principal) -> Iterator[None]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from thumbwheel.core.seal import Seal, make_seal
 
 DAYS = 30
-"""How long a token is valid."""
+"""How long a token is valid at least."""
+DAY = 86_400
 KIND = "feedback token"
 _TOKEN = re.compile(
     r"f2\.(?P<expires>[0-9]{1,12})\.(?P<maker>[A-Za-z0-9_]{1,64})\.(?P<mac>[0-9a-f]{64})"
@@ -31,8 +32,10 @@ class FeedbackTokens:
         return cls(make_seal(path))
 
     def make(self, agent: str, trace: str, maker: str, now: float | None = None) -> str:
-        """The token for the trace of that name, which the principal `maker` asked for."""
-        expires = int(time.time() if now is None else now) + DAYS * 86_400
+        """The token for the trace of that name, which the principal `maker` asked for: the same
+        one all day, so that a page that is opened again is no other rater."""
+        today = int(time.time() if now is None else now) // DAY
+        expires = (today + DAYS + 1) * DAY
         return f"f2.{expires}.{maker}.{self._mac(agent, trace, maker, expires)}"
 
     def voice_of(self, token: str) -> tuple[str, str]:

@@ -21,8 +21,9 @@ from fastapi.responses import JSONResponse
 
 from thumbwheel import sdk
 from thumbwheel.access.credentials import bearer_of
-from thumbwheel.access.needs import needs, public, require_agents
+from thumbwheel.access.needs import address_of, needs, public, require_agents
 from thumbwheel.access.problem import answered_with, problem
+from thumbwheel.access.rate_limits import RateLimits
 from thumbwheel.access.types import LOCAL_TOKEN, PAGE_OF_OWNER, Principal, Verb
 from thumbwheel.capture import openapi
 from thumbwheel.capture import received as meaning
@@ -47,12 +48,16 @@ from thumbwheel.sdk.segment import Full, Segment
 
 MOST_BYTES, MOST_UNPACKED = 16 * 2**20, 64 * 2**20
 """Of a request's body, as sent and unpacked."""
+MOST_OF_PAGE = 64 * 1024
+"""Of the body of a page with a feedback token, as sent and unpacked: anybody can present one, and
+whether it holds is known only when the body is read."""
 SMALL = 32 * 1024
 """Bytes of a body that is read in the event loop; it takes tens of microseconds."""
 LINE_TYPES = ("application/x-ndjson", "application/jsonl", "application/json-lines")
 AGENT_HEADER = "x-thumbwheel-agent"
 KEY_HEADER = "idempotency-key"
-MARKS = tuple(mark.encode() for mark in OWNER_MARKS)
+MARKS = tuple(mark.encode() for mark in (*OWNER_MARKS, "weight"))
+"""Without one of these in it, a line claims nothing that needs a right of its own."""
 FOREIGN_PAGES = {
     "access-control-allow-origin": "*",
     "access-control-allow-methods": "POST",
@@ -263,10 +268,13 @@ def _voice(request: Request) -> Voice:
     return Voice(principal.id)
 
 
-async def _received(request: Request, spell: Spell, voice: Voice | None = None) -> Received:
-    """The rows of a request as lines; raises InputError where not one can be stored."""
+async def _received(
+    request: Request, spell: Spell, voice: Voice | None = None, most: int | None = None
+) -> Received:
+    """The rows of a request as lines; raises InputError where not one can be stored. `most`: bytes
+    of a body that is read though nobody knows yet who sends it."""
     content_type = _content_type(request)
-    content = await _body(request)
+    content = await _body(request, most or MOST_BYTES, most or MOST_UNPACKED)
     if content_type not in ("application/json", *LINE_TYPES):
         type_text = f"content type {content_type!r}" if content_type else "a body without its type"
         fix = f"Send application/json, or {LINE_TYPES[0]} for a row a line"
@@ -286,7 +294,7 @@ async def _received(request: Request, spell: Spell, voice: Voice | None = None) 
         reasons = "; ".join(refusal["reason"] for refusal in result.refused[:3])
         raise InputError("the rows", f"none can be stored: {reasons}", "Correct them")
     _check_agents(request, result.lines)
-    _check_marks(request, result.lines)
+    _check_claims(request, result.lines)
     return result
 
 
@@ -304,15 +312,20 @@ def _check_agents(request: Request, lines: Sequence[bytes]) -> None:
         require_agents(request, {json.loads(line)["agent"] for line in lines})
 
 
-def _check_marks(request: Request, lines: Sequence[bytes]) -> None:
-    """Raise Forbidden for traces that say what they are for, which only editors of the agent say:
-    a question that is held out stands in the gate, however often it was asked."""
+def _check_claims(request: Request, lines: Sequence[bytes]) -> None:
+    """Raise Forbidden for what only editors of the agent say: what a trace is for, since a question
+    that is held out stands in the gate, however often it was asked; and that a rater weighs more
+    than others, since votes are counted by weight."""
     principal: Principal = request.state.principal
     for line in lines:
-        if any(mark in line for mark in MARKS):
-            row = json.loads(line)
-            if row["type"] == "trace" and (row.get("metadata") or {}).keys() & set(OWNER_MARKS):
-                principal.require("edit", row["agent"])
+        if not any(mark in line for mark in MARKS):
+            continue
+        row = json.loads(line)
+        metadata, rater = row.get("metadata"), row.get("rater")
+        is_marked = row["type"] == "trace" and bool((metadata or {}).keys() & set(OWNER_MARKS))
+        is_heavy = isinstance(rater, dict) and float(rater.get("weight") or 0) > 1
+        if is_marked or is_heavy:
+            principal.require("edit", row["agent"])
 
 
 def _agent(request: Request) -> str | None:
@@ -335,11 +348,17 @@ async def _feedback(durable: Durable, tokens: FeedbackTokens, request: Request) 
     bearer = bearer_of(request.headers)
     if not is_feedback_token(bearer):
         return await _rows(durable, meaning.feedback_row, request)
+    limits: RateLimits = request.app.state.gate.limits
     try:
         voice = Voice(*tokens.voice_of(bearer))
-        result = await _received(request, meaning.feedback_row, voice)
-        for line in result.lines:
-            _check_token(tokens, bearer, json.loads(line))
+        try:
+            result = await _received(request, meaning.feedback_row, voice, MOST_OF_PAGE)
+            for line in result.lines:
+                _check_token(tokens, bearer, json.loads(line))
+        except Forbidden:
+            limits.count_failure(address_of(request))
+            raise
+        limits.count_page(voice.rater or "")
         await durable(request, result.lines)
         response: Response = JSONResponse({"ids": result.ids}, 202)
     except ThumbwheelError as error:
@@ -351,6 +370,8 @@ async def _feedback(durable: Durable, tokens: FeedbackTokens, request: Request) 
 def _check_token(tokens: FeedbackTokens, bearer: str, line: dict[str, Any]) -> None:
     """Raise Forbidden where the line is about anything but the trace of the token."""
     target = line.get("target")
+    if line.get("source") or (isinstance(target, dict) and target.get("source")):
+        raise Forbidden("feedback token", "it speaks for no source", "Leave source out")
     trace = name_of(target.get("trace")) if isinstance(target, dict) else None
     if trace is None:
         raise Forbidden("feedback token", "it judges one trace", "Give its id as trace")
@@ -364,10 +385,13 @@ def _check_token(tokens: FeedbackTokens, bearer: str, line: dict[str, Any]) -> N
 
 async def _token(tokens: FeedbackTokens, request: Request) -> Response:
     """A token with which a web page may judge the trace that the request names."""
+    principal: Principal = request.state.principal
+    if principal.kind == "user":  # each token is a rater, and a user is one
+        why = "a user speaks in no name but their own"
+        raise Forbidden("the feedback token", why, "Ask with the key of the app that has the page")
     result = await _received(request, _trace_of_token)
     line = json.loads(result.lines[0])
     trace = str(line["target"]["trace"])  # a number is an id, too
-    principal: Principal = request.state.principal
     # visitors of a page are not the owner, whose word alone decides an experiment
     maker = PAGE_OF_OWNER if principal.id == LOCAL_TOKEN.id else principal.id
     token = tokens.make(line["agent"], trace, maker)
@@ -469,15 +493,17 @@ def _content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def _body(request: Request) -> bytes:
+async def _body(
+    request: Request, most: int = MOST_BYTES, most_unpacked: int = MOST_UNPACKED
+) -> bytes:
     """The unpacked body; raises InputError where it is too large or packed in an unknown way."""
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > MOST_BYTES:
-            raise _too_large(f"a body has at most {MOST_BYTES:,} bytes")
+        if size > most:
+            raise _too_large(f"a body has at most {most:,} bytes")
         chunks.append(chunk)
     content = b"".join(chunks)
     if encoding in ("", "identity"):
@@ -487,15 +513,15 @@ async def _body(request: Request) -> bytes:
             f"Content-Encoding {encoding!r}", "it is not known here", "Pack by gzip or deflate"
         )
         raise answered_with(415, refusal)
-    return await run_in_threadpool(_unpacked, content)
+    return await run_in_threadpool(_unpacked, content, most_unpacked)
 
 
-def _unpacked(content: bytes) -> bytes:
+def _unpacked(content: bytes, most: int) -> bytes:
     """A gzip or zlib body, unpacked up to the bound."""
     try:
-        return unpacked(content, MOST_UNPACKED)
+        return unpacked(content, most)
     except TooLarge:
-        raise _too_large(f"unpacked, a body has at most {MOST_UNPACKED:,} bytes") from None
+        raise _too_large(f"unpacked, a body has at most {most:,} bytes") from None
     except BadPacking as error:
         why = f"it cannot be unpacked: {error}" if str(error) else "it breaks off"
         refusal = InputError("the packed body", why, "Send all of it")

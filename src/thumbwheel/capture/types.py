@@ -54,6 +54,8 @@ LLM_FIELDS = (
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
 """The scale of a number that comes without one."""
+HEAVIEST = 1000.0
+"""Weight of a rater: sums of more would be no numbers at some point."""
 OWNER_MARKS = ("is_training_data", "is_validation_data")
 """Keys of a trace's metadata (true or false) by which its owner says what it is for; a later import
 may change them."""
@@ -230,7 +232,7 @@ class Rater(Part):
 
     id: Name
     kind: RaterKind | None = None
-    weight: Annotated[float, Field(ge=0)] | None = None
+    weight: Annotated[float, Field(ge=0, le=HEAVIEST)] | None = None
 
 
 class TargetRef(Part):

@@ -33,10 +33,10 @@ class HeldBytes:
         finally:
             self.total -= call.count
 
-    def has_room(self, count: int, own: int) -> bool:
-        """Return whether a call that holds `own` bytes may hold so many more; one that runs alone
-        always may."""
-        return self.total + count <= self._most or self.total == own
+    def has_room(self, count: int, of_call: int) -> bool:
+        """Return whether a call that holds `of_call` bytes may hold so many more. One that runs
+        alone always may."""
+        return self.total + count <= self._most or self.total == of_call
 
 
 @dataclass
