@@ -73,6 +73,8 @@ N3 = [
     "DatasetConfig",
     "RewardModel",
     "RewardModelConfig",
+    "RewardModelHead",
+    "PolicyModel",
     "train_reward_model",
     "FeedbackDataset",
     "prepare_feedback_dataset",

@@ -5,25 +5,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch  # noqa: TID253 - its class derives from torch's; the package loads it on demand
-from torch import nn  # noqa: TID253 - as above
+from typing import TYPE_CHECKING, Any
 
 from thumbwheel.compat.n3.config import TrainingConfig
+from thumbwheel.compat.n3.torch_module import TorchModule
+
+if TYPE_CHECKING:
+    import torch
 
 
-class PolicyModel(nn.Module):
+class PolicyModel(TorchModule):
     """`pretrained_model` answers, with a LoRA adapter where `use_lora` is on; `v_head` gives the
     value of every token."""
 
     def __init__(self, model: Any, config: TrainingConfig) -> None:
-        super().__init__()
+        from torch import nn
+
         width = model.config.get_text_config().hidden_size
         self.pretrained_model = _with_adapter(model, config) if config.use_lora else model
         self.v_head = nn.Linear(width, 1)
         nn.init.zeros_(self.v_head.weight)
         nn.init.zeros_(self.v_head.bias)
+        super().__init__(pretrained_model=self.pretrained_model, v_head=self.v_head)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None

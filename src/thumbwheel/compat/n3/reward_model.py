@@ -1,5 +1,5 @@
-"""`RewardModel` and `RewardModelHead` of the n3 server: modules of torch that give one number for
-an answer.
+"""`RewardModel` and `RewardModelHead` of the n3 server: modules that give one number for an
+answer.
 
 A trained one comes from `thumbwheel train reward`, whose folder is its truth: `score` reads an
 answer as the training did. `forward` reads token ids, as theirs does. A folder that is saved holds
@@ -14,31 +14,35 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import torch  # noqa: TID253 - its classes derive from torch's; the package loads them on demand
-from torch import nn  # noqa: TID253 - as above
-
 from thumbwheel.compat.n3.config import RewardModelConfig
 from thumbwheel.compat.n3.datasets import FeedbackExample
 from thumbwheel.compat.n3.reward_files import CARD, CONFIG, HEAD, TRUNK, add_their_files
+from thumbwheel.compat.n3.torch_module import TorchModule
 from thumbwheel.compat.reward_model import SavedRewardModel
 from thumbwheel.core.errors import Conflict, DataError, ModelError
 
 if TYPE_CHECKING:
+    import torch
+
     from thumbwheel.engine.reward_model import RewardModel as Scorer
 
 
-class RewardModelHead(nn.Module):
+class RewardModelHead(TorchModule):
     """One number from the hidden state of the last token that counts."""
 
     def __init__(self, hidden_size: int, dropout: float = 0.1) -> None:
-        super().__init__()
+        from torch import nn
+
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(hidden_size, 1)
+        super().__init__(dropout=self.dropout, linear=self.linear)
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """[rows] from hidden states [rows, tokens, width]; without a mask every token counts."""
+        import torch
+
         if attention_mask is None:
             last = hidden_states[:, -1]
         else:
@@ -49,7 +53,7 @@ class RewardModelHead(nn.Module):
         return scores
 
 
-class RewardModel(nn.Module):
+class RewardModel(TorchModule):
     """A model of transformers with a head; with `use_lora` only an adapter and the head learn.
 
     `folder` is where a trained one lies, None for one that was only put together. `validation` has
@@ -57,14 +61,18 @@ class RewardModel(nn.Module):
     """
 
     def __init__(self, base_model: Any, config: RewardModelConfig) -> None:
-        super().__init__()
+        trunk = _with_adapter(base_model, config) if config.use_lora else base_model
+        self._assemble(trunk, config)
+
+    def _assemble(self, trunk: Any, config: RewardModelConfig) -> None:
+        """Put a trunk that has its adapter and a new head together."""
         self.config = config
-        width = base_model.config.get_text_config().hidden_size
-        self.base_model = _with_adapter(base_model, config) if config.use_lora else base_model
-        self.reward_head = RewardModelHead(width)
+        self.base_model = trunk
+        self.reward_head = RewardModelHead(trunk.config.get_text_config().hidden_size)
         self.folder: Path | None = None
         self.validation: dict[str, Any] = {}
         self._saved: SavedRewardModel | None = None
+        super().__init__(base_model=trunk, reward_head=self.reward_head.module)
         self.to(_device(config.device))
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -111,22 +119,21 @@ class RewardModel(nn.Module):
     @classmethod
     def _assembled(cls, trunk: Any, config: RewardModelConfig, head: Any = None) -> Self:
         """A model whose trunk has its adapter already."""
+        import torch
+
         model = cls.__new__(cls)
-        nn.Module.__init__(model)
-        model.config = config
-        model.base_model = trunk
-        model.reward_head = RewardModelHead(trunk.config.get_text_config().hidden_size)
+        model._assemble(trunk, config)
         if head is not None:
             with torch.no_grad():
                 model.reward_head.linear.weight.copy_(head.weight)
                 model.reward_head.linear.bias.zero_()
-        model.folder, model.validation, model._saved = None, {}, None
-        return model.eval().to(_device(config.device))
+        return model.eval()
 
     @classmethod
     def load_pretrained(cls, path: str | Path, device: str = "auto") -> Self:
         """Read a folder of `save_pretrained`, here or in their system; raises ModelError for a
         folder that is none."""
+        import torch
         from transformers import AutoModel
 
         from thumbwheel.models.base import locate
@@ -161,6 +168,8 @@ class RewardModel(nn.Module):
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a new folder in both forms; one that was only put together in theirs alone."""
+        import torch
+
         target = Path(path)
         if target.exists() and any(target.iterdir()):
             raise Conflict(

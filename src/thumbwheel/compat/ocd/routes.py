@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -105,7 +106,8 @@ class DecisionFilter(BaseModel):
     def of(self, decisions: Iterable[StoredDecision]) -> list[StoredDecision]:
         """Those that are wanted; no more is read than it takes to find them."""
         wanted = (decision for decision in decisions if self._takes(decision.record))
-        return list(islice(wanted, self.limit))
+        most = None if self.limit is None else min(self.limit, sys.maxsize)
+        return list(islice(wanted, most))
 
     def _takes(self, record: DecisionRecord) -> bool:
         if self.require_feedback and record.user_feedback is None:
