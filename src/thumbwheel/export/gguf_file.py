@@ -150,12 +150,12 @@ def _vocabulary_file(source: Source, ends: Sequence[int], scratch: Path) -> Path
     """A GGUF file with the tokenizer that an export of `source` gets."""
     model = scratch / "model"
     model.mkdir()
-    for path in Path(source.base).iterdir():
-        # the converter looks for weights, and does not read them
+    # the converter looks for weights, and does not read them
+    for path in Path(source.base).glob("*.safetensors*"):
         (model / path.name).symlink_to(path.resolve())
-    for name in hf_compat.TOKENIZER_FILES:
-        (model / name).unlink(missing_ok=True)
+    shutil.copyfile(Path(source.base) / "config.json", model / "config.json")
     hf_compat.write_tokenizer(source.base, model, source.adapter, source.template)
+    hf_compat.complete_config(model)
     convert.convert_vocabulary(model, scratch / "vocabulary.gguf", family(source.base), ends)
     return scratch / "vocabulary.gguf"
 

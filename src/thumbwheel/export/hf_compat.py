@@ -25,15 +25,6 @@ ONLY_V5 = {
 """Tokenizer classes of transformers 5 -> the class of 4.x that reads the same files."""
 
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "generation_config.json",
-)
-"""Files that `write_tokenizer` writes, or that would say something else beside them."""
 LOADING = ("is_local", "backend", "local_files_only")
 """Settings of loading that transformers 5 saves with those of the tokenizer."""
 

@@ -485,3 +485,13 @@ def test_dev_rows_without_a_recorded_answer_are_said_to_be_none(monkeypatch):
     prompts.counts = {"train": 8}
     with pytest.raises(rows.NoDevRows, match="no rows in the dev split"):
         rows.dev_rows(None, [version])
+
+
+@pytest.mark.slow
+def test_what_cannot_be_ranked_is_refused_before_the_first_answer(home, monkeypatch):
+    from thumbwheel.evaluation import evaluate as stage
+
+    ws, add = home(cases=0, prompts=40, kinds=("thumb",), shapes=("chats",))
+    monkeypatch.setattr(stage, "_replies", lambda *_: pytest.fail("something was asked"))
+    with pytest.raises(DataError, match="no pair and not both good and bad answers"):
+        evaluate(ws, versions.version(ws, AGENT, add("good")), QUICK)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import normalizers
 
 from tests.command_line import Run
 from tests.models.tiny_models import tiny_adapter, tiny_base, tiny_tokenizer, tuned_version
@@ -23,7 +24,7 @@ from thumbwheel.evaluation.types import Case
 from thumbwheel.export import gguf_file, parity
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import export, exports, ladder
-from thumbwheel.export.types import Parity, Source
+from thumbwheel.export.types import GGUF_MODEL, Parity, Source
 from thumbwheel.llm import convert, tools
 from thumbwheel.llm.library import describe, quantize
 from thumbwheel.models.versions import version as named
@@ -423,3 +424,21 @@ def test_the_command_shows_a_ladder(command_line: Run, trained: Source, tmp_path
     code, _, error = command_line(*command, "--ladder", "f16", "--quant", "f16")
     assert code == 2
     assert "Give one or the other" in error
+
+
+@pytest.mark.slow
+def test_the_tokens_are_compared_before_any_weight_is_converted(
+    trained: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(trained.base)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(convert, "convert", lambda *_: pytest.fail("weights were converted"))
+    gguf_file.check_tokens(trained, GGUF_MODEL, parity.PROBES)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+    # the converter writes no normalizer, so its file differs from what training sees
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    monkeypatch.setattr(gguf_file, "load_tokenizer", lambda _: tokenizer)
+    with pytest.raises(ModelError, match=r"has others than training saw: .*in llama\.cpp"):
+        gguf_file.check_tokens(trained, GGUF_MODEL, parity.PROBES)

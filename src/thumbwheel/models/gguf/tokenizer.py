@@ -232,12 +232,12 @@ def _finished(header: GgufHeader, vocabulary: Vocabulary, tokenizer: Any, adds_b
             pair=[bos, "$A", "$B"],
             special_tokens=[(bos, vocabulary.tokens.index(bos))],
         )
+    options: dict[str, Any] = {name: token for name, token in named.items() if token is not None}
     longest = header.setting("context_length")
+    if type(longest) is int:
+        options["model_max_length"] = longest
     finished = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        clean_up_tokenization_spaces=False,
-        model_max_length=longest if type(longest) is int else None,
-        **{name: token for name, token in named.items() if token is not None},
+        tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **options
     )
     template = metadata.get("tokenizer.chat_template")
     if isinstance(template, str) and template:
