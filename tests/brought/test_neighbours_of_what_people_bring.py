@@ -518,3 +518,64 @@ def test_blocks_inside_of_thoughts_are_thoughts(tmp_path: Path) -> None:
     )
     (trace,) = traces(written(tmp_path / "r.jsonl", row))
     assert trace.output == "Nine."
+
+
+@pytest.mark.parametrize(
+    ("pair", "why"),
+    [
+        ({"prompt": "a?", "chosen": "", "rejected": "x"}, "preferred answer is empty"),
+        ({"prompt": "  ", "chosen": "y", "rejected": "x"}, "prompt is empty"),
+    ],
+)
+def test_empty_sides_of_a_pair(pair: dict[str, Any], why: str, tmp_path: Path) -> None:
+    assert why in refusals(written(tmp_path / "r.jsonl", pair))[1]
+
+
+@pytest.mark.parametrize(
+    ("table", "signal"),
+    [
+        ("question,answer,Thumbs Up?\na?,x,no\n", ("thumb", False)),
+        ('question,answer,stars\na?,x,"[{""rating"":2}]"\n', ("rating", 2)),
+        ('question,answer,thumb\na?,x,"{""choices"": [""Bad""]}"\n', ("thumb", False)),
+        ("question,answer,rating\na?,x,Very dissatisfied\n", ("thumb", False)),
+    ],
+)
+def test_marks_of_tables_in_many_spellings(
+    table: str, signal: tuple[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(table)
+    assert signals(path) == [signal]
+
+
+def test_two_short_answers_are_not_lost(tmp_path: Path) -> None:
+    row = {"prompt": "Parking?", "answer1": "No.", "answer2": "Yes.", "pw": "left"}
+    with pytest.raises(InputError, match="chosen="):
+        detect(written(tmp_path / "r.jsonl", row))
+
+
+def test_a_table_by_another_name_says_which(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    path.write_text("question\tanswer\trating\na?\tx\t5\n")
+    with pytest.raises(InputError, match=r"\.csv or \.tsv"):
+        detect(path)
+
+
+def test_a_time_with_the_word_utc_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("question,answer,created_at\na?,x,2026-01-05 09:00:00.5 UTC\n")
+    assert str(traces(path)[0].occurred_at) == "2026-01-05 09:00:00.500000+00:00"
+
+
+def test_what_openrouter_calls_reasoning_is_a_thought(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "content": "4"}
+    answer["reasoning_details"] = [{"type": "reasoning.text", "text": "Two."}]  # type: ignore[assignment]
+    (trace,) = traces(written(tmp_path / "r.jsonl", {"messages": [ASKED, answer]}))
+    assert (trace.output, trace.steps[0].output) == ("4", "Two.")
+
+
+def test_requests_and_responses_of_mlflow_without_spans(tmp_path: Path) -> None:
+    row = {"trace_id": "tr-1", "request_time": 1767600000000, "assessments": [], "spans": []}
+    row |= {"request": {"q": "a?"}, "response": {"answer": "x"}}
+    (trace,) = traces(written(tmp_path / "r.jsonl", row))
+    assert (trace.input, trace.output) == ([ASKED], "x")

@@ -25,7 +25,7 @@ from tests.models.tiny_models import tiny_adapter, tiny_base
 from tests.servers import node_clients
 from tests.worlds.deploy_world import World
 from tests.worlds.gateway_world import GatewayWorld, call_of, opened_home, running
-from thumbwheel.deploy import processes
+from thumbwheel.deploy import deploy, processes
 
 DOC = Path(__file__).parents[2] / "docs" / "14-gateway.md"
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -75,11 +75,13 @@ class Clients:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Clients]:
-    base = tiny_base(folder / "base", max_position_embeddings=2048)
+def serving(
+    folder: Path, base: Path, target: str = "embedded", context: int | None = None
+) -> Iterator[Clients]:
     with opened_home(folder / "home") as ws:
         world = World(ws, base, [tiny_adapter(base, folder / "adapter")], "support")
-        world.deploy(world.version(0))
+        settings = {"threads": 1} | ({"context": context} if context else {})
+        deploy.deploy(ws, world.version(0), target, settings=settings)
         try:
             with (
                 running(ws) as gateway,
@@ -98,7 +100,9 @@ def serving(folder: Path) -> Iterator[Clients]:
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
-    with serving(tmp_path_factory.mktemp("local")) as clients:
+    folder = tmp_path_factory.mktemp("local")
+    base = tiny_base(folder / "base", max_position_embeddings=2048)
+    with serving(folder, base) as clients:
         yield clients
 
 

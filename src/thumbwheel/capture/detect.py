@@ -296,7 +296,10 @@ def _claims(path: Path) -> tuple[Counter[str], dict[str, Any]]:
             break
     if not first_rows:
         if container_of(path) == "json":
-            why, fix = "no line of it is a JSON object", "Give a file with one object a line"
+            why = "no line of it is a JSON object"
+            fix = (
+                "Give a file with one object a line; a table needs a name that ends in .csv or .tsv"
+            )
         else:
             why, fix = f"no row of it can be read: {problem}", "Export the table again as CSV"
         raise file_error(path, why, fix)

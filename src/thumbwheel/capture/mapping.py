@@ -187,6 +187,8 @@ LIKELY: Mapping[str, re.Pattern[str]] = {
     ),
 }
 """What a column can be -> names that are tried where none of its usual names is there."""
+ANSWER_NAME = re.compile(r"(response|answer|completion|output|generation|reply)[-_]?[a-z0-9]?\b")
+"""Names of answers, also of several."""
 LEFT_OUT = "metadata"
 """How a person says that a column says nothing."""
 ABOUT = ("metadata", "meta", "extra", "info")
@@ -256,7 +258,7 @@ class TableColumns:
             if isinstance(value, dict):
                 self.objects.add(name)
             elif column is not None:
-                column.add(value)
+                column.add(_mark_in(value))
             if value not in (None, "") and name not in self.other_words:
                 words = self.opinion_words if is_opinion_word(value) else self.other_words
                 words.add(name)
@@ -364,7 +366,20 @@ def _demand_answer(
 def _may_be_answer(name: str, value: Any) -> bool:
     if NOT_ASKED.fullmatch(name.casefold()) or name.casefold() in ABOUT:
         return False
+    if ANSWER_NAME.match(plain(name)) and value is not None:
+        return True
     return isinstance(value, list | dict) or (isinstance(value, str) and " " in value.strip())
+
+
+def _mark_in(value: Any) -> Any:
+    """A mark, also where Label Studio's tables wrap it: [{"rating": 2}], {"choices": ["Good"]}."""
+    if isinstance(value, str) and not value.startswith(("[{", '{"')):
+        return value
+    opened = unpacked(value)
+    for _ in range(3):
+        if isinstance(opened, list | dict) and len(opened) == 1:
+            (opened,) = opened.values() if isinstance(opened, dict) else opened
+    return value if isinstance(opened, list | dict) else opened
 
 
 def with_inner_keys(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -390,7 +405,7 @@ def _scale_in(column: str) -> tuple[float, float] | None:
 
 def _name_of_column(column: str) -> str:
     """A header without what stands in brackets behind it, as `plain` spells it."""
-    whole = plain(column.partition("(")[0] or column)
+    whole = plain((column.partition("(")[0] or column).strip(" ?!:*"))
     outer, _, inner = whole.rpartition(".")
     return outer if inner == "value" else inner
 
@@ -579,7 +594,7 @@ def _signals(values: Mapping[str, Any], readings: Mapping[str, Reading]) -> list
     signals: list[dict[str, Any]] = []
     for meaning in MARKS:
         if meaning in values:
-            signal = readings[meaning].signal(values[meaning])
+            signal = readings[meaning].signal(_mark_in(values[meaning]))
             if signal is not None and signal not in signals:
                 signals.append(signal)
     if "correction" in values:

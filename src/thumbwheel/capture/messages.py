@@ -88,7 +88,14 @@ _RESULTS = (
     "function-response",
 )
 _THOUGHTS = ("thinking", "redacted-thinking", "reasoning", "thought")
-_THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking", "thought", "thoughts")
+_THOUGHT_KEYS = (
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+    "thought",
+    "thoughts",
+    "reasoning_details",
+)
 _MEDIA = {"image": "image_url", "video": "video_url", "audio": "audio_url"}
 """Word of a placeholder -> type of the part that it stands for."""
 _WRITTEN_RESULT = ("<tool_response>", "</tool_response>")
@@ -175,8 +182,8 @@ def converted(value: Mapping[str, Any]) -> Messages:
 
     # calls and thoughts stand beside the content, in its parts, or in its text
     calls = [*_calls_beside(value), *parts.calls]
-    thoughts = [value[key] for key in _THOUGHT_KEYS if isinstance(value.get(key), str)]
-    thoughts = [*thoughts[:1], *parts.thoughts]
+    beside = (content_text(value.get(key)) for key in _THOUGHT_KEYS)
+    thoughts = [*[thought for thought in beside if thought][:1], *parts.thoughts]
     if role == "assistant" and isinstance(message["content"], str):
         thought, message["content"] = without_thoughts(message["content"])
         thoughts.append(thought)

@@ -73,6 +73,8 @@ def pair_records(
     """Two traces and one preference a verdict; `rest` is the metadata of the preferences, `fields`
     are further keys of both traces."""
     messages = [_message(answer) for answer in answers]
+    if not any(_essence(messages[0])):
+        raise Unreadable("the preferred answer is empty")
     if _essence(messages[0]) == _essence(messages[1]):
         raise Unreadable("the two answers are the same text: there is nothing to prefer")
     return ranked_records(prompt, messages, verdicts, rest, **fields)
@@ -189,7 +191,7 @@ def given_prompt(row: Mapping[str, Any]) -> Messages | None:
     chats = [_opened(row[key]) for key in CHATS if row.get(key) is not None]
     if not values and not any(map(is_chat, chats)):
         return None
-    filled = {key: value for key, value in values.items() if value not in ("", [])}
+    filled = {key: value for key, value in values.items() if not _is_empty(value)}
     if filled:
         key, value = next(iter(filled.items()))
         value = _opened(value)
@@ -206,6 +208,10 @@ def given_prompt(row: Mapping[str, Any]) -> Messages | None:
     messages = [*history_of(row.get("history")), *messages]
     system = next((content_text(row[key]) for key in SYSTEMS if row.get(key)), None)
     return with_system(messages, system)
+
+
+def _is_empty(value: Any) -> bool:
+    return value == [] or (isinstance(value, str) and not value.strip())
 
 
 def with_system(messages: Messages, system: Any) -> Messages:

@@ -117,7 +117,11 @@ def parse_time(value: Any) -> datetime:
 
 
 def _read_time(text: str) -> datetime:
-    """A time as ISO 8601 or as mails and HTTP write it; raises ValueError."""
+    """A time as ISO 8601, also with the word UTC behind it, or as mails and HTTP write it; raises
+    ValueError."""
+    for word in (" UTC", " GMT"):
+        if text.endswith(word) and text[:4].isdigit():
+            text = f"{text.removesuffix(word)}+00:00"
     try:
         return datetime.fromisoformat(text)
     except ValueError:

@@ -22,6 +22,7 @@ ASKED = (
     "input",
     "query",
     "question",
+    "q",
     "user_input",
     "user_message",
     "kwargs",

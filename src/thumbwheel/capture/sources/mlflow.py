@@ -26,9 +26,9 @@ from pydantic import ValidationError
 from thumbwheel.capture.fields import moment, name_of, object_at, objects_at, unpacked
 from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.marks import Scales, plain
+from thumbwheel.capture.messages import answer_fields
 from thumbwheel.capture.opinions import OPINIONS, judgement, named_opinions
 from thumbwheel.capture.otlp.assemble import NoRun, runs_of, target_of
-from thumbwheel.capture.otlp.messages import chat_in, text_in
 from thumbwheel.capture.otlp.server_traces import (
     Judgement,
     ListedTrace,
@@ -57,6 +57,7 @@ from thumbwheel.capture.types import (
     explain,
     parse_time,
 )
+from thumbwheel.capture.wrapped import answer_in, prompt_in
 
 EXPERIMENT = "experiment"
 PAGE = 200
@@ -247,15 +248,15 @@ def _without_spans(row: Row, info: Row, trace_id: str, started_at: datetime | No
     """The trace of a request and a response; raises Unreadable where it has none."""
     asked = next((part[key] for part, key in _said(row, info, "request")), None)
     answered = next((part[key] for part, key in _said(row, info, "response")), None)
-    prompt = chat_in(asked)
-    if not prompt:
+    if asked is None:
         raise Unreadable("it has neither spans nor a request")
     fields = {
         "id": trace_id,
-        "input": prompt,
-        "output": text_in(answered),
+        "input": prompt_in(asked),
         "occurred_at": started_at,
     }
+    if answered is not None:
+        fields |= answer_fields(answer_in(answered))
     return TraceRecord.model_validate(fields)
 
 
