@@ -312,7 +312,7 @@ def test_the_address_may_stand_in_the_environment(
 ) -> None:
     monkeypatch.delenv("DATABASE_URL", raising=False)
     code, _, err = command_line("import", "decisions", "--agent", "ocd")
-    assert code == 2 and "no DATABASE_URL" in err
+    assert code == 2 and "has DATABASE_URL" in err
     code, _, err = command_line("import", "csv", "--agent", "ocd")
     assert code == 2 and "reads files only" in err
     monkeypatch.setenv(

@@ -134,7 +134,7 @@ def _measured() -> float:
 def _work(config: TrainingConfig, rows: Sequence[FeedbackExample], base: Path) -> Work:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=False)
 
     def count(texts: Sequence[str], longest: int) -> int:
         if not texts:

@@ -159,9 +159,13 @@ class RewardModel(TorchModule):
             ) from None
         if config.use_lora:
             _, base = locate(config.base_model)
-            trunk = _with_stored_adapter(AutoModel.from_pretrained(base), folder / TRUNK)
+            trunk = _with_stored_adapter(
+                AutoModel.from_pretrained(base, trust_remote_code=False), folder / TRUNK
+            )
         else:
-            trunk = AutoModel.from_pretrained(folder / TRUNK, use_safetensors=True)
+            trunk = AutoModel.from_pretrained(
+                folder / TRUNK, use_safetensors=True, trust_remote_code=False
+            )
         model = cls._assembled(trunk, config)
         model.reward_head.load_state_dict(state)
         return model

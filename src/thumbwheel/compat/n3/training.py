@@ -114,7 +114,7 @@ class RLHFTrainer:
         from thumbwheel.models.base import locate
 
         _, folder = locate(self.config.base_model)
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
 
@@ -127,7 +127,9 @@ class RLHFTrainer:
         from thumbwheel.models.base import locate
 
         _, folder = locate(self.config.base_model)
-        self.policy_model = PolicyModel(AutoModelForCausalLM.from_pretrained(folder), self.config)
+        self.policy_model = PolicyModel(
+            AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False), self.config
+        )
         return self.policy_model
 
     def train_reward_model_from_feedback(
