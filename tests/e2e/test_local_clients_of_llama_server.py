@@ -104,5 +104,7 @@ def test_tools_calls_and_results_reach_the_model_in_every_api(clients: Clients) 
     calling = {"role": "assistant", "content": ""}
     calling["tool_calls"] = [{"function": {"name": "move", "arguments": ARGUMENTS}}]
     turns = [*HELLO, calling, {"role": "tool", "tool_name": "move", "content": "moved"}]
-    by_ollama = ollama_chat(clients, messages=turns, tools=[TOOL], options={"num_predict": 4})
+    by_ollama = clients.ollama.chat(
+        "support", messages=turns, tools=[TOOL], options={"num_predict": 4}
+    )
     assert by_ollama.prompt_eval_count == by_chat
