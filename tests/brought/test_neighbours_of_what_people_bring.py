@@ -520,15 +520,12 @@ def test_blocks_inside_of_thoughts_are_thoughts(tmp_path: Path) -> None:
     assert trace.output == "Nine."
 
 
-@pytest.mark.parametrize(
-    ("pair", "why"),
-    [
-        ({"prompt": "a?", "chosen": "", "rejected": "x"}, "preferred answer is empty"),
-        ({"prompt": "  ", "chosen": "y", "rejected": "x"}, "prompt is empty"),
-    ],
-)
-def test_empty_sides_of_a_pair(pair: dict[str, Any], why: str, tmp_path: Path) -> None:
-    assert why in refusals(written(tmp_path / "r.jsonl", pair))[1]
+def test_a_pair_has_a_prompt_and_may_prefer_silence(tmp_path: Path) -> None:
+    """Public pairs prefer an empty answer now and then; the plan counts such an answer apart."""
+    blank = {"prompt": "  ", "chosen": "y", "rejected": "x"}
+    assert "prompt is empty" in refusals(written(tmp_path / "blank.jsonl", blank))[1]
+    silent = {"prompt": "a?", "chosen": "", "rejected": "x"}
+    assert refusals(written(tmp_path / "silent.jsonl", silent)) == {}
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ PLANS: dict[str, Counts] = {
     "12-json-table/rows.jsonl": {"rating": (1, 1)},
     "12-json-table/thumbs.json": {"thumb": (1, 1)},
     "13-openai-weights/weights.jsonl": {"label": (5, 0)},
-    "14-openai-tool-call-target/tools.jsonl": {"label": (3, 0)},  # the same call twice
+    "14-openai-tool-call-target/tools.jsonl": {"label": (4, 0)},  # a call in each, and one answer
     "16-sharegpt-tools/tools.json": {"label": (2, 0)},
     "16-sharegpt-tools/ends-in-call.json": {"label": (1, 0)},
     "17-anthropic-blocks/blocks.jsonl": {"label": (2, 0)},

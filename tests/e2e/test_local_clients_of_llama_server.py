@@ -84,11 +84,11 @@ def test_tools_calls_and_results_reach_the_model_in_every_api(clients: Clients) 
     assert by_chat > without + 20
 
     use = {"type": "tool_use", "id": "c1", "name": "move", "input": ARGUMENTS}
-    given = {"type": "tool_result", "tool_use_id": "c1", "content": "moved"}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": "moved"}
     blocks = [
         *HELLO,
         {"role": "assistant", "content": [use]},
-        {"role": "user", "content": [given]},
+        {"role": "user", "content": [result]},
     ]
     usage = message(clients, messages=blocks, tools=[ANTHROPIC_TOOL], max_tokens=4).usage
     assert usage.input_tokens + usage.cache_read_input_tokens == by_chat

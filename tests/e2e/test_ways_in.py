@@ -72,7 +72,7 @@ def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path:
     plan = run_json(command_line, "dataset", "plan", "--agent", "tau")
     answered = [run for run in runs if not ends_in_a_call(run)]
     assert (
-        plan["drops"]["the run ends in a tool call, which no row can hold as its answer"]
+        plan["drops"]["the answer of the run is not that of its last step"]
         == len(runs) - len(answered)
         == 18
     )

@@ -73,8 +73,6 @@ def pair_records(
     """Two traces and one preference a verdict; `rest` is the metadata of the preferences, `fields`
     are further keys of both traces."""
     messages = [_message(answer) for answer in answers]
-    if not any(_essence(messages[0])):
-        raise Unreadable("the preferred answer is empty")
     if _essence(messages[0]) == _essence(messages[1]):
         raise Unreadable("the two answers are the same text: there is nothing to prefer")
     return ranked_records(prompt, messages, verdicts, rest, **fields)

@@ -144,10 +144,10 @@ def _check_features(source: Path, config: Mapping[str, Any]) -> None:
             "Save it as a plain LoRA there: PEFT's save_pretrained with "
             "path_initial_model_for_weight_conversion",
         )
-    known = {field.name for field in dataclasses.fields(LoraConfig)}
+    setting_names = {field.name for field in dataclasses.fields(LoraConfig)}
     for name, value in config.items():
         # tools add remarks of their own; what is no plain remark may change what it computes
-        if name not in known and isinstance(value, dict | list) and value:
+        if name not in setting_names and isinstance(value, dict | list) and value:
             raise _refusal(source, f"its setting {name!r:.60} is unknown here")
 
 
@@ -321,10 +321,10 @@ def _check_copy(
     """Raise ModelError for a copy of a module that has another shape than the base's."""
     for leaf, parameter in layers.modules[module].named_parameters():
         if leaf not in copy or tuple(copy[leaf].shape) != tuple(parameter.shape):
-            found = tuple(copy[leaf].shape) if leaf in copy else "none"
+            shape = tuple(copy[leaf].shape) if leaf in copy else "none"
             raise _refusal(
                 source,
-                f"its copy of {module}.{leaf} has the shape {found}, the base's "
+                f"its copy of {module}.{leaf} has the shape {shape}, the base's "
                 f"{tuple(parameter.shape)}: its vocabulary was changed, or it is for another base",
             )
 
@@ -387,7 +387,7 @@ def _written_config(
     rank = int(config.get("r") or next(iter(adapter.ranks.values())))
     alpha = _number(source, "lora_alpha", config.get("lora_alpha", 8))
     patterns = config.get("alpha_pattern") or {}
-    ranks = {module: found for module, found in adapter.ranks.items() if found != rank}
+    ranks = {module: own_rank for module, own_rank in adapter.ranks.items() if own_rank != rank}
     alphas = {}
     for module in adapter.ranks:
         value = _by_pattern(source, patterns, module, alpha)

@@ -137,16 +137,16 @@ def fetch(
 
     if base is None:
         columns: dict[str, Callable[[KnownBase], object]] = {
-            "base": lambda known: known.id,
-            "what it is": lambda known: known.title,
-            "parameters": lambda known: f"{known.parameters / 1e6:.0f} M",
-            "download": lambda known: f"{known.wheel_size / 1e6:.0f} MB",
-            "licence": lambda known: known.license,
-            "here": lambda known: "yes" if fetched_file(known).is_file() else "no",
+            "base": lambda entry: entry.id,
+            "what it is": lambda entry: entry.title,
+            "parameters": lambda entry: f"{entry.parameters / 1e6:.0f} M",
+            "download": lambda entry: f"{entry.wheel_size / 1e6:.0f} MB",
+            "licence": lambda entry: entry.license,
+            "here": lambda entry: "yes" if fetched_file(entry).is_file() else "no",
         }
         data = [
-            asdict(known) | {"here": fetched_file(known).is_file()}
-            for known in KNOWN_BASES.values()
+            asdict(entry) | {"here": fetched_file(entry).is_file()}
+            for entry in KNOWN_BASES.values()
         ]
         present.records(list(KNOWN_BASES.values()), "bases to fetch", columns, json=json, data=data)
         return

@@ -91,9 +91,9 @@ def gguf_file(base: str) -> GgufFile | None:
     if base in KNOWN_BASES and not file.exists():
         from thumbwheel.models.fetch import fetched_file
 
-        known = KNOWN_BASES[base]
-        if fetched_file(known).is_file():
-            return GgufFile(base, fetched_file(known), known.sha256)
+        entry = KNOWN_BASES[base]
+        if fetched_file(entry).is_file():
+            return GgufFile(base, fetched_file(entry), entry.sha256)
         raise NotFound(
             f"base {base!r}", "it was not fetched yet", f"Run: thumbwheel models fetch {base}"
         )

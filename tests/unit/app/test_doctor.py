@@ -30,7 +30,7 @@ def test_a_home_that_is_not_there_stays_so(tmp_path: Path) -> None:
 def test_a_sound_home_has_nothing_wrong(tmp_path: Path) -> None:
     Workspace.open(Home.at(tmp_path / "home")).__exit__(None, None, None)
     examined = findings(tmp_path / "home")
-    assert not [one for one in examined.values() if one.state is State.WRONG]
+    assert not [finding for finding in examined.values() if finding.state is State.WRONG]
     assert examined["database"].text.startswith("SQLite")
     assert examined["deployments"].text == "none"
 

@@ -435,7 +435,7 @@ class TestOpenAI:
             {"role": "user", "content": "Hours?"},
             {"role": "function", "name": "look_up", "content": "9-17"},
         )
-        (trace, *_) = traces(
+        (*_, trace) = traces(
             read(
                 "openai",
                 {"messages": [asked, call, later, {"role": "assistant", "content": "Nine."}]},

@@ -28,7 +28,7 @@ UNSLOTH = (
 """Of the form in which Unsloth says which modules it adapted."""
 
 
-def made(tmp_path: Path, tied: bool = False, **settings: Any) -> tuple[Base, Path]:
+def adapter_of(tmp_path: Path, tied: bool = False, **settings: Any) -> tuple[Base, Path]:
     """A base, and an adapter that PEFT wrote for it."""
     folder = tiny_base(tmp_path / "base", "llama", tie_word_embeddings=tied)
     adapter = tiny_adapter(folder, tmp_path / "theirs", **settings)
@@ -85,7 +85,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_adapter_computes_what_it_did_elsewhere(kind: str, tied: bool, tmp_path: Path) -> None:
-    base, source = made(tmp_path, tied, **KINDS[kind])
+    base, source = adapter_of(tmp_path, tied, **KINDS[kind])
     expected = by_peft(base, source)
     target = imported(source, base, tmp_path)
     torch.testing.assert_close(logits(base, target), expected, rtol=1e-5, atol=1e-5)
@@ -110,7 +110,7 @@ NAMES: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("what", NAMES)
 def test_names_of_other_tools_are_read(what: str, tmp_path: Path) -> None:
-    base, source = made(tmp_path)
+    base, source = adapter_of(tmp_path)
     expected = by_peft(base, source)
     rename(source, NAMES[what])
     target = imported(source, base, tmp_path)
@@ -118,7 +118,7 @@ def test_names_of_other_tools_are_read(what: str, tmp_path: Path) -> None:
 
 
 def test_remarks_of_other_tools_do_no_harm(tmp_path: Path) -> None:
-    base, source = made(tmp_path)
+    base, source = adapter_of(tmp_path)
     expected = by_peft(base, source)
     change(
         source,
@@ -135,7 +135,7 @@ def test_remarks_of_other_tools_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_an_embedding_that_was_saved_by_the_way_is_the_base_s(tmp_path: Path) -> None:
-    base, source = made(tmp_path)
+    base, source = adapter_of(tmp_path)
     path = source / "adapter_model.safetensors"
     tensors = load_file(path)
     weights = load_file(base.folder / "model.safetensors")
@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_honoured_is_refused(what: str, tmp_path: Path) -> None:
-    base, source = made(tmp_path)
+    base, source = adapter_of(tmp_path)
     settings, why = REFUSED[what]
     change(source, **settings)
     with pytest.raises(ModelError, match=why):
@@ -179,7 +179,7 @@ def test_what_cannot_be_honoured_is_refused(what: str, tmp_path: Path) -> None:
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    base, source = made(tmp_path)
+    base, source = adapter_of(tmp_path)
     other = tiny_base(tmp_path / "other", "llama", hidden_size=64)
     with pytest.raises(ModelError, match=r"has \d+ outputs and \d+ inputs"):
         import_adapter(source, Base(str(other), other, "0"), tmp_path)
@@ -189,7 +189,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
-    base, source = made(tmp_path)
+    base, source = adapter_of(tmp_path)
     path = source / "adapter_model.safetensors"
     tensors = load_file(path)
     next(iter(tensors.values()))[0, 0] = torch.inf
@@ -199,7 +199,7 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_with_more_tokens_is_refused(tmp_path: Path) -> None:
-    base, source = made(tmp_path)
+    base, source = adapter_of(tmp_path)
     tokenizer = tiny_tokenizer()
     tokenizer.save_pretrained(source)
     imported(source, base, tmp_path)
@@ -214,7 +214,7 @@ def test_a_tokenizer_with_more_tokens_is_refused(tmp_path: Path) -> None:
 
 
 def test_pickles_and_other_folders_are_refused(tmp_path: Path) -> None:
-    base, source = made(tmp_path)
+    base, source = adapter_of(tmp_path)
     (source / "adapter_model.safetensors").rename(source / "adapter_model.bin")
     with pytest.raises(ModelError, match="can run code"):
         imported(source, base, tmp_path)
@@ -225,7 +225,7 @@ def test_pickles_and_other_folders_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_makes_a_candidate_once(command_line: Run, tmp_path: Path) -> None:
-    base, source = made(tmp_path, use_rslora=True)
+    base, source = adapter_of(tmp_path, use_rslora=True)
     (source / "chat_template.jinja").write_text("{{ messages[0]['content'] }}>")
     arguments = ("models", "add", "--adapter", str(source), "--base", str(base.folder))
     arguments += ("--agent", "support", "--json")

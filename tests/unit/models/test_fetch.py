@@ -92,7 +92,7 @@ def small(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Know
         if hasattr(module, "cache_folder"):
             monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "cache")
     content = index.wheel.read_bytes()
-    known = replace(
+    entry = replace(
         KNOWN_BASES["smollm2-135m"],
         id="small",
         package="small",
@@ -104,8 +104,8 @@ def small(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Know
         sha256=hashlib.sha256(CONTENT).hexdigest(),
         size=len(CONTENT),
     )
-    monkeypatch.setitem(known_bases.KNOWN_BASES, "small", known)
-    return known
+    monkeypatch.setitem(known_bases.KNOWN_BASES, "small", entry)
+    return entry
 
 
 @pytest.mark.parametrize("html", [False, True])
@@ -171,7 +171,7 @@ def test_the_index_is_that_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_lists_what_it_can_fetch(command_line: Run) -> None:
     code, out, _ = command_line("models", "fetch", "--json")
     assert code == 0
-    assert [known["id"] for known in json.loads(out)] == list(KNOWN_BASES)
+    assert [entry["id"] for entry in json.loads(out)] == list(KNOWN_BASES)
     code, _, err = command_line("models", "fetch", "smollm2-135")
     assert code == 2
     assert "Did you mean 'smollm2-135m'?" in err

@@ -34,9 +34,9 @@ def _tools() -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF file of a tiny model."""
-    folder = tmp_path_factory.mktemp("made")
+    folder = tmp_path_factory.mktemp("tiny_file")
     tiny_base(folder / "base", "llama")
     convert(folder / "base", folder / "tiny.gguf", "F16", "llama", [2])
     return folder / "tiny.gguf"
@@ -49,14 +49,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_is_a_base_and_is_read_once(
-    made: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_file: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.gguf"
-    shutil.copyfile(made, file)
+    shutil.copyfile(tiny_file, file)
     name, folder = locate(str(file))
     assert (name, folder.parent) == (str(file), cache)
-    said = capsys.readouterr().err
-    assert "reading mine.gguf" in said and "F16, 16.1 bits a weight" in said
+    messages = capsys.readouterr().err
+    assert "reading mine.gguf" in messages and "F16, 16.1 bits a weight" in messages
     source = base.source_of(folder)
     assert source is not None and source.sha256 == folder.name and source.tokens_compared
 
@@ -83,9 +83,11 @@ def test_a_file_is_a_base_and_is_read_once(
         assert served.tokens(text, special=True) == prompt
 
 
-def test_a_file_that_was_changed_is_another_base(made: Path, cache: Path, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_is_another_base(
+    tiny_file: Path, cache: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "model.gguf"
-    shutil.copyfile(made, file)
+    shutil.copyfile(tiny_file, file)
     first = find_base(str(file), tmp_path / "home")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -96,23 +98,23 @@ def test_a_file_that_was_changed_is_another_base(made: Path, cache: Path, tmp_pa
     assert second.fingerprint != first.fingerprint
 
 
-def test_a_cut_file_leaves_nothing(made: Path, cache: Path, tmp_path: Path) -> None:
+def test_a_cut_file_leaves_nothing(tiny_file: Path, cache: Path, tmp_path: Path) -> None:
     file = tmp_path / "cut.gguf"
-    file.write_bytes(made.read_bytes()[:-5000])
+    file.write_bytes(tiny_file.read_bytes()[:-5000])
     with pytest.raises(ModelError, match="it ends within its tensor"):
         locate(str(file))
     assert not cache.exists() or [path for path in cache.iterdir() if path.is_dir()] == []
 
 
 def test_a_full_disk_leaves_nothing(
-    made: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(base, "write_model", full)
     with pytest.raises(StorageError, match="No space left"):
-        locate(str(made))
+        locate(str(tiny_file))
     assert [path for path in cache.iterdir() if path.is_dir()] == []
 
 

@@ -81,8 +81,8 @@ def test_a_cut_or_changed_file_is_refused_or_read(
     content = bytearray(file.read_bytes())
     end = data.draw(st.integers(4, len(content)))
     changes = st.tuples(st.integers(4, len(content) - 1), st.integers(0, 255))
-    for place, byte in data.draw(st.lists(changes, max_size=4)):
-        content[place] = byte
+    for position, byte in data.draw(st.lists(changes, max_size=4)):
+        content[position] = byte
     path = tmp_path_factory.mktemp("changed") / "model.gguf"
     path.write_bytes(content[:end])
     try:

@@ -37,13 +37,13 @@ def lines(most: int) -> list[str]:
     """Lines of the public data, about as many of each kind."""
     files = [public_data(name) for name in SOURCES]
     sources = [file.read_text(encoding="utf-8").splitlines() for file in files]
-    taken: list[str] = []
+    texts: list[str] = []
     start = 0
-    while len(taken) < most and any(len(source) > start for source in sources):
+    while len(texts) < most and any(len(source) > start for source in sources):
         for source in sources:
-            taken += source[start : start + 50]
+            texts += source[start : start + 50]
         start += 50
-    return taken[:most]
+    return texts[:most]
 
 
 def check(file: Path, texts: Sequence[str]) -> None:

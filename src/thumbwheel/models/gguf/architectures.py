@@ -269,10 +269,10 @@ def architecture_of(header: GgufHeader) -> Architecture:
     name = header.architecture
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
-    known = ", ".join(ARCHITECTURES)
+    names = ", ".join(ARCHITECTURES)
     raise refusal(
         header,
-        f"its architecture {name!r:.60} cannot be rebuilt from such a file here (known: {known})",
+        f"its architecture {name!r:.60} cannot be rebuilt from such a file here (known: {names})",
     )
 
 

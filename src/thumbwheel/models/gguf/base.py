@@ -93,9 +93,9 @@ def folder_of(file: Path, sha256: str | None = None) -> Path:
     `sha256` is the file's hash where its name says it; the file is held to it. Raises ModelError
     for a file whose model or tokenizer cannot be rebuilt, StorageError for a full disk.
     """
-    known = sha256 or _remembered_hash(file)
-    if known is not None and source_of(cache_folder() / known) is not None:
-        return cache_folder() / known
+    expected = sha256 or _remembered_hash(file)
+    if expected is not None and source_of(cache_folder() / expected) is not None:
+        return cache_folder() / expected
     header = read_header(file)
     log.say(f"reading {file.name} ({file.stat().st_size / 1e6:,.0f} MB), once")
     # what can be refused at once is refused before the file is read to its end
@@ -113,9 +113,9 @@ def folder_of(file: Path, sha256: str | None = None) -> Path:
 
 def file_hash(file: Path) -> str:
     """sha256 of a GGUF file, read anew only when the file has changed."""
-    known = _remembered_hash(file)
-    if known is not None:
-        return known
+    remembered = _remembered_hash(file)
+    if remembered is not None:
+        return remembered
     before = _state(file)
     sha256 = ids.file_hash(file)
     if before == _state(file):

@@ -105,8 +105,8 @@ class _Reader:
         self._take(len(MAGIC))
         version = self._number("I")
         if version not in VERSIONS:
-            known = " and ".join(map(str, VERSIONS))
-            raise damaged(self.path, f"it is of version {version}; versions {known} can be read")
+            readable = " and ".join(map(str, VERSIONS))
+            raise damaged(self.path, f"it is of version {version}; versions {readable} can be read")
         tensor_count, value_count = self._number("Q"), self._number("Q")
 
         metadata: dict[str, Any] = {}

@@ -289,8 +289,8 @@ class Difference:
 
     def __str__(self) -> str:
         start = 0
-        for ours, theirs in zip(self.ids, self.expected, strict=False):
-            if ours != theirs:
+        for ours, reference in zip(self.ids, self.expected, strict=False):
+            if ours != reference:
                 break
             start += 1
         shown = slice(start, start + 6)
