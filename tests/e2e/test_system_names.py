@@ -642,7 +642,7 @@ def test_scores_that_are_not_normalised_are_learned_as_they_are(tmp_path: Path) 
     train, validation = n3.prepare_feedback_dataset(rows, normalize_scores=False)
     config = n3.RewardModelConfig(base, num_epochs=2)
     model = n3.train_reward_model(train, validation, config, output_dir=tmp_path / "out")
-    scale = model.scorer().card.scale
+    scale = model._scorer().card.scale
     assert scale is not None and (scale.low, scale.high) == (-1.0, 1.0)
 
 
