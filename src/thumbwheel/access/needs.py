@@ -196,7 +196,7 @@ def _check_page(identity: Identity, credentials: Credentials, request: Request) 
 
 
 def _is_named_page(identity: Identity, request: Request) -> bool:
-    """Whether a page that may ask this route sends the request, and nobody's cookie with it."""
+    """Return whether a page that may ask this route sends the request, without a cookie."""
     if identity.session is not None:
         return False
     origins: frozenset[str] = getattr(request.app.state, "dialect_origins", frozenset())

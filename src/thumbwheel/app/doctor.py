@@ -11,9 +11,23 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import httpx2
+
 from thumbwheel.app.open import Opener
+from thumbwheel.capture.inbox import REJECTED
+from thumbwheel.core.config import Home
 from thumbwheel.core.errors import ThumbwheelError
 from thumbwheel.core.hardware import disk_free_gb, machine
+from thumbwheel.db.dialects import SQLITE, Backend, backend_of
+from thumbwheel.db.migrate import HEAD, revision_of
+from thumbwheel.db.workspace import Workspace
+from thumbwheel.deploy.routing import deployments
+from thumbwheel.deploy.running import health, is_stopped
+from thumbwheel.deploy.types import DeploymentState
+from thumbwheel.llm import tools
+from thumbwheel.models.versions import agents
+from thumbwheel.sandbox import canaries
+from thumbwheel.sdk.spool_files import oldest_age, waiting_bytes
 from thumbwheel.sdk.version import __version__
 
 LEAST_DISK_GB = 5.0
@@ -26,7 +40,7 @@ FAULT = "This is a fault of Thumbwheel; please report it"
 
 
 class State(StrEnum):
-    """How a thing stands."""
+    """State of what was examined."""
 
     GOOD = "good"
     NOTE = "note"
@@ -36,7 +50,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was examined, how it stands, and what to do about it (empty where nothing is)."""
+    """Result of an examination; `fix` is empty where nothing is to be done."""
 
     name: str
     state: State
@@ -66,9 +80,7 @@ def examine(opener: Opener) -> Iterator[Finding]:
         except ThumbwheelError as error:
             yield Finding(name, State.WRONG, f"{error.what}: {error.why}", error.fix)
         except Exception as error:  # noqa: BLE001 - one examination that fails hides no other
-            yield Finding(
-                name, State.WRONG, repr(error), "This is a fault of ours; please report it"
-            )
+            yield Finding(name, State.WRONG, repr(error), FAULT)
 
 
 def _installation() -> Finding:
@@ -98,15 +110,11 @@ def _machine() -> Finding:
 
 def _home(folder: Path) -> Finding:
     if not folder.exists():
-        return Finding(
-            "home",
-            State.NOTE,
-            f"{folder} is not there yet",
-            "The first command that stores makes it",
-        )
-    mode = folder.stat().st_mode & 0o077
-    if mode:
-        text = f"{folder} can be read by others (mode {folder.stat().st_mode & 0o777:o})"
+        fix = "The first command that stores makes it"
+        return Finding("home", State.NOTE, f"{folder} is not there yet", fix)
+    mode = folder.stat().st_mode & 0o777
+    if mode & 0o077:
+        text = f"{folder} can be read by others (mode {mode:o})"
         return Finding("home", State.WRONG, text, f"Run: chmod 700 {folder}")
     return Finding("home", State.GOOD, str(folder))
 
@@ -126,13 +134,13 @@ def _settings(opener: Opener) -> Finding:
     return Finding("settings", State.GOOD, text)
 
 
-def _database(opener: Opener) -> Finding:
-    from thumbwheel.core.config import Home
-    from thumbwheel.db.dialects import SQLITE, backend_of
-    from thumbwheel.db.migrate import HEAD, revision_of
+def _backend(opener: Opener) -> Backend:
+    """Return where the rows of the home are."""
+    return backend_of(Home.at(opener.home), opener.settings().environment)
 
-    home = Home.at(opener.home)
-    backend = backend_of(home, opener.settings().environment)
+
+def _database(opener: Opener) -> Finding:
+    backend = _backend(opener)
     where = "SQLite, in the home" if backend.address == SQLITE else backend.address
     if not backend.exists:
         return Finding("database", State.NOTE, f"{where}: the first command that stores makes it")
@@ -145,10 +153,6 @@ def _database(opener: Opener) -> Finding:
 
 
 def _inbox(folder: Path) -> Finding:
-    from thumbwheel.capture.inbox import REJECTED
-    from thumbwheel.core.config import Home
-    from thumbwheel.sdk.spool_files import oldest_age, waiting_bytes
-
     inbox = Home.at(folder).inbox
     rejected = inbox / REJECTED
     if rejected.exists() and rejected.stat().st_size:
@@ -163,19 +167,9 @@ def _inbox(folder: Path) -> Finding:
 
 
 def _deployments(opener: Opener) -> Finding:
-    from thumbwheel.core.config import Home
-    from thumbwheel.db.dialects import backend_of
-    from thumbwheel.db.migrate import HEAD, revision_of
-
-    backend = backend_of(Home.at(opener.home), opener.settings().environment)
+    backend = _backend(opener)
     if not backend.exists or revision_of(backend) != HEAD:
         return Finding("deployments", State.NOTE, "not looked at: see the database")
-    from thumbwheel.db.workspace import Workspace
-    from thumbwheel.deploy.routing import deployments
-    from thumbwheel.deploy.running import health, is_stopped
-    from thumbwheel.deploy.types import DeploymentState
-    from thumbwheel.models.versions import agents
-
     silent, answering = [], 0
     with Workspace.open(Home.at(opener.home), opener.settings()) as ws:
         for agent in agents(ws):
@@ -193,9 +187,7 @@ def _deployments(opener: Opener) -> Finding:
 
 
 def _sandbox() -> Finding:
-    from thumbwheel.sandbox.canaries import examine as attack
-
-    report = attack()
+    report = canaries.examine()
     if not report.allowed:
         text = f"{report.reason or 'no level is reached'}: answers that are programs are not run"
         return Finding("sandbox", State.NOTE, text, report.fix or "")
@@ -203,8 +195,6 @@ def _sandbox() -> Finding:
 
 
 def _llama_cpp() -> Finding:
-    from thumbwheel.llm import tools
-
     missing = [name for name in tools.FOR if tools.find(name) is None]
     if missing:
         text = f"{', '.join(missing)} missing, for GGUF"
@@ -213,8 +203,6 @@ def _llama_cpp() -> Finding:
 
 
 def _ollama() -> Finding:
-    import httpx2
-
     try:
         answer = httpx2.get(OLLAMA, timeout=2, trust_env=False)
         running = answer.json()["version"]

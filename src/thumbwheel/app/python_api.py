@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from thumbwheel.export.types import Export
     from thumbwheel.training.types import RunResult
 
-REVIEWER = "owner"
-"""Who reviewed gold cases where nobody is named."""
-
 
 class OpenHome:
     """An open home. Use it as a context manager, or close it at the end."""
@@ -89,7 +86,7 @@ class OpenAgent:
         source: str | None = None,
         *,
         gold: bool = False,
-        reviewer: str = REVIEWER,
+        reviewer: str = "owner",
         columns: Sequence[str] = (),
         scales: Sequence[str] = (),
         rejects: str | Path | None = None,
@@ -111,31 +108,24 @@ class OpenAgent:
             InputError: No source reads it, or several would.
         """
         from thumbwheel.capture.detect import Options, detect
-        from thumbwheel.capture.ingest import ingest, rehearse
+        from thumbwheel.capture.jobs import ImportSpec, imported
         from thumbwheel.capture.location import path_or_address
 
         location = path_or_address(str(path))
-        options = Options.parsed(list(columns), list(scales), None, gold)
-        reader = detect(location, options, source).source
-        refused = None if rejects is None else Path(rejects)
-        if dry_run:
-            return rehearse(
-                self.name,
-                reader,
-                location,
-                case_rule=self._ws.case_rule,
-                rejects=refused,
-                options=options,
-            )
-        return ingest(
-            self._ws,
-            self.name,
-            reader,
-            location,
-            rejects=refused,
-            reviewer=reviewer if gold else None,
-            options=options,
+        if source is None:
+            options = Options.parsed(list(columns), list(scales), gold=gold)
+            source = detect(location, options).source
+        spec = ImportSpec(
+            source=source,
+            agent=self.name,
+            column=tuple(columns),
+            scale=tuple(scales),
+            gold=gold,
+            reviewer=reviewer,
+            rejects=None if rejects is None else Path(rejects),
+            dry_run=dry_run,
         )
+        return imported(self._ws, spec, location)
 
     def plan(self, **settings: Any) -> DataPlan:
         """Return what the feedback permits now; `settings` are those of `dataset`.

@@ -143,8 +143,8 @@ def _names_of(protocol: type[Any]) -> str:
 
 
 def address_of(name: str) -> Path:
-    """Where the source `name` reads when no path is given: the address in its environment variable,
-    else that variable in the project's .env. Raises InputError where there is none."""
+    """Return where the source `name` reads when no path is given: the address in its environment
+    variable, else that variable in the project's .env. Raises InputError where there is none."""
     source = SOURCES.get(name)
     variable = source.address_variable if isinstance(source, Addressed) else None
     address = ""

@@ -185,7 +185,7 @@ what it is."""
 
 
 class _Opinion(NamedTuple):
-    """What a person thinks of an answer; the order is that of time."""
+    """Opinion of a person on an answer; the order is that of time."""
 
     time: datetime
     feedback_id: str

@@ -77,7 +77,7 @@ def _is_phoenix_evaluation(row: Row) -> bool:
 
 
 def _is_pandas(row: Row) -> bool:
-    """Whether it is a whole table, column by column, as pandas writes one by default."""
+    """Return whether it is a whole table, column by column, as pandas writes one by default."""
     if {"columns", "index", "data"} == row.keys():
         return True
     columns = list(row.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.capture.detect import Options, address_of
-from thumbwheel.capture.ingest import ingest, rehearse
+from thumbwheel.capture.ingest import ImportReport, ingest, rehearse
 from thumbwheel.capture.location import Address, path_or_address, with_password
 from thumbwheel.capture.rating_filter import RatingFilter
 from thumbwheel.capture.server_api import is_server, require_key
@@ -66,6 +66,11 @@ def run_import(ws: Workspace, spec: ImportSpec) -> Mapping[str, Any]:
 
 
 def _import(ws: Workspace, spec: ImportSpec, path: Path) -> dict[str, Any]:
+    return imported(ws, spec, path).as_dict() | {"dry_run": spec.dry_run}
+
+
+def imported(ws: Workspace, spec: ImportSpec, path: Path) -> ImportReport:
+    """Import from this path, whatever path the spec names, and return what became of the lines."""
     ratings = RatingFilter(frozenset(spec.tag), frozenset(spec.without_tag), spec.min_confidence)
     options = Options.parsed(
         list(spec.column), list(spec.scale), spec.agent_type, spec.gold, ratings, spec.timezone
@@ -84,7 +89,7 @@ def _import(ws: Workspace, spec: ImportSpec, path: Path) -> dict[str, Any]:
             last_position = position
 
         if spec.dry_run:
-            report = rehearse(
+            return rehearse(
                 spec.agent,
                 spec.source,
                 path,
@@ -93,15 +98,13 @@ def _import(ws: Workspace, spec: ImportSpec, path: Path) -> dict[str, Any]:
                 on_position=on_position,
                 options=options,
             )
-        else:
-            report = ingest(
-                ws,
-                spec.agent,
-                spec.source,
-                path,
-                rejects=spec.rejects,
-                reviewer=spec.reviewer if spec.gold else None,
-                on_position=on_position,
-                options=options,
-            )
-    return report.as_dict() | {"dry_run": spec.dry_run}
+        return ingest(
+            ws,
+            spec.agent,
+            spec.source,
+            path,
+            rejects=spec.rejects,
+            reviewer=spec.reviewer if spec.gold else None,
+            on_position=on_position,
+            options=options,
+        )

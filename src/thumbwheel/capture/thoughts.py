@@ -40,17 +40,9 @@ def without_thoughts(text: str) -> tuple[str, str]:
     if _CHANNEL.match(text):
         return _channels(text)
     thoughts = []
-    is_open = True
-    while is_open:
-        is_open = False
-        for opening, closing in MARKS:
-            begins = text.lstrip()
-            if not begins.startswith(opening):
-                continue
-            thought, end, rest = begins[len(opening) :].partition(closing)
-            thoughts.append(thought.strip())
-            text = rest.lstrip() if end else ""
-            is_open = bool(end)
+    while (leading := _leading_thought(text)) is not None:
+        thought, text = leading
+        thoughts.append(thought)
     opening, closing = MARKS[0]
     if not thoughts and closing in text and opening not in text:
         thought, _, text = text.partition(closing)
@@ -60,6 +52,17 @@ def without_thoughts(text: str) -> tuple[str, str]:
         if thoughts and text.startswith(opening):
             text = text.removeprefix(opening).rstrip().removesuffix(closing).strip()
     return "\n\n".join(thoughts), text
+
+
+def _leading_thought(text: str) -> tuple[str, str] | None:
+    """Return (the thought with which a text begins, the rest of it); None where it begins with
+    none. A thought that does not end is all of the text."""
+    text = text.lstrip()
+    for opening, closing in MARKS:
+        if text.startswith(opening):
+            thought, _, rest = text.removeprefix(opening).partition(closing)
+            return thought.strip(), rest.lstrip()
+    return None
 
 
 def _channels(text: str) -> tuple[str, str]:

@@ -13,8 +13,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from thumbwheel.engine.written_calls import CLOSING as CALLED
+from thumbwheel.engine.written_calls import OPENING as CALL
+
 THINK, THOUGHT = "<think>", "</think>"
-CALL, CALLED = "<tool_call>", "</tool_call>"
 CALL_LIST = "[TOOL_CALLS]"
 _BETWEEN_CALLS = re.compile(r"[\s;,]*")
 _DECODER = json.JSONDecoder()

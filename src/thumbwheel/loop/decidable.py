@@ -6,34 +6,51 @@ A turn that nobody can decide on costs a training and hears its events for nothi
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+from thumbwheel.datasets.dataplan import DataPlan
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.declaration import policy_of
 from thumbwheel.models.types import Agent
 from thumbwheel.training.data_plan import data_plan
 
+GOLD, CASES, ROWS = "gold", "feedback cases in gate", "rows in gate"
+"""What the gate could decide on, as `DataPlan.power` calls it."""
+IN_WORDS = {GOLD: "reviewed cases", CASES: "held-out cases", ROWS: "held-out rated questions"}
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Of what the gate has too few to decide on."""
+
+    basis: str
+    needed: int
+    there: int
+    questions: int | None
+    """Different rated questions of which enough would be held out; None where none are."""
+
+
+def shortage(ws: Workspace, agent: Agent, plan: DataPlan, rules: DatasetConfig) -> Shortage | None:
+    """Return what the gate lacks by this plan, which was made by these rules; None for nothing."""
+    basis = GOLD if plan.gold else CASES if plan.held_cases else ROWS
+    needed, there = policy_of(ws, agent).min_cases, plan.power[basis].n
+    if there >= needed:
+        return None
+    return Shortage(basis, needed, there, math.ceil(needed / rules.gate) if rules.gate else None)
+
 
 def missing_for_the_gate(ws: Workspace, agent: Agent) -> str | None:
     """Say what the gate lacks; None where it has enough, or nothing can be trained yet."""
     rules = ws.settings(DatasetConfig, "dataset")
     plan = data_plan(ws, agent.slug, rules)
-    if not plan.eligible:
+    lack = shortage(ws, agent, plan, rules) if plan.eligible else None
+    if lack is None:
         return None
-    if plan.gold:
-        basis, held_out = "gold", "reviewed cases"
-    elif plan.held_cases:
-        basis, held_out = "feedback cases in gate", "held-out cases"
-    else:
-        basis, held_out = "rows in gate", "held-out rated questions"
-    needed = policy_of(ws, agent).min_cases
-    groups = plan.power[basis].n
-    if groups >= needed:
-        return None
-    ways = f"{needed} reviewed cases (thumbwheel case add, or queue approve)"
-    if rules.gate:
-        ways += f", or about {math.ceil(needed / rules.gate)} different rated questions"
+    ways = f"{lack.needed} reviewed cases (thumbwheel case add, or queue approve)"
+    if lack.questions is not None:
+        ways += f", or about {lack.questions} different rated questions"
     return (
-        f"the gate decides on {needed} different {held_out} at least, and there are {groups}: "
-        f"it needs {ways}"
+        f"the gate decides on {lack.needed} different {IN_WORDS[lack.basis]} at least, and there "
+        f"are {lack.there}: it needs {ways}"
     )

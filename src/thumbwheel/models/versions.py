@@ -185,11 +185,16 @@ def add_candidate(
     }
 
     def work(connection: sa.Connection) -> str:
-        for existing in store.find(connection, store.by_agent(parent.agent)):
-            same_run = run_id is not None and existing.run_id == run_id
-            same_files = existing.parent_id == parent.id and existing.adapter == files
-            if same_run or (run_id is None and same_files and existing.run_id is None):
-                return existing.id
+        if run_id is None:
+            same = [
+                version
+                for version in store.find(connection, store.by_agent(parent.agent))
+                if (version.run_id, version.parent_id, version.adapter) == (None, parent.id, files)
+            ]
+        else:
+            same = store.find(connection, store.by_run(run_id))
+        if same:
+            return same[0].id
         store.record_artifacts(connection, "adapter", sizes)
         return store.add_version(connection, parent.agent_id, values)
 

@@ -9,7 +9,6 @@ is exported all the same, and marked.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -248,26 +247,21 @@ class TrainingPipeline:
     def _say_what_a_proof_needs(self, ws: Workspace, unproved: bool) -> None:
         """Say before the training whether the gate could decide on what it gives."""
         from thumbwheel.datasets.types import DatasetConfig
-        from thumbwheel.evaluation.declaration import policy_of
+        from thumbwheel.loop import decidable
         from thumbwheel.models.versions import require_agent
         from thumbwheel.training.data_plan import data_plan
 
         rules = ws.settings(DatasetConfig, "dataset")
         plan = data_plan(ws, self.agent, rules)
-        needed = policy_of(ws, require_agent(ws, self.agent)).min_cases
-        if plan.gold:
-            held_out, kind = plan.power["gold"].n, "gold cases"
-        elif plan.held_cases:
-            held_out, kind = plan.power["feedback cases in gate"].n, "held-out cases"
-        else:
-            held_out, kind = plan.power["rows in gate"].n, "held-out questions"
-        if held_out >= needed:
+        lack = decidable.shortage(ws, require_agent(ws, self.agent), plan, rules)
+        if lack is None:
             return
-        log.say(f"the gate decides on {needed} different {kind}, and there are {held_out}")
-        ways = f"{needed} gold cases (thumbwheel case add --agent {self.agent})"
-        if rules.gate:
-            rated = math.ceil(needed / rules.gate)
-            ways = f"about {rated} different questions with rated answers, or {ways}"
+        kinds = {decidable.GOLD: "gold cases", decidable.CASES: "held-out cases"}
+        kind = kinds.get(lack.basis, "held-out questions")
+        log.say(f"the gate decides on {lack.needed} different {kind}, and there are {lack.there}")
+        ways = f"{lack.needed} gold cases (thumbwheel case add --agent {self.agent})"
+        if lack.questions is not None:
+            ways = f"about {lack.questions} different questions with rated answers, or {ways}"
         log.say(f"for a proof it needs {ways}")
         if unproved:
             log.say("it trains without one: the version is exported, and marked as not proved")

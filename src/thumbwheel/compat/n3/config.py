@@ -155,6 +155,20 @@ class TrainingConfig:
         }
 
 
+def with_lora(model: Any, config: RewardModelConfig | TrainingConfig, task: str) -> Any:
+    """Return a model of transformers with a new LoRA adapter for PEFT's task of this name."""
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    settings = LoraConfig(
+        task_type=TaskType[task],
+        r=config.lora_r,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+    )
+    return get_peft_model(model, settings)
+
+
 def _adapter(config: RewardModelConfig | TrainingConfig) -> dict[str, Any]:
     """What is trained: a LoRA adapter, or every layer."""
     report_dropout(config.lora_dropout)

@@ -61,15 +61,13 @@ def run_train_policy(ws: Workspace, spec: TrainPolicySpec) -> dict[str, Any]:
     if spec.dry_run:
         return _estimate(ws, learner, config)
 
-    scored = build(ws, spec.agent, "scored", everything_trains(ws))
-    scored = build(ws, spec.agent, "scored", split_rules(ws, scored.counts["train"]))
+    scored = _dataset(ws, spec.agent, "scored")
     reward_options = config.reward_model().options(scored.counts["train"])
     judge = _run(ws, learner, spec, "reward", scored, reward_options, REWARD_RUN)
     if judge.reward_model is None:
         raise _failure(judge, "no reward model, so no policy is trained")
 
-    prompts = build(ws, spec.agent, "prompts", everything_trains(ws))
-    prompts = build(ws, spec.agent, "prompts", split_rules(ws, prompts.counts["train"]))
+    prompts = _dataset(ws, spec.agent, "prompts")
     options = config.options(Path(judge.reward_model))
     run = _run(ws, learner, spec, "ppo", prompts, options, POLICY_RUN)
     if run.version is None:
@@ -85,6 +83,12 @@ def run_train_policy(ws: Workspace, spec: TrainPolicySpec) -> dict[str, Any]:
         "reward_model": record.name,
         "reward_model_path": str(policy_folder.with_name(REWARD_MODEL)),
     }
+
+
+def _dataset(ws: Workspace, agent: str, shape: str) -> Dataset:
+    """Build a dataset of which rows are held out where there are enough of them."""
+    rows = build(ws, agent, shape, everything_trains(ws)).counts["train"]
+    return build(ws, agent, shape, split_rules(ws, rows))
 
 
 def _exported(ws: Workspace, candidate: ModelVersion) -> Path:

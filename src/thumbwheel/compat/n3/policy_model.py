@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from thumbwheel.compat.n3.config import TrainingConfig
+from thumbwheel.compat.n3.config import TrainingConfig, with_lora
 from thumbwheel.compat.n3.torch_module import TorchModule
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class PolicyModel(TorchModule):
         from torch import nn
 
         width = model.config.get_text_config().hidden_size
-        self.pretrained_model = _with_adapter(model, config) if config.use_lora else model
+        self.pretrained_model = with_lora(model, config, "CAUSAL_LM") if config.use_lora else model
         self.v_head = nn.Linear(width, 1)
         nn.init.zeros_(self.v_head.weight)
         nn.init.zeros_(self.v_head.bias)
@@ -41,16 +41,3 @@ class PolicyModel(TorchModule):
     def generate(self, *arguments: Any, **settings: Any) -> Any:
         """Answer as the language model does."""
         return self.pretrained_model.generate(*arguments, **settings)
-
-
-def _with_adapter(model: Any, config: TrainingConfig) -> Any:
-    from peft import LoraConfig, TaskType, get_peft_model
-
-    settings = LoraConfig(
-        task_type=TaskType.CAUSAL_LM,
-        r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-    )
-    return get_peft_model(model, settings)

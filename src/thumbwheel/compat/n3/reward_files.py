@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from thumbwheel.compat.n3.config import RewardModelConfig
+
 CARD = "reward.json"
 TRUNK, HEAD, CONFIG = "base_model", "reward_head.pt", "config.json"
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
@@ -45,15 +47,25 @@ def add_their_files(folder: Path) -> None:
     head = weights[HEAD_WEIGHT].float()
     state = {"linear.weight": head, "linear.bias": torch.zeros(1)}
     torch.save(state, folder / HEAD)
-    config = {
-        "base_model": settings["base_model_name_or_path"],
-        "use_lora": True,
-        "lora_r": settings["r"],
-        "lora_alpha": settings["lora_alpha"],
+    config = RewardModelConfig(
+        base_model=settings["base_model_name_or_path"],
+        lora_r=settings["r"],
+        lora_alpha=settings["lora_alpha"],
+    )
+    write_config(folder, config, head.shape[1])
+
+
+def write_config(folder: Path, config: RewardModelConfig, hidden_size: int) -> None:
+    """Write their config.json of a reward model whose head reads so many numbers."""
+    values = {
+        "base_model": config.base_model,
+        "use_lora": config.use_lora,
+        "lora_r": config.lora_r,
+        "lora_alpha": config.lora_alpha,
         "lora_dropout": 0.0,
-        "hidden_size": head.shape[1],
+        "hidden_size": hidden_size,
     }
-    _write(folder / CONFIG, config)
+    _write(folder / CONFIG, values)
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

@@ -14,9 +14,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from thumbwheel.compat.n3.config import RewardModelConfig
+from thumbwheel.compat.n3.config import RewardModelConfig, with_lora
 from thumbwheel.compat.n3.datasets import FeedbackExample
-from thumbwheel.compat.n3.reward_files import CARD, CONFIG, HEAD, TRUNK, add_their_files
+from thumbwheel.compat.n3.reward_files import (
+    CARD,
+    CONFIG,
+    HEAD,
+    TRUNK,
+    add_their_files,
+    write_config,
+)
 from thumbwheel.compat.n3.torch_module import TorchModule
 from thumbwheel.compat.reward_model import SavedRewardModel
 from thumbwheel.core.errors import Conflict, DataError, ModelError
@@ -61,8 +68,9 @@ class RewardModel(TorchModule):
     """
 
     def __init__(self, base_model: Any, config: RewardModelConfig) -> None:
-        trunk = _with_adapter(base_model, config) if config.use_lora else base_model
-        self._assemble(trunk, config)
+        if config.use_lora:
+            base_model = with_lora(base_model, config, "FEATURE_EXTRACTION")
+        self._assemble(base_model, config)
 
     def _assemble(self, trunk: Any, config: RewardModelConfig) -> None:
         """Put a trunk that has its adapter and a new head together."""
@@ -187,16 +195,7 @@ class RewardModel(TorchModule):
         target.mkdir(parents=True, exist_ok=True)
         self.base_model.save_pretrained(target / TRUNK)
         torch.save(self.reward_head.state_dict(), target / HEAD)
-        config = {
-            "base_model": self.config.base_model,
-            "use_lora": self.config.use_lora,
-            "lora_r": self.config.lora_r,
-            "lora_alpha": self.config.lora_alpha,
-            "lora_dropout": 0.0,
-            "hidden_size": self.reward_head.linear.in_features,
-        }
-        text = json.dumps(config, indent=2) + "\n"
-        (target / CONFIG).write_text(text, encoding="utf-8")
+        write_config(target, self.config, self.reward_head.linear.in_features)
 
     def score(self, prompt: str, response: str) -> float:
         """The score of an answer, read as in the training; raises DataError for one that is longer
@@ -234,19 +233,6 @@ def _device(name: str) -> str:
     from thumbwheel.core.hardware import device
 
     return device() if name == "auto" else name
-
-
-def _with_adapter(base_model: Any, config: RewardModelConfig) -> Any:
-    from peft import LoraConfig, TaskType, get_peft_model
-
-    settings = LoraConfig(
-        task_type=TaskType.FEATURE_EXTRACTION,
-        r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-    )
-    return get_peft_model(base_model, settings)
 
 
 def _with_stored_adapter(trunk: Any, folder: Path) -> Any:
