@@ -110,10 +110,11 @@ def cells() -> list[Cell]:
 
 
 def experiment_of(cell: Cell) -> Experiment:
-    """The experiment of a cell, with the settings that one has by default."""
+    """Return the experiment of a cell, with the default settings but for the floor of time: the
+    error has to be kept by the rule, not by a day without looks."""
     names = [f"v{number}" for number in range(cell.arms)]
     arms = tuple(Arm(name=name, version_id=name, weights=name) for name in names)
-    plan = Plan(arms=arms, config=ExperimentConfig(), tuned_for=cell.tuned_for)
+    plan = Plan(arms=arms, config=ExperimentConfig(min_hours=0), tuned_for=cell.tuned_for)
     strata = []
     for number, (share, _) in enumerate(cell.shares):
         shares = dict.fromkeys(names, share / (cell.arms - 1)) | {names[0]: 1 - share}
@@ -207,13 +208,13 @@ def _play_arm(
         for row, pair in enumerate(chosen):
             verdict = verdicts[row]
             earlier = verdict.stopped_at if stops else verdict.won_at
-            arrivals = Arrivals(side.treated[row], side.outcomes[row], side.shares[row])
+            of_row = Arrivals(side.treated[row], side.outcomes[row], side.shares[row])
             config = experiment.plan.config
             least = config.min_stop if stops else config.min_units
-            for people in _looks(stakes[row], pair, arrivals, bets, cell, least):
+            for people in _looks(stakes[row], pair, of_row, bets, cell, least):
                 if earlier is not None and people >= earlier:
                     break
-                if _is_decided(experiment, crowds[row], people, f"v{arm}", stops):
+                if is_decided(experiment, crowds[row], people, f"v{arm}", stops):
                     if stops:
                         verdict.stopped_at = people
                     else:
@@ -245,7 +246,7 @@ def _looks(
             yield people
 
 
-def _is_decided(experiment: Experiment, crowd: Crowd, people: int, arm: str, stops: bool) -> bool:
+def is_decided(experiment: Experiment, crowd: Crowd, people: int, arm: str, stops: bool) -> bool:
     """Whether the rule wins or stops this arm after so many people."""
     inputs = analyse(experiment, crowd.figures(people), START + timedelta(minutes=people))
     decision = decide(experiment.plan, inputs)
@@ -328,12 +329,16 @@ def bench_grid(runs: int, processes: int) -> dict[str, Any]:
             pool.submit(power_of, *cell, min(runs, 200), 7000 + number)
             for number, cell in enumerate(POWER_CELLS)
         ]
-        for future in futures:
-            rows.append(future.result())
-            print(rows[-1], file=sys.stderr, flush=True)
-        for future in gains:
-            powers.append(future.result())
-            print(powers[-1], file=sys.stderr, flush=True)
+        try:
+            for future in futures:
+                rows.append(future.result())
+                print(rows[-1], file=sys.stderr, flush=True)
+            for future in gains:
+                powers.append(future.result())
+                print(powers[-1], file=sys.stderr, flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # or the other cells are played before this is said
+            raise
     config = ExperimentConfig()
     return {
         "runs": runs,
