@@ -1,6 +1,6 @@
 """Gives pytest the option `--tests SET` (tests/sets.py says which sets there are), and writes with
-`--record FILE` how long each test took, from which tests/full_run.py makes the record of a full
-run.
+`--record FILE` how long each test took and how much of the processor, from which
+tests/full_run.py makes the record of a full run.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,8 @@ from tests.touched import LastFullRun, Reach, changed_files, git, is_stale
 NAMES = ("quick", "fast", "always", "touched", "ci", "everything")
 COUNTED = pytest.StashKey[str]()
 COUNTED_KEY = "counted_tests"
+PROCESSOR = "processor_seconds"
+"""Name of the property of a report that says what a phase of a test took of the processor."""
 TWIN = "[postgresql"
 """In the name of a test of a store that also runs on SQLite."""
 
@@ -50,8 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (record := config.getoption("record")) and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Recorder(record))
+    if record := config.getoption("record"):
+        config.pluginmanager.register(ProcessorClock())
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(Recorder(record))
 
 
 @pytest.hookimpl(trylast=True)
@@ -211,6 +216,32 @@ def file_of(item: pytest.Item) -> str:
     return item.nodeid.split("::")[0]
 
 
+def processor_seconds() -> float:
+    """Return what this process and the children that it waited for took of the processor."""
+    return sum(os.times()[:4])
+
+
+class ProcessorClock:
+    """Adds to each report of a test what its phase took of the processor: unlike its seconds, that
+    does not grow while other programs are busy."""
+
+    def __init__(self) -> None:
+        self._before = processor_seconds()
+
+    def pytest_runtest_logstart(self) -> None:
+        self._before = processor_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = processor_seconds()
+        report.user_properties = [(PROCESSOR, now - self._before)]
+        self._before = now
+        return report
+
+
 class Recorder:
     """Writes how long each test took and what became of it."""
 
@@ -218,11 +249,13 @@ class Recorder:
         self._path = path
         self._began = time.monotonic()
         self._seconds: Counter[str] = Counter()
+        self._processor: Counter[str] = Counter()
         self._outcomes: dict[str, str] = {}
         self._is_slow: dict[str, bool] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
+        self._processor[report.nodeid] += dict(report.user_properties).get(PROCESSOR, 0.0)
         self._is_slow[report.nodeid] = not report.keywords.keys().isdisjoint(BY_TOUCH)
         if report.when == "call" or report.outcome != "passed":
             self._outcomes[report.nodeid] = report.outcome
@@ -231,6 +264,7 @@ class Recorder:
         rows = {
             name: {
                 "seconds": round(seconds, 2),
+                "processor": round(self._processor[name], 2),
                 "outcome": self._outcomes.get(name, "passed"),
                 "is_slow": self._is_slow[name],
             }

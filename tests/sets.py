@@ -130,10 +130,14 @@ UNKNOWN_SECONDS = 10.0
 STALE_COMMITS = 30
 """After so many commits that touch `src` since the last full run, CI draws a third of all slow
 tests instead, by the day of the commit."""
-FAST_SECONDS = 1.0
-"""A test that took longer in the last full run is a slow one, with the marker or without."""
+FAST_PROCESSOR_SECONDS = 0.5
+"""A test that took more of the processor in the last full run is a slow one, with the marker or
+without; other programs that were busy then do not change that."""
+FAST_SECONDS = 5.0
+"""So is a test that took longer, for whatever it waited."""
 QUICK_SECONDS = 0.05
-"""`quick` runs the files whose tests took no longer than this on average in the last full run."""
+"""`quick` runs the files whose tests took no more of the processor than this on average in the last
+full run."""
 
 
 def is_always(name: str) -> bool:

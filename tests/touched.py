@@ -42,7 +42,7 @@ class LastFullRun:
 
     commit: str
     file_seconds: dict[str, float]
-    """File of tests -> seconds of a fast test of it, on average."""
+    """File of tests -> seconds of the processor that a fast test of it takes, on average."""
     slow_seconds: dict[str, float]
     """Name of a slow test -> its seconds."""
 

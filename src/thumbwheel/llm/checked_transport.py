@@ -3,7 +3,9 @@ reads no more of a reply than fits into memory."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
+from functools import cache
 from urllib.parse import urlsplit
 
 import httpx2
@@ -14,13 +16,20 @@ MOST_BYTES = 64 << 20
 """Of a reply; the answers and lists of models that are asked for have thousandths of it."""
 
 
+@cache
+def trusted_certificates() -> ssl.SSLContext:
+    """Return the context of every transport of this process: to read the certificates takes 30 ms
+    of the processor, and a server asks its targets every few seconds."""
+    return httpx2.create_ssl_context()
+
+
 class CheckedTransport(httpx2.HTTPTransport):
     """Resolves the name in the URL once, and connects to an address that was checked, under that
     name. No proxy is used: it would resolve the name anew."""
 
     def __init__(self, *, private: bool) -> None:
         # the caller bounds how many requests run at once
-        super().__init__(limits=httpx2.Limits(max_connections=None))
+        super().__init__(verify=trusted_certificates(), limits=httpx2.Limits(max_connections=None))
         self._private = private
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
