@@ -20,6 +20,7 @@ from thumbwheel.core.errors import DataError, ModelError
 from thumbwheel.core.files import replace
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.types import ModelVersion
+from thumbwheel.stats import paired
 
 NAME = "continuous-learning.json"
 
@@ -40,16 +41,11 @@ class Measured:
     after: Sequence[float]
 
     def gain_interval(self) -> tuple[float, float] | None:
-        """The mean gain with 95 % confidence; None for fewer than two prompts."""
-        from scipy import stats
-
+        """Return the ends of the mean gain with 95 % confidence; None below two prompts."""
         if len(self.after) < 2:
             return None
-        gains = [after - before for before, after in zip(self.before, self.after, strict=True)]
-        if len(set(gains)) == 1:
-            return gains[0], gains[0]
-        low, high = stats.ttest_1samp(gains, 0.0).confidence_interval(0.95)
-        return max(-1.0, float(low)), min(1.0, float(high))
+        comparison = paired.compare(self.before, self.after)
+        return comparison.low, comparison.high
 
     def to_dict(self) -> dict[str, Any]:
         return {

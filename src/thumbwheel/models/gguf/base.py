@@ -151,20 +151,10 @@ def build_tokenizer_checked(header: GgufHeader) -> Any:
     Raises ModelError for a pre-tokenizer that is unknown and for tokens that differ, with the first
     text that does.
     """
-    is_known = (
-        header.metadata.get("tokenizer.ggml.model") != "gpt2"
-        or name_of_pre_tokenizer(header) in NAMES
-    )
-    if not is_known:
-        try:
-            build_tokenizer(header)
-        except ModelError as error:
-            difference = _difference(header, tokenizer_with(header, NAMES["gpt-2"]))
-            if difference is None:
-                raise
-            why = f"{error.why}. As GPT-2's, it would be {difference}"
-            raise ModelError(error.what, why, error.fix) from None
-    tokenizer = build_tokenizer(header)
+    try:
+        tokenizer = build_tokenizer(header)
+    except ModelError as error:
+        raise _with_an_example(error, header) from None
     if difference := _difference(header, tokenizer):
         raise refusal(
             header.path,
@@ -172,6 +162,19 @@ def build_tokenizer_checked(header: GgufHeader) -> Any:
             "Give the model's own folder, with tokenizer.json, and report this file",
         )
     return tokenizer
+
+
+def _with_an_example(error: ModelError, header: GgufHeader) -> ModelError:
+    """Return the error about an unknown pre-tokenizer with a text that would be cut wrongly without
+    it; any other error as it is."""
+    is_byte_pairs = header.metadata.get("tokenizer.ggml.model") == "gpt2"
+    if not is_byte_pairs or name_of_pre_tokenizer(header) in NAMES:
+        return error
+    difference = _difference(header, tokenizer_with(header, NAMES["gpt-2"]))
+    if difference is None:
+        return error
+    why = f"{error.why}. As GPT-2's, it would be {difference}"
+    return ModelError(error.what, why, error.fix)
 
 
 def can_compare() -> bool:
