@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -84,10 +84,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminated)
     close_to_others()
     try:
-        command = get_command(build(sys.argv[1:]))
-        _take_any_agent_name(command)
-        _let_servers_run(command)
-        command(prog_name="thumbwheel")
+        command_line(sys.argv[1:])(prog_name="thumbwheel")
     except ThumbwheelError as error:
         log.complain(f"error: {error}")
         sys.exit(error.exit_code)
@@ -100,6 +97,14 @@ def main() -> None:
     except KeyboardInterrupt:
         log.complain("interrupted")
         sys.exit(130)
+
+
+def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
+    """Return the command of the whole program, with the subcommands that the arguments name."""
+    command = get_command(build(arguments))
+    _take_any_agent_name(command)
+    _let_servers_run(command)
+    return command
 
 
 def _terminated(*_: Any) -> None:
@@ -139,7 +144,7 @@ def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> A
     return ctx.obj.run(path, leaf.params, ctx)
 
 
-def build(arguments: list[str]) -> typer.Typer:
+def build(arguments: Collection[str]) -> typer.Typer:
     """The application for these arguments: the typed command, and the others as one line of help
     each."""
     app = typer.Typer(
