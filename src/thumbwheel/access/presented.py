@@ -1,6 +1,6 @@
 """Keys, users and rows of the audit log as commands and routes show them.
 
-Each function shows one result, as JSON or as a page, wherever `core/present` sends it.
+Each function returns one answer.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ def grants_text(grants: Grants) -> str:
     return "; ".join(parts)
 
 
-def show_new_key(new: NewKey, json: bool) -> None:
+def new_key_answer(new: NewKey) -> present.Answer[Any]:
     """A key that was just made, with the key itself."""
     grants = grants_text(new.key.grants)
     note = f"{new.key.name} may {grants}; this is the only time that it is shown:"
     parts: list[present.Part] = [present.Note(note), new.secret]
-    present.page(key_json(new.key) | {"secret": new.secret}, parts, json=json)
+    return present.page(key_json(new.key) | {"secret": new.secret}, parts)
 
 
-def show_keys(listed: Sequence[ApiKey], json: bool) -> None:
+def keys_answer(listed: Sequence[ApiKey]) -> present.Answer[Any]:
     """Keys, without the keys themselves."""
     columns = {
         "name": lambda key: key.name,
@@ -75,15 +75,15 @@ def show_keys(listed: Sequence[ApiKey], json: bool) -> None:
         "last used": lambda key: _minute(key.used_at) or "never",
     }
     data = [key_json(key) for key in listed]
-    present.records(listed, "keys", columns, json=json, data=data)
+    return present.records(listed, "keys", columns, data=data)
 
 
-def show_revoked(key: ApiKey, json: bool) -> None:
+def revoked_answer(key: ApiKey) -> present.Answer[Any]:
     """A key that was forgotten."""
-    present.message(key_json(key), f"{key.name} opens nothing any more", json=json)
+    return present.message(key_json(key), f"{key.name} opens nothing any more")
 
 
-def show_users(listed: Sequence[User], json: bool) -> None:
+def users_answer(listed: Sequence[User]) -> present.Answer[Any]:
     """Users with their roles."""
     columns = {
         "name": lambda user: user.name,
@@ -92,21 +92,21 @@ def show_users(listed: Sequence[User], json: bool) -> None:
         "id": lambda user: user.id,
     }
     data = [user_json(user) for user in listed]
-    present.records(listed, "users", columns, json=json, data=data)
+    return present.records(listed, "users", columns, data=data)
 
 
-def show_role(user: User, role: str, agent: str | None, json: bool) -> None:
+def role_answer(user: User, role: str, agent: str | None) -> present.Answer[Any]:
     """What a user is from now on."""
     whose = "every agent" if agent is None else f"agent {agent}"
-    present.message(user_json(user), f"{user.name} is {role} of {whose}", json=json)
+    return present.message(user_json(user), f"{user.name} is {role} of {whose}")
 
 
-def show_user(user: User, text: str, json: bool) -> None:
+def user_answer(user: User, text: str) -> present.Answer[Any]:
     """What happened to a user."""
-    present.message(user_json(user), f"{user.name} {text}", json=json)
+    return present.message(user_json(user), f"{user.name} {text}")
 
 
-def show_audit(ws: Workspace, limit: int, before: int | None, json: bool) -> None:
+def audit_answer(ws: Workspace, limit: int, before: int | None) -> present.Answer[Any]:
     """Rows of the audit log, with the names that their actors have here."""
     entries = audit.entries(ws, limit, before)
     names = actor_names(ws)
@@ -119,22 +119,20 @@ def show_audit(ws: Workspace, limit: int, before: int | None, json: bool) -> Non
         "about": lambda entry: _about(entry.content),
     }
     data = [audit_json(entry) for entry in entries]
-    present.records(entries, "audit log", columns, json=json, data=data)
+    return present.records(entries, "audit log", columns, data=data)
 
 
-def show_verdict(verdict: AuditVerdict, json: bool) -> None:
-    """What was seen of the chain. Raises DataError where it is not whole."""
-    text = f"the audit log is whole: {verdict.rows} rows"
+def verdict_answer(verdict: AuditVerdict) -> present.Answer[Any]:
+    """Return what was seen of the chain; the exit code says whether it is whole."""
+    content = verdict_json(verdict)
     if verdict.problem is None:
-        present.page(verdict_json(verdict), [text], json=json)
-        return
-    if json:
-        present.show_json(verdict_json(verdict))
-    raise DataError(
+        return present.page(content, [f"the audit log is whole: {verdict.rows} rows"])
+    error = DataError(
         "the audit log",
         verdict.problem,
         "Compare it with a backup of the home; what it says from there on is not to be trusted",
     )
+    return present.message(content, f"error: {error}").ending(DataError.exit_code)
 
 
 def actor_names(ws: Workspace) -> dict[str, str]:

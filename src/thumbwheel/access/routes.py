@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -15,22 +14,20 @@ from thumbwheel.access import audit, keys, users
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.needs import needs
 from thumbwheel.access.presented import (
-    show_audit,
-    show_keys,
-    show_new_key,
-    show_revoked,
-    show_role,
-    show_user,
-    show_users,
-    show_verdict,
-    verdict_json,
+    audit_answer,
+    keys_answer,
+    new_key_answer,
+    revoked_answer,
+    role_answer,
+    user_answer,
+    users_answer,
+    verdict_answer,
 )
-from thumbwheel.access.protocol import EXIT, PAGE
-from thumbwheel.access.result import JSON, answer, wants_page
+from thumbwheel.access.protocol import PAGE
+from thumbwheel.access.result import respond
 from thumbwheel.access.types import ANY_AGENT, ApiKey, Principal, User
-from thumbwheel.core import present
 from thumbwheel.core.config import Config
-from thumbwheel.core.errors import DataError, InputError
+from thumbwheel.core.errors import InputError
 
 Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=1024)]
 """Databases take no NUL in a text."""
@@ -127,7 +124,7 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
         """The keys, without the keys themselves."""
         principal: Principal = request.state.principal
         owned = [key for key in keys.listed(ws) if _owns(principal, key)]
-        return answer(request, partial(show_keys, owned))
+        return respond(request, keys_answer(owned))
 
     @routes.post(
         "/api/keys",
@@ -150,7 +147,7 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
             actor=principal.id,
         )
         gate.directory.refresh()
-        return answer(request, partial(show_new_key, new), status=201)
+        return respond(request, new_key_answer(new), status=201)
 
     @routes.delete("/api/keys/{name}", operation_id="keys.revoke", dependencies=[OWN], **SHOWN)
     def revoke_key(request: Request, name: Name) -> Response:
@@ -161,7 +158,7 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
                 _require_own(principal, _agents_of(key.grants))
         revoked = keys.revoke(ws, name, actor=principal.id)
         gate.directory.refresh()
-        return answer(request, partial(show_revoked, revoked))
+        return respond(request, revoked_answer(revoked))
 
 
 def _add_users(routes: APIRouter, gate: AccessGate) -> None:
@@ -182,7 +179,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
             for user in users.listed(ws)
             if _owns_some(principal, user)
         ]
-        return answer(request, partial(show_users, owned))
+        return respond(request, users_answer(owned))
 
     @routes.post(
         "/api/users",
@@ -211,8 +208,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         )
         gate.directory.refresh()
         shown = _with_roles_of(principal, user)
-        show = partial(show_role, shown, asked.role, asked.agent)
-        return answer(request, show, status=201)
+        return respond(request, role_answer(shown, asked.role, asked.agent), status=201)
 
     @routes.put("/api/users/{name}/role", operation_id="users.role", dependencies=[OWN], **SHOWN)
     def set_role(request: Request, name: Name, asked: RoleRequest) -> Response:
@@ -222,7 +218,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         user = users.set_role(ws, name, asked.role, agent=asked.agent, actor=principal.id)
         gate.directory.refresh()
         shown = _with_roles_of(principal, user)
-        return answer(request, partial(show_role, shown, asked.role, asked.agent))
+        return respond(request, role_answer(shown, asked.role, asked.agent))
 
     @routes.put(
         "/api/users/{name}/password",
@@ -235,7 +231,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         principal: Principal = request.state.principal
         user = users.set_password(ws, name, asked.password, actor=principal.id)
         gate.directory.refresh()
-        return answer(request, partial(show_user, user, "has a new password"))
+        return respond(request, user_answer(user, "has a new password"))
 
     @routes.delete(
         "/api/users/{name}",
@@ -248,7 +244,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         principal: Principal = request.state.principal
         user = users.remove(ws, name, actor=principal.id)
         gate.directory.refresh()
-        return answer(request, partial(show_user, user, "is removed"))
+        return respond(request, user_answer(user, "is removed"))
 
 
 def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
@@ -259,19 +255,14 @@ def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
         before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
     ) -> Response:
         """Who did what, the newest first."""
-        return answer(request, partial(show_audit, gate.ws, limit, before))
+        return respond(request, audit_answer(gate.ws, limit, before))
 
     @routes.get(
         "/api/audit/verify", operation_id="audit.verify", dependencies=[OWN_EVERYTHING], **SHOWN
     )
     def verify_audit(request: Request) -> Response:
         """Whether the log is as it was written, from its beginning to its end."""
-        verdict = audit.verify(gate.ws)
-        if verdict.problem is None or wants_page(request):
-            return answer(request, partial(show_verdict, verdict))
-        content = present.json_text(verdict_json(verdict), indent=None)
-        headers = {EXIT: str(DataError.exit_code)}
-        return Response(content, 200, headers, JSON)
+        return respond(request, verdict_answer(audit.verify(gate.ws)))
 
 
 def _require_own(principal: Principal, agents: Iterable[str | None]) -> None:

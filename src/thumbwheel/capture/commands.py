@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 Agent = Annotated[
     str, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")
-]
 ColumnOptions = Annotated[
     list[str] | None,
     typer.Option(help="MEANING=COLUMN of a table, repeatable: prompt=question."),
@@ -105,8 +102,7 @@ def import_(
         bool, typer.Option("--dry-run", help="Read and check the file; store nothing.")
     ] = False,
     here: Here = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Bring traces, feedback and cases in from a file: JSON lines, a JSON array, CSV or Parquet.
 
     Importing twice adds nothing; a line that cannot be taken is refused with its number and reason
@@ -168,8 +164,7 @@ def import_(
     ratings = RatingFilter(frozenset(tag or ()), frozenset(without_tag or ()), min_confidence)
     options = Options.parsed(column, scale, agent_type, gold, ratings, timezone)
     if detect is not None:
-        _show_detection(detect, source, options, as_json)
-        return
+        return _detection_answer(detect, source, options)
     if source is None and path is not None:
         source = detected(path, options).source  # of a file that a browser sends
     if source is None or agent is None:
@@ -203,14 +198,15 @@ def import_(
     stays_here = here or dry_run or isinstance(path, Address)
     data = ctx.obj.run("import", spec, here=stays_here)
     report = ImportReport(**{name: value for name, value in data.items() if name != "dry_run"})
-    present.page(data, _import_page(report, dry_run, rejects), json=as_json)
+    parts = list(_import_page(report, dry_run, rejects))
     if gold and not report.cases:
-        log.say(
+        unused = (
             f"--gold changed nothing: a line of source {source!r} is no case. Write cases as "
             "jsonl, or: thumbwheel case add"
         )
-    if report.refused:
-        raise typer.Exit(DataError.exit_code)
+        parts.append(present.Note(unused))
+    answer = present.page(data, parts)
+    return answer.ending(DataError.exit_code) if report.refused else answer
 
 
 def import_help() -> str:
@@ -227,7 +223,7 @@ def import_help() -> str:
     return "\n\n".join(paragraphs)
 
 
-def _show_detection(path: Path, source: str | None, options: Any, as_json: bool) -> None:
+def _detection_answer(path: Path, source: str | None, options: Any) -> present.Answer[Any]:
     from thumbwheel.capture.detect import detect, sample
 
     detection = detect(path, options, source)
@@ -238,7 +234,7 @@ def _show_detection(path: Path, source: str | None, options: Any, as_json: bool)
         "mapping": detection.mapping,
         "rows": rows,
     }
-    present.page(data, _detection_page(path, detection, rows), json=as_json)
+    return present.page(data, _detection_page(path, detection, rows))
 
 
 def _detection_page(
@@ -310,8 +306,7 @@ def feedback_add(
     retracts: Annotated[
         str | None, typer.Option(help="The earlier feedback that is taken back.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Add one judgement about a trace: exactly one of --thumb, --rating, --score, --correction,
     --label, --outcome, --comment.
 
@@ -334,7 +329,7 @@ def feedback_add(
         fields = {"name": name, "comment": note, "supersedes": supersedes, "retracts": retracts}
         feedback_id = add_feedback(ws, agent, target, kind, value, rater=rater, **fields)
     data = {"id": feedback_id, "kind": kind, "value": value}
-    present.message(data, f"stored {feedback_id}", json=as_json)
+    return present.message(data, f"stored {feedback_id}")
 
 
 def _signal(
@@ -386,8 +381,7 @@ def feedback_list(
     kind: Annotated[str | None, typer.Option(help="Only this kind, for example thumb.")] = None,
     limit: Limit = 20,
     after: After = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """The newest feedback."""
     from thumbwheel.capture.feedback import list_feedback
     from thumbwheel.capture.traces import said_for
@@ -402,7 +396,7 @@ def feedback_list(
         "rater": lambda row: said_for(row) or row["rater"],
         "occurred": lambda row: f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}",
     }
-    present.records(rows, f"feedback of {agent}", columns, json=as_json)
+    return present.records(rows, f"feedback of {agent}", columns)
 
 
 def _clip(value: Any) -> str:
@@ -424,8 +418,7 @@ def feedback_stats(
     period: Annotated[
         str, typer.Option(help="The share of positive feedback by day, week or month.")
     ] = "week",
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """How much feedback there is, by kind and by rater, how positive it is, and what waits for its
     trace.
 
@@ -439,7 +432,7 @@ def feedback_stats(
 
     with ctx.obj() as ws:
         stats = count_feedback(ws, agent, period)
-    present.page(stats.as_dict(), _stats_page(stats, agent, period), json=as_json)
+    return present.page(stats.as_dict(), _stats_page(stats, agent, period))
 
 
 def _stats_page(stats: FeedbackStats, agent: str, period: str) -> Iterator[present.Part]:
@@ -498,8 +491,7 @@ def case_add(
         typer.Option(help="A JSON file instead: one case or a list, with the keys of a case line."),
     ] = None,
     reviewer: Annotated[str, typer.Option(help="Who reviewed it.")] = "owner",
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Add a gold case: an input that you reviewed, with a reference, a checker, or both.
 
     Example: thumbwheel case add --agent support --input "2 + 2?" --reference 4 --checker
@@ -534,7 +526,7 @@ def case_add(
         cases = read_cases(file) if file else [typed]
         ids = [add_case(ws, agent, reviewer, **fields) for fields in cases]
     more = " ..." if len(ids) > 5 else ""
-    present.message({"ids": ids}, f"stored {', '.join(ids[:5])}{more}", json=as_json)
+    return present.message({"ids": ids}, f"stored {', '.join(ids[:5])}{more}")
 
 
 @case.command("list")
@@ -544,8 +536,7 @@ def case_list(
     basis: Annotated[str | None, typer.Option(help="gold or feedback.")] = None,
     limit: Limit = 20,
     after: After = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """The newest cases and how many there are of each basis."""
     from thumbwheel.capture.cases import list_cases
 
@@ -561,4 +552,4 @@ def case_list(
         "group": lambda row: row["group_key"],
     }
     data = {"counts": counts, "cases": rows}
-    present.records(rows, f"cases of {agent}: {totals}", columns, json=as_json, data=data)
+    return present.records(rows, f"cases of {agent}: {totals}", columns, data=data)

@@ -103,7 +103,7 @@ def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
     """Return the command of the whole program, with the subcommands that the arguments name."""
     command = get_command(build(arguments))
     _take_any_agent_name(command)
-    _let_servers_run(command)
+    _show_answers(command)
     return command
 
 
@@ -132,16 +132,49 @@ def _agent_slug(ctx: Any, parameter: Any, value: Any) -> Any:
     return slug
 
 
-def _let_servers_run(command: Any) -> None:
-    """With --server, let every command run there."""
+def _show_answers(command: Any) -> None:
+    """Let every command show what it answers; with --server it runs there."""
     for path, leaf in leaves(command):
+        if _answers(leaf):
+            leaf.params.append(_json_flag())
         leaf.invoke = partial(_invoke, path, leaf, leaf.invoke)
 
 
-def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> Any:
-    if ctx.find_root().params.get("server") is None:
-        return run_here(ctx)
-    return ctx.obj.run(path, leaf.params, ctx)
+def _answers(leaf: Any) -> bool:
+    """Return whether the command returns what it answers, instead of running until it is over."""
+    function = getattr(leaf.callback, "__wrapped__", leaf.callback)
+    return getattr(function, "__annotations__", {}).get("return") not in (None, "None")
+
+
+def _json_flag() -> Any:
+    """Return the option `--json` of every command that answers."""
+
+    def flag(
+        as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    ) -> None: ...
+
+    app = typer.Typer(add_completion=False)
+    app.command()(flag)
+    return next(option for option in get_command(app).params if option.name == "as_json")
+
+
+def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> None:
+    from thumbwheel.core import present
+
+    if ctx.find_root().params.get("server") is not None:
+        ctx.obj.run(path, leaf.params, ctx)
+        return
+    if not _answers(leaf):
+        run_here(ctx)
+        return
+    as_json = ctx.params.pop("as_json")
+    answer = run_here(ctx)
+    if isinstance(answer, present.Lines):
+        present.show_lines(answer, json=as_json)
+        return
+    present.show_answer(answer, json=as_json)
+    if answer.exit_code:
+        raise typer.Exit(answer.exit_code)
 
 
 def build(arguments: Collection[str]) -> typer.Typer:

@@ -21,7 +21,6 @@ Agent = Annotated[str, typer.Option(help="The agent whose feedback is meant.")]
 AgentOfName = Annotated[
     str | None, typer.Option("--agent", help="The agent, unless the dataset is named by its id.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 dataset = typer.Typer(no_args_is_help=True)
 
@@ -34,8 +33,7 @@ def show(
     rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 3,
     split: Annotated[str, typer.Option(help="Of which split: train, dev or gate.")] = "train",
     skip: Annotated[int, typer.Option(min=0, help="Rows of the split to pass over.")] = 0,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """One dataset: counts, what was left out and why, weights, and rows of it.
 
     Example: thumbwheel dataset show latest --agent support --split dev --skip 20 --rows 20
@@ -51,7 +49,7 @@ def show(
         page = islice(load_rows(ws, dataset.id, split, skip), rows)
         first = [asdict(row) for row in page]
         stale_rows = stale(ws, dataset)
-    describe(dataset, json, first, stale=stale_rows)
+    return describe(dataset, first, stale=stale_rows)
 
 
 @dataset.command()
@@ -66,10 +64,10 @@ def health(
         Path | None,
         typer.Option(help="Folder with the tokenizer.json of the base [default: an estimate]."),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Is a dataset fit for training? Every check reads all rows; the exit code is 4 if one finds an
     error."""
+    from thumbwheel.core.errors import DataError
     from thumbwheel.datasets.build import health as check_dataset
     from thumbwheel.datasets.health import ERROR
     from thumbwheel.datasets.tokens import counter
@@ -87,13 +85,13 @@ def health(
     }
     title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
     data = {"id": dataset.id, "findings": findings}
-    present.records(findings, title, columns, json=json, data=data)
-    if any(finding.verdict == ERROR for finding in findings):
-        raise typer.Exit(4)
+    answer = present.records(findings, title, columns, data=data)
+    is_wrong = any(finding.verdict == ERROR for finding in findings)
+    return answer.ending(DataError.exit_code) if is_wrong else answer
 
 
 @dataset.command("list")
-def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
+def list_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
     """All datasets of an agent, oldest first."""
     from dataclasses import asdict
 
@@ -116,7 +114,7 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
         if stale_rows:
             parts.append(f"{dataset_id} {stale_rows}")
     data = [asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])} for dataset in existing]
-    present.page(data, parts, json=json)
+    return present.page(data, parts)
 
 
 @dataset.command()
@@ -129,8 +127,7 @@ def export(
         str,
         typer.Option(help="jsonl, parquet, or hf (a Hugging Face folder with the columns of TRL)."),
     ] = "jsonl",
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Write a dataset into a folder, to be used elsewhere.
 
     Example: thumbwheel dataset export pairs --agent support --format hf --to pairs-for-trl
@@ -141,7 +138,7 @@ def export(
         dataset = _named(ws, name, agent)
         path = export_dataset(ws, dataset.id, to, format)
     data = {"id": dataset.id, "path": path, "format": format, "counts": dataset.counts}
-    present.message(data, f"{dataset.id} ({dataset.shape}) is in {path}", json=json)
+    return present.message(data, f"{dataset.id} ({dataset.shape}) is in {path}")
 
 
 def _named(ws: Workspace, name: str, agent: str | None) -> Dataset:
@@ -156,11 +153,10 @@ def _stale_rows(stale: Stale | None) -> int:
 
 def describe(
     dataset: Dataset,
-    json: bool,
     rows: list[dict[str, Any]] | None = None,
     why: list[str] | None = None,
     stale: Stale | None = None,
-) -> None:
+) -> present.Answer[Any]:
     """Shows what a dataset holds; `rows` are some of them, `why` says how its shape was chosen."""
     from dataclasses import asdict
 
@@ -175,7 +171,7 @@ def describe(
         *_dataset_page(dataset),
         *(present.json_text(row) for row in rows or []),
     ]
-    present.page(data, parts, json=json)
+    return present.page(data, parts)
 
 
 def _dataset_page(dataset: Dataset) -> Iterator[present.Part]:
@@ -218,8 +214,7 @@ def calibrate(
         Path | None,
         typer.Option(help="Write the calibration here, for the reward function `next_turn`."),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Fit what users' next messages are worth to people's thumbs, and say how well that holds.
 
     It counts how often people called an answer good after which the user gave thanks, complained
@@ -242,7 +237,7 @@ def calibrate(
         name, document = calibrate_next_turn(ws, learner, ws.settings(DatasetConfig, "dataset"))
     if out is not None:
         write_output("--out", out, as_bytes(document))
-    present.page({"calibration": name, **document}, _calibration_page(name, document), json=json)
+    return present.page({"calibration": name, **document}, _calibration_page(name, document))
 
 
 def _calibration_page(name: str, document: dict[str, Any]) -> Iterator[present.Part]:

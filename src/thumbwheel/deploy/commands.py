@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Agent = Annotated[str, typer.Option(help="The agent.")]
 Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 Alias = Annotated[str, typer.Option(help="The alias; everybody gets live.")]
 
 
@@ -54,8 +53,7 @@ def deploy(
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
     here: Here = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Serve a version on a target, check that it is the one, and switch the alias.
 
     What the target needs is exported, unless there is an export already. A canary then asks prompts
@@ -73,8 +71,7 @@ def deploy(
         with ctx.obj() as ws:
             model_version = versions.version(ws, agent, version)
             deploy_plan = verbs.plan(ws, model_version, target, alias_name, quant)
-        _show_plan(deploy_plan, alias_name, json)
-        return
+        return _plan_answer(deploy_plan, alias_name)
     spec = {
         "version": version,
         "agent": agent,
@@ -86,7 +83,7 @@ def deploy(
     }
     data = ctx.obj.run("deploy", spec, here=here)
     title = f"{agent} {data['version']} on {target}"
-    present.record(data, title, _result_rows(data, alias_name), json=json, data=data)
+    return present.record(data, title, _result_rows(data, alias_name))
 
 
 def _result_rows(data: Mapping[str, Any], alias: str | None) -> list[present.Row]:
@@ -119,7 +116,7 @@ def _settings(options: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
+def _plan_answer(deploy_plan: Plan, alias: str | None) -> present.Answer[Any]:
     export = deploy_plan.export
     data = {
         "version": deploy_plan.version,
@@ -132,7 +129,7 @@ def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
         "misfits": list(deploy_plan.misfits),
     }
     title = f"would deploy {deploy_plan.version} on {deploy_plan.target}"
-    present.record(deploy_plan, title, _plan_rows(deploy_plan, alias), json=json, data=data)
+    return present.record(data, title, _plan_rows(deploy_plan, alias))
 
 
 def _plan_rows(deploy_plan: Plan, alias: str | None) -> list[present.Row]:
@@ -179,8 +176,7 @@ def deployments(
     history: Annotated[
         bool, typer.Option("--history", help="Show the switches of all aliases too.")
     ] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """What is deployed, whether it answers, and which alias points at it.
 
     Example: thumbwheel deployments --agent support --history
@@ -209,8 +205,8 @@ def deployments(
     data: object = [row.to_json() for row in listed]
     if history:
         data = {"deployments": data, "switches": moves}
-    present.records(listed, f"deployments of {agent}", COLUMNS, json=json, data=data)
-    if history and not json:
+    answer = present.records(listed, f"deployments of {agent}", COLUMNS, data=data)
+    if history:
         columns: dict[str, Callable[[Switch], object]] = {
             "when": lambda move: f"{move.recorded_at:%Y-%m-%d %H:%M:%S}",
             "alias": lambda move: move.alias,
@@ -219,7 +215,9 @@ def deployments(
             "basis": lambda move: move.evidence.get("basis", ""),
             "why": lambda move: move.reason,
         }
-        present.records(moves, "switches", columns, json=False)
+        switches = present.records(moves, "switches", columns)
+        answer = present.page(data, [*answer.parts, *switches.parts])
+    return answer
 
 
 @dataclass(frozen=True)
@@ -262,7 +260,7 @@ COLUMNS: dict[str, Callable[[_Listed], object]] = {
 }
 
 
-def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJson = False) -> None:
+def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live") -> present.Answer[Any]:
     """Point an alias back at the version before, in one step; given again, at the one before that.
 
     Example: thumbwheel rollback --agent support
@@ -276,7 +274,7 @@ def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJs
         names = {version.id: version.name for version in versions.versions(ws, learner)}
     before = f"; it was {names[alias_switch.from_id]}" if alias_switch.from_id else ""
     text = f"{alias} is {names[alias_switch.to_id]} again{before}"
-    present.message(alias_switch, text, json=json)
+    return present.message(alias_switch, text)
 
 
 def promote(
@@ -291,8 +289,7 @@ def promote(
             '"your name: why".'
         ),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Point an alias at a version that is deployed and passed its canary, in one step.
 
     Example: thumbwheel promote v3 --agent support
@@ -303,7 +300,7 @@ def promote(
     with ctx.obj() as ws:
         model_version = versions.version(ws, agent, version)
         alias_switch = switch.promote(ws, model_version, alias, accept=accept)
-    present.message(alias_switch, f"{alias} is now {version}", json=json)
+    return present.message(alias_switch, f"{alias} is now {version}")
 
 
 def undeploy(
@@ -318,8 +315,7 @@ def undeploy(
             help="Remove the record also where the target does not answer, because it is gone.",
         ),
     ] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Take a version off its targets; refused while an alias needs it.
 
     Example: thumbwheel undeploy v2 --agent support
@@ -331,4 +327,4 @@ def undeploy(
         model_version = versions.version(ws, agent, version)
         removed = verbs.undeploy(ws, model_version, target, forget=forget)
     text = ", ".join(f"{row.name} is gone from {row.target}" for row in removed)
-    present.message(removed, text, json=json)
+    return present.message(removed, text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,11 +15,10 @@ OfAgent = Annotated[
     str | None,
     typer.Option(help="An agent whose owners may name it [default: the home's owner alone]."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 
 @secrets.command("set")
-def set_(ctx: typer.Context, name: Name, of_agent: OfAgent = None, json: AsJson = False) -> None:
+def set_(ctx: typer.Context, name: Name, of_agent: OfAgent = None) -> present.Answer[Any]:
     """Store a secret, read from standard input, in a file of the home that only you can read.
 
     Example: printf '%s' "$OPENAI_API_KEY" | thumbwheel secrets set OPENAI_API_KEY
@@ -33,11 +32,11 @@ def set_(ctx: typer.Context, name: Name, of_agent: OfAgent = None, json: AsJson 
         value = sys.stdin.read()
     with ctx.obj() as ws:
         SecretStore(ws.home.secrets, of_agent).set(name, value)
-    present.message({"name": name, "agent": of_agent}, f"{name} is stored", json=json)
+    return present.message({"name": name, "agent": of_agent}, f"{name} is stored")
 
 
 @secrets.command("list")
-def list_(ctx: typer.Context, json: AsJson = False) -> None:
+def list_(ctx: typer.Context) -> present.Answer[Any]:
     """The names of the stored secrets, and which versions need them."""
     from thumbwheel.core.secret_store import stored_secrets
     from thumbwheel.models import versions
@@ -61,14 +60,14 @@ def list_(ctx: typer.Context, json: AsJson = False) -> None:
         "value": lambda row: "stored" if row["stored"] else "MISSING",
         "needed by": lambda row: ", ".join(row["needed_by"]),
     }
-    present.records(rows, "secrets", columns, json=json)
+    return present.records(rows, "secrets", columns)
 
 
 @secrets.command("remove")
-def remove(ctx: typer.Context, name: Name, of_agent: OfAgent = None, json: AsJson = False) -> None:
+def remove(ctx: typer.Context, name: Name, of_agent: OfAgent = None) -> present.Answer[Any]:
     """Delete a stored secret."""
     from thumbwheel.core.secret_store import SecretStore
 
     with ctx.obj() as ws:
         SecretStore(ws.home.secrets, of_agent).remove(name)
-    present.message({"name": name, "agent": of_agent}, f"{name} is removed", json=json)
+    return present.message({"name": name, "agent": of_agent}, f"{name} is removed")

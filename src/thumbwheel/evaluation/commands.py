@@ -64,8 +64,7 @@ def evaluate(
         Path | None, typer.Option(help="Also write the results as JSON to this file.")
     ] = None,
     here: Here = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
-) -> None:
+) -> present.Answer[Any]:
     """Compare a version with what runs today on held-out rows, and let the gate decide.
 
     The primary measure is the success of fresh greedy answers on gold cases; see `thumbwheel case
@@ -81,8 +80,7 @@ def evaluate(
     from thumbwheel.evaluation.types import Evaluation
 
     if replay is not None:
-        _replay(ctx, replay, as_json)
-        return
+        return _replay(ctx, replay)
     if version is None or agent is None:
         raise InputError(
             "evaluate",
@@ -117,7 +115,7 @@ def evaluate(
         write_output("--output", output, present.json_text(results) + "\n")
     measured = {name: value for name, value in results.items() if name != "decision"}
     page = evaluation_page(Evaluation.model_validate(measured), results["decision"])
-    present.page(results, page, json=as_json)
+    return present.page(results, page)
 
 
 def evaluation_page(
@@ -240,7 +238,7 @@ def _short(text: str) -> str:
     return present.shortened(" ".join(text.split()), 100)
 
 
-def _replay(ctx: typer.Context, decision_id: str, as_json: bool) -> None:
+def _replay(ctx: typer.Context, decision_id: str) -> present.Answer[Any]:
     from thumbwheel.core.errors import Conflict
     from thumbwheel.evaluation.gate import replay
 
@@ -260,4 +258,4 @@ def _replay(ctx: typer.Context, decision_id: str, as_json: bool) -> None:
         "inputs": stored.inputs,
     }
     title = f"decision {stored.id}: {again.verdict}, identical on replay"
-    present.page(data, [_reasons_table(title, again.reasons)], json=as_json)
+    return present.page(data, [_reasons_table(title, again.reasons)])

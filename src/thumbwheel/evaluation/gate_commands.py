@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 gate = typer.Typer()
 Agent = Annotated[str, typer.Option(help="The agent whose candidates the gate judges.")]
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 @gate.command()
@@ -27,8 +26,7 @@ def declare(
     options: dict[str, Any],
     agent: Agent,
     reason: Annotated[str, typer.Option(help="Why; needed to change what is declared.")] = "",
-    as_json: Json = False,
-) -> None:
+) -> present.Answer[Any]:
     """Declare once what a candidate of an agent must show, before it is needed.
 
     The declaration starts from the settings (section `gate`) and stays in force, whatever the
@@ -42,11 +40,11 @@ def declare(
 
     with ctx.obj() as ws:
         declaration = verbs.declare(ws, require_agent(ws, agent), options, reason)
-    present.page(declaration, _declared_page(agent, [declaration]), json=as_json)
+    return present.page(declaration, _declared_page(agent, [declaration]))
 
 
 @gate.command()
-def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
+def show(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
     """What the gate asks of an agent's candidates, and how that was changed.
 
     Example: thumbwheel gate show --agent support
@@ -64,10 +62,9 @@ def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
         "declarations": declared,
     }
     if declared:
-        present.page(data, _declared_page(agent, declared), json=as_json)
-        return
+        return present.page(data, _declared_page(agent, declared))
     title = f"gate of {agent}: not declared; the first decision will declare these settings"
-    present.page(data, [_policy_table(title, policy)], json=as_json)
+    return present.page(data, [_policy_table(title, policy)])
 
 
 def _declared_page(agent: str, declared: list[Declaration]) -> Iterator[present.Part]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -66,8 +66,7 @@ def export(
         ),
     ] = 24,
     here: Here = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+) -> present.Answer[Any]:
     """Write a version as an adapter, merged, GGUF or ONNX model, checked for parity.
 
     The files are loaded again with the programs that they are for. Tokens, ends of answers and
@@ -110,9 +109,9 @@ def export(
     )
     title = f"{agent} {exports[0].version} as {exports[0].format}"
     if ladder:
-        present.records(exports, title, LADDER_COLUMNS, json=json, data=data)
+        return present.records(exports, title, LADDER_COLUMNS, data=data)
     else:
-        present.record(exports[0], title, _rows(exports[0]), json=json, data=data[0])
+        return present.record(data[0], title, _rows(exports[0]))
 
 
 def _speed(finished: Export) -> str:

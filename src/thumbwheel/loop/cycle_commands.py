@@ -16,7 +16,6 @@ from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.commands import NOT_APPROVED, method_help
 
 AgentName = Annotated[str, typer.Option(help="Whose model learns.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Say what would be done and how long it takes; train nothing."),
@@ -43,9 +42,8 @@ def run(
     ] = False,
     dry_run: DryRun = False,
     here: Here = False,
-    as_json: AsJson = False,
     options: dict[str, Any] | None = None,
-) -> None:
+) -> present.Answer[Any]:
     """Turn the wheel once: from the feedback that is there to a version that answers.
 
     Trains by every method that the data plan allows (or by --methods), compares the candidates,
@@ -63,8 +61,7 @@ def run(
         with ctx.obj() as ws:
             learner = require_agent(ws, agent)
             plan = plan_cycle(ws, learner, ws.settings(CycleConfig, "loop", options))
-        present.page(plan, _plan_page(plan), json=as_json)
-        return
+        return present.page(plan, _plan_page(plan))
     settings = dict(options or {})
     for name in ("export_to", "report_to"):
         if name in settings:
@@ -73,9 +70,8 @@ def run(
         settings["base"] = local_path(settings["base"])
     spec = {"agent": agent, "anew": anew, "parent": Path.cwd(), "options": settings}
     cycle = ctx.obj.run("loop run", spec, here=here)
-    present.page(cycle, [cycle_table(cycle)], json=as_json)
-    if not _is_approved(cycle):
-        raise typer.Exit(NOT_APPROVED)
+    answer = present.page(cycle, [cycle_table(cycle)])
+    return answer if _is_approved(cycle) else answer.ending(NOT_APPROVED)
 
 
 loop.command("run")(options_of(CycleConfig)(run))
@@ -149,16 +145,14 @@ def _method_command(name: str) -> Callable[..., Any]:
         ] = None,
         dry_run: DryRun = False,
         here: Here = False,
-        as_json: AsJson = False,
         options: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> present.Answer[Any]:
         from thumbwheel.training.commands import result_page
         from thumbwheel.training.types import RunState
 
         settings = options or {}
         if dry_run:
-            _show_dry_run(ctx, name, agent, base, dataset, settings, as_json)
-            return
+            return _dry_run_answer(ctx, name, agent, base, dataset, settings)
         spec = {
             "method": name,
             "agent": agent,
@@ -170,11 +164,12 @@ def _method_command(name: str) -> Callable[..., Any]:
         data = ctx.obj.run("train", spec, here=here)
         cycle = data.get("release")
         parts = [*result_page(data, agent, name), *([cycle_table(cycle)] if cycle else [])]
-        present.page(data, parts, json=as_json)
+        answer = present.page(data, parts)
         if data["state"] == RunState.STOPPED:
-            raise typer.Exit(INTERRUPTED)
+            return answer.ending(INTERRUPTED)
         if data["state"] == RunState.NOTHING_LEARNED or (cycle and not _is_approved(cycle)):
-            raise typer.Exit(NOT_APPROVED)
+            return answer.ending(NOT_APPROVED)
+        return answer
 
     return run
 
@@ -186,15 +181,14 @@ def local_path(base: str | None) -> str | None:
     return name_of(base) if base else base
 
 
-def _show_dry_run(
+def _dry_run_answer(
     ctx: typer.Context,
     method: str,
     agent: str,
     base: str | None,
     dataset: str | None,
     options: dict[str, Any],
-    as_json: bool,
-) -> None:
+) -> present.Answer[Any]:
     from dataclasses import asdict
 
     from thumbwheel.datasets.build import find
@@ -211,7 +205,7 @@ def _show_dry_run(
         frozen = find(ws, agent, dataset) if dataset else None
         base_model = find_base(base, ws.home.cache)
         plan = dry_run(ws, learner, method, base_model, dataset=frozen, options=settings)
-    present.page(plan, dry_run_page(asdict(plan)), json=as_json)
+    return present.page(plan, dry_run_page(asdict(plan)))
 
 
 def auto(
@@ -229,8 +223,7 @@ def auto(
     ] = None,
     dry_run: DryRun = False,
     here: Here = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Train by every method that the data plan allows, and name the candidate that is best on the
     dev rows.
 
@@ -247,12 +240,10 @@ def auto(
             config = ws.settings(CycleConfig, "loop", options)
             config = config.model_copy(update={"export": (), "quant": None, "deploy": None})
             plan = plan_cycle(ws, learner, config)
-        present.page(plan, _plan_page(plan), json=as_json)
-        return
+        return present.page(plan, _plan_page(plan))
     data = ctx.obj.run("train auto", spec, here=here)
-    present.page(data, _candidates_page(data), json=as_json)
-    if data["version"] is None:
-        raise typer.Exit(NOT_APPROVED)
+    answer = present.page(data, _candidates_page(data))
+    return answer if data["version"] is not None else answer.ending(NOT_APPROVED)
 
 
 def _candidates_page(data: dict[str, Any]) -> Iterator[present.Part]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 queue = typer.Typer()
 
 AgentName = Annotated[str, typer.Option("--agent", "-a", help="The agent whose answers are meant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name or id.")]
 ItemId = Annotated[str, typer.Argument(metavar="ITEM", help="The item, as `queue next` named it.")]
 RaterName = Annotated[str, typer.Option(help="Who rates; the ratings are theirs.")]
@@ -82,9 +81,8 @@ def create_(
     judged: Annotated[
         Judged | None, typer.Option(help="Only where somebody said this about the answer.")
     ] = None,
-    as_json: AsJson = False,
     options: Mapping[str, Any] = {},
-) -> None:
+) -> present.Answer[Any]:
     """Make a queue of what people shall rate.
 
     Each item goes to as many raters as --overlap says, and to nobody twice. Raters open the page
@@ -118,7 +116,7 @@ def create_(
             of, differing = Origin.CONFLICTS, require_queue(ws, owner, conflicts_of)
         selection = Selection(Origin(of), wanted, most, answers, differing)
         made_queue = create(ws, owner, name, config, selection)
-    _show_queue(made_queue, agent, as_json)
+    return _queue_answer(made_queue, agent)
 
 
 def _utc(time: datetime | None) -> datetime | None:
@@ -127,12 +125,10 @@ def _utc(time: datetime | None) -> datetime | None:
     return time.replace(tzinfo=UTC)
 
 
-def _show_queue(shown: Queue, agent: str, as_json: bool) -> None:
+def _queue_answer(shown: Queue, agent: str) -> present.Answer[Any]:
     content = shown.to_json()
     rows = [(key, _cell(value)) for key, value in content.items() if value not in ("", [], None)]
-    present.page(
-        content, [present.Table(f"queue {shown.name} of {agent}", ("", ""), rows)], json=as_json
-    )
+    return present.page(content, [present.Table(f"queue {shown.name} of {agent}", ("", ""), rows)])
 
 
 def _cell(value: Any) -> object:
@@ -144,8 +140,7 @@ def list_(
     ctx: typer.Context,
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Closed ones too.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """The queues of an agent, newest first.
 
     Example: thumbwheel queue list --agent support
@@ -165,18 +160,18 @@ def list_(
         "due": lambda row: row["due"],
         "state": lambda row: row["state"],
     }
-    present.records(queues, f"queues of {agent}", columns, json=as_json)
+    return present.records(queues, f"queues of {agent}", columns)
 
 
 @queue.command("show")
-def show_(ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJson = False) -> None:
+def show_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[Any]:
     """How a queue asks, and how far it is.
 
     Example: thumbwheel queue show july --agent support
     """
     with ctx.obj() as ws:
         _, shown = _resolved(ws, agent, queue)
-    _show_queue(shown, agent, as_json)
+    return _queue_answer(shown, agent)
 
 
 def _resolved(ws: Any, agent: str, name: str) -> tuple[Agent, Queue]:
@@ -188,9 +183,7 @@ def _resolved(ws: Any, agent: str, name: str) -> tuple[Agent, Queue]:
 
 
 @queue.command("raters")
-def raters_(
-    ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJson = False
-) -> None:
+def raters_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[Any]:
     """How the raters of a queue do: how much, how fast, how far they agree, and how that moved.
 
     Example: thumbwheel queue raters july --agent support
@@ -200,7 +193,7 @@ def raters_(
     with ctx.obj() as ws:
         _, shown = _resolved(ws, agent, queue)
         result = report(ws, shown)
-    present.page(result.to_json(), _raters_page(result, shown), json=as_json)
+    return present.page(result.to_json(), _raters_page(result, shown))
 
 
 def _raters_page(result: QueueReport, shown: Queue) -> Iterator[present.Part]:
@@ -242,8 +235,7 @@ def add_(
     queue: QueueName,
     traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Ids of traces.")],
     agent: AgentName,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Append traces to a queue.
 
     Example: thumbwheel queue add july trc_0f3k2m8v1 --agent support
@@ -253,13 +245,11 @@ def add_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         added = add(ws, owner, shown, traces)
-    present.message({"added": added}, f"{added} added to {shown.name}", json=as_json)
+    return present.message({"added": added}, f"{added} added to {shown.name}")
 
 
 @queue.command("reorder")
-def reorder_(
-    ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJson = False
-) -> None:
+def reorder_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[Any]:
     """Put what is left of a queue in order again, by what the ratings have taught since. It matters
     for queues in the order `active`; the rating page asks for it by itself.
 
@@ -270,11 +260,11 @@ def reorder_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         rule = reorder(ws, owner, shown)
-    present.message({"rule": rule}, f"{shown.name} is in order: {rule}", json=as_json)
+    return present.message({"rule": rule}, f"{shown.name} is in order: {rule}")
 
 
 @queue.command("close")
-def close_(ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJson = False) -> None:
+def close_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[Any]:
     """Give nothing of a queue out any more. What was rated stays.
 
     Example: thumbwheel queue close july --agent support
@@ -284,7 +274,7 @@ def close_(ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJs
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         closed = close(ws, owner, shown)
-    _show_queue(closed, agent, as_json)
+    return _queue_answer(closed, agent)
 
 
 @queue.command("next")
@@ -294,8 +284,7 @@ def next_(
     agent: AgentName,
     rater: RaterName,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many to take.")] = 1,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Take the next items. They are kept for the rater for a while, and nobody else gets them
     beyond the overlap.
 
@@ -314,7 +303,7 @@ def next_(
             title = item.id if len(item.answers) == 1 else f"{item.id} {letter}"
             parts.append(present.Box(title, answer))
     parts.append(present.Note(f"{batch.done} of {batch.total} items are done"))
-    present.page(batch.to_json(), parts, json=as_json)
+    return present.page(batch.to_json(), parts)
 
 
 @queue.command("return")
@@ -323,8 +312,7 @@ def return_(
     queue: QueueName,
     agent: AgentName,
     rater: RaterName,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Have the items again that a rater skipped, unless others took them.
 
     Example: thumbwheel queue return july --agent support --rater anna
@@ -334,7 +322,7 @@ def return_(
     with ctx.obj() as ws:
         _, shown = _resolved(ws, agent, queue)
         returned = return_skipped(ws, shown, rater)
-    present.message({"returned": returned}, f"{returned} come again", json=as_json)
+    return present.message({"returned": returned}, f"{returned} come again")
 
 
 @queue.command("rate")
@@ -361,8 +349,7 @@ def rate_(
     seconds: Seconds = None,
     rated_at: RatedAt = None,
     key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Rate an item, or skip it. Rating it again replaces what this rater had said about it.
 
     Example: thumbwheel queue rate july rit_0f3k2m8v1 --agent support --rater anna --thumb down
@@ -392,7 +379,7 @@ def rate_(
             raise InputError("--skip", "it is rated at the same time", "Give one of them")
         request = _request(shown, item, rater, key, seconds, rated_at)
         result = skip_item(ws, owner, request) if skip else rate(ws, owner, request, verdict)
-    present.message(result.to_json(), f"{result.item}: {result.state}", json=as_json)
+    return present.message(result.to_json(), f"{result.item}: {result.state}")
 
 
 def _request(
@@ -416,8 +403,7 @@ def undo_(
     agent: AgentName,
     rater: RaterName,
     key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Take back what a rater did with an item: its feedback is retracted, and they hold it again.
 
     Example: thumbwheel queue undo july rit_0f3k2m8v1 --agent support --rater anna
@@ -427,7 +413,7 @@ def undo_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         result = undo(ws, owner, _request(shown, item, rater, key))
-    present.message(result.to_json(), f"{result.item}: {result.state}", json=as_json)
+    return present.message(result.to_json(), f"{result.item}: {result.state}")
 
 
 @queue.command("approve")
@@ -447,8 +433,7 @@ def approve_(
         bool, typer.Option("--undo", help="Take back that the item is gold.")
     ] = False,
     key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Vouch for an item, as it is or edited: it becomes a gold case, which decides about models and
     is never trained on.
 
@@ -463,7 +448,7 @@ def approve_(
             result = ratings.withdraw(ws, owner, request)
         else:
             result = ratings.approve(ws, owner, request, reference, checker)
-    present.message(result.to_json(), f"{result.item}: {result.state}", json=as_json)
+    return present.message(result.to_json(), f"{result.item}: {result.state}")
 
 
 @queue.command("approve-liked")
@@ -475,8 +460,7 @@ def approve_liked_(
     checker: Annotated[
         str | None, typer.Option(help="What compares an answer with the one that was called good.")
     ] = "exact_answer",
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Vouch for every item of a queue that this rater called good: each becomes a gold case.
 
     Example: thumbwheel queue approve-liked cards --agent widgets --rater anna
@@ -487,4 +471,4 @@ def approve_liked_(
         owner, shown = _resolved(ws, agent, queue)
         results = ratings.approve_liked(ws, owner, shown, rater, checker)
     data = [result.to_json() for result in results]
-    present.message(data, f"{len(data)} items are gold cases", json=as_json)
+    return present.message(data, f"{len(data)} items are gold cases")

@@ -17,7 +17,6 @@ from thumbwheel.rewards.rewrite_config import RewriteConfig
 reward = typer.Typer(no_args_is_help=True)
 
 Agent = Annotated[str, typer.Option("--agent", "-a", help="The agent whose answers are judged.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 AsOf = Annotated[
     str | None,
     typer.Option(
@@ -47,8 +46,7 @@ def run(
         bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
     ] = False,
     here: Here = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Judge the recorded answers of an agent, by every component of its reward, into the ledger.
 
     What is in the ledger is not judged again: after new feedback, or a new trace, only what reads
@@ -71,7 +69,7 @@ def run(
         "dry_run": dry_run,
     }
     data = ctx.obj.run("reward run", spec, here=here or dry_run)
-    present.page(data, _run_page(data), json=json)
+    return present.page(data, _run_page(data))
 
 
 @reward.command("list")
@@ -82,8 +80,7 @@ def list_(
     lowest: Annotated[
         int, typer.Option(min=0, help="Show so many traces with the lowest reward.")
     ] = 5,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """The rewards of an agent: what each component said how often, their means, and the combined
     reward.
 
@@ -102,7 +99,7 @@ def list_(
 
     with ctx.obj() as ws:
         summary = reward_summary(ws, agent, instant(as_of), lowest)
-    present.page(summary, _summary_page(summary, agent), json=json)
+    return present.page(summary, _summary_page(summary, agent))
 
 
 STATUSES = {
@@ -145,8 +142,7 @@ def explain(
     trace: Annotated[str, typer.Argument(help="A trace, by our id or by its id in its source.")],
     agent: Agent,
     as_of: AsOf = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Why a trace has the reward that it has: every component's value, weight, status, evidence,
     and the feedback behind it.
 
@@ -158,7 +154,7 @@ def explain(
     with ctx.obj() as ws:
         explanation = explain_trace(ws, agent, trace, instant(as_of))
     lines: list[present.Part] = [*explanation.to_words(), *_warnings(agent, explanation.not_run)]
-    present.page(explanation.as_dict(), lines, json=json)
+    return present.page(explanation.as_dict(), lines)
 
 
 @reward.command()
@@ -173,8 +169,7 @@ def reweight(
         str | None,
         typer.Option(help=f"Start from this preset instead: {', '.join(PRESETS.names())}."),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """What other weights would make of the rewards; no reward function is run, and nothing is
     stored.
 
@@ -188,7 +183,7 @@ def reweight(
 
     with ctx.obj() as ws:
         comparison = reweigh(ws, agent, dict(_weight(text) for text in weight or ()), preset)
-    present.page(comparison, _comparison_page(comparison, agent), json=json)
+    return present.page(comparison, _comparison_page(comparison, agent))
 
 
 def _comparison_page(comparison: Mapping[str, Any], agent: str) -> Iterator[present.Part]:
@@ -219,8 +214,7 @@ def pending(
         bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
     ] = False,
     here: Here = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Judge what could not be judged before: late feedback, outcomes that have come, decisions
     without a reward. Made to run every night.
 
@@ -236,7 +230,7 @@ def pending(
         rows = [(row["component"], row["status"], row["count"], row["reason"]) for row in waiting]
         columns = ("component", "status", "traces", "why")
         parts.append(present.Table("Still without a value", columns, rows))
-    present.page(data, parts, json=json)
+    return present.page(data, parts)
 
 
 @reward.command("rewrite")
@@ -244,9 +238,8 @@ def pending(
 def rewrite_(
     ctx: typer.Context,
     agent: Agent,
-    json: AsJson = False,
     options: Mapping[str, Any] = {},
-) -> None:
+) -> present.Answer[Any]:
     """Have answers written again that users complained about in words that say what would be right,
     as "no, it is in Berlin".
 
@@ -263,7 +256,7 @@ def rewrite_(
         result = rewrite(ws, learner, ws.settings(RewriteConfig, "rewrite", options))
     data = {"agent": agent, "feedback": result.feedback, "left_out": dict(result.left_out)}
     rows = [("rewritten", len(result.feedback)), *result.left_out.most_common()]
-    present.page(data, [present.Table(f"rewritten answers of {agent}", ("", ""), rows)], json=json)
+    return present.page(data, [present.Table(f"rewritten answers of {agent}", ("", ""), rows)])
 
 
 def _warnings(agent: str, not_run: list[str]) -> Iterator[present.Note]:

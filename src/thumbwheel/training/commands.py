@@ -4,7 +4,7 @@ loop/cycle_commands.py, for it can go on to the gate and beyond."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -122,8 +122,7 @@ def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
 
 def hardware(
     ctx: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+) -> present.Answer[Any]:
     """Processor, memory, accelerators and disk, what each preset chooses here, and which one `auto`
     means.
 
@@ -139,7 +138,7 @@ def hardware(
     settings = {name: preset_settings(name, here)[1] for name in ("auto", *PRESETS)}
     fields = asdict(here) | {"disk_free_gb": free, "comfortable_base": comfortable}
     data = {"machine": fields, "auto": chosen, "presets": settings}
-    present.page(data, _hardware_page(fields, chosen, settings), json=as_json)
+    return present.page(data, _hardware_page(fields, chosen, settings))
 
 
 def _hardware_page(

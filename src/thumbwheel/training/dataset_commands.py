@@ -16,7 +16,7 @@ from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.core.options import Here
 from thumbwheel.datasets import commands
-from thumbwheel.datasets.commands import Agent, AsJson, describe
+from thumbwheel.datasets.commands import Agent, describe
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.training.algorithms import ALGORITHMS
@@ -45,8 +45,7 @@ def plan(
     column: ColumnOptions = None,
     scale: ScaleOptions = None,
     timezone: TimezoneOption = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """What a file of feedback is good for: which methods it permits, what is missing, whether to
     train at all.
 
@@ -60,21 +59,19 @@ def plan(
     config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
     parsed = Options.parsed(column, scale, timezone=timezone)
     plan = plan_file(file, source, config=config, options=parsed)
-    present.page(plan.to_json(), plan.to_words(), json=json)
+    return present.page(plan.to_json(), plan.to_words())
 
 
 @dataset.command("plan")
 @options_of(DatasetConfig)
-def plan_agent(
-    ctx: typer.Context, agent: Agent, options: dict[str, Any], json: AsJson = False
-) -> None:
+def plan_agent(ctx: typer.Context, agent: Agent, options: dict[str, Any]) -> present.Answer[Any]:
     """The data plan of an agent: its feedback, which methods it permits, contradictions, what is
     missing, the recommended method."""
     from thumbwheel.training.data_plan import data_plan
 
     with ctx.obj() as ws:
         plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
-    present.page(plan.to_json(), plan.to_words(), json=json)
+    return present.page(plan.to_json(), plan.to_words())
 
 
 @dataset.command()
@@ -104,8 +101,7 @@ def build(
         datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")
     ] = None,
     here: Here = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Freeze training data: rows of one shape, split into train, dev and gate. The same evidence
     gives the same dataset.
 
@@ -133,7 +129,7 @@ def build(
     }
     data = ctx.obj.run("dataset build", spec, here=here)
     reasons = data.pop("why", None)
-    describe(TypeAdapter(Dataset).validate_python(data), json, why=reasons)
+    return describe(TypeAdapter(Dataset).validate_python(data), why=reasons)
 
 
 dataset.add_typer(commands.dataset)

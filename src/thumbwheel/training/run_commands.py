@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,8 +34,7 @@ def reproduce(
             min=0, help="Largest relative difference of adapters and of losses that counts as none."
         ),
     ] = 0.05,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+) -> present.Answer[Any]:
     """Train a run again, with the same rows, settings, seed and base, and say whether the same
     adapter comes out.
 
@@ -52,9 +51,8 @@ def reproduce(
 
     with ctx.obj() as ws:
         result = reproduce_run(ws, run_of(ws, require_agent(ws, agent), run), tolerance)
-    present.page(result.to_json(), _page(result), json=as_json)
-    if result.sameness is Sameness.DIFFERENT:
-        raise typer.Exit(DIFFERENT)
+    answer = present.page(result.to_json(), _page(result))
+    return answer.ending(DIFFERENT) if result.sameness is Sameness.DIFFERENT else answer
 
 
 def _page(result: Reproduction) -> Iterator[present.Part]:

@@ -18,13 +18,13 @@ from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.protocol import EXIT, PAGE, path_names
-from thumbwheel.access.result import JSON, LINES, Result, wants_page
+from thumbwheel.access.result import JSON, json_of, response_of, wants_page
 from thumbwheel.access.route import Route
 from thumbwheel.access.types import Principal
 from thumbwheel.app.job_kinds import LOCATIONS
 from thumbwheel.app.served_home import Accepted, Asking, ServedHome, ended_job
 from thumbwheel.capture.uploads import Upload, renamed
-from thumbwheel.core import ids
+from thumbwheel.core import ids, present
 from thumbwheel.core.errors import Changed, Forbidden, InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.types import Job
@@ -116,7 +116,7 @@ class Operation:
 
         def answer(guarded: Workspace) -> Response:
             home = ServedHome(guarded, ws, asking)
-            return self._result(home, request, values, as_page=as_page).response(as_page=as_page)
+            return response_of(self._result(home, request, values), as_page=as_page)
 
         if key:
             return key.answered(ws, request, answer)
@@ -150,13 +150,13 @@ class Operation:
         return {**values, argument: principal.name}
 
     def _result(
-        self, home: ServedHome, request: Request, values: Mapping[str, Any], *, as_page: bool
-    ) -> Result:
+        self, home: ServedHome, request: Request, values: Mapping[str, Any]
+    ) -> present.Answer[Any]:
         if self.route.state is None:
-            return run(home, self.signature, values, as_page=as_page)
+            return run(home, self.signature, values)
         with self._changes:
             self._check_state(home, request, values)
-            return run(home, self.signature, values, as_page=as_page)
+            return run(home, self.signature, values)
 
     def _safe(
         self, ws: Workspace, values: Mapping[str, Any], key: RequestKey | None
@@ -181,10 +181,10 @@ class Operation:
         by_name = {parameter.name: parameter.argument for parameter in self.signature.parameters}
         folder = f"{values[by_name[str(self.route.upload)]].parent}/"
         try:
-            result = run(home, self.signature, values, as_page=as_page)
+            answer = run(home, self.signature, values)
         except ThumbwheelError as error:
             raise renamed(error, folder) from None
-        response = result.response(as_page=as_page)
+        response = response_of(answer, as_page=as_page)
         content = bytes(response.body).replace(folder.encode(), b"")
         headers = {EXIT: response.headers[EXIT]} if EXIT in response.headers else {}
         return Response(content, response.status_code, headers, response.media_type)
@@ -194,7 +194,7 @@ class Operation:
         by_name = {parameter.name: parameter.argument for parameter in self.signature.parameters}
         target = {by_name[str(self.route.download)]: download.target}
         try:
-            run(home, self.signature, {**values, **target}, as_page=False)
+            run(home, self.signature, {**values, **target})
             parts = [str(values[parameter.argument]) for parameter in self.path_parameters]
             return download.response(re.sub(r"[^\w.-]+", "-", "-".join(parts))[:100])
         except BaseException:
@@ -207,7 +207,7 @@ class Operation:
         if wanted is None or wanted.strip() == "*" or self.state is None:
             return
         agent = {"agent": values["agent"]}
-        current = etag(run(home, self.state.signature, agent, as_page=False))
+        current = etag(run(home, self.state.signature, agent))
         if current not in [tag.strip() for tag in wanted.split(",")]:
             raise Changed(
                 f"If-Match {wanted}",
@@ -216,9 +216,9 @@ class Operation:
             )
 
 
-def etag(result: Result) -> str:
-    """The ETag of a result."""
-    return _etag(result.json())
+def etag(answer: present.Answer[Any]) -> str:
+    """The ETag of an answer."""
+    return _etag(json_of(answer))
 
 
 def _etag(content: bytes) -> str:
@@ -407,7 +407,7 @@ def _responses(operation: Operation) -> dict[int | str, dict[str, Any]]:
         content = {"application/x-tar": binary, "text/html": binary}
     else:
         page = {"schema": {"type": "object"}}
-        content = {JSON: {"schema": {}}, PAGE: page, LINES: {"schema": {"type": "string"}}}
+        content = {JSON: {"schema": {}}, PAGE: page}
     description = f"What `thumbwheel {route.command} --json` prints."
     responses: dict[int | str, dict[str, Any]] = {
         200: {"description": description, "content": content}

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import Field
 from typer.models import ArgumentInfo, OptionInfo
 
-from thumbwheel.app.command_table import is_json_flag, parameter_name
+from thumbwheel.app.command_table import parameter_name
 
 NO_NUL = r"^[^\x00]*$"
 """Databases take no NUL in a text."""
@@ -48,8 +48,6 @@ class Signature:
 
     function: Callable[..., Any]
     parameters: tuple[Parameter, ...]
-    json_argument: str | None
-    """The function's argument for `--json`."""
 
     @classmethod
     def of(cls, command: Any) -> Signature:
@@ -57,15 +55,11 @@ class Signature:
         function = command.callback.__wrapped__
         declared = inspect.signature(function, eval_str=True).parameters
         parameters = []
-        json_argument = None
         for option in command.params:
             if option.name not in declared:
                 continue  # --help
-            if is_json_flag(option):
-                json_argument = option.name
-                continue
             parameters.append(_parameter(option, declared[option.name]))
-        return cls(function, tuple(parameters), json_argument)
+        return cls(function, tuple(parameters))
 
 
 def option_is_path(declared: inspect.Parameter) -> bool:

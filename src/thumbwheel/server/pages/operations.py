@@ -41,4 +41,4 @@ def state_tag(asked: PageRequest, command: str) -> str:
     where somebody else was first."""
     home = ServedHome(asked.ws, asked.ws, Asking())
     signature = _operations()[command].signature
-    return etag(run(home, signature, {"agent": asked.agent.slug}, as_page=False))
+    return etag(run(home, signature, {"agent": asked.agent.slug}))
