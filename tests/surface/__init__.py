@@ -19,6 +19,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.workspace import Workspace
 
 FOLDER = Path(__file__).parent
+NO_SCHEMAS: dict[str, Any] = {"components": {"schemas": {}}}
 COMMANDS, OPERATIONS = FOLDER / "commands.txt", FOLDER / "operations.txt"
 
 
@@ -49,25 +50,44 @@ def _kind(parameter: Any) -> str:
 
 
 def operation_lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield a line for each operation of an OpenAPI document, and for each field of its request and
-    of its answers."""
+    """Yield a line for each operation of an OpenAPI document, for each field of its request and
+    each kind of answer, and then for each field of each schema."""
     for path, methods in sorted(document["paths"].items()):
         for method, operation in sorted(methods.items()):
             start = f"{method.upper()} {path}"
             yield f"{start}: {operation.get('operationId')}"
-            for parameter in operation.get("parameters", []):
-                is_required = " required" if parameter.get("required") else ""
-                yield f"{start} {parameter['in']} {parameter['name']}{is_required}"
-            content = operation.get("requestBody", {}).get("content", {})
-            for media_type, body in sorted(content.items()):
-                for field in _fields(document, body.get("schema", {})):
-                    yield f"{start} body {media_type} {field}"
+            yield from (f"{start} {line}" for line in _request_lines(document, operation))
             yield f"{start} answers {' '.join(sorted(operation['responses']))}"
-            for status, response in sorted(operation["responses"].items()):
-                for media_type, body in sorted(response.get("content", {}).items()):
-                    if status.startswith("2"):
-                        for field in _fields(document, body.get("schema", {})):
-                            yield f"{start} answers {status} {media_type} {field}"
+            yield from (f"{start} answers {line}" for line in _answer_lines(operation))
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        yield from (f"{name}: {field}" for field in _fields(NO_SCHEMAS, schema))
+
+
+def _request_lines(document: dict[str, Any], operation: dict[str, Any]) -> Iterator[str]:
+    for parameter in operation.get("parameters", []):
+        is_required = " required" if parameter.get("required") else ""
+        yield f"{parameter['in']} {parameter['name']}{is_required}"
+    content = operation.get("requestBody", {}).get("content", {})
+    for media_type, body in sorted(content.items()):
+        for field in _fields(document, body.get("schema", {})):
+            yield f"body {media_type} {field}"
+
+
+def _answer_lines(operation: dict[str, Any]) -> Iterator[str]:
+    for status, response in sorted(operation["responses"].items()):
+        for media_type, body in sorted(response.get("content", {}).items()):
+            if status.startswith("2"):
+                yield f"{status} {media_type} {_named(body.get('schema', {}))}"
+
+
+def _named(schema: dict[str, Any]) -> str:
+    """Return a schema in one word: TurnResult, [Job], A|B."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "items" in schema:
+        return f"[{_named(schema['items'])}]"
+    forms = [_named(form) for form in schema.get("anyOf", ())]
+    return "|".join(forms) or str(schema.get("type", "anything"))
 
 
 def _fields(document: dict[str, Any], schema: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -83,7 +103,7 @@ def _each_field(
         if reference in entered:
             return
         name = reference.rpartition("/")[2]
-        schema = document["components"]["schemas"][name]
+        schema = document["components"]["schemas"].get(name, {})
         entered = (*entered, reference)
     for form in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
         yield from _each_field(document, form, path, entered)

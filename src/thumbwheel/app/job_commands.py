@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thumbwheel.app.job_progress import event_line
 from thumbwheel.core import present
-from thumbwheel.jobs.types import Job, JobEvent, Schedule, WorkerRow
+from thumbwheel.jobs.types import Job, JobEvent, JobPage, Schedule, WorkerRow
 
 if TYPE_CHECKING:
     from thumbwheel.db.workspace import Workspace
@@ -39,7 +38,7 @@ def list_(
         str | None, typer.Option(help="Go on after a page: the `next` of its JSON.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 50,
-) -> present.Answer[Any]:
+) -> present.Answer[JobPage]:
     """What was asked for and what became of it, the newest first, and who works.
 
     Example: thumbwheel jobs list --state running --state queued
@@ -66,9 +65,9 @@ def list_(
         "by": lambda job: names.get(job.asked_by or "", job.asked_by),
         "progress": _progress,
     }
-    data = {"jobs": [asdict(job) for job in page], "next": next_cursor, "workers": len(workers)}
-    listed = present.records(page, "jobs", columns, data=data)
-    return present.page(data, [*listed.parts, present.Note(_workers_line(workers))])
+    listed = present.records(page, "jobs", columns)
+    answer = JobPage(page, next_cursor, len(workers))
+    return present.page(answer, [*listed.parts, present.Note(_workers_line(workers))])
 
 
 def _state(name: str) -> Any:
@@ -102,7 +101,7 @@ def _progress(job: Job) -> str:
 
 
 @jobs.command()
-def show(ctx: typer.Context, job: JobId) -> present.Answer[Any]:
+def show(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
     """One job: what was asked, how far it is, its result or why it failed.
 
     Example: thumbwheel jobs show job_06h1
@@ -113,7 +112,7 @@ def show(ctx: typer.Context, job: JobId) -> present.Answer[Any]:
         return _job_answer(ctx, ws, queue.job(ws, job))
 
 
-def _job_answer(ctx: typer.Context, ws: Workspace, row: Job) -> present.Answer[Any]:
+def _job_answer(ctx: typer.Context, ws: Workspace, row: Job) -> present.Answer[Job]:
     from thumbwheel.access.presented import actor_names
     from thumbwheel.app.job_paths import shown_job
 
@@ -135,7 +134,7 @@ def _job_answer(ctx: typer.Context, ws: Workspace, row: Job) -> present.Answer[A
     if job.result is not None:
         rows.append(("result", present.shortened(present.json_text(job.result, indent=None), 400)))
     shown = [row for row in rows if row[1] not in (None, "")]
-    return present.record(asdict(job), f"{job.kind} {job.id}", shown)
+    return present.record(job, f"{job.kind} {job.id}", shown)
 
 
 @jobs.command()
@@ -148,7 +147,7 @@ def logs(
     after: Annotated[
         int, typer.Option(min=0, help="Only what came after the event of this number.")
     ] = 0,
-) -> present.Answer[Any] | present.Lines[JobEvent]:
+) -> present.Answer[list[JobEvent]] | present.Lines[JobEvent]:
     """What a job said and how far it came, in order. With --follow --json one event a line.
 
     Example: thumbwheel jobs logs job_06h1 --follow
@@ -173,7 +172,7 @@ def _line(event: JobEvent) -> str:
 
 
 @jobs.command()
-def cancel(ctx: typer.Context, job: JobId) -> present.Answer[Any]:
+def cancel(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
     """Stop a job: at once where it waits, at a checkpoint where it runs. It can be resumed.
 
     Example: thumbwheel jobs cancel job_06h1
@@ -185,7 +184,7 @@ def cancel(ctx: typer.Context, job: JobId) -> present.Answer[Any]:
 
 
 @jobs.command()
-def resume(ctx: typer.Context, job: JobId) -> present.Answer[Any]:
+def resume(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
     """Let a cancelled job go on where it stopped.
 
     Example: thumbwheel jobs resume job_06h1
@@ -197,7 +196,7 @@ def resume(ctx: typer.Context, job: JobId) -> present.Answer[Any]:
 
 
 @jobs.command()
-def retry(ctx: typer.Context, job: JobId) -> present.Answer[Any]:
+def retry(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
     """Try a failed job again; what it did before it failed is used.
 
     Example: thumbwheel jobs retry job_06h1
@@ -256,7 +255,7 @@ def worker(
 def list_schedules(
     ctx: typer.Context,
     of_agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[Sequence[Schedule]]:
     """The schedules, and when each comes next.
 
     Example: thumbwheel schedule list
@@ -273,7 +272,7 @@ def list_schedules(
         "missed runs": lambda row: row.missed,
         "next (UTC)": lambda row: _next(row),
     }
-    return present.records(rows, "schedules", columns, data=[asdict(row) for row in rows])
+    return present.records(rows, "schedules", columns)
 
 
 def _next(row: Schedule) -> str:
@@ -305,13 +304,13 @@ def add(
             "skip, or all."
         ),
     ] = "once",
-) -> present.Answer[Any]:
+) -> present.Answer[Schedule]:
     """Let the clock ask for a job.
 
     Example: thumbwheel schedule add nightly --cron "30 3 * * *" --job "loop run" --agent support
     --timezone Europe/Berlin --set deploy=embedded
     """
-    from thumbwheel.app.run_or_submit import checked_spec
+    from thumbwheel.app.run_or_submit import checked_spec, spec_json
     from thumbwheel.core.errors import InputError
     from thumbwheel.jobs import schedules
     from thumbwheel.jobs.types import Missed
@@ -322,13 +321,12 @@ def add(
             f"--missed {missed!r}", "there is no such rule", f"Known: {', '.join(rules)}"
         )
     spec = checked_spec(job, {"agent": agent, **_spec_of(job, set_ or [])})
-    content = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     with ctx.obj() as ws:
         row = schedules.add(
             ws,
             name,
             job,
-            content,
+            spec_json(spec),
             cron,
             agent=agent,
             timezone=timezone,
@@ -361,7 +359,7 @@ def _spec_of(kind: str, settings: list[str]) -> dict[str, Any]:
     return spec
 
 
-def _schedule_answer(row: Schedule) -> present.Answer[Any]:
+def _schedule_answer(row: Schedule) -> present.Answer[Schedule]:
     rows: list[present.Row] = [
         ("job", row.kind),
         ("agent", row.agent),
@@ -370,7 +368,7 @@ def _schedule_answer(row: Schedule) -> present.Answer[Any]:
         ("next", _next(row)),
         ("spec", present.json_text(row.spec, indent=None)),
     ]
-    return present.record(asdict(row), f"schedule {row.name}", rows)
+    return present.record(row, f"schedule {row.name}", rows)
 
 
 @schedule.command("pause")
@@ -378,7 +376,7 @@ def pause(
     ctx: typer.Context,
     name: Name,
     resume: Annotated[bool, typer.Option("--resume", help="Let it go on.")] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[Schedule]:
     """Pause a schedule, or let it go on; what the pause left out is not made up for.
 
     Example: thumbwheel schedule pause nightly
@@ -391,7 +389,7 @@ def pause(
 
 
 @schedule.command("remove")
-def remove(ctx: typer.Context, name: Name) -> present.Answer[Any]:
+def remove(ctx: typer.Context, name: Name) -> present.Answer[Schedule]:
     """Delete a schedule; jobs that it asked for stay.
 
     Example: thumbwheel schedule remove nightly
@@ -400,4 +398,4 @@ def remove(ctx: typer.Context, name: Name) -> present.Answer[Any]:
 
     with ctx.obj() as ws:
         row = schedules.remove(ws, name)
-    return present.message(asdict(row), f"schedule {row.name} is removed")
+    return present.message(row, f"schedule {row.name} is removed")

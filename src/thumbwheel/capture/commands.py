@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.capture.import_report import DetectedFile, ImportReport, SampleRow
 from thumbwheel.capture.location import path_or_address
+from thumbwheel.capture.trace_types import (
+    AddedCases,
+    AddedFeedback,
+    CasePage,
+    ListedCase,
+    ListedFeedback,
+)
 from thumbwheel.core import present
 from thumbwheel.core.errors import DataError
 from thumbwheel.core.options import Here
+from thumbwheel.jobs.request import JobRequest
 
 if TYPE_CHECKING:
     from thumbwheel.capture.detect import Detection
@@ -102,7 +111,7 @@ def import_(
         bool, typer.Option("--dry-run", help="Read and check the file; store nothing.")
     ] = False,
     here: Here = False,
-) -> present.Answer[Any]:
+) -> JobRequest[ImportReport, ImportReport] | present.Answer[DetectedFile]:
     """Bring traces, feedback and cases in from a file: JSON lines, a JSON array, CSV or Parquet.
 
     Importing twice adds nothing; a line that cannot be taken is refused with its number and reason
@@ -155,7 +164,7 @@ def import_(
     """
     from thumbwheel.capture.detect import Options, address_of
     from thumbwheel.capture.detect import detect as detected
-    from thumbwheel.capture.ingest import ImportReport
+    from thumbwheel.capture.jobs import ImportSpec
     from thumbwheel.capture.location import Address
     from thumbwheel.capture.rating_filter import RatingFilter
     from thumbwheel.core import log
@@ -177,36 +186,38 @@ def import_(
     if path is None:
         path = address_of(source)
         log.say(f"reads {path}")
-    spec = {
-        "source": source,
-        "path": path.url if isinstance(path, Address) else str(path.absolute()),
-        "agent": agent,
-        "column": column or (),
-        "scale": scale or (),
-        "timezone": timezone,
-        "key": key,
-        "agent_type": agent_type,
-        "tag": tag or (),
-        "without_tag": without_tag or (),
-        "min_confidence": min_confidence,
-        "gold": gold,
-        "reviewer": reviewer,
-        "rejects": rejects and rejects.absolute(),
-        "dry_run": dry_run,
-    }
+    spec = ImportSpec(
+        source=source,
+        path=path.url if isinstance(path, Address) else str(path.absolute()),
+        agent=agent,
+        column=tuple(column or ()),
+        scale=tuple(scale or ()),
+        timezone=timezone,
+        key=key,
+        agent_type=agent_type,
+        tag=tuple(tag or ()),
+        without_tag=tuple(without_tag or ()),
+        min_confidence=min_confidence,
+        gold=gold,
+        reviewer=reviewer,
+        rejects=rejects and rejects.absolute(),
+        dry_run=dry_run,
+    )
+
+    def show(report: ImportReport) -> present.Answer[ImportReport]:
+        parts = list(_import_page(report, dry_run, rejects))
+        if gold and not report.cases:
+            unused = (
+                f"--gold changed nothing: a line of source {source!r} is no case. Write cases as "
+                "jsonl, or: thumbwheel case add"
+            )
+            parts.append(present.Note(unused))
+        answer = present.page(report, parts)
+        return answer.ending(DataError.exit_code) if report.refused else answer
+
     # An address may hold a password, which belongs into no table.
     stays_here = here or dry_run or isinstance(path, Address)
-    data = ctx.obj.run("import", spec, here=stays_here)
-    report = ImportReport(**{name: value for name, value in data.items() if name != "dry_run"})
-    parts = list(_import_page(report, dry_run, rejects))
-    if gold and not report.cases:
-        unused = (
-            f"--gold changed nothing: a line of source {source!r} is no case. Write cases as "
-            "jsonl, or: thumbwheel case add"
-        )
-        parts.append(present.Note(unused))
-    answer = present.page(data, parts)
-    return answer.ending(DataError.exit_code) if report.refused else answer
+    return JobRequest("import", spec, show, here=stays_here)
 
 
 def import_help() -> str:
@@ -223,30 +234,25 @@ def import_help() -> str:
     return "\n\n".join(paragraphs)
 
 
-def _detection_answer(path: Path, source: str | None, options: Any) -> present.Answer[Any]:
+def _detection_answer(path: Path, source: str | None, options: Any) -> present.Answer[DetectedFile]:
     from thumbwheel.capture.detect import detect, sample
 
     detection = detect(path, options, source)
     rows = sample(path, detection.source, options)
-    data = {
-        "source": detection.source,
-        "why": detection.why,
-        "mapping": detection.mapping,
-        "rows": rows,
-    }
-    return present.page(data, _detection_page(path, detection, rows))
+    detected = DetectedFile(detection.source, detection.why, detection.mapping, rows)
+    return present.page(detected, _detection_page(path, detection, rows))
 
 
 def _detection_page(
-    path: Path, detection: Detection, rows: list[dict[str, Any]]
+    path: Path, detection: Detection, rows: list[SampleRow]
 ) -> Iterator[present.Part]:
     yield detection.words()
     for line in detection.mapping:
         yield f"  {line}"
     shown = []
     for row in rows:
-        lines = row.get("records", [f"refused: {row.get('refused')}"])
-        shown += [(row["number"], line) for line in lines]
+        lines = [f"refused: {row.refused}"] if row.records is None else row.records
+        shown += [(row.number, line) for line in lines]
     yield present.Table("Its first rows, nothing stored", ("line", "becomes"), shown)
     command = f"thumbwheel import {detection.source} {path} --agent AGENT"
     yield present.Note(f"Bring it in: {command}")
@@ -306,7 +312,7 @@ def feedback_add(
     retracts: Annotated[
         str | None, typer.Option(help="The earlier feedback that is taken back.")
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[AddedFeedback]:
     """Add one judgement about a trace: exactly one of --thumb, --rating, --score, --correction,
     --label, --outcome, --comment.
 
@@ -328,8 +334,7 @@ def feedback_add(
     with ctx.obj() as ws:
         fields = {"name": name, "comment": note, "supersedes": supersedes, "retracts": retracts}
         feedback_id = add_feedback(ws, agent, target, kind, value, rater=rater, **fields)
-    data = {"id": feedback_id, "kind": kind, "value": value}
-    return present.message(data, f"stored {feedback_id}")
+    return present.message(AddedFeedback(feedback_id, kind, value), f"stored {feedback_id}")
 
 
 def _signal(
@@ -381,7 +386,7 @@ def feedback_list(
     kind: Annotated[str | None, typer.Option(help="Only this kind, for example thumb.")] = None,
     limit: Limit = 20,
     after: After = None,
-) -> present.Answer[Any]:
+) -> present.Answer[list[ListedFeedback]]:
     """The newest feedback."""
     from thumbwheel.capture.feedback import list_feedback
     from thumbwheel.capture.traces import said_for
@@ -396,7 +401,8 @@ def feedback_list(
         "rater": lambda row: said_for(row) or row["rater"],
         "occurred": lambda row: f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}",
     }
-    return present.records(rows, f"feedback of {agent}", columns)
+    listed = [ListedFeedback.of(row) for row in rows]
+    return present.records(rows, f"feedback of {agent}", columns, data=listed)
 
 
 def _clip(value: Any) -> str:
@@ -526,7 +532,7 @@ def case_add(
         cases = read_cases(file) if file else [typed]
         ids = [add_case(ws, agent, reviewer, **fields) for fields in cases]
     more = " ..." if len(ids) > 5 else ""
-    return present.message({"ids": ids}, f"stored {', '.join(ids[:5])}{more}")
+    return present.message(AddedCases(ids), f"stored {', '.join(ids[:5])}{more}")
 
 
 @case.command("list")
@@ -536,7 +542,7 @@ def case_list(
     basis: Annotated[str | None, typer.Option(help="gold or feedback.")] = None,
     limit: Limit = 20,
     after: After = None,
-) -> present.Answer[Any]:
+) -> present.Answer[CasePage]:
     """The newest cases and how many there are of each basis."""
     from thumbwheel.capture.cases import list_cases
 
@@ -551,5 +557,5 @@ def case_list(
         "checker": lambda row: row["checker"],
         "group": lambda row: row["group_key"],
     }
-    data = {"counts": counts, "cases": rows}
-    return present.records(rows, f"cases of {agent}: {totals}", columns, data=data)
+    page = CasePage(counts, [ListedCase(**row) for row in rows])
+    return present.records(rows, f"cases of {agent}: {totals}", columns, data=page)

@@ -9,6 +9,7 @@ import typer
 
 from thumbwheel.capture.commands import Agent, Limit
 from thumbwheel.capture.judged import Judged
+from thumbwheel.capture.trace_types import TracePage, TraceSummary
 from thumbwheel.core import present
 
 traces = typer.Typer()
@@ -45,13 +46,13 @@ def traces_list(
     ] = None,
     limit: Limit = 20,
     after: Annotated[str | None, typer.Option(help="Go on after this page's cursor.")] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[TracePage]:
     """The newest traces, with what was said about them.
 
     Example: thumbwheel traces list --agent support --unrated --since 2026-07-01
     """
     from thumbwheel.capture.trace_queries import TraceFilter
-    from thumbwheel.capture.traces import TraceSummary, list_traces
+    from thumbwheel.capture.traces import list_traces
 
     wanted = TraceFilter(
         session=session,

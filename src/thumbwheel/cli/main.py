@@ -103,7 +103,7 @@ def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
     """Return the command of the whole program, with the subcommands that the arguments name."""
     command = get_command(build(arguments))
     _take_any_agent_name(command)
-    _show_answers(command)
+    show_answers(command)
     return command
 
 
@@ -132,7 +132,7 @@ def _agent_slug(ctx: Any, parameter: Any, value: Any) -> Any:
     return slug
 
 
-def _show_answers(command: Any) -> None:
+def show_answers(command: Any) -> None:
     """Let every command show what it answers; with --server it runs there."""
     for path, leaf in leaves(command):
         if _answers(leaf):
@@ -160,6 +160,7 @@ def _json_flag() -> Any:
 
 def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> None:
     from thumbwheel.core import present
+    from thumbwheel.jobs.request import JobRequest
 
     if ctx.find_root().params.get("server") is not None:
         ctx.obj.run(path, leaf.params, ctx)
@@ -169,6 +170,8 @@ def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> N
         return
     as_json = ctx.params.pop("as_json")
     answer = run_here(ctx)
+    if isinstance(answer, JobRequest):
+        answer = ctx.obj.performed(answer)
     if isinstance(answer, present.Lines):
         present.show_lines(answer, json=as_json)
         return

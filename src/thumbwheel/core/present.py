@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import takewhile
 from json import dumps
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -241,7 +241,7 @@ def _plain(value: Any) -> Any:
     from pydantic import BaseModel
 
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.datasets.types import (
+    Dataset,
+    DatasetHealth,
+    ExportedDataset,
+    Finding,
+    ListedDataset,
+    ShownDataset,
+)
 
 if TYPE_CHECKING:
-    from thumbwheel.datasets.health import Finding
     from thumbwheel.datasets.stale import Stale
-    from thumbwheel.datasets.types import Dataset
     from thumbwheel.db.workspace import Workspace
 
 Agent = Annotated[str, typer.Option(help="The agent whose feedback is meant.")]
@@ -33,12 +39,11 @@ def show(
     rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 3,
     split: Annotated[str, typer.Option(help="Of which split: train, dev or gate.")] = "train",
     skip: Annotated[int, typer.Option(min=0, help="Rows of the split to pass over.")] = 0,
-) -> present.Answer[Any]:
+) -> present.Answer[ShownDataset]:
     """One dataset: counts, what was left out and why, weights, and rows of it.
 
     Example: thumbwheel dataset show latest --agent support --split dev --skip 20 --rows 20
     """
-    from dataclasses import asdict
     from itertools import islice
 
     from thumbwheel.datasets.build import load_rows
@@ -46,10 +51,15 @@ def show(
 
     with ctx.obj() as ws:
         dataset = _named(ws, name, agent)
-        page = islice(load_rows(ws, dataset.id, split, skip), rows)
-        first = [asdict(row) for row in page]
+        first = list(islice(load_rows(ws, dataset.id, split, skip), rows))
         stale_rows = stale(ws, dataset)
-    return describe(dataset, first, stale=stale_rows)
+    shown = ShownDataset(**vars(dataset), rows=first, stale=_stale_rows(stale_rows))
+    parts = [
+        *([str(stale_rows)] if stale_rows else []),
+        *dataset_page(dataset),
+        *(present.json_text(row) for row in first),
+    ]
+    return present.page(shown, parts)
 
 
 @dataset.command()
@@ -64,7 +74,7 @@ def health(
         Path | None,
         typer.Option(help="Folder with the tokenizer.json of the base [default: an estimate]."),
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[DatasetHealth]:
     """Is a dataset fit for training? Every check reads all rows; the exit code is 4 if one finds an
     error."""
     from thumbwheel.core.errors import DataError
@@ -84,17 +94,15 @@ def health(
         "such as": lambda finding: " ".join(finding.rows[:2]),
     }
     title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
-    data = {"id": dataset.id, "findings": findings}
-    answer = present.records(findings, title, columns, data=data)
+    health = DatasetHealth(dataset.id, findings)
+    answer = present.records(findings, title, columns, data=health)
     is_wrong = any(finding.verdict == ERROR for finding in findings)
     return answer.ending(DataError.exit_code) if is_wrong else answer
 
 
 @dataset.command("list")
-def list_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
+def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[ListedDataset]]:
     """All datasets of an agent, oldest first."""
-    from dataclasses import asdict
-
     from thumbwheel.datasets.build import datasets
     from thumbwheel.datasets.stale import stale
     from thumbwheel.models.versions import require_agent
@@ -113,8 +121,11 @@ def list_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
     for dataset_id, stale_rows in stale_of.items():
         if stale_rows:
             parts.append(f"{dataset_id} {stale_rows}")
-    data = [asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])} for dataset in existing]
-    return present.page(data, parts)
+    listed = []
+    for dataset in existing:
+        n_stale = _stale_rows(stale_of[dataset.id])
+        listed.append(ListedDataset(**vars(dataset), stale=n_stale))
+    return present.page(listed, parts)
 
 
 @dataset.command()
@@ -127,7 +138,7 @@ def export(
         str,
         typer.Option(help="jsonl, parquet, or hf (a Hugging Face folder with the columns of TRL)."),
     ] = "jsonl",
-) -> present.Answer[Any]:
+) -> present.Answer[ExportedDataset]:
     """Write a dataset into a folder, to be used elsewhere.
 
     Example: thumbwheel dataset export pairs --agent support --format hf --to pairs-for-trl
@@ -137,8 +148,8 @@ def export(
     with ctx.obj() as ws:
         dataset = _named(ws, name, agent)
         path = export_dataset(ws, dataset.id, to, format)
-    data = {"id": dataset.id, "path": path, "format": format, "counts": dataset.counts}
-    return present.message(data, f"{dataset.id} ({dataset.shape}) is in {path}")
+    exported = ExportedDataset(dataset.id, path, format, dataset.counts)
+    return present.message(exported, f"{dataset.id} ({dataset.shape}) is in {path}")
 
 
 def _named(ws: Workspace, name: str, agent: str | None) -> Dataset:
@@ -151,30 +162,8 @@ def _stale_rows(stale: Stale | None) -> int:
     return stale.rows if stale else 0
 
 
-def describe(
-    dataset: Dataset,
-    rows: list[dict[str, Any]] | None = None,
-    why: list[str] | None = None,
-    stale: Stale | None = None,
-) -> present.Answer[Any]:
-    """Shows what a dataset holds; `rows` are some of them, `why` says how its shape was chosen."""
-    from dataclasses import asdict
-
-    data = asdict(dataset)
-    if rows is not None:
-        data |= {"rows": rows, "stale": _stale_rows(stale)}
-    if why is not None:
-        data["why"] = why
-    parts = [
-        *([str(stale)] if stale else []),
-        *(why or []),
-        *_dataset_page(dataset),
-        *(present.json_text(row) for row in rows or []),
-    ]
-    return present.page(data, parts)
-
-
-def _dataset_page(dataset: Dataset) -> Iterator[present.Part]:
+def dataset_page(dataset: Dataset) -> Iterator[present.Part]:
+    """Return what a dataset holds."""
     manifest = dataset.manifest
     title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
     yield present.Table(title, ("split", "rows"), dataset.counts.items())

@@ -11,8 +11,9 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.config import options
 from thumbwheel.core.options import Here
-from thumbwheel.loop.cycle_types import CycleConfig
-from thumbwheel.loop.trigger_types import TriggerConfig
+from thumbwheel.jobs.request import JobRequest
+from thumbwheel.loop.cycle_types import CheckResult, CycleConfig
+from thumbwheel.loop.trigger_types import Answered, TriggerConfig
 
 if TYPE_CHECKING:
     from thumbwheel.loop.loops import Status
@@ -78,7 +79,7 @@ def check(
     ctx: typer.Context,
     agent: AgentName,
     here: Here = False,
-) -> present.Answer[Any]:
+) -> JobRequest[CheckResult, CheckResult]:
     """Look at whether a turn is due, and run it if it is. Every look leaves one line: the rule that
     decided, its numbers, and when the next look is.
 
@@ -88,17 +89,24 @@ def check(
     Example: thumbwheel loop check --agent support
     """
     from thumbwheel.loop.cycle_commands import cycle_table
+    from thumbwheel.loop.jobs import LoopCheckSpec
 
-    result = ctx.obj.run("loop check", {"agent": agent}, here=here)
-    line = result["check"]
-    due = "due" if line["fired"] else "not due"
-    rows = [("", due), (line["rule"], line["reason"]), ("next check", line["next_at"])]
-    if result["job"]:
-        rows.append(("the turn", f"is job {result['job']}"))
-    parts = [present.Table(f"a turn of the wheel for {agent}", ("", ""), rows)]
-    if result["turn"]:
-        parts.append(cycle_table(result["turn"]))
-    return present.page(result, parts)
+    def show(result: CheckResult) -> present.Answer[CheckResult]:
+        check = result.check
+        due = "due" if check.fired else "not due"
+        rows: list[present.Row] = [
+            ("", due),
+            (check.rule, check.reason),
+            ("next check", check.next_at),
+        ]
+        if result.job:
+            rows.append(("the turn", f"is job {result.job}"))
+        parts = [present.Table(f"a turn of the wheel for {agent}", ("", ""), rows)]
+        if result.turn:
+            parts.append(cycle_table(result.turn))
+        return present.page(result, parts)
+
+    return JobRequest("loop check", LoopCheckSpec(agent=agent), show, here=here)
 
 
 def decisions(
@@ -130,8 +138,7 @@ def decisions(
         "state": lambda pending: pending.state,
         "by": lambda pending: pending.answered_by,
     }
-    data = [pending.to_json() for pending in pendings]
-    return present.records(pendings, f"decisions of {agent}", columns, data=data)
+    return present.records(pendings, f"decisions of {agent}", columns)
 
 
 Decision = Annotated[str, typer.Argument(help="A decision, as `loop decisions` names it.")]
@@ -144,7 +151,7 @@ def approve(
     agent: AgentName,
     by: By = "owner",
     here: Here = False,
-) -> present.Answer[Any]:
+) -> JobRequest[Answered, Answered]:
     """Answer yes to what a turn asks, and take the step: export, deploy as canary, or make live.
 
     No check of the gate is passed by. What is out of date, as a newer version is live, is refused
@@ -152,10 +159,14 @@ def approve(
 
     Example: thumbwheel loop approve dec_01k3 --agent support --by anna
     """
-    spec = {"agent": agent, "decision": decision, "by": by}
-    result = ctx.obj.run("loop approve", spec, here=here)
-    rows = [(name.replace("_", " "), value) for name, value in result.items() if value]
-    return present.page(result, [present.Table("approved", ("", ""), rows)])
+    from thumbwheel.loop.jobs import LoopApproveSpec
+
+    def show(answered: Answered) -> present.Answer[Answered]:
+        rows = [(name.replace("_", " "), value) for name, value in vars(answered).items() if value]
+        return present.page(answered, [present.Table("approved", ("", ""), rows)])
+
+    spec = LoopApproveSpec(agent=agent, decision=decision, by=by)
+    return JobRequest("loop approve", spec, show, here=here)
 
 
 def refuse(
@@ -175,7 +186,7 @@ def refuse(
     with ctx.obj() as ws:
         result = refuse_decision(ws, require_agent(ws, agent), decision, by, reason)
     rows = [("decision", result.id), ("question", result.question)]
-    return present.page(result.to_json(), [present.Table("refused", ("", ""), rows)])
+    return present.page(result, [present.Table("refused", ("", ""), rows)])
 
 
 def quarantines(

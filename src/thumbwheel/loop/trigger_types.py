@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from typing import Any
@@ -164,10 +164,6 @@ class Check:
     recorded_at: datetime
     cycle_id: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self)
-
 
 class TurnState(StrEnum):
     """Where a turn of the wheel is."""
@@ -255,6 +251,17 @@ class Pending:
     recorded_at: datetime
     answered_at: datetime | None
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self)
+
+@dataclass
+class Answered:
+    """What an answer did."""
+
+    decision: str
+    state: WishState
+    exports: list[str] = field(default_factory=list)
+    deployment: str | None = None
+    live: str | None = None
+    experiment: str | None = None
+    """The experiment that began."""
+    next_question: str | None = None
+    """What is asked next."""

@@ -11,8 +11,10 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.config import options
 from thumbwheel.core.options import Here
+from thumbwheel.jobs.request import JobRequest
 from thumbwheel.rewards.presets import PRESETS
 from thumbwheel.rewards.rewrite_config import RewriteConfig
+from thumbwheel.rewards.types import JudgeReport, PendingReport
 
 reward = typer.Typer(no_args_is_help=True)
 
@@ -46,7 +48,7 @@ def run(
         bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
     ] = False,
     here: Here = False,
-) -> present.Answer[Any]:
+) -> JobRequest[JudgeReport, JudgeReport]:
     """Judge the recorded answers of an agent, by every component of its reward, into the ledger.
 
     What is in the ledger is not judged again: after new feedback, or a new trace, only what reads
@@ -61,15 +63,20 @@ def run(
 
     Example: thumbwheel reward run --agent support
     """
-    spec = {
-        "agent": agent,
-        "component": component or (),
-        "as_of": as_of,
-        "retry": retry,
-        "dry_run": dry_run,
-    }
-    data = ctx.obj.run("reward run", spec, here=here or dry_run)
-    return present.page(data, _run_page(data))
+    from thumbwheel.rewards.jobs import RewardRunSpec
+
+    spec = RewardRunSpec(
+        agent=agent,
+        component=tuple(component or ()),
+        as_of=as_of,
+        retry=retry,
+        dry_run=dry_run,
+    )
+
+    def show(report: JudgeReport) -> present.Answer[JudgeReport]:
+        return present.page(report, _run_page(report))
+
+    return JobRequest("reward run", spec, show, here=here or dry_run)
 
 
 @reward.command("list")
@@ -214,7 +221,7 @@ def pending(
         bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
     ] = False,
     here: Here = False,
-) -> present.Answer[Any]:
+) -> JobRequest[PendingReport, PendingReport]:
     """Judge what could not be judged before: late feedback, outcomes that have come, decisions
     without a reward. Made to run every night.
 
@@ -223,14 +230,18 @@ def pending(
 
     Example: thumbwheel reward pending --agent filer --json
     """
-    spec = {"agent": agent, "dry_run": dry_run}
-    data = ctx.obj.run("reward pending", spec, here=here or dry_run)
-    parts = list(_run_page(data))
-    if waiting := data["waiting"]:
-        rows = [(row["component"], row["status"], row["count"], row["reason"]) for row in waiting]
-        columns = ("component", "status", "traces", "why")
-        parts.append(present.Table("Still without a value", columns, rows))
-    return present.page(data, parts)
+    from thumbwheel.rewards.jobs import RewardPendingSpec
+
+    def show(report: PendingReport) -> present.Answer[PendingReport]:
+        parts = list(_run_page(report))
+        if report.waiting:
+            rows = [(row.component, row.status, row.count, row.reason) for row in report.waiting]
+            columns = ("component", "status", "traces", "why")
+            parts.append(present.Table("Still without a value", columns, rows))
+        return present.page(report, parts)
+
+    spec = RewardPendingSpec(agent=agent, dry_run=dry_run)
+    return JobRequest("reward pending", spec, show, here=here or dry_run)
 
 
 @reward.command("rewrite")
@@ -266,22 +277,21 @@ def _warnings(agent: str, not_run: list[str]) -> Iterator[present.Note]:
         yield present.Note(not_run_warning(agent, not_run))
 
 
-def _run_page(data: Mapping[str, Any]) -> Iterator[present.Part]:
-    dry_run = data["dry_run"]
+def _run_page(report: JudgeReport) -> Iterator[present.Part]:
     rows: list[tuple[object, ...]] = []
-    for name, counts in data["components"].items():
-        by_status: list[object] = [counts["statuses"].get(status, 0) for status in STATUSES]
-        if dry_run:
+    for name, component in report.components.items():
+        by_status: list[object] = [component.statuses.get(status, 0) for status in STATUSES]
+        if report.dry_run:
             by_status = [""] * len(STATUSES)
-        rows.append((name, counts["judged"], counts["stood"], *by_status))
-    done = "would be judged" if dry_run else "judged now"
+        rows.append((name, component.judged, component.stood, *by_status))
+    done = "would be judged" if report.dry_run else "judged now"
     title = (
-        f"{data['agent']}: {data['traces']} traces, {data['rewarded']} with a reward for the first "
+        f"{report.agent}: {report.traces} traces, {report.rewarded} with a reward for the first "
         "time"
     )
     yield present.Table(title, ("component", done, "stood already", *STATUSES.values()), rows)
-    for row in data["reasons"][:5]:
-        yield present.Note(f"{row['component']} {row['status']} on {row['count']}: {row['reason']}")
+    for row in report.reasons[:5]:
+        yield present.Note(f"{row.component} {row.status} on {row.count}: {row.reason}")
 
 
 def _weight(text: str) -> tuple[str, float]:

@@ -268,3 +268,44 @@ class TargetCounts:
 
     arrived: dict[str, int]
     awaited: dict[str, int]
+
+
+@dataclass(frozen=True)
+class JudgedComponent:
+    """What became of the traces under one component of the reward."""
+
+    judged: int
+    stood: int
+    """Traces that had been judged before."""
+    statuses: dict[str, int]
+
+
+@dataclass(frozen=True)
+class MissingValue:
+    """Traces that a component gave no value, for one reason."""
+
+    component: str
+    status: str
+    count: int
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class JudgeReport:
+    """What became of the traces that were judged."""
+
+    traces: int
+    rewarded: int
+    """Traces that have a reward for the first time."""
+    components: dict[str, JudgedComponent]
+    reasons: list[MissingValue]
+    agent: str
+    dry_run: bool
+
+
+@dataclass(frozen=True)
+class PendingReport(JudgeReport):
+    """What became of the traces that could not be judged before."""
+
+    waiting: list[MissingValue]
+    """Those that still have no value."""

@@ -16,9 +16,10 @@ from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.core.options import Here
 from thumbwheel.datasets import commands
-from thumbwheel.datasets.commands import Agent, describe
+from thumbwheel.datasets.commands import Agent, dataset_page
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.datasets.types import BuiltDataset, DatasetConfig
+from thumbwheel.jobs.request import JobRequest
 from thumbwheel.training.algorithms import ALGORITHMS
 
 dataset = typer.Typer(no_args_is_help=True)
@@ -101,17 +102,15 @@ def build(
         datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")
     ] = None,
     here: Here = False,
-) -> present.Answer[Any]:
+) -> JobRequest[BuiltDataset, BuiltDataset]:
     """Freeze training data: rows of one shape, split into train, dev and gate. The same evidence
     gives the same dataset.
 
     Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks
     the shape and says why.
     """
-    from pydantic import TypeAdapter
-
     from thumbwheel.core.errors import InputError
-    from thumbwheel.datasets.types import Dataset
+    from thumbwheel.training.jobs import DatasetBuildSpec
 
     if (shape is None) == (method is None):
         raise InputError(
@@ -119,17 +118,14 @@ def build(
             "it takes either --shape or --method",
             "Give one; --method auto takes what the data plan recommends",
         )
-    spec = {
-        "agent": agent,
-        "shape": shape,
-        "method": method,
-        "since": since,
-        "until": until,
-        "options": options,
-    }
-    data = ctx.obj.run("dataset build", spec, here=here)
-    reasons = data.pop("why", None)
-    return describe(TypeAdapter(Dataset).validate_python(data), why=reasons)
+    spec = DatasetBuildSpec(
+        agent=agent, shape=shape, method=method, since=since, until=until, options=options
+    )
+
+    def show(dataset: BuiltDataset) -> present.Answer[BuiltDataset]:
+        return present.page(dataset, [*(dataset.why or []), *dataset_page(dataset)])
+
+    return JobRequest("dataset build", spec, show, here=here)
 
 
 dataset.add_typer(commands.dataset)

@@ -20,6 +20,7 @@ from thumbwheel.app.served_home import ServedHome
 from thumbwheel.core import present
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.ids import slug_of
+from thumbwheel.jobs.request import JobRequest
 from thumbwheel.server.api.parameters import Signature
 
 
@@ -32,9 +33,9 @@ class ServedContext:
 
 def run(
     home: ServedHome, signature: Signature, arguments: Mapping[str, Any]
-) -> present.Answer[Any]:
-    """Run a command and return its answer; `arguments` are by the names of its function, and the
-    others have their defaults."""
+) -> present.Answer[Any] | JobRequest[Any, Any]:
+    """Run a command and return its answer, or the job that it asks for; `arguments` are by the
+    names of its function, and the others have their defaults."""
     values: dict[str, Any] = {
         parameter.argument: parameter.default for parameter in signature.parameters
     }
@@ -42,9 +43,19 @@ def run(
     if isinstance(values.get("agent"), str):
         values["agent"] = slug_of(values["agent"])
     try:
-        answer: present.Answer[Any] = signature.function(ctx=ServedContext(home), **values)
+        answer: present.Answer[Any] | JobRequest[Any, Any]
+        answer = signature.function(ctx=ServedContext(home), **values)
     except typer.BadParameter as error:
         raise InputError("a parameter", error.message, "Correct it") from None
+    return answer
+
+
+def run_at_once(
+    home: ServedHome, signature: Signature, arguments: Mapping[str, Any]
+) -> present.Answer[Any]:
+    """Run a command that asks for no job, and return its answer."""
+    answer = run(home, signature, arguments)
+    assert not isinstance(answer, JobRequest)  # noqa: S101 - routes say which commands are jobs
     return answer
 
 

@@ -17,6 +17,8 @@ from pydantic import Field
 from typer.models import ArgumentInfo, OptionInfo
 
 from thumbwheel.app.command_table import parameter_name
+from thumbwheel.core.present import Answer
+from thumbwheel.jobs.request import JobRequest
 
 NO_NUL = r"^[^\x00]*$"
 """Databases take no NUL in a text."""
@@ -60,6 +62,26 @@ class Signature:
                 continue  # --help
             parameters.append(_parameter(option, declared[option.name]))
         return cls(function, tuple(parameters))
+
+    @property
+    def is_job(self) -> bool:
+        """Whether the command asks for a job."""
+        return any(typing.get_origin(form) is JobRequest for form in self._returned())
+
+    @property
+    def answer_type(self) -> Any:
+        """The type of the value that the command answers with: what its JSON has."""
+        answers = [
+            form for form in self._returned() if typing.get_origin(form) in (Answer, JobRequest)
+        ]
+        values = [typing.get_args(form)[-1] for form in answers]
+        return Union[tuple(values)] if values else Any  # noqa: UP007 - it is made of parts
+
+    def _returned(self) -> tuple[Any, ...]:
+        """The forms that the function may return."""
+        returned = typing.get_type_hints(self.function)["return"]
+        is_union = typing.get_origin(returned) in (Union, types.UnionType)
+        return typing.get_args(returned) if is_union else (returned,)
 
 
 def option_is_path(declared: inspect.Parameter) -> bool:
