@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from thumbwheel.access.shown import (
+    ShownAuditEntry,
+    ShownAuditVerdict,
+    ShownKey,
+    ShownNewKey,
+    ShownUser,
+)
 from thumbwheel.access.typed_password import typed_password
 from thumbwheel.core import present
 
@@ -43,7 +50,7 @@ def add_key(
             "(default: the home's)."
         ),
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[ShownNewKey]:
     """Make a key and print it: once, because only a hash of it is stored.
 
     Apps send it as their API key, scripts as `Authorization: Bearer KEY`. What it may spend in a
@@ -60,7 +67,7 @@ def add_key(
 
 
 @keys.command("list")
-def list_keys(ctx: typer.Context) -> present.Answer[Any]:
+def list_keys(ctx: typer.Context) -> present.Answer[list[ShownKey]]:
     """The keys: how each begins, what it may, until when, and when it was last used."""
     from thumbwheel.access import keys as verbs
     from thumbwheel.access.presented import keys_answer
@@ -70,7 +77,7 @@ def list_keys(ctx: typer.Context) -> present.Answer[Any]:
 
 
 @keys.command("revoke")
-def revoke_key(ctx: typer.Context, name: Name) -> present.Answer[Any]:
+def revoke_key(ctx: typer.Context, name: Name) -> present.Answer[ShownKey]:
     """Forget a key; a server lets nothing in by it any more, 50 ms later at most.
 
     Example: thumbwheel keys revoke mobile-app
@@ -102,7 +109,7 @@ def add_user(
             "password.",
         ),
     ] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[ShownUser]:
     """Add a user; the password comes from standard input, or is asked for.
 
     Example: thumbwheel users add ann --role rater --agent support
@@ -117,7 +124,7 @@ def add_user(
 
 
 @users.command("list")
-def list_users(ctx: typer.Context) -> present.Answer[Any]:
+def list_users(ctx: typer.Context) -> present.Answer[list[ShownUser]]:
     """The users, what they are for which agent, and how they log in."""
     from thumbwheel.access import users as verbs
     from thumbwheel.access.presented import users_answer
@@ -134,7 +141,7 @@ def set_role(
         str, typer.Argument(help="viewer, rater, editor, owner; none takes the role away.")
     ],
     agent: AgentOf = None,
-) -> present.Answer[Any]:
+) -> present.Answer[ShownUser]:
     """Change what a user is for an agent; it holds for open sessions, too.
 
     Example: thumbwheel users role ann editor --agent support
@@ -148,7 +155,7 @@ def set_role(
 
 
 @users.command("password")
-def set_password(ctx: typer.Context, name: UserName) -> present.Answer[Any]:
+def set_password(ctx: typer.Context, name: UserName) -> present.Answer[ShownUser]:
     """Change a password, read from standard input or asked for; all sessions of the user end."""
     from thumbwheel.access import users as verbs
     from thumbwheel.access.presented import user_answer
@@ -160,7 +167,7 @@ def set_password(ctx: typer.Context, name: UserName) -> present.Answer[Any]:
 
 
 @users.command("remove")
-def remove_user(ctx: typer.Context, name: UserName) -> present.Answer[Any]:
+def remove_user(ctx: typer.Context, name: UserName) -> present.Answer[ShownUser]:
     """Remove a user with their roles, keys and sessions, which end at once.
 
     The audit log goes on to say what they did, by an id that leads to no name any more.
@@ -180,7 +187,7 @@ def list_audit(
     before: Annotated[
         int | None, typer.Option(help="Only rows with numbers below this one.")
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[list[ShownAuditEntry]]:
     """Who did what, the newest first. `local` is whoever used the command line or the token of the
     home; a person without a name here was removed."""
     from thumbwheel.access.presented import audit_answer
@@ -190,7 +197,7 @@ def list_audit(
 
 
 @audit.command("verify")
-def verify_audit(ctx: typer.Context) -> present.Answer[Any]:
+def verify_audit(ctx: typer.Context) -> present.Answer[ShownAuditVerdict]:
     """Whether the audit log is as it was written: each row is sealed together with the one before,
     and the newest is signed in a file of the home. Fails where a row was changed, moved or removed.
     """

@@ -6,49 +6,22 @@ Each function returns one answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from thumbwheel.access import audit, keys, users
 from thumbwheel.access.audit import AuditVerdict
 from thumbwheel.access.keys import NewKey
-from thumbwheel.access.types import ApiKey, AuditEntry, Grants, User
+from thumbwheel.access.shown import (
+    ShownAuditEntry,
+    ShownAuditVerdict,
+    ShownKey,
+    ShownNewKey,
+    ShownUser,
+)
+from thumbwheel.access.types import ApiKey, Grants, User
 from thumbwheel.core import present
 from thumbwheel.core.errors import DataError
 from thumbwheel.db.workspace import Workspace
-
-
-def key_json(key: ApiKey) -> dict[str, Any]:
-    """A key without the key itself."""
-    return _plain(key) | {"grants": grants_json(key.grants)}
-
-
-def user_json(user: User) -> dict[str, Any]:
-    """A user with their roles."""
-    return _plain(user) | {"roles": dict(user.roles)}
-
-
-def audit_json(entry: AuditEntry) -> dict[str, Any]:
-    """A row of the audit log."""
-    return _plain(entry) | {"content": dict(entry.content)}
-
-
-def _plain(row: ApiKey | User | AuditEntry) -> dict[str, Any]:
-    """Its fields, times as text."""
-    fields = {}
-    for name, value in vars(row).items():
-        fields[name] = value.isoformat() if isinstance(value, datetime) else value
-    return fields
-
-
-def verdict_json(verdict: AuditVerdict) -> dict[str, Any]:
-    """What was seen of the chain."""
-    return {"whole": verdict.problem is None, **vars(verdict)}
-
-
-def grants_json(grants: Grants) -> dict[str, list[str]]:
-    """Grants as JSON has them."""
-    return {agent: sorted(verbs) for agent, verbs in grants.items()}
 
 
 def grants_text(grants: Grants) -> str:
@@ -57,15 +30,15 @@ def grants_text(grants: Grants) -> str:
     return "; ".join(parts)
 
 
-def new_key_answer(new: NewKey) -> present.Answer[Any]:
+def new_key_answer(new: NewKey) -> present.Answer[ShownNewKey]:
     """A key that was just made, with the key itself."""
     grants = grants_text(new.key.grants)
     note = f"{new.key.name} may {grants}; this is the only time that it is shown:"
     parts: list[present.Part] = [present.Note(note), new.secret]
-    return present.page(key_json(new.key) | {"secret": new.secret}, parts)
+    return present.page(ShownNewKey(**vars(ShownKey.of(new.key)), secret=new.secret), parts)
 
 
-def keys_answer(listed: Sequence[ApiKey]) -> present.Answer[Any]:
+def keys_answer(listed: Sequence[ApiKey]) -> present.Answer[list[ShownKey]]:
     """Keys, without the keys themselves."""
     columns = {
         "name": lambda key: key.name,
@@ -74,16 +47,16 @@ def keys_answer(listed: Sequence[ApiKey]) -> present.Answer[Any]:
         "expires": lambda key: _day(key.expires_at) or "never",
         "last used": lambda key: _minute(key.used_at) or "never",
     }
-    data = [key_json(key) for key in listed]
+    data = [ShownKey.of(key) for key in listed]
     return present.records(listed, "keys", columns, data=data)
 
 
-def revoked_answer(key: ApiKey) -> present.Answer[Any]:
+def revoked_answer(key: ApiKey) -> present.Answer[ShownKey]:
     """A key that was forgotten."""
-    return present.message(key_json(key), f"{key.name} opens nothing any more")
+    return present.message(ShownKey.of(key), f"{key.name} opens nothing any more")
 
 
-def users_answer(listed: Sequence[User]) -> present.Answer[Any]:
+def users_answer(listed: Sequence[User]) -> present.Answer[list[ShownUser]]:
     """Users with their roles."""
     columns = {
         "name": lambda user: user.name,
@@ -91,22 +64,24 @@ def users_answer(listed: Sequence[User]) -> present.Answer[Any]:
         "logs in by": lambda user: "password" if user.has_password else _provider(user),
         "id": lambda user: user.id,
     }
-    data = [user_json(user) for user in listed]
+    data = [ShownUser.of(user) for user in listed]
     return present.records(listed, "users", columns, data=data)
 
 
-def role_answer(user: User, role: str, agent: str | None) -> present.Answer[Any]:
+def role_answer(user: User, role: str, agent: str | None) -> present.Answer[ShownUser]:
     """What a user is from now on."""
     whose = "every agent" if agent is None else f"agent {agent}"
-    return present.message(user_json(user), f"{user.name} is {role} of {whose}")
+    return present.message(ShownUser.of(user), f"{user.name} is {role} of {whose}")
 
 
-def user_answer(user: User, text: str) -> present.Answer[Any]:
+def user_answer(user: User, text: str) -> present.Answer[ShownUser]:
     """What happened to a user."""
-    return present.message(user_json(user), f"{user.name} {text}")
+    return present.message(ShownUser.of(user), f"{user.name} {text}")
 
 
-def audit_answer(ws: Workspace, limit: int, before: int | None) -> present.Answer[Any]:
+def audit_answer(
+    ws: Workspace, limit: int, before: int | None
+) -> present.Answer[list[ShownAuditEntry]]:
     """Rows of the audit log, with the names that their actors have here."""
     entries = audit.entries(ws, limit, before)
     names = actor_names(ws)
@@ -118,13 +93,13 @@ def audit_answer(ws: Workspace, limit: int, before: int | None) -> present.Answe
         "agent": lambda entry: entry.agent,
         "about": lambda entry: _about(entry.content),
     }
-    data = [audit_json(entry) for entry in entries]
+    data = [ShownAuditEntry.of(entry) for entry in entries]
     return present.records(entries, "audit log", columns, data=data)
 
 
-def verdict_answer(verdict: AuditVerdict) -> present.Answer[Any]:
+def verdict_answer(verdict: AuditVerdict) -> present.Answer[ShownAuditVerdict]:
     """Return what was seen of the chain; the exit code says whether it is whole."""
-    content = verdict_json(verdict)
+    content = ShownAuditVerdict(whole=verdict.problem is None, **vars(verdict))
     if verdict.problem is None:
         return present.page(content, [f"the audit log is whole: {verdict.rows} rows"])
     error = DataError(

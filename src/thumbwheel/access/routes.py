@@ -25,6 +25,13 @@ from thumbwheel.access.presented import (
 )
 from thumbwheel.access.protocol import PAGE
 from thumbwheel.access.result import respond
+from thumbwheel.access.shown import (
+    ShownAuditEntry,
+    ShownAuditVerdict,
+    ShownKey,
+    ShownNewKey,
+    ShownUser,
+)
 from thumbwheel.access.types import ANY_AGENT, ApiKey, Principal, User
 from thumbwheel.core.config import Config
 from thumbwheel.core.errors import InputError
@@ -40,13 +47,8 @@ OWN = needs("own", by_row=True, recorded=False)
 """An owner of something; the route looks of what, and the verb writes the audit log."""
 OWN_EVERYTHING = needs("own", recorded=False)
 ON_A_PAGE: dict[str, Any] = {"content": {PAGE: {"schema": {"type": "object"}}}}
-SHOWN: dict[str, Any] = {"response_model": dict[str, Any], "responses": {200: ON_A_PAGE}}
-LISTED: dict[str, Any] = {"response_model": list[dict[str, Any]], "responses": {200: ON_A_PAGE}}
-MADE: dict[str, Any] = {
-    "status_code": 201,
-    "response_model": dict[str, Any],
-    "responses": {201: ON_A_PAGE},
-}
+ANSWERED: dict[str, Any] = {"responses": {200: ON_A_PAGE}}
+MADE: dict[str, Any] = {"status_code": 201, "responses": {201: ON_A_PAGE}}
 """How a result is documented."""
 
 
@@ -116,8 +118,9 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
     @routes.get(
         "/api/keys",
         operation_id="keys.list",
+        response_model=list[ShownKey],
         dependencies=[OWN],
-        **LISTED,
+        **ANSWERED,
         **_giving("/api/keys/{name}", "/0/name"),
     )
     def list_keys(request: Request) -> Response:
@@ -129,6 +132,7 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
     @routes.post(
         "/api/keys",
         operation_id="keys.add",
+        response_model=ShownNewKey,
         dependencies=[OWN],
         **MADE,
         **_giving("/api/keys/{name}", "/name"),
@@ -149,7 +153,13 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
         gate.directory.refresh()
         return respond(request, new_key_answer(new), status=201)
 
-    @routes.delete("/api/keys/{name}", operation_id="keys.revoke", dependencies=[OWN], **SHOWN)
+    @routes.delete(
+        "/api/keys/{name}",
+        operation_id="keys.revoke",
+        response_model=ShownKey,
+        dependencies=[OWN],
+        **ANSWERED,
+    )
     def revoke_key(request: Request, name: Name) -> Response:
         """Forget a key; it opens nothing any more."""
         principal: Principal = request.state.principal
@@ -167,8 +177,9 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
     @routes.get(
         "/api/users",
         operation_id="users.list",
+        response_model=list[ShownUser],
         dependencies=[OWN],
-        **LISTED,
+        **ANSWERED,
         **_giving("/api/users/{name}", "/0/name"),
     )
     def list_users(request: Request) -> Response:
@@ -184,6 +195,7 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
     @routes.post(
         "/api/users",
         operation_id="users.add",
+        response_model=ShownUser,
         dependencies=[OWN],
         **MADE,
         **_giving("/api/users/{name}", "/name"),
@@ -210,7 +222,13 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         shown = _with_roles_of(principal, user)
         return respond(request, role_answer(shown, asked.role, asked.agent), status=201)
 
-    @routes.put("/api/users/{name}/role", operation_id="users.role", dependencies=[OWN], **SHOWN)
+    @routes.put(
+        "/api/users/{name}/role",
+        operation_id="users.role",
+        response_model=ShownUser,
+        dependencies=[OWN],
+        **ANSWERED,
+    )
     def set_role(request: Request, name: Name, asked: RoleRequest) -> Response:
         """Change what a user is for an agent."""
         principal: Principal = request.state.principal
@@ -223,8 +241,9 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
     @routes.put(
         "/api/users/{name}/password",
         operation_id="users.password",
+        response_model=ShownUser,
         dependencies=[OWN_EVERYTHING],
-        **SHOWN,
+        **ANSWERED,
     )
     def set_password(request: Request, name: Name, asked: PasswordRequest) -> Response:
         """Change a password; all sessions of the user end."""
@@ -236,8 +255,9 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
     @routes.delete(
         "/api/users/{name}",
         operation_id="users.remove",
+        response_model=ShownUser,
         dependencies=[OWN_EVERYTHING],
-        **SHOWN,
+        **ANSWERED,
     )
     def remove_user(request: Request, name: Name) -> Response:
         """Remove a user with their keys and sessions."""
@@ -248,7 +268,13 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
 
 
 def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
-    @routes.get("/api/audit", operation_id="audit.list", dependencies=[OWN_EVERYTHING], **LISTED)
+    @routes.get(
+        "/api/audit",
+        operation_id="audit.list",
+        response_model=list[ShownAuditEntry],
+        dependencies=[OWN_EVERYTHING],
+        **ANSWERED,
+    )
     def list_audit(
         request: Request,
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
@@ -258,7 +284,11 @@ def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
         return respond(request, audit_answer(gate.ws, limit, before))
 
     @routes.get(
-        "/api/audit/verify", operation_id="audit.verify", dependencies=[OWN_EVERYTHING], **SHOWN
+        "/api/audit/verify",
+        operation_id="audit.verify",
+        response_model=ShownAuditVerdict,
+        dependencies=[OWN_EVERYTHING],
+        **ANSWERED,
     )
     def verify_audit(request: Request) -> Response:
         """Whether the log is as it was written, from its beginning to its end."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.loop.types import Lineage, NamedUse, SourceUse
+from thumbwheel.models.types import ListedVersion, ModelVersion, NamedAlias, NamedVersion
 
 if TYPE_CHECKING:
     from thumbwheel.loop.types import SourceUse
@@ -23,9 +25,8 @@ Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
 
 
 @models.command("list")
-def list_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
+def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[ListedVersion]]:
     """All versions of an agent, oldest first."""
-    from dataclasses import asdict
 
     from thumbwheel.models import versions
 
@@ -45,11 +46,11 @@ def list_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
         "run": lambda version: version.run_id,
         "recorded": lambda version: f"{version.recorded_at:%Y-%m-%d %H:%M}",
     }
-    data = []
+    listed = []
     for version in all_versions:
-        names = {"name": version.name, "aliases": aliases[version.id]}
-        data.append(asdict(version) | names)
-    return present.records(all_versions, f"versions of {agent}", columns, data=data)
+        names = aliases[version.id]
+        listed.append(ListedVersion(**vars(version), name=version.name, aliases=names))
+    return present.records(all_versions, f"versions of {agent}", columns, data=listed)
 
 
 def _state(version: ModelVersion) -> str:
@@ -83,7 +84,7 @@ def endpoint(
     family: Annotated[
         str, typer.Option(help="Whose API it speaks first: openai, anthropic or ollama.")
     ] = "openai",
-) -> present.Answer[Any]:
+) -> present.Answer[NamedVersion]:
     """Register a model that somebody else serves as a version: v0, where it is what runs today.
     Evaluations then show its quality and its price, and `thumbwheel serve` passes calls on to it.
 
@@ -94,7 +95,6 @@ def endpoint(
     Example: thumbwheel models endpoint https://api.example.com/v1 --agent support --model large
     --secret EXAMPLE_KEY --price-in 2.5 --price-out 10
     """
-    from dataclasses import asdict
 
     from thumbwheel.models import versions
     from thumbwheel.models.types import EndpointAddress, family_of
@@ -107,7 +107,7 @@ def endpoint(
         f"{version.name} --agent {agent} --target remote. Compare: thumbwheel evaluate latest "
         f"--agent {agent} --against {version.name}"
     )
-    return present.message({**asdict(version), "name": version.name}, text)
+    return present.message(NamedVersion(**vars(version), name=version.name), text)
 
 
 @models.command()
@@ -249,7 +249,7 @@ def lineage(
         str | None,
         typer.Option(help="A feedback, trace or subject id instead: what learned from it?"),
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[Lineage | list[NamedUse]]:
     """From a version back to the feedback; or with --of, from a piece of feedback to the versions
     that learned from it."""
     from thumbwheel.core.errors import InputError
@@ -267,17 +267,16 @@ def lineage(
             return _uses_answer(verbs.uses(ws, agent, of), of)
         version_lineage = verbs.lineage(ws, versions.version(ws, agent, version or ""))
     lines = ("   " * depth + text for depth, text in verbs.tree(version_lineage))
-    return present.page(version_lineage.to_json(), lines)
+    return present.page(version_lineage, lines)
 
 
-def _uses_answer(uses: list[SourceUse], source: str) -> present.Answer[Any]:
-    from dataclasses import asdict
+def _uses_answer(uses: list[SourceUse], source: str) -> present.Answer[list[NamedUse]]:
 
     title = f"no version has {source} in its data"
     if uses:
         title = f"versions with {source} in their data"
-    data = [{**asdict(use), "role": use.role} for use in uses]
-    return present.records(uses, title, USE_COLUMNS, data=data)
+    named = [NamedUse(**vars(use), role=use.role) for use in uses]
+    return present.records(uses, title, USE_COLUMNS, data=named)
 
 
 def _rows_by_split(use: SourceUse) -> str:
@@ -298,7 +297,7 @@ def alias(
     name: Annotated[str, typer.Argument(help="The alias, for example live or canary.")],
     version: Version,
     agent: Agent,
-) -> present.Answer[Any]:
+) -> present.Answer[NamedAlias]:
     """Point an alias at an approved version, in one step.
 
     Example: thumbwheel models alias live v3 --agent support
@@ -318,8 +317,8 @@ def alias(
             promote(ws, target, name, reason="named by hand")
         else:
             versions.point(ws, target, name)
-    data = {"alias": name, "version": target.name, "version_id": target.id}
-    return present.message(data, f"{name} is now {target.name}")
+    moved = NamedAlias(name, target.name, target.id)
+    return present.message(moved, f"{name} is now {target.name}")
 
 
 def report(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from thumbwheel.core import present
-
-if TYPE_CHECKING:
-    from thumbwheel.loop.erase import Erasure
+from thumbwheel.loop.types import Erasure
 
 
 def why(
@@ -81,7 +79,7 @@ def erase(
         bool, typer.Option("--dry-run", help="Say what would go; change nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[Erasure]:
     """Erase everything about a subject: rows, datasets, caches, checkpoints, reports; mark what
     learned from them, and say what to retrain.
 
@@ -102,7 +100,7 @@ def erase(
         erasure = run(
             ws, learner, subject, dry_run=dry_run, stage=lambda name: log.say(f"erase: {name}")
         )
-    return present.page(erasure.to_json(), _erasure_page(erasure))
+    return present.page(erasure, _erasure_page(erasure))
 
 
 def _ask(attended: bool) -> None:

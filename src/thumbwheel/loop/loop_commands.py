@@ -3,7 +3,7 @@ itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,10 +13,10 @@ from thumbwheel.core.config import options
 from thumbwheel.core.options import Here
 from thumbwheel.jobs.request import JobRequest
 from thumbwheel.loop.cycle_types import CheckResult, CycleConfig
-from thumbwheel.loop.trigger_types import Answered, TriggerConfig
+from thumbwheel.loop.quarantine_types import Quarantine
+from thumbwheel.loop.trigger_types import Answered, Pending, Status, TriggerConfig
 
 if TYPE_CHECKING:
-    from thumbwheel.loop.loops import Status
     from thumbwheel.loop.trigger_types import Check
 
 AgentName = Annotated[str, typer.Option(help="Whose loop is meant.")]
@@ -27,7 +27,7 @@ def enable(
     ctx: typer.Context,
     agent: AgentName,
     options: Mapping[str, Any] = {},
-) -> present.Answer[Any]:
+) -> present.Answer[Status]:
     """Let the loop of an agent turn by itself, where enough informative feedback is new.
 
     What is not set here is as it was when the loop was enabled before, else the default.
@@ -39,10 +39,10 @@ def enable(
 
     with ctx.obj() as ws:
         status = enable_loop(ws, require_agent(ws, agent), options)
-    return present.page(status.to_json(), _status_page(status, agent, False))
+    return present.page(status, _status_page(status, agent, False))
 
 
-def disable(ctx: typer.Context, agent: AgentName) -> present.Answer[Any]:
+def disable(ctx: typer.Context, agent: AgentName) -> present.Answer[Status]:
     """Let the loop of an agent do nothing by itself. A turn that runs goes on to its end.
 
     Example: thumbwheel loop disable --agent support
@@ -52,7 +52,7 @@ def disable(ctx: typer.Context, agent: AgentName) -> present.Answer[Any]:
 
     with ctx.obj() as ws:
         status = disable_loop(ws, require_agent(ws, agent))
-    return present.page(status.to_json(), _status_page(status, agent, False))
+    return present.page(status, _status_page(status, agent, False))
 
 
 def status(
@@ -61,7 +61,7 @@ def status(
     why: Annotated[
         bool, typer.Option("--why", help="Also what would happen now, and the newest checks.")
     ] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[Status]:
     """How the loop of an agent stands: its settings, what is new, its last turns, what live traffic
     decided, what waits for a person.
 
@@ -72,7 +72,7 @@ def status(
 
     with ctx.obj() as ws:
         result = loop_status(ws, require_agent(ws, agent))
-    return present.page(result.to_json(), _status_page(result, agent, why))
+    return present.page(result, _status_page(result, agent, why))
 
 
 def check(
@@ -113,7 +113,7 @@ def decisions(
     ctx: typer.Context,
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Also what was answered.")] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[Sequence[Pending]]:
     """What waits for a person before a turn goes on with it.
 
     Example: thumbwheel loop decisions --agent support
@@ -175,7 +175,7 @@ def refuse(
     agent: AgentName,
     by: By = "owner",
     reason: Annotated[str | None, typer.Option(help="Why not.")] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[Pending]:
     """Answer no to what a turn asks. It does not ask again for this version.
 
     Example: thumbwheel loop refuse dec_01k3 --agent support --reason "too long answers"
@@ -193,7 +193,7 @@ def quarantines(
     ctx: typer.Context,
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Also what was decided.")] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[Sequence[Quarantine]]:
     """Bursts of feedback that are held: one rater's thumbs within minutes, nearly all the same.
     Nothing learns from them before a person has looked.
 
@@ -214,8 +214,7 @@ def quarantines(
         "state": lambda quarantine: quarantine.state,
         "by": lambda quarantine: quarantine.decided_by,
     }
-    data = [quarantine.to_json() for quarantine in records]
-    return present.records(records, f"held feedback of {agent}", columns, data=data)
+    return present.records(records, f"held feedback of {agent}", columns)
 
 
 Held = Annotated[str, typer.Argument(help="A quarantine, as `loop quarantines` names it.")]
@@ -226,7 +225,7 @@ def release(
     quarantine: Held,
     agent: AgentName,
     by: By = "owner",
-) -> present.Answer[Any]:
+) -> present.Answer[Quarantine]:
     """Let held feedback count again. It is not held a second time.
 
     Example: thumbwheel loop release qrt_01k3 --agent support --by anna
@@ -239,7 +238,7 @@ def discard(
     quarantine: Held,
     agent: AgentName,
     by: By = "owner",
-) -> present.Answer[Any]:
+) -> present.Answer[Quarantine]:
     """Leave held feedback out for good. It stays stored, and is heard by nothing.
 
     Example: thumbwheel loop discard qrt_01k3 --agent support --by anna
@@ -249,7 +248,7 @@ def discard(
 
 def _decide(
     ctx: typer.Context, quarantine: str, agent: str, state: str, by: str
-) -> present.Answer[Any]:
+) -> present.Answer[Quarantine]:
     from thumbwheel.core.clock import utc_now
     from thumbwheel.loop.quarantine import decide
     from thumbwheel.loop.quarantine_types import QuarantineState
@@ -259,7 +258,7 @@ def _decide(
         learner = require_agent(ws, agent)
         decided = decide(ws, learner, quarantine, QuarantineState(state), by, utc_now())
     rows = [("quarantine", decided.id), ("thumbs", decided.count), ("state", decided.state)]
-    return present.page(decided.to_json(), [present.Table(f"{state}", ("", ""), rows)])
+    return present.page(decided, [present.Table(f"{state}", ("", ""), rows)])
 
 
 def _status_page(status: Status, agent: str, why: bool) -> Iterator[present.Part]:

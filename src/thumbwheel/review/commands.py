@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,16 @@ import typer
 from thumbwheel.capture.judged import Judged
 from thumbwheel.core import present
 from thumbwheel.core.config import build, options
-from thumbwheel.review.types import Origin, QueueConfig
+from thumbwheel.review.types import (
+    AddedItems,
+    Batch,
+    ListedQueue,
+    OrderedQueue,
+    Origin,
+    QueueConfig,
+    Rated,
+    ReturnedItems,
+)
 
 if TYPE_CHECKING:
     from thumbwheel.models.types import Agent
@@ -82,7 +91,7 @@ def create_(
         Judged | None, typer.Option(help="Only where somebody said this about the answer.")
     ] = None,
     options: Mapping[str, Any] = {},
-) -> present.Answer[Any]:
+) -> present.Answer[ListedQueue]:
     """Make a queue of what people shall rate.
 
     Each item goes to as many raters as --overlap says, and to nobody twice. Raters open the page
@@ -125,10 +134,12 @@ def _utc(time: datetime | None) -> datetime | None:
     return time.replace(tzinfo=UTC)
 
 
-def _queue_answer(shown: Queue, agent: str) -> present.Answer[Any]:
+def _queue_answer(shown: Queue, agent: str) -> present.Answer[ListedQueue]:
     content = shown.to_json()
     rows = [(key, _cell(value)) for key, value in content.items() if value not in ("", [], None)]
-    return present.page(content, [present.Table(f"queue {shown.name} of {agent}", ("", ""), rows)])
+    return present.page(
+        ListedQueue.of(shown), [present.Table(f"queue {shown.name} of {agent}", ("", ""), rows)]
+    )
 
 
 def _cell(value: Any) -> object:
@@ -140,7 +151,7 @@ def list_(
     ctx: typer.Context,
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Closed ones too.")] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[Sequence[ListedQueue]]:
     """The queues of an agent, newest first.
 
     Example: thumbwheel queue list --agent support
@@ -149,22 +160,22 @@ def list_(
     from thumbwheel.review.queues import all_queues
 
     with ctx.obj() as ws:
-        queues = [each.to_json() for each in all_queues(ws, require_agent(ws, agent), every)]
+        queues = [ListedQueue.of(each) for each in all_queues(ws, require_agent(ws, agent), every)]
     columns = {
-        "queue": lambda row: row["name"],
-        "items": lambda row: row["items"],
-        "done": lambda row: row["done"],
-        "kind": lambda row: row["kind"],
-        "order": lambda row: row["order"],
-        "overlap": lambda row: row["overlap"],
-        "due": lambda row: row["due"],
-        "state": lambda row: row["state"],
+        "queue": lambda row: row.name,
+        "items": lambda row: row.items,
+        "done": lambda row: row.done,
+        "kind": lambda row: row.kind,
+        "order": lambda row: row.order,
+        "overlap": lambda row: row.overlap,
+        "due": lambda row: row.due,
+        "state": lambda row: row.state,
     }
     return present.records(queues, f"queues of {agent}", columns)
 
 
 @queue.command("show")
-def show_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[Any]:
+def show_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[ListedQueue]:
     """How a queue asks, and how far it is.
 
     Example: thumbwheel queue show july --agent support
@@ -235,7 +246,7 @@ def add_(
     queue: QueueName,
     traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Ids of traces.")],
     agent: AgentName,
-) -> present.Answer[Any]:
+) -> present.Answer[AddedItems]:
     """Append traces to a queue.
 
     Example: thumbwheel queue add july trc_0f3k2m8v1 --agent support
@@ -245,11 +256,13 @@ def add_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         added = add(ws, owner, shown, traces)
-    return present.message({"added": added}, f"{added} added to {shown.name}")
+    return present.message(AddedItems(added), f"{added} added to {shown.name}")
 
 
 @queue.command("reorder")
-def reorder_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[Any]:
+def reorder_(
+    ctx: typer.Context, queue: QueueName, agent: AgentName
+) -> present.Answer[OrderedQueue]:
     """Put what is left of a queue in order again, by what the ratings have taught since. It matters
     for queues in the order `active`; the rating page asks for it by itself.
 
@@ -260,11 +273,11 @@ def reorder_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         rule = reorder(ws, owner, shown)
-    return present.message({"rule": rule}, f"{shown.name} is in order: {rule}")
+    return present.message(OrderedQueue(rule), f"{shown.name} is in order: {rule}")
 
 
 @queue.command("close")
-def close_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[Any]:
+def close_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[ListedQueue]:
     """Give nothing of a queue out any more. What was rated stays.
 
     Example: thumbwheel queue close july --agent support
@@ -284,7 +297,7 @@ def next_(
     agent: AgentName,
     rater: RaterName,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many to take.")] = 1,
-) -> present.Answer[Any]:
+) -> present.Answer[Batch]:
     """Take the next items. They are kept for the rater for a while, and nobody else gets them
     beyond the overlap.
 
@@ -303,7 +316,7 @@ def next_(
             title = item.id if len(item.answers) == 1 else f"{item.id} {letter}"
             parts.append(present.Box(title, answer))
     parts.append(present.Note(f"{batch.done} of {batch.total} items are done"))
-    return present.page(batch.to_json(), parts)
+    return present.page(batch, parts)
 
 
 @queue.command("return")
@@ -312,7 +325,7 @@ def return_(
     queue: QueueName,
     agent: AgentName,
     rater: RaterName,
-) -> present.Answer[Any]:
+) -> present.Answer[ReturnedItems]:
     """Have the items again that a rater skipped, unless others took them.
 
     Example: thumbwheel queue return july --agent support --rater anna
@@ -322,7 +335,7 @@ def return_(
     with ctx.obj() as ws:
         _, shown = _resolved(ws, agent, queue)
         returned = return_skipped(ws, shown, rater)
-    return present.message({"returned": returned}, f"{returned} come again")
+    return present.message(ReturnedItems(returned), f"{returned} come again")
 
 
 @queue.command("rate")
@@ -349,7 +362,7 @@ def rate_(
     seconds: Seconds = None,
     rated_at: RatedAt = None,
     key: Key = None,
-) -> present.Answer[Any]:
+) -> present.Answer[Rated]:
     """Rate an item, or skip it. Rating it again replaces what this rater had said about it.
 
     Example: thumbwheel queue rate july rit_0f3k2m8v1 --agent support --rater anna --thumb down
@@ -379,7 +392,7 @@ def rate_(
             raise InputError("--skip", "it is rated at the same time", "Give one of them")
         request = _request(shown, item, rater, key, seconds, rated_at)
         result = skip_item(ws, owner, request) if skip else rate(ws, owner, request, verdict)
-    return present.message(result.to_json(), f"{result.item}: {result.state}")
+    return present.message(result, f"{result.item}: {result.state}")
 
 
 def _request(
@@ -403,7 +416,7 @@ def undo_(
     agent: AgentName,
     rater: RaterName,
     key: Key = None,
-) -> present.Answer[Any]:
+) -> present.Answer[Rated]:
     """Take back what a rater did with an item: its feedback is retracted, and they hold it again.
 
     Example: thumbwheel queue undo july rit_0f3k2m8v1 --agent support --rater anna
@@ -413,7 +426,7 @@ def undo_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         result = undo(ws, owner, _request(shown, item, rater, key))
-    return present.message(result.to_json(), f"{result.item}: {result.state}")
+    return present.message(result, f"{result.item}: {result.state}")
 
 
 @queue.command("approve")
@@ -433,7 +446,7 @@ def approve_(
         bool, typer.Option("--undo", help="Take back that the item is gold.")
     ] = False,
     key: Key = None,
-) -> present.Answer[Any]:
+) -> present.Answer[Rated]:
     """Vouch for an item, as it is or edited: it becomes a gold case, which decides about models and
     is never trained on.
 
@@ -448,7 +461,7 @@ def approve_(
             result = ratings.withdraw(ws, owner, request)
         else:
             result = ratings.approve(ws, owner, request, reference, checker)
-    return present.message(result.to_json(), f"{result.item}: {result.state}")
+    return present.message(result, f"{result.item}: {result.state}")
 
 
 @queue.command("approve-liked")
@@ -460,7 +473,7 @@ def approve_liked_(
     checker: Annotated[
         str | None, typer.Option(help="What compares an answer with the one that was called good.")
     ] = "exact_answer",
-) -> present.Answer[Any]:
+) -> present.Answer[list[Rated]]:
     """Vouch for every item of a queue that this rater called good: each becomes a gold case.
 
     Example: thumbwheel queue approve-liked cards --agent widgets --rater anna
@@ -470,5 +483,4 @@ def approve_liked_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         results = ratings.approve_liked(ws, owner, shown, rater, checker)
-    data = [result.to_json() for result in results]
-    return present.message(data, f"{len(data)} items are gold cases")
+    return present.message(results, f"{len(results)} items are gold cases")

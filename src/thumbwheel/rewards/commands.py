@@ -14,7 +14,14 @@ from thumbwheel.core.options import Here
 from thumbwheel.jobs.request import JobRequest
 from thumbwheel.rewards.presets import PRESETS
 from thumbwheel.rewards.rewrite_config import RewriteConfig
-from thumbwheel.rewards.types import JudgeReport, PendingReport
+from thumbwheel.rewards.types import (
+    JudgeReport,
+    PendingReport,
+    RewardExplanation,
+    RewardSummary,
+    Reweighed,
+    Rewritten,
+)
 
 reward = typer.Typer(no_args_is_help=True)
 
@@ -87,7 +94,7 @@ def list_(
     lowest: Annotated[
         int, typer.Option(min=0, help="Show so many traces with the lowest reward.")
     ] = 5,
-) -> present.Answer[Any]:
+) -> present.Answer[RewardSummary]:
     """The rewards of an agent: what each component said how often, their means, and the combined
     reward.
 
@@ -106,7 +113,7 @@ def list_(
 
     with ctx.obj() as ws:
         summary = reward_summary(ws, agent, instant(as_of), lowest)
-    return present.page(summary, _summary_page(summary, agent))
+    return present.page(RewardSummary.model_validate(summary), _summary_page(summary, agent))
 
 
 STATUSES = {
@@ -149,7 +156,7 @@ def explain(
     trace: Annotated[str, typer.Argument(help="A trace, by our id or by its id in its source.")],
     agent: Agent,
     as_of: AsOf = None,
-) -> present.Answer[Any]:
+) -> present.Answer[RewardExplanation]:
     """Why a trace has the reward that it has: every component's value, weight, status, evidence,
     and the feedback behind it.
 
@@ -161,7 +168,7 @@ def explain(
     with ctx.obj() as ws:
         explanation = explain_trace(ws, agent, trace, instant(as_of))
     lines: list[present.Part] = [*explanation.to_words(), *_warnings(agent, explanation.not_run)]
-    return present.page(explanation.as_dict(), lines)
+    return present.page(RewardExplanation.model_validate(explanation.as_dict()), lines)
 
 
 @reward.command()
@@ -176,7 +183,7 @@ def reweight(
         str | None,
         typer.Option(help=f"Start from this preset instead: {', '.join(PRESETS.names())}."),
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[Reweighed]:
     """What other weights would make of the rewards; no reward function is run, and nothing is
     stored.
 
@@ -190,7 +197,7 @@ def reweight(
 
     with ctx.obj() as ws:
         comparison = reweigh(ws, agent, dict(_weight(text) for text in weight or ()), preset)
-    return present.page(comparison, _comparison_page(comparison, agent))
+    return present.page(Reweighed.model_validate(comparison), _comparison_page(comparison, agent))
 
 
 def _comparison_page(comparison: Mapping[str, Any], agent: str) -> Iterator[present.Part]:
@@ -250,7 +257,7 @@ def rewrite_(
     ctx: typer.Context,
     agent: Agent,
     options: Mapping[str, Any] = {},
-) -> present.Answer[Any]:
+) -> present.Answer[Rewritten]:
     """Have answers written again that users complained about in words that say what would be right,
     as "no, it is in Berlin".
 
@@ -265,7 +272,7 @@ def rewrite_(
     with ctx.obj() as ws:
         learner = require_agent(ws, agent)
         result = rewrite(ws, learner, ws.settings(RewriteConfig, "rewrite", options))
-    data = {"agent": agent, "feedback": result.feedback, "left_out": dict(result.left_out)}
+    data = Rewritten(agent, list(result.feedback), dict(result.left_out))
     rows = [("rewritten", len(result.feedback)), *result.left_out.most_common()]
     return present.page(data, [present.Table(f"rewritten answers of {agent}", ("", ""), rows)])
 

@@ -309,3 +309,101 @@ class PendingReport(JudgeReport):
 
     waiting: list[MissingValue]
     """Those that still have no value."""
+
+
+class ValueFigures(Config):
+    """Figures of a set of rewards; None without any."""
+
+    n: int
+    mean: float | None
+    least: float | None
+    most: float | None
+
+
+class RewardFigures(ValueFigures):
+    """Figures of the combined reward."""
+
+    good: int
+    good_from: float
+    """The reward from which an answer is a good one."""
+
+
+class ComponentFigures(Config):
+    """What a component of the reward says."""
+
+    weight: float
+    mean: float | None
+    statuses: dict[str, int]
+    not_judged: int
+    """Traces that it has not judged with its present settings."""
+
+
+class LowTrace(Config):
+    """A trace with a low reward."""
+
+    trace: str
+    external_id: str | None
+    reward: float
+
+
+class RewardSummary(Config):
+    """The rewards of an agent."""
+
+    agent: str
+    traces: int
+    components: dict[str, ComponentFigures]
+    reward: RewardFigures
+    not_run: list[str]
+    """Components with a weight that have never judged anything with their present settings."""
+    lowest: list[LowTrace]
+
+
+class ExplainedComponent(Config):
+    """What a component says of a trace."""
+
+    weight: float
+    value: float | None
+    status: str
+    evidence: dict[str, Any]
+    outdated: bool
+    """Whether it judged the trace before its feedback or its case changed."""
+    counts_as: float | None
+    in_decision: bool
+    """Whether `decision` counts what it heard."""
+    feedback_ids: list[str]
+
+
+class RewardExplanation(Config):
+    """Why a trace has its reward."""
+
+    trace: str
+    reward: float | None
+    arithmetic: str
+    components: dict[str, ExplainedComponent]
+    not_run: list[str]
+
+
+class Reweighed(Config):
+    """What other weights would make of the rewards."""
+
+    agent: str
+    before: ValueFigures
+    after: ValueFigures
+    changed: int
+    now_good: int
+    no_longer_good: int
+    not_run: list[str]
+    not_run_yet: list[str]
+    yaml: str
+    """The settings that keep the weights."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Answers that were written again."""
+
+    agent: str
+    feedback: list[str]
+    """Ids of the corrections."""
+    left_out: dict[str, int]
+    """Reason -> answers."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.models.types import NamedRewardModel, RewardModelRecord
 
 if TYPE_CHECKING:
     from thumbwheel.models.types import RewardModelRecord
@@ -27,18 +28,18 @@ ANSWERS = ("answer", "chosen", "rejected")
 
 
 @reward_model.command("list")
-def list_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
+def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[NamedRewardModel]]:
     """All reward models of an agent, oldest first."""
     from thumbwheel.models import reward_models
 
     with ctx.obj() as ws:
         records = reward_models.reward_models(ws, agent)
-    data = [_as_json(record) for record in records]
+    data = [_named(record) for record in records]
     return present.records(records, f"reward models of {agent}", COLUMNS, data=data)
 
 
 @reward_model.command()
-def show(ctx: typer.Context, name: Name, agent: Agent) -> present.Answer[Any]:
+def show(ctx: typer.Context, name: Name, agent: Agent) -> present.Answer[NamedRewardModel]:
     """One reward model: what it is made of, and its figures on dev rows, while it learned and at
     the end.
 
@@ -49,7 +50,7 @@ def show(ctx: typer.Context, name: Name, agent: Agent) -> present.Answer[Any]:
     with ctx.obj() as ws:
         record = reward_models.find(ws, agent, name)
     title = f"{agent} {record.name}"
-    return present.record(_as_json(record), title, _rows(record))
+    return present.record(_named(record), title, _rows(record))
 
 
 def _rows(record: RewardModelRecord) -> list[present.Row]:
@@ -204,7 +205,5 @@ COLUMNS: dict[str, Callable[[RewardModelRecord], object]] = {
 }
 
 
-def _as_json(record: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(record) | {"name": record.name}
+def _named(record: RewardModelRecord) -> NamedRewardModel:
+    return NamedRewardModel(**vars(record), name=record.name)
