@@ -27,8 +27,8 @@ def _undeclared(
         schema = document["components"]["schemas"][name]
     forms = schema.get("anyOf") or schema.get("oneOf")
     if forms:
-        found = [list(_undeclared(document, form, value, path)) for form in forms]
-        yield from min(found, key=len)
+        faults_of_forms = [list(_undeclared(document, form, value, path)) for form in forms]
+        yield from min(faults_of_forms, key=len)
         return
     if isinstance(value, Mapping):
         yield from _in_object(document, schema, value, path)

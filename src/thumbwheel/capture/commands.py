@@ -14,6 +14,7 @@ from thumbwheel.capture.trace_types import (
     AddedCases,
     AddedFeedback,
     CasePage,
+    FeedbackFigures,
     ListedCase,
     ListedFeedback,
 )
@@ -424,7 +425,7 @@ def feedback_stats(
     period: Annotated[
         str, typer.Option(help="The share of positive feedback by day, week or month.")
     ] = "week",
-) -> present.Answer[Any]:
+) -> present.Answer[FeedbackFigures]:
     """How much feedback there is, by kind and by rater, how positive it is, and what waits for its
     trace.
 
@@ -438,7 +439,9 @@ def feedback_stats(
 
     with ctx.obj() as ws:
         stats = count_feedback(ws, agent, period)
-    return present.page(stats.as_dict(), _stats_page(stats, agent, period))
+    return present.page(
+        FeedbackFigures.model_validate(stats.as_dict()), _stats_page(stats, agent, period)
+    )
 
 
 def _stats_page(stats: FeedbackStats, agent: str, period: str) -> Iterator[present.Part]:
@@ -497,7 +500,7 @@ def case_add(
         typer.Option(help="A JSON file instead: one case or a list, with the keys of a case line."),
     ] = None,
     reviewer: Annotated[str, typer.Option(help="Who reviewed it.")] = "owner",
-) -> present.Answer[Any]:
+) -> present.Answer[AddedCases]:
     """Add a gold case: an input that you reviewed, with a reference, a checker, or both.
 
     Example: thumbwheel case add --agent support --input "2 + 2?" --reference 4 --checker

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from thumbwheel.core.config import Config
+
 
 @dataclass(frozen=True)
 class TraceSummary:
@@ -125,3 +127,40 @@ class CasePage:
     counts: dict[str, int]
     """Basis -> all cases of the agent."""
     cases: list[ListedCase]
+
+
+class SignalFigures(Config):
+    """Feedback of one kind that is in force."""
+
+    count: int
+    judged: int
+    """How many of them can be called positive or not."""
+    positive: int
+    people: int
+    share_positive: float | None
+
+
+class SignalByRater(SignalFigures):
+    """Feedback of one kind, and how much of it each rater gave."""
+
+    raters: dict[str, int]
+
+
+class VersionFigures(SignalFigures):
+    """What people think of the answers of a version, or of a model."""
+
+    version: str
+
+
+class FeedbackFigures(Config):
+    """Counts of an agent's feedback."""
+
+    signals: dict[str, SignalByRater]
+    raters: dict[str, int]
+    replaced: int
+    """Feedback that is no longer in force."""
+    unresolved: int
+    """Feedback whose trace has not arrived."""
+    over_time: list[dict[str, Any]]
+    """What people think of answers, by the day, week or month, which is the first field."""
+    by_version: list[VersionFigures]

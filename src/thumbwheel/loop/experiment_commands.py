@@ -10,7 +10,7 @@ import typer
 
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
-from thumbwheel.experiments.types import ExperimentConfig
+from thumbwheel.experiments.types import ExperimentConfig, ListedExperiment
 
 if TYPE_CHECKING:
     from thumbwheel.experiments.analysis import Decision, Inputs
@@ -113,7 +113,7 @@ def _start_page(
 def list_(
     ctx: typer.Context,
     agent: Annotated[str | None, typer.Option(help="Only this agent's.")] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[list[ListedExperiment]]:
     """Experiments and what became of them, oldest first.
 
     Example: thumbwheel experiment list --agent support
@@ -132,7 +132,7 @@ def list_(
         "started": lambda row: f"{row.recorded_at:%Y-%m-%d %H:%M}",
         "why": lambda row: present.shortened(row.reason),
     }
-    data = [_as_json(row) for row in rows]
+    data = [ListedExperiment.of(row) for row in rows]
     return present.records(rows, "experiments", columns, data=data)
 
 
@@ -153,7 +153,7 @@ def show(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[An
         verdicts = controller.verdicts_of(ws, current)
         pending = waiting_winner(ws, current)
     data = {
-        **_as_json(current),
+        **vars(ListedExperiment.of(current)),
         "inputs": inputs.model_dump(mode="json"),
         "decision": decision.model_dump(mode="json"),
         "events": [asdict(event) for event in events],
@@ -236,7 +236,7 @@ def pause(
     reason: Reason,
     agent: OfAgent = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a paused one.")] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[ListedExperiment]:
     """Send everybody to what the alias points at, until it goes on with --resume.
 
     Example: thumbwheel experiment pause exp_06gk --reason "the provider is down"
@@ -247,11 +247,13 @@ def pause(
         current = controller.find(ws, id, agent)
         verb = controller.resume if resume else controller.pause
         current = verb(ws, current, reason)
-    return present.message(_as_json(current), f"{current.id} is {current.state}")
+    return present.message(ListedExperiment.of(current), f"{current.id} is {current.state}")
 
 
 @experiment.command()
-def stop(ctx: typer.Context, id: Id, reason: Reason, agent: OfAgent = None) -> present.Answer[Any]:
+def stop(
+    ctx: typer.Context, id: Id, reason: Reason, agent: OfAgent = None
+) -> present.Answer[ListedExperiment]:
     """End an experiment without a decision; the alias stays where it is.
 
     Example: thumbwheel experiment stop exp_06gk --reason "the prompt was changed"
@@ -260,7 +262,7 @@ def stop(ctx: typer.Context, id: Id, reason: Reason, agent: OfAgent = None) -> p
 
     with ctx.obj() as ws:
         current = controller.stop(ws, controller.find(ws, id, agent), reason)
-    return present.message(_as_json(current), f"{current.id} is stopped")
+    return present.message(ListedExperiment.of(current), f"{current.id} is stopped")
 
 
 @experiment.command()
@@ -318,18 +320,3 @@ def _replay_page(
         yield present.Table("changed after they were recorded", ("row",), changed)
     if rows.gone:
         yield present.Note(f"{rows.gone} calls are gone, such as those of erased subjects")
-
-
-def _as_json(current: Experiment) -> dict[str, Any]:
-    return {
-        "id": current.id,
-        "agent": current.agent,
-        "alias": current.alias,
-        "state": str(current.state),
-        "reason": current.reason,
-        "plan": current.plan.model_dump(mode="json"),
-        "strata": [asdict(stratum) for stratum in current.strata],
-        "collected": asdict(current.collected),
-        "recorded_at": current.recorded_at,
-        "ended_at": current.ended_at,
-    }

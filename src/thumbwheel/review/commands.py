@@ -20,13 +20,13 @@ from thumbwheel.review.types import (
     OrderedQueue,
     Origin,
     QueueConfig,
+    QueueReport,
     Rated,
     ReturnedItems,
 )
 
 if TYPE_CHECKING:
     from thumbwheel.models.types import Agent
-    from thumbwheel.review.raters import QueueReport
     from thumbwheel.review.types import Queue
 
 queue = typer.Typer()
@@ -194,7 +194,7 @@ def _resolved(ws: Any, agent: str, name: str) -> tuple[Agent, Queue]:
 
 
 @queue.command("raters")
-def raters_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[Any]:
+def raters_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[QueueReport]:
     """How the raters of a queue do: how much, how fast, how far they agree, and how that moved.
 
     Example: thumbwheel queue raters july --agent support
@@ -204,7 +204,7 @@ def raters_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.A
     with ctx.obj() as ws:
         _, shown = _resolved(ws, agent, queue)
         result = report(ws, shown)
-    return present.page(result.to_json(), _raters_page(result, shown))
+    return present.page(result, _raters_page(result, shown))
 
 
 def _raters_page(result: QueueReport, shown: Queue) -> Iterator[present.Part]:

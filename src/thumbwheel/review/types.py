@@ -387,3 +387,41 @@ class OrderedQueue:
     """The rule by which a queue was put in order."""
 
     rule: str
+
+
+@dataclass(frozen=True)
+class Period:
+    """The ratings of one rater in one week."""
+
+    week: str
+    rated: int
+    positive: float | None
+    """Share of good verdicts; None where there are no thumbs and ratings."""
+    agreed: int
+    compared: int
+    """Items of the week that others rated too, with a plurality."""
+
+
+@dataclass(frozen=True)
+class RaterReport:
+    """How one rater does."""
+
+    rater: str
+    rated: int
+    skipped: int
+    undone: int
+    seconds: float | None
+    """Median over the ratings whose time is known."""
+    kappa: Mapping[str, Any] | None
+    """Agreement with the crowd of the others, with its interval."""
+    weeks: Sequence[Period]
+
+
+@dataclass(frozen=True)
+class QueueReport:
+    """How the raters of a queue do."""
+
+    raters: Sequence[RaterReport]
+    alpha: Mapping[str, Any]
+    conflicts: Sequence[str]
+    """Items on which raters differ."""

@@ -16,6 +16,7 @@ from thumbwheel.core import present
 from thumbwheel.core.config import options
 from thumbwheel.core.files import write_output
 from thumbwheel.rewards.label_config import LearnConfig
+from thumbwheel.rewards.types import AcceptedSuggestions, DecidedQuestion, ShownQuestion
 
 if TYPE_CHECKING:
     from thumbwheel.rewards.agreement import Panel
@@ -163,7 +164,7 @@ def questions_(
     show: Annotated[
         bool, typer.Option("--show", help="Show what is suggested, too; that sways people.")
     ] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[list[ShownQuestion]]:
     """The suggestions that nobody has decided on, to be decided one by one: `label decide`. It is
     `label review` for a page or a script.
 
@@ -190,7 +191,7 @@ def decide_(
     shown: Annotated[
         bool, typer.Option("--shown", help="The rater saw what was suggested.")
     ] = False,
-) -> present.Answer[Any]:
+) -> present.Answer[DecidedQuestion]:
     """Decide on one suggestion; the verdict is stored as a thumb of the rater.
 
     Example: thumbwheel label decide sug_06h1 --agent support --verdict y --rater anna
@@ -204,8 +205,8 @@ def decide_(
         asked = open_question(ws, agent, question)
         how = "shown" if shown else "review"
         state = decide(ws, agent, asked, KEYS[verdict], rater, how)
-    data = {"id": asked.id, "trace": asked.trace_id, "became": state}
-    return present.message(data, f"{asked.trace_id}: {state}")
+    decided = DecidedQuestion(asked.id, asked.trace_id, state)
+    return present.message(decided, f"{asked.trace_id}: {state}")
 
 
 def _ask(question: Any, show: bool, as_json: bool) -> None:
@@ -215,16 +216,15 @@ def _ask(question: Any, show: bool, as_json: bool) -> None:
         present.show(_question_page(question, show))
 
 
-def _question_json(question: Any, show: bool) -> dict[str, Any]:
-    row = {
-        "id": question.id,
-        "trace": question.trace_id,
-        "prompt": list(question.prompt),
-        "answer": question.text,
-    }
-    if show:
-        row |= {"good": question.good, "confidence": round(question.confidence, 3)}
-    return row
+def _question_json(question: Any, show: bool) -> ShownQuestion:
+    return ShownQuestion(
+        id=question.id,
+        trace=question.trace_id,
+        prompt=list(question.prompt),
+        answer=question.text,
+        good=question.good if show else None,
+        confidence=round(question.confidence, 3) if show else None,
+    )
 
 
 def _question_page(question: Any, show: bool) -> Iterator[present.Part]:
@@ -262,7 +262,7 @@ def accept_(
     min_confidence: Annotated[
         float | None, typer.Option(min=0.5, max=1.0, help="All from this confidence on, unseen.")
     ] = None,
-) -> present.Answer[Any]:
+) -> present.Answer[AcceptedSuggestions]:
     """Take suggestions as they are, as thumbs of yours. Unseen, so they count nothing for how often
     suggestions are right.
 
@@ -272,7 +272,7 @@ def accept_(
 
     with ctx.obj() as ws:
         accepted = accept(ws, agent, rater, names or [], min_confidence)
-    return present.message({"accepted": accepted}, f"{len(accepted)} accepted")
+    return present.message(AcceptedSuggestions(list(accepted)), f"{len(accepted)} accepted")
 
 
 @label.command("status")

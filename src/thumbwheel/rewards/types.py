@@ -407,3 +407,34 @@ class Rewritten:
     """Ids of the corrections."""
     left_out: dict[str, int]
     """Reason -> answers."""
+
+
+@dataclass(frozen=True)
+class ShownQuestion:
+    """A suggestion that nobody has decided on."""
+
+    id: str
+    trace: str
+    prompt: list[dict[str, Any]]
+    """Messages."""
+    answer: str
+    good: bool | None = None
+    """What is suggested; None where that is not shown."""
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class DecidedQuestion:
+    """What became of a suggestion."""
+
+    id: str
+    trace: str
+    became: str
+
+
+@dataclass(frozen=True)
+class AcceptedSuggestions:
+    """Suggestions that were taken as they are."""
+
+    accepted: list[str]
+    """Traces."""

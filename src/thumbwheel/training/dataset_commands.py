@@ -17,6 +17,7 @@ from thumbwheel.core.config import options as options_of
 from thumbwheel.core.options import Here
 from thumbwheel.datasets import commands
 from thumbwheel.datasets.commands import Agent, dataset_page
+from thumbwheel.datasets.dataplan import ConcludedPlan
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import BuiltDataset, DatasetConfig
 from thumbwheel.jobs.request import JobRequest
@@ -46,7 +47,7 @@ def plan(
     column: ColumnOptions = None,
     scale: ScaleOptions = None,
     timezone: TimezoneOption = None,
-) -> present.Answer[Any]:
+) -> present.Answer[ConcludedPlan]:
     """What a file of feedback is good for: which methods it permits, what is missing, whether to
     train at all.
 
@@ -60,19 +61,21 @@ def plan(
     config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
     parsed = Options.parsed(column, scale, timezone=timezone)
     plan = plan_file(file, source, config=config, options=parsed)
-    return present.page(plan.to_json(), plan.to_words())
+    return present.page(ConcludedPlan.of(plan), plan.to_words())
 
 
 @dataset.command("plan")
 @options_of(DatasetConfig)
-def plan_agent(ctx: typer.Context, agent: Agent, options: dict[str, Any]) -> present.Answer[Any]:
+def plan_agent(
+    ctx: typer.Context, agent: Agent, options: dict[str, Any]
+) -> present.Answer[ConcludedPlan]:
     """The data plan of an agent: its feedback, which methods it permits, contradictions, what is
     missing, the recommended method."""
     from thumbwheel.training.data_plan import data_plan
 
     with ctx.obj() as ws:
         plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
-    return present.page(plan.to_json(), plan.to_words())
+    return present.page(ConcludedPlan.of(plan), plan.to_words())
 
 
 @dataset.command()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from thumbwheel.core import present
-
-if TYPE_CHECKING:
-    from thumbwheel.training.reproduce import Reproduction
+from thumbwheel.training.types import Reproduction, Sameness
 
 DIFFERENT = 1
 """Exit code of a reproduction that did not come out the same."""
@@ -34,7 +32,7 @@ def reproduce(
             min=0, help="Largest relative difference of adapters and of losses that counts as none."
         ),
     ] = 0.05,
-) -> present.Answer[Any]:
+) -> present.Answer[Reproduction]:
     """Train a run again, with the same rows, settings, seed and base, and say whether the same
     adapter comes out.
 
@@ -45,13 +43,12 @@ def reproduce(
     Example: thumbwheel run reproduce run_01k3 --agent support
     """
     from thumbwheel.models.versions import require_agent
-    from thumbwheel.training.reproduce import Sameness
     from thumbwheel.training.reproduce import reproduce as reproduce_run
     from thumbwheel.training.train import run_of
 
     with ctx.obj() as ws:
         result = reproduce_run(ws, run_of(ws, require_agent(ws, agent), run), tolerance)
-    answer = present.page(result.to_json(), _page(result))
+    answer = present.page(result, _page(result))
     return answer.ending(DIFFERENT) if result.sameness is Sameness.DIFFERENT else answer
 
 

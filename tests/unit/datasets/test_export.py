@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import invoked
+from tests.opened_home import invoked
 from tests.worlds.feedback_world import AGENT, World
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.datasets.build import build, load_rows

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 import typer
 
-from tests.command_line import invoked
+from tests.opened_home import invoked
 from tests.worlds.feedback_world import AGENT
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db import schema

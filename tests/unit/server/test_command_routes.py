@@ -323,12 +323,18 @@ def test_a_command_whose_job_is_awaited_is_called_once(
     def claimed() -> Job | None:
         now = datetime.now(UTC)
         needs: dict[str, tuple[str, ...]] = {"reward run": ()}
-        return ws.db.write(lambda at: claims.claim(at, "wrk_a", needs, JobsConfig(), now))
+        return ws.db.write(
+            lambda connection: claims.claim(connection, "wrk_a", needs, JobsConfig(), now)
+        )
 
     def finish(job: Job) -> None:
         result = json.loads(json_text(run_rewards(ws, RewardRunSpec(**job.spec))))
         now = datetime.now(UTC)
-        ws.db.write(lambda at: claims.finish(at, job, JobState.SUCCEEDED, now, result=result))
+        ws.db.write(
+            lambda connection: claims.finish(
+                connection, job, JobState.SUCCEEDED, now, result=result
+            )
+        )
 
     def work() -> None:
         until = time.monotonic() + 60

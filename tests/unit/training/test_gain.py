@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from tests.command_line import invoked
+from tests.opened_home import invoked
 from tests.training_rows import QUICK, assembled, loop_of, plain_rows, row, stored
 from thumbwheel.core import ids, present
 from thumbwheel.core.config import Home, Sources

@@ -93,7 +93,7 @@ def trained(ws: Workspace, shape: str, base: Path, **options: Any) -> RewardMode
 def test_a_run_gives_a_reward_model_and_no_version(
     ws: Workspace, first: RewardModelRecord, tmp_path: Path
 ) -> None:
-    from tests.command_line import invoked
+    from tests.opened_home import invoked
     from thumbwheel.training.reward_commands import reward_model
 
     assert (

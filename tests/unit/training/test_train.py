@@ -286,7 +286,7 @@ def test_the_environment_is_locked_in() -> None:
 
 @pytest.mark.slow
 def test_the_command(ws: Workspace, base: Path) -> None:
-    from tests.command_line import invoked
+    from tests.opened_home import invoked
     from thumbwheel.loop.cycle_commands import train as group
 
     dataset = frozen(ws, "a", "chats", 12, 2)
