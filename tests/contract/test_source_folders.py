@@ -77,7 +77,7 @@ def tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_folder_is_recognised_by_the_source_of_a_package(tickets: Path) -> None:
     assert isinstance(SOURCES.get("tickets"), ReadsLocations)
     assert detect(tickets).source == "tickets"
-    assert [row.get("records") or row["refused"] for row in sample(tickets, "tickets")] == [
+    assert [row.records or row.refused for row in sample(tickets, "tickets")] == [
         ["trace: Where is my parcel? -> On its way."],
         ["trace: Opening hours? -> Nine to five."],
         "may/torn.ticket: it has no line of dashes",

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from tests.others.environments import peer_environment
 from tests.others.peer_server import output_of, running
 from thumbwheel.capture.feedback import list_feedback
-from thumbwheel.capture.ingest import ImportReport, ingest
+from thumbwheel.capture.import_report import ImportReport
+from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.sources import mlflow
 from thumbwheel.core.config import Home, Sources

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.testclient import TestClient
 
+from tests.answer_check import undeclared
 from thumbwheel.access.gate import opened_gate
 from thumbwheel.access.needs import check_routes
 from thumbwheel.access.settings import AccessConfig
@@ -32,6 +34,21 @@ def opened_api(home: Path, router: APIRouter) -> Iterator[FastAPI]:
         yield api
 
 
+class CheckedClient(TestClient):
+    """A client that fails on an answer with a field that the API's document does not declare."""
+
+    def request(self, method: str, url: Any, **options: Any) -> Any:
+        """Send a request, and compare its answer with the document."""
+        response = super().request(method, url, **options)
+        is_json = response.headers.get("content-type") == "application/json"
+        if response.status_code == 200 and is_json:
+            document = self.app.openapi()  # type: ignore[attr-defined]
+            path = response.request.url.raw_path.decode().partition("?")[0]
+            faults = undeclared(document, method, path, response.json())
+            assert not faults, (method, path, faults[:20])
+        return response
+
+
 @contextmanager
 def commands_client(ws: Workspace, dialects: Sequence[str] = ()) -> Iterator[TestClient]:
     """A client of all commands of an open home and of these dialects, with the token of the home. A
@@ -41,4 +58,4 @@ def commands_client(ws: Workspace, dialects: Sequence[str] = ()) -> Iterator[Tes
         api.state.workspace = ws
         protect(api, gate)
         headers = {"authorization": f"Bearer {ws.home.access_token.read_text().strip()}"}
-        yield TestClient(api, headers=headers, raise_server_exceptions=False)
+        yield CheckedClient(api, headers=headers, raise_server_exceptions=False)

@@ -6,11 +6,18 @@ from typing import Annotated
 
 import typer
 
+from thumbwheel.access.shown import (
+    ShownAuditEntry,
+    ShownAuditVerdict,
+    ShownKey,
+    ShownNewKey,
+    ShownUser,
+)
 from thumbwheel.access.typed_password import typed_password
+from thumbwheel.core import present
 
 Name = Annotated[str, typer.Argument(help="Its name.")]
 UserName = Annotated[str, typer.Argument(help="The user's name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 AgentOf = Annotated[str | None, typer.Option(help="For which agent (default: every one).")]
 
 keys = typer.Typer(help="Keys by which apps and people use the server: make, list, revoke.")
@@ -43,8 +50,7 @@ def add_key(
             "(default: the home's)."
         ),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[ShownNewKey]:
     """Make a key and print it: once, because only a hash of it is stored.
 
     Apps send it as their API key, scripts as `Authorization: Bearer KEY`. What it may spend in a
@@ -53,34 +59,34 @@ def add_key(
     Example: thumbwheel keys add mobile-app --agent support --days 90
     """
     from thumbwheel.access import keys as verbs
-    from thumbwheel.access.presented import show_new_key
+    from thumbwheel.access.presented import new_key_answer
 
     with ctx.obj() as ws:
         new = verbs.add(ws, name, agents=agent or (), verbs=verb or (), days=days, user=user)
-    show_new_key(new, json)
+    return new_key_answer(new)
 
 
 @keys.command("list")
-def list_keys(ctx: typer.Context, json: AsJson = False) -> None:
+def list_keys(ctx: typer.Context) -> present.Answer[list[ShownKey]]:
     """The keys: how each begins, what it may, until when, and when it was last used."""
     from thumbwheel.access import keys as verbs
-    from thumbwheel.access.presented import show_keys
+    from thumbwheel.access.presented import keys_answer
 
     with ctx.obj() as ws:
-        show_keys(verbs.listed(ws), json)
+        return keys_answer(verbs.listed(ws))
 
 
 @keys.command("revoke")
-def revoke_key(ctx: typer.Context, name: Name, json: AsJson = False) -> None:
+def revoke_key(ctx: typer.Context, name: Name) -> present.Answer[ShownKey]:
     """Forget a key; a server lets nothing in by it any more, 50 ms later at most.
 
     Example: thumbwheel keys revoke mobile-app
     """
     from thumbwheel.access import keys as verbs
-    from thumbwheel.access.presented import show_revoked
+    from thumbwheel.access.presented import revoked_answer
 
     with ctx.obj() as ws:
-        show_revoked(verbs.revoke(ws, name), json)
+        return revoked_answer(verbs.revoke(ws, name))
 
 
 @users.command("add")
@@ -103,29 +109,28 @@ def add_user(
             "password.",
         ),
     ] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[ShownUser]:
     """Add a user; the password comes from standard input, or is asked for.
 
     Example: thumbwheel users add ann --role rater --agent support
     """
     from thumbwheel.access import users as verbs
-    from thumbwheel.access.presented import show_role
+    from thumbwheel.access.presented import role_answer
 
     password = None if by_provider else typed_password(name)
     with ctx.obj() as ws:
         user = verbs.add(ws, name, password=password, role=role, agent=agent)
-    show_role(user, role, agent, json)
+    return role_answer(user, role, agent)
 
 
 @users.command("list")
-def list_users(ctx: typer.Context, json: AsJson = False) -> None:
+def list_users(ctx: typer.Context) -> present.Answer[list[ShownUser]]:
     """The users, what they are for which agent, and how they log in."""
     from thumbwheel.access import users as verbs
-    from thumbwheel.access.presented import show_users
+    from thumbwheel.access.presented import users_answer
 
     with ctx.obj() as ws:
-        show_users(verbs.listed(ws), json)
+        return users_answer(verbs.listed(ws))
 
 
 @users.command("role")
@@ -136,44 +141,43 @@ def set_role(
         str, typer.Argument(help="viewer, rater, editor, owner; none takes the role away.")
     ],
     agent: AgentOf = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[ShownUser]:
     """Change what a user is for an agent; it holds for open sessions, too.
 
     Example: thumbwheel users role ann editor --agent support
     """
     from thumbwheel.access import users as verbs
-    from thumbwheel.access.presented import show_role
+    from thumbwheel.access.presented import role_answer
 
     with ctx.obj() as ws:
         user = verbs.set_role(ws, name, role, agent=agent)
-    show_role(user, role, agent, json)
+    return role_answer(user, role, agent)
 
 
 @users.command("password")
-def set_password(ctx: typer.Context, name: UserName, json: AsJson = False) -> None:
+def set_password(ctx: typer.Context, name: UserName) -> present.Answer[ShownUser]:
     """Change a password, read from standard input or asked for; all sessions of the user end."""
     from thumbwheel.access import users as verbs
-    from thumbwheel.access.presented import show_user
+    from thumbwheel.access.presented import user_answer
 
     password = typed_password(name)
     with ctx.obj() as ws:
         user = verbs.set_password(ws, name, password)
-    show_user(user, "has a new password", json)
+    return user_answer(user, "has a new password")
 
 
 @users.command("remove")
-def remove_user(ctx: typer.Context, name: UserName, json: AsJson = False) -> None:
+def remove_user(ctx: typer.Context, name: UserName) -> present.Answer[ShownUser]:
     """Remove a user with their roles, keys and sessions, which end at once.
 
     The audit log goes on to say what they did, by an id that leads to no name any more.
     """
     from thumbwheel.access import users as verbs
-    from thumbwheel.access.presented import show_user
+    from thumbwheel.access.presented import user_answer
 
     with ctx.obj() as ws:
         user = verbs.remove(ws, name)
-    show_user(user, "is removed", json)
+    return user_answer(user, "is removed")
 
 
 @audit.command("list")
@@ -183,24 +187,23 @@ def list_audit(
     before: Annotated[
         int | None, typer.Option(help="Only rows with numbers below this one.")
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[list[ShownAuditEntry]]:
     """Who did what, the newest first. `local` is whoever used the command line or the token of the
     home; a person without a name here was removed."""
-    from thumbwheel.access.presented import show_audit
+    from thumbwheel.access.presented import audit_answer
 
     with ctx.obj() as ws:
-        show_audit(ws, limit, before, json)
+        return audit_answer(ws, limit, before)
 
 
 @audit.command("verify")
-def verify_audit(ctx: typer.Context, json: AsJson = False) -> None:
+def verify_audit(ctx: typer.Context) -> present.Answer[ShownAuditVerdict]:
     """Whether the audit log is as it was written: each row is sealed together with the one before,
     and the newest is signed in a file of the home. Fails where a row was changed, moved or removed.
     """
     from thumbwheel.access import audit as verbs
-    from thumbwheel.access.presented import show_verdict
+    from thumbwheel.access.presented import verdict_answer
 
     with ctx.obj() as ws:
         verdict = verbs.verify(ws)
-    show_verdict(verdict, json)
+    return verdict_answer(verdict)

@@ -1,54 +1,27 @@
 """Keys, users and rows of the audit log as commands and routes show them.
 
-Each function shows one result, as JSON or as a page, wherever `core/present` sends it.
+Each function returns one answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 from thumbwheel.access import audit, keys, users
 from thumbwheel.access.audit import AuditVerdict
 from thumbwheel.access.keys import NewKey
-from thumbwheel.access.types import ApiKey, AuditEntry, Grants, User
+from thumbwheel.access.shown import (
+    ShownAuditEntry,
+    ShownAuditVerdict,
+    ShownKey,
+    ShownNewKey,
+    ShownUser,
+)
+from thumbwheel.access.types import ApiKey, Grants, User
 from thumbwheel.core import present
 from thumbwheel.core.errors import DataError
 from thumbwheel.db.workspace import Workspace
-
-
-def key_json(key: ApiKey) -> dict[str, Any]:
-    """A key without the key itself."""
-    return _plain(key) | {"grants": grants_json(key.grants)}
-
-
-def user_json(user: User) -> dict[str, Any]:
-    """A user with their roles."""
-    return _plain(user) | {"roles": dict(user.roles)}
-
-
-def audit_json(entry: AuditEntry) -> dict[str, Any]:
-    """A row of the audit log."""
-    return _plain(entry) | {"content": dict(entry.content)}
-
-
-def _plain(row: ApiKey | User | AuditEntry) -> dict[str, Any]:
-    """Its fields, times as text."""
-    fields = {}
-    for name, value in vars(row).items():
-        fields[name] = value.isoformat() if isinstance(value, datetime) else value
-    return fields
-
-
-def verdict_json(verdict: AuditVerdict) -> dict[str, Any]:
-    """What was seen of the chain."""
-    return {"whole": verdict.problem is None, **vars(verdict)}
-
-
-def grants_json(grants: Grants) -> dict[str, list[str]]:
-    """Grants as JSON has them."""
-    return {agent: sorted(verbs) for agent, verbs in grants.items()}
 
 
 def grants_text(grants: Grants) -> str:
@@ -57,15 +30,15 @@ def grants_text(grants: Grants) -> str:
     return "; ".join(parts)
 
 
-def show_new_key(new: NewKey, json: bool) -> None:
+def new_key_answer(new: NewKey) -> present.Answer[ShownNewKey]:
     """A key that was just made, with the key itself."""
     grants = grants_text(new.key.grants)
     note = f"{new.key.name} may {grants}; this is the only time that it is shown:"
     parts: list[present.Part] = [present.Note(note), new.secret]
-    present.page(key_json(new.key) | {"secret": new.secret}, parts, json=json)
+    return present.page(ShownNewKey(**vars(ShownKey.of(new.key)), secret=new.secret), parts)
 
 
-def show_keys(listed: Sequence[ApiKey], json: bool) -> None:
+def keys_answer(listed: Sequence[ApiKey]) -> present.Answer[list[ShownKey]]:
     """Keys, without the keys themselves."""
     columns = {
         "name": lambda key: key.name,
@@ -74,16 +47,16 @@ def show_keys(listed: Sequence[ApiKey], json: bool) -> None:
         "expires": lambda key: _day(key.expires_at) or "never",
         "last used": lambda key: _minute(key.used_at) or "never",
     }
-    data = [key_json(key) for key in listed]
-    present.records(listed, "keys", columns, json=json, data=data)
+    data = [ShownKey.of(key) for key in listed]
+    return present.records(listed, "keys", columns, data=data)
 
 
-def show_revoked(key: ApiKey, json: bool) -> None:
+def revoked_answer(key: ApiKey) -> present.Answer[ShownKey]:
     """A key that was forgotten."""
-    present.message(key_json(key), f"{key.name} opens nothing any more", json=json)
+    return present.message(ShownKey.of(key), f"{key.name} opens nothing any more")
 
 
-def show_users(listed: Sequence[User], json: bool) -> None:
+def users_answer(listed: Sequence[User]) -> present.Answer[list[ShownUser]]:
     """Users with their roles."""
     columns = {
         "name": lambda user: user.name,
@@ -91,22 +64,24 @@ def show_users(listed: Sequence[User], json: bool) -> None:
         "logs in by": lambda user: "password" if user.has_password else _provider(user),
         "id": lambda user: user.id,
     }
-    data = [user_json(user) for user in listed]
-    present.records(listed, "users", columns, json=json, data=data)
+    data = [ShownUser.of(user) for user in listed]
+    return present.records(listed, "users", columns, data=data)
 
 
-def show_role(user: User, role: str, agent: str | None, json: bool) -> None:
+def role_answer(user: User, role: str, agent: str | None) -> present.Answer[ShownUser]:
     """What a user is from now on."""
     whose = "every agent" if agent is None else f"agent {agent}"
-    present.message(user_json(user), f"{user.name} is {role} of {whose}", json=json)
+    return present.message(ShownUser.of(user), f"{user.name} is {role} of {whose}")
 
 
-def show_user(user: User, text: str, json: bool) -> None:
+def user_answer(user: User, text: str) -> present.Answer[ShownUser]:
     """What happened to a user."""
-    present.message(user_json(user), f"{user.name} {text}", json=json)
+    return present.message(ShownUser.of(user), f"{user.name} {text}")
 
 
-def show_audit(ws: Workspace, limit: int, before: int | None, json: bool) -> None:
+def audit_answer(
+    ws: Workspace, limit: int, before: int | None
+) -> present.Answer[list[ShownAuditEntry]]:
     """Rows of the audit log, with the names that their actors have here."""
     entries = audit.entries(ws, limit, before)
     names = actor_names(ws)
@@ -118,23 +93,21 @@ def show_audit(ws: Workspace, limit: int, before: int | None, json: bool) -> Non
         "agent": lambda entry: entry.agent,
         "about": lambda entry: _about(entry.content),
     }
-    data = [audit_json(entry) for entry in entries]
-    present.records(entries, "audit log", columns, json=json, data=data)
+    data = [ShownAuditEntry.of(entry) for entry in entries]
+    return present.records(entries, "audit log", columns, data=data)
 
 
-def show_verdict(verdict: AuditVerdict, json: bool) -> None:
-    """What was seen of the chain. Raises DataError where it is not whole."""
-    text = f"the audit log is whole: {verdict.rows} rows"
+def verdict_answer(verdict: AuditVerdict) -> present.Answer[ShownAuditVerdict]:
+    """Return what was seen of the chain; the exit code says whether it is whole."""
+    content = ShownAuditVerdict(whole=verdict.problem is None, **vars(verdict))
     if verdict.problem is None:
-        present.page(verdict_json(verdict), [text], json=json)
-        return
-    if json:
-        present.show_json(verdict_json(verdict))
-    raise DataError(
+        return present.page(content, [f"the audit log is whole: {verdict.rows} rows"])
+    error = DataError(
         "the audit log",
         verdict.problem,
         "Compare it with a backup of the home; what it says from there on is not to be trusted",
     )
+    return present.message(content, f"error: {error}").ending(DataError.exit_code)
 
 
 def actor_names(ws: Workspace) -> dict[str, str]:

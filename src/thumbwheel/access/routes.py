@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -15,22 +14,27 @@ from thumbwheel.access import audit, keys, users
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.needs import needs
 from thumbwheel.access.presented import (
-    show_audit,
-    show_keys,
-    show_new_key,
-    show_revoked,
-    show_role,
-    show_user,
-    show_users,
-    show_verdict,
-    verdict_json,
+    audit_answer,
+    keys_answer,
+    new_key_answer,
+    revoked_answer,
+    role_answer,
+    user_answer,
+    users_answer,
+    verdict_answer,
 )
-from thumbwheel.access.protocol import EXIT, PAGE
-from thumbwheel.access.result import JSON, answer, wants_page
+from thumbwheel.access.protocol import PAGE
+from thumbwheel.access.result import respond
+from thumbwheel.access.shown import (
+    ShownAuditEntry,
+    ShownAuditVerdict,
+    ShownKey,
+    ShownNewKey,
+    ShownUser,
+)
 from thumbwheel.access.types import ANY_AGENT, ApiKey, Principal, User
-from thumbwheel.core import present
 from thumbwheel.core.config import Config
-from thumbwheel.core.errors import DataError, InputError
+from thumbwheel.core.errors import InputError
 
 Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=1024)]
 """Databases take no NUL in a text."""
@@ -43,13 +47,8 @@ OWN = needs("own", by_row=True, recorded=False)
 """An owner of something; the route looks of what, and the verb writes the audit log."""
 OWN_EVERYTHING = needs("own", recorded=False)
 ON_A_PAGE: dict[str, Any] = {"content": {PAGE: {"schema": {"type": "object"}}}}
-SHOWN: dict[str, Any] = {"response_model": dict[str, Any], "responses": {200: ON_A_PAGE}}
-LISTED: dict[str, Any] = {"response_model": list[dict[str, Any]], "responses": {200: ON_A_PAGE}}
-MADE: dict[str, Any] = {
-    "status_code": 201,
-    "response_model": dict[str, Any],
-    "responses": {201: ON_A_PAGE},
-}
+ANSWERED: dict[str, Any] = {"responses": {200: ON_A_PAGE}}
+MADE: dict[str, Any] = {"status_code": 201, "responses": {201: ON_A_PAGE}}
 """How a result is documented."""
 
 
@@ -119,19 +118,21 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
     @routes.get(
         "/api/keys",
         operation_id="keys.list",
+        response_model=list[ShownKey],
         dependencies=[OWN],
-        **LISTED,
+        **ANSWERED,
         **_giving("/api/keys/{name}", "/0/name"),
     )
     def list_keys(request: Request) -> Response:
         """The keys, without the keys themselves."""
         principal: Principal = request.state.principal
         owned = [key for key in keys.listed(ws) if _owns(principal, key)]
-        return answer(request, partial(show_keys, owned))
+        return respond(request, keys_answer(owned))
 
     @routes.post(
         "/api/keys",
         operation_id="keys.add",
+        response_model=ShownNewKey,
         dependencies=[OWN],
         **MADE,
         **_giving("/api/keys/{name}", "/name"),
@@ -150,9 +151,15 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
             actor=principal.id,
         )
         gate.directory.refresh()
-        return answer(request, partial(show_new_key, new), status=201)
+        return respond(request, new_key_answer(new), status=201)
 
-    @routes.delete("/api/keys/{name}", operation_id="keys.revoke", dependencies=[OWN], **SHOWN)
+    @routes.delete(
+        "/api/keys/{name}",
+        operation_id="keys.revoke",
+        response_model=ShownKey,
+        dependencies=[OWN],
+        **ANSWERED,
+    )
     def revoke_key(request: Request, name: Name) -> Response:
         """Forget a key; it opens nothing any more."""
         principal: Principal = request.state.principal
@@ -161,7 +168,7 @@ def _add_keys(routes: APIRouter, gate: AccessGate) -> None:
                 _require_own(principal, _agents_of(key.grants))
         revoked = keys.revoke(ws, name, actor=principal.id)
         gate.directory.refresh()
-        return answer(request, partial(show_revoked, revoked))
+        return respond(request, revoked_answer(revoked))
 
 
 def _add_users(routes: APIRouter, gate: AccessGate) -> None:
@@ -170,8 +177,9 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
     @routes.get(
         "/api/users",
         operation_id="users.list",
+        response_model=list[ShownUser],
         dependencies=[OWN],
-        **LISTED,
+        **ANSWERED,
         **_giving("/api/users/{name}", "/0/name"),
     )
     def list_users(request: Request) -> Response:
@@ -182,11 +190,12 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
             for user in users.listed(ws)
             if _owns_some(principal, user)
         ]
-        return answer(request, partial(show_users, owned))
+        return respond(request, users_answer(owned))
 
     @routes.post(
         "/api/users",
         operation_id="users.add",
+        response_model=ShownUser,
         dependencies=[OWN],
         **MADE,
         **_giving("/api/users/{name}", "/name"),
@@ -211,10 +220,15 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         )
         gate.directory.refresh()
         shown = _with_roles_of(principal, user)
-        show = partial(show_role, shown, asked.role, asked.agent)
-        return answer(request, show, status=201)
+        return respond(request, role_answer(shown, asked.role, asked.agent), status=201)
 
-    @routes.put("/api/users/{name}/role", operation_id="users.role", dependencies=[OWN], **SHOWN)
+    @routes.put(
+        "/api/users/{name}/role",
+        operation_id="users.role",
+        response_model=ShownUser,
+        dependencies=[OWN],
+        **ANSWERED,
+    )
     def set_role(request: Request, name: Name, asked: RoleRequest) -> Response:
         """Change what a user is for an agent."""
         principal: Principal = request.state.principal
@@ -222,56 +236,63 @@ def _add_users(routes: APIRouter, gate: AccessGate) -> None:
         user = users.set_role(ws, name, asked.role, agent=asked.agent, actor=principal.id)
         gate.directory.refresh()
         shown = _with_roles_of(principal, user)
-        return answer(request, partial(show_role, shown, asked.role, asked.agent))
+        return respond(request, role_answer(shown, asked.role, asked.agent))
 
     @routes.put(
         "/api/users/{name}/password",
         operation_id="users.password",
+        response_model=ShownUser,
         dependencies=[OWN_EVERYTHING],
-        **SHOWN,
+        **ANSWERED,
     )
     def set_password(request: Request, name: Name, asked: PasswordRequest) -> Response:
         """Change a password; all sessions of the user end."""
         principal: Principal = request.state.principal
         user = users.set_password(ws, name, asked.password, actor=principal.id)
         gate.directory.refresh()
-        return answer(request, partial(show_user, user, "has a new password"))
+        return respond(request, user_answer(user, "has a new password"))
 
     @routes.delete(
         "/api/users/{name}",
         operation_id="users.remove",
+        response_model=ShownUser,
         dependencies=[OWN_EVERYTHING],
-        **SHOWN,
+        **ANSWERED,
     )
     def remove_user(request: Request, name: Name) -> Response:
         """Remove a user with their keys and sessions."""
         principal: Principal = request.state.principal
         user = users.remove(ws, name, actor=principal.id)
         gate.directory.refresh()
-        return answer(request, partial(show_user, user, "is removed"))
+        return respond(request, user_answer(user, "is removed"))
 
 
 def _add_audit(routes: APIRouter, gate: AccessGate) -> None:
-    @routes.get("/api/audit", operation_id="audit.list", dependencies=[OWN_EVERYTHING], **LISTED)
+    @routes.get(
+        "/api/audit",
+        operation_id="audit.list",
+        response_model=list[ShownAuditEntry],
+        dependencies=[OWN_EVERYTHING],
+        **ANSWERED,
+    )
     def list_audit(
         request: Request,
         limit: Annotated[int, Query(ge=1, le=1000)] = 50,
         before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
     ) -> Response:
         """Who did what, the newest first."""
-        return answer(request, partial(show_audit, gate.ws, limit, before))
+        return respond(request, audit_answer(gate.ws, limit, before))
 
     @routes.get(
-        "/api/audit/verify", operation_id="audit.verify", dependencies=[OWN_EVERYTHING], **SHOWN
+        "/api/audit/verify",
+        operation_id="audit.verify",
+        response_model=ShownAuditVerdict,
+        dependencies=[OWN_EVERYTHING],
+        **ANSWERED,
     )
     def verify_audit(request: Request) -> Response:
         """Whether the log is as it was written, from its beginning to its end."""
-        verdict = audit.verify(gate.ws)
-        if verdict.problem is None or wants_page(request):
-            return answer(request, partial(show_verdict, verdict))
-        content = present.json_text(verdict_json(verdict), indent=None)
-        headers = {EXIT: str(DataError.exit_code)}
-        return Response(content, 200, headers, JSON)
+        return respond(request, verdict_answer(audit.verify(gate.ws)))
 
 
 def _require_own(principal: Principal, agents: Iterable[str | None]) -> None:

@@ -248,8 +248,9 @@ def _extend(group: typer.Typer, commands: dict[str, str]) -> None:
     if not commands:
         return
     existing = {command.name for command in group.registered_commands}
-    for name in commands.keys() - existing:
-        group.command(name)(load(commands[name]))
+    for name, location in commands.items():
+        if name not in existing:
+            group.command(name)(load(location))
 
 
 def load(location: str) -> Any:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thumbwheel.app.job_progress import event_line
 from thumbwheel.core import present
+from thumbwheel.jobs.types import Job, JobEvent, JobPage, Schedule, WorkerRow
 
 if TYPE_CHECKING:
     from thumbwheel.db.workspace import Workspace
-    from thumbwheel.jobs.types import Job, JobEvent, Schedule, WorkerRow
 
 JobId = Annotated[str, typer.Argument(help="The job, or the beginning of its id.", metavar="JOB")]
 Name = Annotated[str, typer.Argument(help="The schedule.", metavar="NAME")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 jobs = typer.Typer(no_args_is_help=True)
 schedule = typer.Typer(no_args_is_help=True)
@@ -40,8 +38,7 @@ def list_(
         str | None, typer.Option(help="Go on after a page: the `next` of its JSON.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = 50,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[JobPage]:
     """What was asked for and what became of it, the newest first, and who works.
 
     Example: thumbwheel jobs list --state running --state queued
@@ -68,10 +65,9 @@ def list_(
         "by": lambda job: names.get(job.asked_by or "", job.asked_by),
         "progress": _progress,
     }
-    data = {"jobs": [asdict(job) for job in page], "next": next_cursor, "workers": len(workers)}
-    present.records(page, "jobs", columns, json=json, data=data)
-    if not json:
-        present.show([present.Note(_workers_line(workers))])
+    listed = present.records(page, "jobs", columns)
+    answer = JobPage(page, next_cursor, len(workers))
+    return present.page(answer, [*listed.parts, present.Note(_workers_line(workers))])
 
 
 def _state(name: str) -> Any:
@@ -105,7 +101,7 @@ def _progress(job: Job) -> str:
 
 
 @jobs.command()
-def show(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
+def show(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
     """One job: what was asked, how far it is, its result or why it failed.
 
     Example: thumbwheel jobs show job_06h1
@@ -113,10 +109,10 @@ def show(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
-        _show(ctx, ws, queue.job(ws, job), json)
+        return _job_answer(ctx, ws, queue.job(ws, job))
 
 
-def _show(ctx: typer.Context, ws: Workspace, row: Job, json: bool) -> None:
+def _job_answer(ctx: typer.Context, ws: Workspace, row: Job) -> present.Answer[Job]:
     from thumbwheel.access.presented import actor_names
     from thumbwheel.app.job_paths import shown_job
 
@@ -138,7 +134,7 @@ def _show(ctx: typer.Context, ws: Workspace, row: Job, json: bool) -> None:
     if job.result is not None:
         rows.append(("result", present.shortened(present.json_text(job.result, indent=None), 400)))
     shown = [row for row in rows if row[1] not in (None, "")]
-    present.record(job, f"{job.kind} {job.id}", shown, json=json, data=asdict(job))
+    return present.record(job, f"{job.kind} {job.id}", shown)
 
 
 @jobs.command()
@@ -151,8 +147,7 @@ def logs(
     after: Annotated[
         int, typer.Option(min=0, help="Only what came after the event of this number.")
     ] = 0,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[list[JobEvent]] | present.Lines[JobEvent]:
     """What a job said and how far it came, in order. With --follow --json one event a line.
 
     Example: thumbwheel jobs logs job_06h1 --follow
@@ -160,18 +155,16 @@ def logs(
     from thumbwheel.app.job_paths import shown_event
     from thumbwheel.jobs import queue
 
+    def followed() -> Iterator[JobEvent]:
+        with ctx.obj() as ws:
+            yield from queue.follow(ws, job, after)
+
+    if follow:
+        return present.Lines(followed(), _line)
     with ctx.obj() as ws:
-        if not follow:
-            rows = queue.events(ws, job, after, limit=100_000)
-            events = [shown_event(ws, row, ctx.obj.owns_home) for row in rows]
-            data = [asdict(event) for event in events]
-            present.page(data, map(_line, events), json=json)
-            return
-        for event in queue.follow(ws, job, after):
-            if json:
-                present.show_json_line(asdict(event))
-            else:
-                present.show([_line(event)])
+        rows = queue.events(ws, job, after, limit=100_000)
+        events = [shown_event(ws, row, ctx.obj.owns_home) for row in rows]
+    return present.page(events, map(_line, events))
 
 
 def _line(event: JobEvent) -> str:
@@ -179,7 +172,7 @@ def _line(event: JobEvent) -> str:
 
 
 @jobs.command()
-def cancel(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
+def cancel(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
     """Stop a job: at once where it waits, at a checkpoint where it runs. It can be resumed.
 
     Example: thumbwheel jobs cancel job_06h1
@@ -187,11 +180,11 @@ def cancel(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
-        _show(ctx, ws, queue.cancel(ws, job), json)
+        return _job_answer(ctx, ws, queue.cancel(ws, job))
 
 
 @jobs.command()
-def resume(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
+def resume(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
     """Let a cancelled job go on where it stopped.
 
     Example: thumbwheel jobs resume job_06h1
@@ -199,11 +192,11 @@ def resume(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
-        _show(ctx, ws, queue.resume(ws, job), json)
+        return _job_answer(ctx, ws, queue.resume(ws, job))
 
 
 @jobs.command()
-def retry(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
+def retry(ctx: typer.Context, job: JobId) -> present.Answer[Job]:
     """Try a failed job again; what it did before it failed is used.
 
     Example: thumbwheel jobs retry job_06h1
@@ -211,7 +204,7 @@ def retry(ctx: typer.Context, job: JobId, json: AsJson = False) -> None:
     from thumbwheel.jobs import queue
 
     with ctx.obj() as ws:
-        _show(ctx, ws, queue.retry(ws, job), json)
+        return _job_answer(ctx, ws, queue.retry(ws, job))
 
 
 def worker(
@@ -262,8 +255,7 @@ def worker(
 def list_schedules(
     ctx: typer.Context,
     of_agent: Annotated[str | None, typer.Option(help="Only of this agent.")] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Sequence[Schedule]]:
     """The schedules, and when each comes next.
 
     Example: thumbwheel schedule list
@@ -280,7 +272,7 @@ def list_schedules(
         "missed runs": lambda row: row.missed,
         "next (UTC)": lambda row: _next(row),
     }
-    present.records(rows, "schedules", columns, json=json, data=[asdict(row) for row in rows])
+    return present.records(rows, "schedules", columns)
 
 
 def _next(row: Schedule) -> str:
@@ -312,14 +304,13 @@ def add(
             "skip, or all."
         ),
     ] = "once",
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Schedule]:
     """Let the clock ask for a job.
 
     Example: thumbwheel schedule add nightly --cron "30 3 * * *" --job "loop run" --agent support
     --timezone Europe/Berlin --set deploy=embedded
     """
-    from thumbwheel.app.run_or_submit import checked_spec
+    from thumbwheel.app.run_or_submit import checked_spec, spec_json
     from thumbwheel.core.errors import InputError
     from thumbwheel.jobs import schedules
     from thumbwheel.jobs.types import Missed
@@ -330,20 +321,19 @@ def add(
             f"--missed {missed!r}", "there is no such rule", f"Known: {', '.join(rules)}"
         )
     spec = checked_spec(job, {"agent": agent, **_spec_of(job, set_ or [])})
-    content = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     with ctx.obj() as ws:
         row = schedules.add(
             ws,
             name,
             job,
-            content,
+            spec_json(spec),
             cron,
             agent=agent,
             timezone=timezone,
             missed=Missed(missed),
             asked_by=ctx.obj.actor,
         )
-    _show_schedule(row, json)
+    return _schedule_answer(row)
 
 
 def _spec_of(kind: str, settings: list[str]) -> dict[str, Any]:
@@ -369,7 +359,7 @@ def _spec_of(kind: str, settings: list[str]) -> dict[str, Any]:
     return spec
 
 
-def _show_schedule(row: Schedule, json: bool) -> None:
+def _schedule_answer(row: Schedule) -> present.Answer[Schedule]:
     rows: list[present.Row] = [
         ("job", row.kind),
         ("agent", row.agent),
@@ -378,7 +368,7 @@ def _show_schedule(row: Schedule, json: bool) -> None:
         ("next", _next(row)),
         ("spec", present.json_text(row.spec, indent=None)),
     ]
-    present.record(row, f"schedule {row.name}", rows, json=json, data=asdict(row))
+    return present.record(row, f"schedule {row.name}", rows)
 
 
 @schedule.command("pause")
@@ -386,8 +376,7 @@ def pause(
     ctx: typer.Context,
     name: Name,
     resume: Annotated[bool, typer.Option("--resume", help="Let it go on.")] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Schedule]:
     """Pause a schedule, or let it go on; what the pause left out is not made up for.
 
     Example: thumbwheel schedule pause nightly
@@ -396,11 +385,11 @@ def pause(
 
     with ctx.obj() as ws:
         row = schedules.pause(ws, name, paused=not resume)
-    _show_schedule(row, json)
+    return _schedule_answer(row)
 
 
 @schedule.command("remove")
-def remove(ctx: typer.Context, name: Name, json: AsJson = False) -> None:
+def remove(ctx: typer.Context, name: Name) -> present.Answer[Schedule]:
     """Delete a schedule; jobs that it asked for stay.
 
     Example: thumbwheel schedule remove nightly
@@ -409,4 +398,4 @@ def remove(ctx: typer.Context, name: Name, json: AsJson = False) -> None:
 
     with ctx.obj() as ws:
         row = schedules.remove(ws, name)
-    present.message(asdict(row), f"schedule {row.name} is removed", json=json)
+    return present.message(row, f"schedule {row.name} is removed")

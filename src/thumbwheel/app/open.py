@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.app.service_settings import LogConfig
@@ -16,9 +15,15 @@ from thumbwheel.app.settings import sections
 from thumbwheel.core import log
 from thumbwheel.core.config import PREFIX, Home, Sources, check_sections
 from thumbwheel.core.errors import ConfigError
+from thumbwheel.core.present import Answer
 from thumbwheel.db.dialects import SQLITE
 from thumbwheel.db.workspace import Workspace
 
+if TYPE_CHECKING:
+    from thumbwheel.jobs.request import JobRequest
+
+R = TypeVar("R")
+V = TypeVar("V")
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -53,11 +58,11 @@ class Opener:
             log.say(line)
         return ws
 
-    def run(self, kind: str, spec: Mapping[str, Any], *, here: bool = False) -> Any:
-        """The JSON result of a long verb (app/run_or_submit.py)."""
+    def performed(self, request: JobRequest[R, V]) -> Answer[V]:
+        """Return the answer of a long operation (app/run_or_submit.py)."""
         from thumbwheel.app.run_or_submit import run_or_submit
 
-        return run_or_submit(self, kind, spec, here)
+        return request.show(run_or_submit(self, request.kind, request.spec, here=request.here))
 
     def settings_fingerprint(self) -> str:
         """The same for two processes that work with the same settings."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import datasets
     import pandas
 
-    from thumbwheel.capture.ingest import ImportReport
+    from thumbwheel.capture.import_report import ImportReport
     from thumbwheel.datasets.dataplan import DataPlan
     from thumbwheel.datasets.types import Dataset
     from thumbwheel.deploy.deploy import DeployResult

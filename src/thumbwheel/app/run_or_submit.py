@@ -1,18 +1,20 @@
-"""A long verb of the command line: done in the command, or by a worker where the home is served.
+"""A long operation of the command line: done in its process, or by a worker where the home is
+served.
 
-Either way the same handler does it (job_kinds.py) and gives the same JSON value.
+Either way the same handler does it (job_kinds.py), and its result has the same type.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Protocol
+
+from pydantic import TypeAdapter
 
 from thumbwheel.access.types import LOCAL_TOKEN
 from thumbwheel.app.job_kinds import job_kind
 from thumbwheel.app.job_progress import show_progress
-from thumbwheel.core import errors, log, present
+from thumbwheel.core import errors, log
 from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import Conflict, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
@@ -30,31 +32,26 @@ class Opener(Protocol):
         """The same for two processes that work with the same settings."""
 
 
-def run_or_submit(opener: Opener, kind: str, spec: Mapping[str, Any], here: bool = False) -> Any:
-    """The result of a job of this kind. Where workers with the same settings are alive on the home,
-    one of them does it, and its progress is shown; else, or with `here`, this process does.
+def run_or_submit(opener: Opener, kind: str, spec: Config, *, here: bool = False) -> Any:
+    """Return the result of a job of this kind. Where workers with the same settings are alive on
+    the home, one of them does it, and its progress is shown; else, or with `here`, this process
+    does.
 
-    Raises ConfigError for a spec that is none, and whatever the verb raises.
+    Raises what the handler raises.
     """
-    parsed = checked_spec(kind, spec)
     with opener() as ws:
         if not here and _is_served(ws, opener):
-            return submitted(ws, kind, parsed)
-        return done_here(ws, kind, parsed)
+            return submitted(ws, kind, spec)
+        return job_kind(kind).handler(ws, spec)
 
 
-def done_here(ws: Workspace, kind: str, spec: Config) -> Any:
-    """The JSON result of the verb, which this process computes."""
-    return json.loads(present.json_text(job_kind(kind).handler(ws, spec)))
-
-
-def _enqueued(ws: Workspace, kind: str, spec: Config) -> Job:
-    content = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return enqueue(ws, kind, content, agent=content.get("agent"), asked_by=LOCAL_TOKEN.id)
+def spec_json(spec: Config) -> dict[str, Any]:
+    """Return the fields that were set, as a job row stores them."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def checked_spec(kind: str, spec: Mapping[str, Any]) -> Config:
-    """The spec of a job; raises ConfigError."""
+    """Return the spec of a job that somebody wrote; raises ConfigError."""
     spec_class = job_kind(kind).spec
     assert issubclass(spec_class, Config)  # noqa: S101 - of our own table
     return build(spec_class, spec, kind)
@@ -71,8 +68,9 @@ def _is_served(ws: Workspace, opener: Opener) -> bool:
 
 
 def submitted(ws: Workspace, kind: str, spec: Config) -> Any:
-    """The JSON result of the verb, which a worker of this home computes."""
-    requested = _enqueued(ws, kind, spec)
+    """Return the result, which a worker of this home computes."""
+    content = spec_json(spec)
+    requested = enqueue(ws, kind, content, agent=content.get("agent"), asked_by=LOCAL_TOKEN.id)
     log.say(f"job {requested.id}: a worker of this home does it (--here: this command)")
     try:
         return followed(ws, requested.id)
@@ -85,13 +83,14 @@ def submitted(ws: Workspace, kind: str, spec: Config) -> Any:
 
 
 def followed(ws: Workspace, job_id: str) -> Any:
-    """The result of a job, which is shown as it goes on."""
+    """Return the result of a job, which is shown as it goes on."""
     show_progress((event.kind, event.content) for event in follow(ws, job_id))
     return result_of(job(ws, job_id))
 
 
 def result_of(ended: Job) -> Any:
-    """What a job gave; raises the error of one that failed, and Conflict for a cancelled one."""
+    """Return what a job gave, as its handler returned it; raises the error of one that failed, and
+    Conflict for a cancelled one."""
     if ended.state is JobState.CANCELLED:
         raise Conflict(
             f"job {ended.id!r}",
@@ -101,4 +100,4 @@ def result_of(ended: Job) -> Any:
     if ended.error is not None:
         kind = getattr(errors, ended.error["kind"], ThumbwheelError)
         raise kind(ended.error["what"], ended.error["why"], ended.error["fix"])
-    return ended.result
+    return TypeAdapter(job_kind(ended.kind).result).validate_python(ended.result)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from fastapi.concurrency import run_in_threadpool
 
 from thumbwheel.access.gate import AccessGate
 from thumbwheel.access.types import LOCAL_TOKEN
-from thumbwheel.app.run_or_submit import checked_spec, done_here, result_of
+from thumbwheel.app.job_kinds import job_kind
+from thumbwheel.app.run_or_submit import checked_spec, result_of, spec_json
 from thumbwheel.capture.uploads import Upload
 from thumbwheel.core import ids, present
-from thumbwheel.core.config import Sources
+from thumbwheel.core.config import Config, Sources
 from thumbwheel.core.errors import Busy, Conflict
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.queue import enqueue, job, job_of_key, live_workers
@@ -30,27 +31,18 @@ LOOK_EVERY = 0.2
 """Seconds between two looks at a job that a request waits for."""
 
 
-class Accepted(Exception):
-    """The request is a job now, which has not ended."""
-
-    def __init__(self, accepted: Job) -> None:
-        super().__init__(accepted.id)
-        self.job = accepted
-
-    def response(self) -> Response:
-        """Says where to look for it."""
-        headers = {"location": f"/api/jobs/{self.job.id}"}
-        content = present.json_text(asdict(self.job), indent=None)
-        return Response(content, 202, headers, "application/json")
+def accepted_response(accepted: Job) -> Response:
+    """Return the response to a request that is a job now: it says where to look for it."""
+    headers = {"location": f"/api/jobs/{accepted.id}"}
+    return Response(present.json_text(accepted, indent=None), 202, headers, "application/json")
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Who asks for a job, by which key, and the job where it has ended."""
+    """Who asks for a job, and by which key."""
 
     name: str = LOCAL_TOKEN.id
     key: str | None = None
-    ended: Job | None = None
     owns_home: bool = False
     """Whether they own everything here, and not only some agents."""
     has_workers: bool = False
@@ -75,25 +67,17 @@ class ServedHome:
         """The open home."""
         return self._shared()
 
-    def run(self, kind: str, spec: Mapping[str, Any], *, here: bool = False) -> Any:
-        """The JSON result of a long verb. A worker does it, and until it has done it, Accepted is
-        raised; where no worker is alive, or with `here`, the request itself does it."""
-        if self.asking.ended is not None:
-            return result_of(self.asking.ended)
+    def job_for(self, kind: str, spec: Config, *, here: bool = False) -> Job | None:
+        """Return the job that does a long operation; None where the request itself has to, because
+        no worker is alive, or with `here`."""
         if here or not (self.asking.has_workers or live_workers(self.home)):
-            return done_here(self.ws, kind, checked_spec(kind, spec))
-        earlier = self._job_of_empty_upload(kind)
-        accepted = earlier or self._enqueued(kind, spec)
-        if accepted.has_ended:
-            return result_of(accepted)
-        raise Accepted(accepted)
+            return None
+        return self._job_of_empty_upload(kind) or self._enqueued(kind, spec)
 
-    def _enqueued(self, kind: str, spec: Mapping[str, Any]) -> Job:
+    def _enqueued(self, kind: str, spec: Config) -> Job:
+        content = spec_json(spec)
         if self.upload is not None:
-            spec = self._handed_over(self.upload, spec)
-        content = checked_spec(kind, spec).model_dump(
-            mode="json", by_alias=True, exclude_unset=True
-        )
+            content = self._handed_over(self.upload, content)
         accepted = enqueue(
             self.home,
             kind,
@@ -106,7 +90,7 @@ class ServedHome:
             self.upload.is_of_job = self.upload.is_of_job or not accepted.has_ended
         return accepted
 
-    def _handed_over(self, upload: Upload, spec: Mapping[str, Any]) -> dict[str, Any]:
+    def _handed_over(self, upload: Upload, spec: dict[str, Any]) -> dict[str, Any]:
         """The spec of the job to which the file is left. The same request with the same idempotency
         key and the same file is the same job."""
         named = {**spec, "path": upload.path.name}
@@ -181,9 +165,9 @@ async def _ended(request: Request, accepted: Job, seconds: float) -> Job | None:
 async def awaited_result(
     request: Request, kind: str, spec: Mapping[str, Any], seconds: float, key: str | None = None
 ) -> Any:
-    """The JSON result of a long verb that a request asks for; raises Accepted where the job has not
-    ended after so many seconds (which may be infinite). Asked for again by the same `key`, it is
-    the same job; raises Conflict where no worker would take it."""
+    """Return the result of a long operation that a request asks for; the job where it has not ended
+    after so many seconds (which may be infinite). Asked for again by the same `key`, it is the same
+    job; raises Conflict where no worker would take it."""
     state = request.app.state
     ws: Workspace = state.workspace
     has_workers = getattr(state, "has_workers", False)
@@ -196,12 +180,16 @@ async def awaited_result(
                 "no worker is alive: the request itself does the work, and is not remembered",
                 "Send it without the key, or start a worker (thumbwheel worker)",
             )
-        return ServedHome(ws, ws, asking).run(kind, spec)
+        checked = checked_spec(kind, spec)
+        accepted = ServedHome(ws, ws, asking).job_for(kind, checked)
+        return job_kind(kind).handler(ws, checked) if accepted is None else accepted
 
-    try:
-        return await run_in_threadpool(start)
-    except Accepted as accepted:
-        ended = await ended_job(request, accepted.job, seconds)
+    outcome = await run_in_threadpool(start)
+    if not isinstance(outcome, Job):
+        return outcome
+    if not outcome.has_ended:
+        ended = await ended_job(request, outcome, seconds)
         if ended is None:
-            raise
-        return result_of(ended)
+            return outcome
+        outcome = ended
+    return result_of(outcome)

@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.capture.import_report import DetectedFile, ImportReport, SampleRow
 from thumbwheel.capture.location import path_or_address
+from thumbwheel.capture.trace_types import (
+    AddedCases,
+    AddedFeedback,
+    CasePage,
+    FeedbackFigures,
+    ListedCase,
+    ListedFeedback,
+)
 from thumbwheel.core import present
 from thumbwheel.core.errors import DataError
 from thumbwheel.core.options import Here
+from thumbwheel.jobs.request import JobRequest
 
 if TYPE_CHECKING:
     from thumbwheel.capture.detect import Detection
@@ -19,9 +29,6 @@ if TYPE_CHECKING:
 
 Agent = Annotated[
     str, typer.Option("--agent", "-a", help="The agent (app) that the data belongs to.")
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")
 ]
 ColumnOptions = Annotated[
     list[str] | None,
@@ -105,8 +112,7 @@ def import_(
         bool, typer.Option("--dry-run", help="Read and check the file; store nothing.")
     ] = False,
     here: Here = False,
-    as_json: AsJson = False,
-) -> None:
+) -> JobRequest[ImportReport, ImportReport] | present.Answer[DetectedFile]:
     """Bring traces, feedback and cases in from a file: JSON lines, a JSON array, CSV or Parquet.
 
     Importing twice adds nothing; a line that cannot be taken is refused with its number and reason
@@ -159,7 +165,7 @@ def import_(
     """
     from thumbwheel.capture.detect import Options, address_of
     from thumbwheel.capture.detect import detect as detected
-    from thumbwheel.capture.ingest import ImportReport
+    from thumbwheel.capture.jobs import ImportSpec
     from thumbwheel.capture.location import Address
     from thumbwheel.capture.rating_filter import RatingFilter
     from thumbwheel.core import log
@@ -168,8 +174,7 @@ def import_(
     ratings = RatingFilter(frozenset(tag or ()), frozenset(without_tag or ()), min_confidence)
     options = Options.parsed(column, scale, agent_type, gold, ratings, timezone)
     if detect is not None:
-        _show_detection(detect, source, options, as_json)
-        return
+        return _detection_answer(detect, source, options)
     if source is None and path is not None:
         source = detected(path, options).source  # of a file that a browser sends
     if source is None or agent is None:
@@ -182,35 +187,38 @@ def import_(
     if path is None:
         path = address_of(source)
         log.say(f"reads {path}")
-    spec = {
-        "source": source,
-        "path": path.url if isinstance(path, Address) else str(path.absolute()),
-        "agent": agent,
-        "column": column or (),
-        "scale": scale or (),
-        "timezone": timezone,
-        "key": key,
-        "agent_type": agent_type,
-        "tag": tag or (),
-        "without_tag": without_tag or (),
-        "min_confidence": min_confidence,
-        "gold": gold,
-        "reviewer": reviewer,
-        "rejects": rejects and rejects.absolute(),
-        "dry_run": dry_run,
-    }
+    spec = ImportSpec(
+        source=source,
+        path=path.url if isinstance(path, Address) else str(path.absolute()),
+        agent=agent,
+        column=tuple(column or ()),
+        scale=tuple(scale or ()),
+        timezone=timezone,
+        key=key,
+        agent_type=agent_type,
+        tag=tuple(tag or ()),
+        without_tag=tuple(without_tag or ()),
+        min_confidence=min_confidence,
+        gold=gold,
+        reviewer=reviewer,
+        rejects=rejects and rejects.absolute(),
+        dry_run=dry_run,
+    )
+
+    def show(report: ImportReport) -> present.Answer[ImportReport]:
+        parts = list(_import_page(report, dry_run, rejects))
+        if gold and not report.cases:
+            unused = (
+                f"--gold changed nothing: a line of source {source!r} is no case. Write cases as "
+                "jsonl, or: thumbwheel case add"
+            )
+            parts.append(present.Note(unused))
+        answer = present.page(report, parts)
+        return answer.ending(DataError.exit_code) if report.refused else answer
+
     # An address may hold a password, which belongs into no table.
     stays_here = here or dry_run or isinstance(path, Address)
-    data = ctx.obj.run("import", spec, here=stays_here)
-    report = ImportReport(**{name: value for name, value in data.items() if name != "dry_run"})
-    present.page(data, _import_page(report, dry_run, rejects), json=as_json)
-    if gold and not report.cases:
-        log.say(
-            f"--gold changed nothing: a line of source {source!r} is no case. Write cases as "
-            "jsonl, or: thumbwheel case add"
-        )
-    if report.refused:
-        raise typer.Exit(DataError.exit_code)
+    return JobRequest("import", spec, show, here=stays_here)
 
 
 def import_help() -> str:
@@ -227,30 +235,25 @@ def import_help() -> str:
     return "\n\n".join(paragraphs)
 
 
-def _show_detection(path: Path, source: str | None, options: Any, as_json: bool) -> None:
+def _detection_answer(path: Path, source: str | None, options: Any) -> present.Answer[DetectedFile]:
     from thumbwheel.capture.detect import detect, sample
 
     detection = detect(path, options, source)
     rows = sample(path, detection.source, options)
-    data = {
-        "source": detection.source,
-        "why": detection.why,
-        "mapping": detection.mapping,
-        "rows": rows,
-    }
-    present.page(data, _detection_page(path, detection, rows), json=as_json)
+    detected = DetectedFile(detection.source, detection.why, detection.mapping, rows)
+    return present.page(detected, _detection_page(path, detection, rows))
 
 
 def _detection_page(
-    path: Path, detection: Detection, rows: list[dict[str, Any]]
+    path: Path, detection: Detection, rows: list[SampleRow]
 ) -> Iterator[present.Part]:
     yield detection.words()
     for line in detection.mapping:
         yield f"  {line}"
     shown = []
     for row in rows:
-        lines = row.get("records", [f"refused: {row.get('refused')}"])
-        shown += [(row["number"], line) for line in lines]
+        lines = [f"refused: {row.refused}"] if row.records is None else row.records
+        shown += [(row.number, line) for line in lines]
     yield present.Table("Its first rows, nothing stored", ("line", "becomes"), shown)
     command = f"thumbwheel import {detection.source} {path} --agent AGENT"
     yield present.Note(f"Bring it in: {command}")
@@ -310,8 +313,7 @@ def feedback_add(
     retracts: Annotated[
         str | None, typer.Option(help="The earlier feedback that is taken back.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[AddedFeedback]:
     """Add one judgement about a trace: exactly one of --thumb, --rating, --score, --correction,
     --label, --outcome, --comment.
 
@@ -333,8 +335,7 @@ def feedback_add(
     with ctx.obj() as ws:
         fields = {"name": name, "comment": note, "supersedes": supersedes, "retracts": retracts}
         feedback_id = add_feedback(ws, agent, target, kind, value, rater=rater, **fields)
-    data = {"id": feedback_id, "kind": kind, "value": value}
-    present.message(data, f"stored {feedback_id}", json=as_json)
+    return present.message(AddedFeedback(feedback_id, kind, value), f"stored {feedback_id}")
 
 
 def _signal(
@@ -386,8 +387,7 @@ def feedback_list(
     kind: Annotated[str | None, typer.Option(help="Only this kind, for example thumb.")] = None,
     limit: Limit = 20,
     after: After = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[list[ListedFeedback]]:
     """The newest feedback."""
     from thumbwheel.capture.feedback import list_feedback
     from thumbwheel.capture.traces import said_for
@@ -402,7 +402,8 @@ def feedback_list(
         "rater": lambda row: said_for(row) or row["rater"],
         "occurred": lambda row: f"{row['occurred_at'] or row['recorded_at']:%Y-%m-%d %H:%M}",
     }
-    present.records(rows, f"feedback of {agent}", columns, json=as_json)
+    listed = [ListedFeedback.of(row) for row in rows]
+    return present.records(rows, f"feedback of {agent}", columns, data=listed)
 
 
 def _clip(value: Any) -> str:
@@ -424,8 +425,7 @@ def feedback_stats(
     period: Annotated[
         str, typer.Option(help="The share of positive feedback by day, week or month.")
     ] = "week",
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[FeedbackFigures]:
     """How much feedback there is, by kind and by rater, how positive it is, and what waits for its
     trace.
 
@@ -439,7 +439,9 @@ def feedback_stats(
 
     with ctx.obj() as ws:
         stats = count_feedback(ws, agent, period)
-    present.page(stats.as_dict(), _stats_page(stats, agent, period), json=as_json)
+    return present.page(
+        FeedbackFigures.model_validate(stats.as_dict()), _stats_page(stats, agent, period)
+    )
 
 
 def _stats_page(stats: FeedbackStats, agent: str, period: str) -> Iterator[present.Part]:
@@ -498,8 +500,7 @@ def case_add(
         typer.Option(help="A JSON file instead: one case or a list, with the keys of a case line."),
     ] = None,
     reviewer: Annotated[str, typer.Option(help="Who reviewed it.")] = "owner",
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[AddedCases]:
     """Add a gold case: an input that you reviewed, with a reference, a checker, or both.
 
     Example: thumbwheel case add --agent support --input "2 + 2?" --reference 4 --checker
@@ -534,7 +535,7 @@ def case_add(
         cases = read_cases(file) if file else [typed]
         ids = [add_case(ws, agent, reviewer, **fields) for fields in cases]
     more = " ..." if len(ids) > 5 else ""
-    present.message({"ids": ids}, f"stored {', '.join(ids[:5])}{more}", json=as_json)
+    return present.message(AddedCases(ids), f"stored {', '.join(ids[:5])}{more}")
 
 
 @case.command("list")
@@ -544,8 +545,7 @@ def case_list(
     basis: Annotated[str | None, typer.Option(help="gold or feedback.")] = None,
     limit: Limit = 20,
     after: After = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[CasePage]:
     """The newest cases and how many there are of each basis."""
     from thumbwheel.capture.cases import list_cases
 
@@ -560,5 +560,5 @@ def case_list(
         "checker": lambda row: row["checker"],
         "group": lambda row: row["group_key"],
     }
-    data = {"counts": counts, "cases": rows}
-    present.records(rows, f"cases of {agent}: {totals}", columns, json=as_json, data=data)
+    page = CasePage(counts, [ListedCase(**row) for row in rows])
+    return present.records(rows, f"cases of {agent}: {totals}", columns, data=page)

@@ -20,6 +20,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from thumbwheel.capture.foreign import foreign
+from thumbwheel.capture.import_report import SampleRow
 from thumbwheel.capture.lines import ignore_position
 from thumbwheel.capture.location import Address, path_or_address
 from thumbwheel.capture.marks import SEVERAL, Scales
@@ -224,17 +225,16 @@ def advice(path: Path) -> str:
     return f"It looks like {what}. {step}. "
 
 
-def sample(path: Path, source: str, options: Options | None = None) -> list[dict[str, Any]]:
-    """What the first rows become: number, and the records in words, or the reason of a refusal."""
+def sample(path: Path, source: str, options: Options | None = None) -> list[SampleRow]:
+    """Return what the first rows become."""
     reader = source_of(source, options or Options())
-    rows: list[dict[str, Any]] = []
+    rows = []
     for item in islice(reader.read(path, ignore_position), SHOWN):
-        row: dict[str, Any] = {"number": item.number}
         if isinstance(item, Line):
-            row["records"] = [describe(record) for record in item.records]
+            records = [describe(record) for record in item.records]
+            rows.append(SampleRow(item.number, records))
         else:
-            row["refused"] = item.reason
-        rows.append(row)
+            rows.append(SampleRow(item.number, refused=item.reason))
     return rows
 
 

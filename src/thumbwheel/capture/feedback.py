@@ -22,6 +22,7 @@ from thumbwheel.capture.rows import Scope, named_record
 from thumbwheel.capture.source import Line, row_of
 from thumbwheel.capture.types import (
     CHECKS,
+    NOUNS,
     SCALES,
     AnyRecord,
     FeedbackRecord,
@@ -100,7 +101,7 @@ def check_text(record: AnyRecord) -> None:
         if isinstance(error, Unreadable):
             why = str(error)
         fix = "Type it in a terminal whose locale is UTF-8, or give it in a file"
-        raise InputError(store.NOUNS[type(record)], why, fix) from None
+        raise InputError(NOUNS[type(record)], why, fix) from None
 
 
 def save_records(
@@ -110,7 +111,7 @@ def save_records(
     InputError where one contradicts what is stored, Conflict where one is about what was erased."""
     lines = [Line(number, [record], "") for number, record in enumerate(records, 1)]
     for result in store.save_lines(connection, scope, lines):
-        noun = store.NOUNS[type(result.line.records[0])]
+        noun = NOUNS[type(result.line.records[0])]
         if result.erased:
             raise Conflict(noun, "what it is about was erased", "Nothing was stored")
         if result.reason:

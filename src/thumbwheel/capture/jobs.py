@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from thumbwheel.capture.detect import Options, address_of
-from thumbwheel.capture.ingest import ImportReport, ingest, rehearse
+from thumbwheel.capture.import_report import ImportReport
+from thumbwheel.capture.ingest import ingest, rehearse
 from thumbwheel.capture.location import Address, path_or_address, with_password
 from thumbwheel.capture.rating_filter import RatingFilter
 from thumbwheel.capture.server_api import is_server, require_key
@@ -57,16 +56,12 @@ class ImportSpec(Config):
     """Read and check; store nothing."""
 
 
-def run_import(ws: Workspace, spec: ImportSpec) -> Mapping[str, Any]:
+def run_import(ws: Workspace, spec: ImportSpec) -> ImportReport:
     """Import, and report what became of the lines. What is there already is recognised."""
-    read = partial(_import, ws, spec)
+    read = partial(imported, ws, spec)
     if spec.upload is not None and spec.path is not None:
         return read_upload(ws, spec.upload, spec.path, read)
     return read(address_of(spec.source) if spec.path is None else path_or_address(spec.path))
-
-
-def _import(ws: Workspace, spec: ImportSpec, path: Path) -> dict[str, Any]:
-    return imported(ws, spec, path).as_dict() | {"dry_run": spec.dry_run}
 
 
 def imported(ws: Workspace, spec: ImportSpec, path: Path) -> ImportReport:
@@ -89,7 +84,7 @@ def imported(ws: Workspace, spec: ImportSpec, path: Path) -> ImportReport:
             last_position = position
 
         if spec.dry_run:
-            return rehearse(
+            report = rehearse(
                 spec.agent,
                 spec.source,
                 path,
@@ -98,6 +93,8 @@ def imported(ws: Workspace, spec: ImportSpec, path: Path) -> ImportReport:
                 on_position=on_position,
                 options=options,
             )
+            report.dry_run = True
+            return report
         return ingest(
             ws,
             spec.agent,

@@ -32,6 +32,7 @@ from thumbwheel.capture.rows import (
 )
 from thumbwheel.capture.source import Line
 from thumbwheel.capture.types import (
+    NOUNS,
     OWNER_MARKS,
     AnyRecord,
     CaseRecord,
@@ -80,12 +81,6 @@ COMPLETED: Mapping[sa.Table, Sequence[str]] = {
     feedback: ("rater_id", "occurred_at"),
 }
 """Columns that a later record of the same identity may fill in."""
-NOUNS: Mapping[type[AnyRecord], str] = {
-    TraceRecord: "trace",
-    FeedbackRecord: "feedback",
-    CaseRecord: "case",
-}
-
 
 Target = tuple[str, str, int | None]
 """Kind, row id, position of the step."""

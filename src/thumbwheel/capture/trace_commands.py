@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from thumbwheel.capture.commands import Agent, AsJson, Limit
+from thumbwheel.capture.commands import Agent, Limit
 from thumbwheel.capture.judged import Judged
+from thumbwheel.capture.trace_types import TracePage, TraceSummary
 from thumbwheel.core import present
 
 traces = typer.Typer()
@@ -45,14 +46,13 @@ def traces_list(
     ] = None,
     limit: Limit = 20,
     after: Annotated[str | None, typer.Option(help="Go on after this page's cursor.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[TracePage]:
     """The newest traces, with what was said about them.
 
     Example: thumbwheel traces list --agent support --unrated --since 2026-07-01
     """
     from thumbwheel.capture.trace_queries import TraceFilter
-    from thumbwheel.capture.traces import TraceSummary, list_traces
+    from thumbwheel.capture.traces import list_traces
 
     wanted = TraceFilter(
         session=session,
@@ -77,13 +77,14 @@ def traces_list(
         "status": lambda trace: trace.status,
         "feedback": lambda trace: ", ".join(trace.feedback),
     }
-    present.records(page.traces, f"traces of {agent}", columns, json=as_json, data=page)
-    if page.after and not as_json:
+    answer = present.records(page.traces, f"traces of {agent}", columns, data=page)
+    if page.after:
         more = f"more: --after {page.after}"
         if page.searched_to is not None:
             reached = f"{page.searched_to:%Y-%m-%d %H:%M}"
             more = f"searched back to {reached}; older ones: --after {page.after}, or --seconds 60"
-        present.message(None, more, json=False)
+        return present.page(page, [*answer.parts, present.Note(more)])
+    return answer
 
 
 @traces.command("show")
@@ -91,8 +92,7 @@ def traces_show(
     ctx: typer.Context,
     trace: Annotated[str, typer.Argument(help="Our id, its beginning, or the id of its source.")],
     agent: Agent,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """A trace: what was asked, every step, the answer, and the feedback about it.
 
     Example: thumbwheel traces show trc_8f2k --agent support
@@ -116,7 +116,7 @@ def traces_show(
     rows.append(("answer", shown["output"]))
     rows += [(_feedback_title(judgement), judgement["value"]) for judgement in shown["feedback"]]
     rows += [("called", child) for child in shown["children"]]
-    present.record(shown, f"trace of {agent}", rows, json=as_json)
+    return present.record(shown, f"trace of {agent}", rows)
 
 
 def _step_line(step: dict[str, Any]) -> str:

@@ -6,51 +6,19 @@ import base64
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from thumbwheel.capture import trace_queries
 from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.trace_queries import Cursor, TraceFilter
+from thumbwheel.capture.trace_types import TracePage, TraceSummary
 from thumbwheel.core import ids
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.db.message_chains import conversation
 from thumbwheel.db.workspace import IMPORTED, OWNER_OF_HOME, Workspace
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
-
-
-@dataclass(frozen=True)
-class TraceSummary:
-    """A trace in a list."""
-
-    id: str
-    external_id: str
-    source: str
-    session: str | None
-    subject: str | None
-    status: str
-    input: str | None
-    """The text of the last message."""
-    output: str | None
-    model: str | None
-    """The served model of the last call; the requested one where nobody said which answered."""
-    version: str | None
-    feedback: Sequence[str]
-    """What was said about it, in a word each: "thumb up", "rating 4"."""
-    occurred_at: datetime | None
-    recorded_at: datetime
-
-
-@dataclass(frozen=True)
-class TracePage:
-    """Traces, newest first. `after` is the cursor of the next page; None on the last one."""
-
-    traces: Sequence[TraceSummary]
-    after: str | None
-    searched_to: datetime | None = None
-    """Until when the texts were searched, where older traces were not looked at yet."""
 
 
 def list_traces(

@@ -422,6 +422,11 @@ class CaseRecord(Record):
 
 
 AnyRecord = TraceRecord | FeedbackRecord | CaseRecord
+NOUNS: Mapping[type[AnyRecord], str] = {
+    TraceRecord: "trace",
+    FeedbackRecord: "feedback",
+    CaseRecord: "case",
+}
 
 
 class Records(list[AnyRecord]):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pydantic import TypeAdapter
+
+from thumbwheel.capture.import_report import ImportReport
 from thumbwheel.core.config import Home
 from thumbwheel.core.errors import InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
@@ -22,6 +24,7 @@ from thumbwheel.jobs import current
 from thumbwheel.jobs.queue import jobs
 from thumbwheel.jobs.types import JobState
 
+REPORTS = TypeAdapter(ImportReport)
 KIND = "import"
 """Of the jobs that read them."""
 UPLOAD_ID = re.compile(r"upl_[0-9a-v]+")
@@ -70,22 +73,22 @@ def uploaded_file(home: Home, upload: str, name: str) -> Path:
 
 
 def read_upload(
-    ws: Workspace, upload: str, name: str, read: Callable[[Path], dict[str, Any]]
-) -> Mapping[str, Any]:
-    """What `read` reports of the file, which is removed then. A kill at any point loses nothing:
-    the next attempt reads it again, or has the report.
+    ws: Workspace, upload: str, name: str, read: Callable[[Path], ImportReport]
+) -> ImportReport:
+    """Return what `read` reports of the file, which is removed then. A kill at any point loses
+    nothing: the next attempt reads it again, or has the report.
 
     Reports and errors call the file as its sender did: where it lies tells nobody anything."""
     if REPORT in current.notes():
-        return dict(current.notes()[REPORT])
+        return REPORTS.validate_python(current.notes()[REPORT])
     path = uploaded_file(ws.home, upload, name)
     folder = f"{path.parent}/"
     try:
         report = read(path)
     except ThumbwheelError as error:
         raise renamed(error, folder) from None
-    report["path"] = name
-    current.note(ws, **{REPORT: report})
+    report.path = name
+    current.note(ws, **{REPORT: REPORTS.dump_python(report, mode="json")})
     shutil.rmtree(path.parent, ignore_errors=True)
     return report
 

@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -84,10 +84,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminated)
     close_to_others()
     try:
-        command = get_command(build(sys.argv[1:]))
-        _take_any_agent_name(command)
-        _let_servers_run(command)
-        command(prog_name="thumbwheel")
+        command_line(sys.argv[1:])(prog_name="thumbwheel")
     except ThumbwheelError as error:
         log.complain(f"error: {error}")
         sys.exit(error.exit_code)
@@ -100,6 +97,14 @@ def main() -> None:
     except KeyboardInterrupt:
         log.complain("interrupted")
         sys.exit(130)
+
+
+def command_line(arguments: Collection[str] = tuple(COMMANDS)) -> Any:
+    """Return the command of the whole program, with the subcommands that the arguments name."""
+    command = get_command(build(arguments))
+    _take_any_agent_name(command)
+    show_answers(command)
+    return command
 
 
 def _terminated(*_: Any) -> None:
@@ -127,19 +132,55 @@ def _agent_slug(ctx: Any, parameter: Any, value: Any) -> Any:
     return slug
 
 
-def _let_servers_run(command: Any) -> None:
-    """With --server, let every command run there."""
+def show_answers(command: Any) -> None:
+    """Let every command show what it answers; with --server it runs there."""
     for path, leaf in leaves(command):
+        if _answers(leaf):
+            leaf.params.append(_json_flag())
         leaf.invoke = partial(_invoke, path, leaf, leaf.invoke)
 
 
-def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> Any:
-    if ctx.find_root().params.get("server") is None:
-        return run_here(ctx)
-    return ctx.obj.run(path, leaf.params, ctx)
+def _answers(leaf: Any) -> bool:
+    """Return whether the command returns what it answers, instead of running until it is over."""
+    function = getattr(leaf.callback, "__wrapped__", leaf.callback)
+    return getattr(function, "__annotations__", {}).get("return") not in (None, "None")
 
 
-def build(arguments: list[str]) -> typer.Typer:
+def _json_flag() -> Any:
+    """Return the option `--json` of every command that answers."""
+
+    def flag(
+        as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    ) -> None: ...
+
+    app = typer.Typer(add_completion=False)
+    app.command()(flag)
+    return next(option for option in get_command(app).params if option.name == "as_json")
+
+
+def _invoke(path: str, leaf: Any, run_here: Callable[[Any], Any], ctx: Any) -> None:
+    from thumbwheel.core import present
+    from thumbwheel.jobs.request import JobRequest
+
+    if ctx.find_root().params.get("server") is not None:
+        ctx.obj.run(path, leaf.params, ctx)
+        return
+    if not _answers(leaf):
+        run_here(ctx)
+        return
+    as_json = ctx.params.pop("as_json")
+    answer = run_here(ctx)
+    if isinstance(answer, JobRequest):
+        answer = ctx.obj.performed(answer)
+    if isinstance(answer, present.Lines):
+        present.show_lines(answer, json=as_json)
+        return
+    present.show_answer(answer, json=as_json)
+    if answer.exit_code:
+        raise typer.Exit(answer.exit_code)
+
+
+def build(arguments: Collection[str]) -> typer.Typer:
     """The application for these arguments: the typed command, and the others as one line of help
     each."""
     app = typer.Typer(

@@ -48,7 +48,6 @@ ACCEPTED = 202
 STREAM, END = "text/event-stream", "end"
 ATTEMPTS = 20
 """So often in a row the server may be gone while a job of it is followed."""
-LINES = "application/x-ndjson"
 LOG = "jobs logs"
 WITHOUT_PASSWORD = "by_provider"
 """The flag of a user who has none."""
@@ -389,9 +388,6 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 def _show(response: HTTPResponse, *, as_json: bool) -> int:
     """Show the result; returns the exit code."""
-    if response.headers.get_content_type() == LINES:
-        present.write(response.read().decode("utf-8", "replace"))
-        return int(response.headers.get(EXIT, 0))
     content = _json(response)
     if as_json or response.headers.get_content_type() != PAGE:
         present.show_json(content)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from thumbwheel.core import present
 
 settings = typer.Typer()
 widgets = typer.Typer()
@@ -23,17 +25,13 @@ def convert(
     out: Annotated[
         Path | None, typer.Option(help="Write our settings here [default: print them].")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on standard output and nothing else.")
-    ] = False,
-) -> None:
+) -> present.Answer[Any]:
     """Turn a file of `rlhf:` settings into ours; says which keys became words of commands, and
     which are left out and why.
 
     Example: thumbwheel settings convert rlhf.yaml --out thumbwheel.yaml
     """
     from thumbwheel.compat.rlhf_plan.settings import convert_settings
-    from thumbwheel.core import present
     from thumbwheel.core.errors import InputError
     from thumbwheel.core.files import write_output
 
@@ -57,7 +55,7 @@ def convert(
     parts += [present.Note(f"run: {command}") for command in converted.commands]
     for key, reason in converted.left_out.items():
         parts.append(present.Note(f"left out: rlhf.{key}: {reason}"))
-    present.page(data, parts, json=as_json)
+    return present.page(data, parts)
 
 
 @widgets.callback()
@@ -78,8 +76,7 @@ def generate_widgets(
     size: Annotated[
         list[str] | None, typer.Option(help="A size, repeatable [default: all four].")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+) -> present.Answer[Any]:
     """Write every variation of a catalogue of widgets: each question with each scenario, fixture
     and size, on each sample of data.
 
@@ -89,11 +86,10 @@ def generate_widgets(
     import json
 
     from thumbwheel.compat.command_center.variations import SIZES, run_of
-    from thumbwheel.core import present
     from thumbwheel.core.files import write_output
 
     run = run_of(catalogue, questions, data, size or SIZES)
     write_output("--out", out, json.dumps(run, ensure_ascii=False, indent=1))
     count = len(run["entries"])
     result = {"run_id": run["run_id"], "entries": count, "out": str(out)}
-    present.message(result, f"{count} variations in {out}", json=as_json)
+    return present.message(result, f"{count} variations in {out}")

@@ -253,6 +253,7 @@ def options(*classes: type[Config]) -> Callable[[Callable[..., Any]], Callable[.
         run.__annotations__ = {
             parameter.name: parameter.annotation for parameter in [*parameters, *extra.values()]
         }
+        run.__annotations__["return"] = signature.return_annotation
         return run
 
     return decorate

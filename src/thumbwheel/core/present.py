@@ -1,22 +1,18 @@
-"""Shows the result of a command on standard output: as JSON for programs, as tables and lines for
-people.
+"""The answer of a command: a value for programs, and tables and lines for people.
 
-A command says what its result is, and what a person sees of it; only this file formats and prints.
-JSON has the fields of the value, or `data` where a command promises other keys. Tables have rows of
-their own.
+A command returns an `Answer`; only this file formats and prints it. Its JSON has the fields of the
+value. Tables have rows of their own.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from itertools import takewhile
 from json import dumps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from thumbwheel.core import log
 
@@ -24,6 +20,8 @@ if TYPE_CHECKING:
     from rich.table import Table as DrawnTable
 
 T = TypeVar("T")
+D = TypeVar("D")
+V_co = TypeVar("V_co", covariant=True)
 Row = tuple[str, object]
 """(what it is, its value)."""
 ROW_ID = re.compile(r"\b[a-z]{3}_[0-9a-v]{22,24}\b")
@@ -95,69 +93,88 @@ def part_of_json(content: Mapping[str, Any]) -> Part:
     return str(content["text"]) if kind == "line" else classes[kind](**fields)
 
 
-@dataclass
-class Shown:
-    """What a command showed to somebody who is not at this terminal."""
+@dataclass(frozen=True)
+class Answer(Generic[V_co]):
+    """What a command found or did."""
 
-    value: object = None
-    lines: list[object] = field(default_factory=list)
-    """Values of JSON that were shown each on a line."""
-    parts: list[Part] = field(default_factory=list)
+    value: V_co
+    """What programs read: `--json` and the HTTP API give it as JSON."""
+    parts: Iterable[Part] = ()
+    """What people read. A generator computes nothing where JSON is asked for."""
+    exit_code: int = 0
 
-
-_SHOWN: ContextVar[Shown | None] = ContextVar("shown", default=None)
-
-
-@contextmanager
-def captured() -> Iterator[Shown]:
-    """Nothing that is presented inside reaches the terminal: it is collected instead."""
-    shown = Shown()
-    token = _SHOWN.set(shown)
-    try:
-        yield shown
-    finally:
-        _SHOWN.reset(token)
+    def ending(self, exit_code: int) -> Answer[V_co]:
+        """Return the same answer with this exit code."""
+        return replace(self, exit_code=exit_code)
 
 
-def page(value: object, parts: Iterable[Part], *, json: bool) -> None:
-    """A result that takes several tables and lines. With `json`, `parts` is never iterated: a
-    generator computes nothing then."""
-    if json:
-        show_json(value)
-    else:
-        show(parts)
+@dataclass(frozen=True)
+class Lines(Generic[T]):
+    """Values that come one after the other; each is shown at once."""
+
+    values: Iterable[T]
+    part_of: Callable[[T], Part]
 
 
-def record(
-    value: object, title: str, rows: Iterable[Row], *, json: bool, data: object = None
-) -> None:
-    """One thing: a table with a row for each of its properties."""
-    page(value if data is None else data, [Table(title, ("", ""), rows)], json=json)
+def page(value: T, parts: Iterable[Part]) -> Answer[T]:
+    """Return a result that takes several tables and lines."""
+    return Answer(value, parts)
+
+
+def record(value: T, title: str, rows: Iterable[Row]) -> Answer[T]:
+    """Return one thing: a table with a row for each of its properties."""
+    return Answer(value, [Table(title, ("", ""), rows)])
+
+
+@overload
+def records(
+    values: Sequence[T], title: str, columns: Mapping[str, Callable[[T], object]]
+) -> Answer[Sequence[T]]: ...
+
+
+@overload
+def records(
+    values: Sequence[T], title: str, columns: Mapping[str, Callable[[T], object]], data: D
+) -> Answer[D]: ...
 
 
 def records(
     values: Sequence[T],
     title: str,
     columns: Mapping[str, Callable[[T], object]],
-    *,
-    json: bool,
     data: object = None,
-) -> None:
-    """Several things: a table with a row for each. `columns`: heading -> the cell of a value."""
+) -> Answer[Any]:
+    """Return several things: a table with a row for each. `columns`: heading -> the cell of a
+    value. Programs read `data`, or the values where it is None."""
     rows = ([cell(value) for cell in columns.values()] for value in values)
-    page(values if data is None else data, [Table(title, tuple(columns), rows)], json=json)
+    return Answer(values if data is None else data, [Table(title, tuple(columns), rows)])
 
 
-def message(value: object, text: str, *, json: bool) -> None:
-    """What a command did: one line on standard error, because it is no answer to be read on."""
-    page(value, [Note(text)], json=json)
+def message(value: T, text: str) -> Answer[T]:
+    """Return what a command did: one line on standard error, because it is no answer to be read
+    on."""
+    return Answer(value, [Note(text)])
+
+
+def show_answer(answer: Answer[Any], *, json: bool) -> None:
+    """Show an answer on the terminal."""
+    if json:
+        show_json(answer.value)
+    else:
+        show(answer.parts)
+
+
+def show_lines(lines: Lines[Any], *, json: bool) -> None:
+    """Show values as they come: with `json` each on a line of its own."""
+    for value in lines.values:
+        if json:
+            show_json_line(value)
+        else:
+            show([lines.part_of(value)])
 
 
 def show(parts: Iterable[Part]) -> None:
-    """Tables and lines for a person, in this order."""
-    if shown := _SHOWN.get():
-        shown.parts.extend(parts)
-        return
+    """Show tables and lines in this order."""
     terminal = log.console(stderr=False)
     for part in parts:
         match part:
@@ -177,18 +194,12 @@ def show(parts: Iterable[Part]) -> None:
 
 
 def show_json(value: object) -> None:
-    """`value` as JSON; dataclasses and models in it become objects of their fields."""
-    if shown := _SHOWN.get():
-        shown.value = value
-        return
+    """Show `value` as JSON; dataclasses and models in it become objects of their fields."""
     _write_json(json_text(value))
 
 
 def show_json_line(value: object) -> None:
-    """`value` as JSON on one line, at once: for a script that answers line by line."""
-    if shown := _SHOWN.get():
-        shown.lines.append(value)
-        return
+    """Show `value` as JSON on one line, at once: for a script that answers line by line."""
     _write_json(json_text(value, indent=None))
     sys.stdout.flush()
 
@@ -201,9 +212,6 @@ def json_text(value: object, indent: int | None = 2) -> str:
 def write(text: str) -> None:
     """Write a text that is the answer itself, such as a file; unchanged where standard output is no
     terminal."""
-    if shown := _SHOWN.get():
-        shown.parts.append(File(text))
-        return
     sys.stdout.write(log.visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
@@ -233,7 +241,7 @@ def _plain(value: Any) -> Any:
     from pydantic import BaseModel
 
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):

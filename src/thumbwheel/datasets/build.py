@@ -33,13 +33,13 @@ from thumbwheel.datasets.files import (
     read_parquet,
     write_tables,
 )
-from thumbwheel.datasets.health import CheckedRows, Finding, check, require_healthy
+from thumbwheel.datasets.health import CheckedRows, check, require_healthy
 from thumbwheel.datasets.ledger_rewards import ledger_values, ledger_warnings
 from thumbwheel.datasets.row_stats import RowStats
 from thumbwheel.datasets.selection import Selection
 from thumbwheel.datasets.shape import Shape
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig
+from thumbwheel.datasets.types import SPLITS, Dataset, DatasetConfig, Finding
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.models.versions import record_artifacts, require_agent

@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.datasets.types import (
+    Dataset,
+    DatasetHealth,
+    ExportedDataset,
+    Finding,
+    ListedDataset,
+    ShownDataset,
+)
 
 if TYPE_CHECKING:
-    from thumbwheel.datasets.health import Finding
     from thumbwheel.datasets.stale import Stale
-    from thumbwheel.datasets.types import Dataset
     from thumbwheel.db.workspace import Workspace
 
 Agent = Annotated[str, typer.Option(help="The agent whose feedback is meant.")]
 AgentOfName = Annotated[
     str | None, typer.Option("--agent", help="The agent, unless the dataset is named by its id.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 dataset = typer.Typer(no_args_is_help=True)
 
@@ -34,13 +39,11 @@ def show(
     rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 3,
     split: Annotated[str, typer.Option(help="Of which split: train, dev or gate.")] = "train",
     skip: Annotated[int, typer.Option(min=0, help="Rows of the split to pass over.")] = 0,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[ShownDataset]:
     """One dataset: counts, what was left out and why, weights, and rows of it.
 
     Example: thumbwheel dataset show latest --agent support --split dev --skip 20 --rows 20
     """
-    from dataclasses import asdict
     from itertools import islice
 
     from thumbwheel.datasets.build import load_rows
@@ -48,10 +51,15 @@ def show(
 
     with ctx.obj() as ws:
         dataset = _named(ws, name, agent)
-        page = islice(load_rows(ws, dataset.id, split, skip), rows)
-        first = [asdict(row) for row in page]
+        first = list(islice(load_rows(ws, dataset.id, split, skip), rows))
         stale_rows = stale(ws, dataset)
-    describe(dataset, json, first, stale=stale_rows)
+    shown = ShownDataset(**vars(dataset), rows=first, stale=_stale_rows(stale_rows))
+    parts = [
+        *([str(stale_rows)] if stale_rows else []),
+        *dataset_page(dataset),
+        *(present.json_text(row) for row in first),
+    ]
+    return present.page(shown, parts)
 
 
 @dataset.command()
@@ -66,10 +74,10 @@ def health(
         Path | None,
         typer.Option(help="Folder with the tokenizer.json of the base [default: an estimate]."),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[DatasetHealth]:
     """Is a dataset fit for training? Every check reads all rows; the exit code is 4 if one finds an
     error."""
+    from thumbwheel.core.errors import DataError
     from thumbwheel.datasets.build import health as check_dataset
     from thumbwheel.datasets.health import ERROR
     from thumbwheel.datasets.tokens import counter
@@ -86,17 +94,15 @@ def health(
         "such as": lambda finding: " ".join(finding.rows[:2]),
     }
     title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
-    data = {"id": dataset.id, "findings": findings}
-    present.records(findings, title, columns, json=json, data=data)
-    if any(finding.verdict == ERROR for finding in findings):
-        raise typer.Exit(4)
+    health = DatasetHealth(dataset.id, findings)
+    answer = present.records(findings, title, columns, data=health)
+    is_wrong = any(finding.verdict == ERROR for finding in findings)
+    return answer.ending(DataError.exit_code) if is_wrong else answer
 
 
 @dataset.command("list")
-def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
+def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[ListedDataset]]:
     """All datasets of an agent, oldest first."""
-    from dataclasses import asdict
-
     from thumbwheel.datasets.build import datasets
     from thumbwheel.datasets.stale import stale
     from thumbwheel.models.versions import require_agent
@@ -115,8 +121,11 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
     for dataset_id, stale_rows in stale_of.items():
         if stale_rows:
             parts.append(f"{dataset_id} {stale_rows}")
-    data = [asdict(dataset) | {"stale": _stale_rows(stale_of[dataset.id])} for dataset in existing]
-    present.page(data, parts, json=json)
+    listed = []
+    for dataset in existing:
+        n_stale = _stale_rows(stale_of[dataset.id])
+        listed.append(ListedDataset(**vars(dataset), stale=n_stale))
+    return present.page(listed, parts)
 
 
 @dataset.command()
@@ -129,8 +138,7 @@ def export(
         str,
         typer.Option(help="jsonl, parquet, or hf (a Hugging Face folder with the columns of TRL)."),
     ] = "jsonl",
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[ExportedDataset]:
     """Write a dataset into a folder, to be used elsewhere.
 
     Example: thumbwheel dataset export pairs --agent support --format hf --to pairs-for-trl
@@ -140,8 +148,8 @@ def export(
     with ctx.obj() as ws:
         dataset = _named(ws, name, agent)
         path = export_dataset(ws, dataset.id, to, format)
-    data = {"id": dataset.id, "path": path, "format": format, "counts": dataset.counts}
-    present.message(data, f"{dataset.id} ({dataset.shape}) is in {path}", json=json)
+    exported = ExportedDataset(dataset.id, path, format, dataset.counts)
+    return present.message(exported, f"{dataset.id} ({dataset.shape}) is in {path}")
 
 
 def _named(ws: Workspace, name: str, agent: str | None) -> Dataset:
@@ -154,31 +162,8 @@ def _stale_rows(stale: Stale | None) -> int:
     return stale.rows if stale else 0
 
 
-def describe(
-    dataset: Dataset,
-    json: bool,
-    rows: list[dict[str, Any]] | None = None,
-    why: list[str] | None = None,
-    stale: Stale | None = None,
-) -> None:
-    """Shows what a dataset holds; `rows` are some of them, `why` says how its shape was chosen."""
-    from dataclasses import asdict
-
-    data = asdict(dataset)
-    if rows is not None:
-        data |= {"rows": rows, "stale": _stale_rows(stale)}
-    if why is not None:
-        data["why"] = why
-    parts = [
-        *([str(stale)] if stale else []),
-        *(why or []),
-        *_dataset_page(dataset),
-        *(present.json_text(row) for row in rows or []),
-    ]
-    present.page(data, parts, json=json)
-
-
-def _dataset_page(dataset: Dataset) -> Iterator[present.Part]:
+def dataset_page(dataset: Dataset) -> Iterator[present.Part]:
+    """Return what a dataset holds."""
     manifest = dataset.manifest
     title = f"{dataset.id}: {dataset.shape} of {dataset.agent}"
     yield present.Table(title, ("split", "rows"), dataset.counts.items())
@@ -218,8 +203,7 @@ def calibrate(
         Path | None,
         typer.Option(help="Write the calibration here, for the reward function `next_turn`."),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Fit what users' next messages are worth to people's thumbs, and say how well that holds.
 
     It counts how often people called an answer good after which the user gave thanks, complained
@@ -242,7 +226,7 @@ def calibrate(
         name, document = calibrate_next_turn(ws, learner, ws.settings(DatasetConfig, "dataset"))
     if out is not None:
         write_output("--out", out, as_bytes(document))
-    present.page({"calibration": name, **document}, _calibration_page(name, document), json=json)
+    return present.page({"calibration": name, **document}, _calibration_page(name, document))
 
 
 def _calibration_page(name: str, document: dict[str, Any]) -> Iterator[present.Part]:

@@ -312,3 +312,34 @@ def _conclusion(plan: DataPlan) -> str:
     others = [plan.methods[name].title for name in plan.eligible if name != plan.recommended]
     compare = f" Also eligible, to be compared on dev: {', '.join(others)}." if others else ""
     return f"Recommended: {plan.methods[plan.recommended].title}, because {plan.why}.{compare}"
+
+
+@dataclass(frozen=True)
+class CountedSignal(Signal):
+    """A kind of feedback, with what is neither good nor bad."""
+
+    neither: int = 0
+
+
+@dataclass(frozen=True)
+class ConcludedPlan(DataPlan):
+    """A data plan with what follows from it, as programs read it."""
+
+    signals: list[CountedSignal]  # type: ignore[assignment]
+    # plain defaults: a field without one would leave the property of the class above in its place
+    ready: bool = False
+    eligible: tuple[str, ...] = ()  # type: ignore[assignment]
+    missing: dict[str, dict[str, int]] | None = None  # type: ignore[assignment]
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: DataPlan) -> ConcludedPlan:
+        """Return a plan with its conclusions."""
+        signals = [CountedSignal(**vars(signal), neither=signal.neither) for signal in plan.signals]
+        return cls(
+            **{**vars(plan), "signals": signals},
+            ready=plan.ready,
+            eligible=tuple(plan.eligible),
+            missing=plan.missing,
+            words=tuple(plan.to_words()),
+        )

@@ -22,7 +22,7 @@ from thumbwheel.core.plugins import nearest
 from thumbwheel.datasets.minhash import near_pairs
 from thumbwheel.datasets.row_stats import ENOUGH, LONGER
 from thumbwheel.datasets.split import asked_text, dialogue_keys, turn_key
-from thumbwheel.datasets.types import SPLITS
+from thumbwheel.datasets.types import SPLITS, Finding
 from thumbwheel.sdk.detectors import KEY, find
 
 OK, WARNING, ERROR, NONE = "ok", "warning", "error", "not applicable"
@@ -48,17 +48,6 @@ NOISE = 0.1
 """Estimated share of wrong labels from which they are worth a warning."""
 CHARACTERS = 4.0
 """Characters a token, where no tokenizer is given: usual for English; fewer in other languages."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check. `rows` are the ids of the first of the `count` rows concerned."""
-
-    check: str
-    verdict: str
-    text: str
-    count: int = 0
-    rows: tuple[str, ...] = ()
 
 
 @dataclass

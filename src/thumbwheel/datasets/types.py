@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
@@ -428,3 +429,57 @@ class Dataset:
     def counts(self) -> dict[str, int]:
         """split -> rows."""
         return dict(self.manifest["counts"])
+
+
+@dataclass(frozen=True)
+class BuiltDataset(Dataset):
+    """A dataset that was just built, or was there already."""
+
+    why: list[str] | None = None
+    """How its shape was chosen; None where it was asked for by its shape."""
+
+
+@dataclass(frozen=True)
+class ListedDataset(Dataset):
+    """A dataset in the list of an agent's."""
+
+    stale: int = 0
+    """Rows whose evidence has changed since it was built."""
+
+
+@dataclass(frozen=True)
+class ShownDataset(ListedDataset):
+    """A dataset with some of its rows."""
+
+    rows: list[Any] = field(default_factory=list)
+    """As the shape has them."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. `rows` are the ids of the first of the `count` rows concerned."""
+
+    check: str
+    verdict: str
+    text: str
+    count: int = 0
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DatasetHealth:
+    """Whether a dataset is fit for training."""
+
+    id: str
+    findings: list[Finding]
+
+
+@dataclass(frozen=True)
+class ExportedDataset:
+    """A dataset that was written into a folder."""
+
+    id: str
+    path: Path
+    format: str
+    counts: dict[str, int]
+    """Split -> rows."""

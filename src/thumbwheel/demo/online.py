@@ -24,7 +24,7 @@ from typing import Any
 import httpx2
 
 from thumbwheel.app.open import Opener
-from thumbwheel.app.run_or_submit import checked_spec, followed, submitted
+from thumbwheel.app.run_or_submit import followed, submitted
 from thumbwheel.core import log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.core.files import replace
@@ -59,6 +59,8 @@ from thumbwheel.jobs import queue
 from thumbwheel.jobs.types import ENDED
 from thumbwheel.llm.port import HOST
 from thumbwheel.loop import loops
+from thumbwheel.loop.cycle_types import CheckResult, TurnResult
+from thumbwheel.loop.jobs import LoopCheckSpec
 from thumbwheel.models import versions
 from thumbwheel.models.types import LIVE, Agent, Basis
 
@@ -340,25 +342,23 @@ class _Stages:
             return begun[number - 1]
         with log.step("the loop looks whether a turn is due, and its worker turns the wheel"):
             job_id = self._turn_job()
-            cycle = followed(self.ws, job_id) if job_id else None
+            cycle: TurnResult | None = followed(self.ws, job_id) if job_id else None
         if cycle is None:
             return None
-        if cycle["experiment"] is None:
-            self.reasons.append(f"turn {number} began no experiment: {'; '.join(cycle['reasons'])}")
+        if cycle.experiment is None:
+            self.reasons.append(f"turn {number} began no experiment: {'; '.join(cycle.reasons)}")
             return None
-        return controller.find(self.ws, cycle["experiment"])
+        return controller.find(self.ws, cycle.experiment)
 
     def _turn_job(self) -> str | None:
         """The job of a turn: the one that was stopped, else the one that a check asks for."""
         earlier, _ = queue.jobs(self.ws, kind="loop run", limit=1)
         if earlier and earlier[0].state not in ENDED:
             return earlier[0].id
-        spec = checked_spec("loop check", {"agent": AGENT})
-        check = submitted(self.ws, "loop check", spec)
-        if check["job"] is None:
-            self.reasons.append(f"no turn is due: {check['check']['reason']}")
-            return None
-        return str(check["job"])
+        result: CheckResult = submitted(self.ws, "loop check", LoopCheckSpec(agent=AGENT))
+        if result.job is None:
+            self.reasons.append(f"no turn is due: {result.check.reason}")
+        return result.job
 
     def _person_sends(self, stage: str, corrects: bool, experiment: Experiment | None) -> None:
         tally = Tally(self.progress.answers.setdefault(stage, {}))

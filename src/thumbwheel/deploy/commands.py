@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from thumbwheel.core import present
 from thumbwheel.core.options import Here
+from thumbwheel.deploy.types import (
+    DeployedVersion,
+    Deployment,
+    DeploymentHistory,
+    DeployPlan,
+    ListedDeployment,
+)
+from thumbwheel.jobs.request import JobRequest
+from thumbwheel.models.types import Switch
 
 if TYPE_CHECKING:
     from thumbwheel.deploy.prepare import Plan
-    from thumbwheel.deploy.types import Deployment, Health
-    from thumbwheel.models.types import Switch
 
 Agent = Annotated[str, typer.Option(help="The agent.")]
 Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 Alias = Annotated[str, typer.Option(help="The alias; everybody gets live.")]
 
 
@@ -54,8 +59,7 @@ def deploy(
         bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")
     ] = False,
     here: Here = False,
-    json: AsJson = False,
-) -> None:
+) -> JobRequest[DeployedVersion, DeployedVersion] | present.Answer[DeployPlan]:
     """Serve a version on a target, check that it is the one, and switch the alias.
 
     What the target needs is exported, unless there is an export already. A canary then asks prompts
@@ -64,6 +68,8 @@ def deploy(
 
     Example: thumbwheel deploy v3 --agent support --target llamacpp --quant Q4_K_M
     """
+    from thumbwheel.deploy.jobs import DeploySpec
+
     alias_name = None if alias == "none" else alias
     settings = _settings(set_ or [])
     if dry_run:
@@ -73,33 +79,35 @@ def deploy(
         with ctx.obj() as ws:
             model_version = versions.version(ws, agent, version)
             deploy_plan = verbs.plan(ws, model_version, target, alias_name, quant)
-        _show_plan(deploy_plan, alias_name, json)
-        return
-    spec = {
-        "version": version,
-        "agent": agent,
-        "target": target,
-        "alias": alias,
-        "quant": quant,
-        "set": settings,
-        "accept": accept,
-    }
-    data = ctx.obj.run("deploy", spec, here=here)
-    title = f"{agent} {data['version']} on {target}"
-    present.record(data, title, _result_rows(data, alias_name), json=json, data=data)
+        return _plan_answer(deploy_plan, alias_name)
+    spec = DeploySpec(
+        version=version,
+        agent=agent,
+        target=target,
+        alias=alias,
+        quant=quant,
+        set=settings,
+        accept=accept,
+    )
+
+    def show(deployed: DeployedVersion) -> present.Answer[DeployedVersion]:
+        title = f"{agent} {deployed.version} on {target}"
+        return present.record(deployed, title, _result_rows(deployed, alias_name))
+
+    return JobRequest("deploy", spec, show, here=here)
 
 
-def _result_rows(data: Mapping[str, Any], alias: str | None) -> list[present.Row]:
+def _result_rows(deployed: DeployedVersion, alias: str | None) -> list[present.Row]:
     from pydantic import TypeAdapter
 
     from thumbwheel.deploy.canary import Canary
 
-    canary = TypeAdapter(Canary).validate_python(data["canary"])
+    canary = TypeAdapter(Canary).validate_python(deployed.canary)
     return [
-        ("answers at", data["endpoint"] and data["endpoint"]["url"]),
-        ("as", data["name"]),
+        ("answers at", deployed.endpoint and deployed.endpoint.url),
+        ("as", deployed.name),
         ("canary", f"{canary.verdict}: {canary.summary()}"),
-        ("alias", f"{alias} -> {data['version']}" if alias else "none: warm"),
+        ("alias", f"{alias} -> {deployed.version}" if alias else "none: warm"),
     ]
 
 
@@ -119,20 +127,20 @@ def _settings(options: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _show_plan(deploy_plan: Plan, alias: str | None, json: bool) -> None:
+def _plan_answer(deploy_plan: Plan, alias: str | None) -> present.Answer[DeployPlan]:
     export = deploy_plan.export
-    data = {
-        "version": deploy_plan.version,
-        "target": deploy_plan.target,
-        "kind": deploy_plan.format,
-        "quant": deploy_plan.quant,
-        "export": export and export.id,
-        "folder": deploy_plan.folder,
-        "alias": alias,
-        "misfits": list(deploy_plan.misfits),
-    }
+    planned = DeployPlan(
+        version=deploy_plan.version,
+        target=deploy_plan.target,
+        kind=deploy_plan.format,
+        quant=deploy_plan.quant,
+        export=None if export is None else export.id,
+        folder=deploy_plan.folder,
+        alias=alias,
+        misfits=list(deploy_plan.misfits),
+    )
     title = f"would deploy {deploy_plan.version} on {deploy_plan.target}"
-    present.record(deploy_plan, title, _plan_rows(deploy_plan, alias), json=json, data=data)
+    return present.record(planned, title, _plan_rows(deploy_plan, alias))
 
 
 def _plan_rows(deploy_plan: Plan, alias: str | None) -> list[present.Row]:
@@ -179,8 +187,7 @@ def deployments(
     history: Annotated[
         bool, typer.Option("--history", help="Show the switches of all aliases too.")
     ] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[list[ListedDeployment] | DeploymentHistory]:
     """What is deployed, whether it answers, and which alias points at it.
 
     Example: thumbwheel deployments --agent support --history
@@ -206,11 +213,8 @@ def deployments(
             for alias in aliases:
                 moves += versions.switches(ws, learner, alias)
         names = {version.id: version.name for version in versions.versions(ws, learner)}
-    data: object = [row.to_json() for row in listed]
+    answer = present.records(listed, f"deployments of {agent}", COLUMNS)
     if history:
-        data = {"deployments": data, "switches": moves}
-    present.records(listed, f"deployments of {agent}", COLUMNS, json=json, data=data)
-    if history and not json:
         columns: dict[str, Callable[[Switch], object]] = {
             "when": lambda move: f"{move.recorded_at:%Y-%m-%d %H:%M:%S}",
             "alias": lambda move: move.alias,
@@ -219,50 +223,41 @@ def deployments(
             "basis": lambda move: move.evidence.get("basis", ""),
             "why": lambda move: move.reason,
         }
-        present.records(moves, "switches", columns, json=False)
+        switches = present.records(moves, "switches", columns)
+        with_moves = DeploymentHistory(listed, moves)
+        return present.page(with_moves, [*answer.parts, *switches.parts])
+    return present.page(listed, answer.parts)
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A deployment in the list of an agent's."""
-
-    deployment: Deployment
-    aliases: list[str]
-    health: Health
-
-    def to_json(self) -> dict[str, Any]:
-        status = {"alive": self.health.alive, "why": self.health.why}
-        return {**asdict(self.deployment), "aliases": self.aliases, **status}
-
-    @property
-    def state(self) -> str:
-        state: str = self.deployment.state
-        if self.health.alive:
-            state = "answers"
-        elif state == "warm":
-            state = f"{state}, does not answer: {self.health.why}"
-        return f"TAINTED, not served any more; {state}" if self.deployment.tainted else state
-
-
-def _listed(deployment: Deployment, serving: Mapping[str, Deployment | None]) -> _Listed:
+def _listed(deployment: Deployment, serving: Mapping[str, Deployment | None]) -> ListedDeployment:
     from thumbwheel.deploy.running import health
 
     aliases = [alias for alias, row in serving.items() if row and row.id == deployment.id]
-    return _Listed(deployment, aliases, health(deployment))
+    state = health(deployment)
+    return ListedDeployment(**vars(deployment), aliases=aliases, alive=state.alive, why=state.why)
 
 
-COLUMNS: dict[str, Callable[[_Listed], object]] = {
-    "version": lambda row: row.deployment.version,
-    "target": lambda row: row.deployment.target,
+def _state(row: ListedDeployment) -> str:
+    state: str = row.state
+    if row.alive:
+        state = "answers"
+    elif state == "warm":
+        state = f"{state}, does not answer: {row.why}"
+    return f"TAINTED, not served any more; {state}" if row.tainted else state
+
+
+COLUMNS: dict[str, Callable[[ListedDeployment], object]] = {
+    "version": lambda row: row.version,
+    "target": lambda row: row.target,
     "aliases": lambda row: ", ".join(row.aliases),
-    "state": lambda row: row.state,
-    "canary": lambda row: (row.deployment.canary or {}).get("verdict"),
-    "answers at": lambda row: row.deployment.endpoint and row.deployment.endpoint.url,
-    "since": lambda row: f"{row.deployment.recorded_at:%Y-%m-%d %H:%M}",
+    "state": lambda row: _state(row),
+    "canary": lambda row: (row.canary or {}).get("verdict"),
+    "answers at": lambda row: row.endpoint and row.endpoint.url,
+    "since": lambda row: f"{row.recorded_at:%Y-%m-%d %H:%M}",
 }
 
 
-def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJson = False) -> None:
+def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live") -> present.Answer[Switch]:
     """Point an alias back at the version before, in one step; given again, at the one before that.
 
     Example: thumbwheel rollback --agent support
@@ -276,7 +271,7 @@ def rollback(ctx: typer.Context, agent: Agent, alias: Alias = "live", json: AsJs
         names = {version.id: version.name for version in versions.versions(ws, learner)}
     before = f"; it was {names[alias_switch.from_id]}" if alias_switch.from_id else ""
     text = f"{alias} is {names[alias_switch.to_id]} again{before}"
-    present.message(alias_switch, text, json=json)
+    return present.message(alias_switch, text)
 
 
 def promote(
@@ -291,8 +286,7 @@ def promote(
             '"your name: why".'
         ),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Switch]:
     """Point an alias at a version that is deployed and passed its canary, in one step.
 
     Example: thumbwheel promote v3 --agent support
@@ -303,7 +297,7 @@ def promote(
     with ctx.obj() as ws:
         model_version = versions.version(ws, agent, version)
         alias_switch = switch.promote(ws, model_version, alias, accept=accept)
-    present.message(alias_switch, f"{alias} is now {version}", json=json)
+    return present.message(alias_switch, f"{alias} is now {version}")
 
 
 def undeploy(
@@ -318,8 +312,7 @@ def undeploy(
             help="Remove the record also where the target does not answer, because it is gone.",
         ),
     ] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Sequence[Deployment]]:
     """Take a version off its targets; refused while an alias needs it.
 
     Example: thumbwheel undeploy v2 --agent support
@@ -331,4 +324,4 @@ def undeploy(
         model_version = versions.version(ws, agent, version)
         removed = verbs.undeploy(ws, model_version, target, forget=forget)
     text = ", ".join(f"{row.name} is gone from {row.target}" for row in removed)
-    present.message(removed, text, json=json)
+    return present.message(removed, text)

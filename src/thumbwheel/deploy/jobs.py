@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import Field
@@ -13,7 +12,7 @@ from thumbwheel.deploy.deploy import deploy
 from thumbwheel.deploy.routing import by_id
 from thumbwheel.deploy.running import ensure_running
 from thumbwheel.deploy.switch import promote
-from thumbwheel.deploy.types import Deployment, DeploymentState
+from thumbwheel.deploy.types import DeployedVersion, Deployment, DeploymentState
 from thumbwheel.jobs import current
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, ModelVersion, Switch
@@ -45,7 +44,7 @@ DEPLOYMENT = "deployment"
 """The note of the deployment that an attempt recorded."""
 
 
-def run_deploy(ws: Workspace, spec: DeploySpec) -> dict[str, Any]:
+def run_deploy(ws: Workspace, spec: DeploySpec) -> DeployedVersion:
     """Deploy. What an attempt before this one did is not done again: a deployment that answers is
     not made anew, and an alias that was moved to it is left where somebody has moved it since."""
     version = versions.version(ws, spec.agent, spec.version)
@@ -65,7 +64,7 @@ def run_deploy(ws: Workspace, spec: DeploySpec) -> dict[str, Any]:
         accept=spec.accept,
         on_recorded=lambda new_id: current.note(ws, **{DEPLOYMENT: new_id}),
     )
-    return {**asdict(result.deployment), "switch": result.switch}
+    return DeployedVersion.of(result.deployment, result.switch)
 
 
 def _completed(
@@ -74,7 +73,7 @@ def _completed(
     alias: str | None,
     deployment: Deployment,
     accept: str | None,
-) -> dict[str, Any] | None:
+) -> DeployedVersion | None:
     """What is left to do for the deployment of an earlier attempt, done; None where that one never
     answered."""
     if not deployment.is_accepted:
@@ -88,7 +87,7 @@ def _completed(
     if switch is None and alias is not None:
         reason = f"deployed on {deployment.target}"
         switch = promote(ws, version, alias, reason=reason, deployment=deployment, accept=accept)
-    return {**asdict(deployment), "switch": switch}
+    return DeployedVersion.of(deployment, switch)
 
 
 def _switch_to(

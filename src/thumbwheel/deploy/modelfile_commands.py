@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.deploy.modelfile import ModelConfig
 
@@ -31,9 +32,8 @@ def modelfile(
         str | None,
         typer.Option(help="System text [default: what all of the agent's prompts begin with]."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the parts as JSON.")] = False,
     options: dict[str, Any] | None = None,
-) -> None:
+) -> present.Answer[Any]:
     """Write the Modelfile of a version, for `ollama create NAME -f FILE`. Its GGUF file is exported
     where there is none.
 
@@ -44,7 +44,6 @@ def modelfile(
     """
     from dataclasses import asdict, replace
 
-    from thumbwheel.core import log, present
     from thumbwheel.core.config import build
     from thumbwheel.deploy import modelfile as files
     from thumbwheel.deploy import prepare
@@ -61,14 +60,11 @@ def modelfile(
         package = replace(package, system=system)
     model = files.of(package, settings, go_text(package) if template else None)
     environment = settings.hosting().ollama_environment()
-    if as_json:
-        present.show_json({**asdict(model), "environment": environment})
-        return
     text = model.text()
-    if to is None:
-        present.write(text)
-    else:
+    first: present.Part = present.File(text)
+    if to is not None:
         to.write_text(text, encoding="utf-8")
-        log.say(f"written: {to}; next: ollama create {package.name} -f {to}")
+        first = present.Note(f"written: {to}; next: ollama create {package.name} -f {to}")
     variables = " ".join(f"{name}={value}" for name, value in environment.items())
-    log.say(f"profile {settings.hosting().name}: start the server as {variables} ollama serve")
+    how = f"profile {settings.hosting().name}: start the server as {variables} ollama serve"
+    return present.page({**asdict(model), "environment": environment}, [first, present.Note(how)])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.deploy.types import ListedSecret, NamedSecret
 
 secrets = typer.Typer(help="Keys of other people's servers, by name; a value is never printed.")
 Name = Annotated[str, typer.Argument(help="Its name, for example OPENAI_API_KEY.")]
@@ -15,11 +17,10 @@ OfAgent = Annotated[
     str | None,
     typer.Option(help="An agent whose owners may name it [default: the home's owner alone]."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 
 @secrets.command("set")
-def set_(ctx: typer.Context, name: Name, of_agent: OfAgent = None, json: AsJson = False) -> None:
+def set_(ctx: typer.Context, name: Name, of_agent: OfAgent = None) -> present.Answer[NamedSecret]:
     """Store a secret, read from standard input, in a file of the home that only you can read.
 
     Example: printf '%s' "$OPENAI_API_KEY" | thumbwheel secrets set OPENAI_API_KEY
@@ -33,11 +34,11 @@ def set_(ctx: typer.Context, name: Name, of_agent: OfAgent = None, json: AsJson 
         value = sys.stdin.read()
     with ctx.obj() as ws:
         SecretStore(ws.home.secrets, of_agent).set(name, value)
-    present.message({"name": name, "agent": of_agent}, f"{name} is stored", json=json)
+    return present.message(NamedSecret(name, of_agent), f"{name} is stored")
 
 
 @secrets.command("list")
-def list_(ctx: typer.Context, json: AsJson = False) -> None:
+def list_(ctx: typer.Context) -> present.Answer[Sequence[ListedSecret]]:
     """The names of the stored secrets, and which versions need them."""
     from thumbwheel.core.secret_store import stored_secrets
     from thumbwheel.models import versions
@@ -47,28 +48,23 @@ def list_(ctx: typer.Context, json: AsJson = False) -> None:
         needed = versions.secret_names(ws)
     listed = sorted({*stored, *needed}, key=lambda secret: (secret.name, secret.agent or ""))
     rows = [
-        {
-            "name": secret.name,
-            "agent": secret.agent,
-            "stored": secret in stored,
-            "needed_by": needed.get(secret, []),
-        }
+        ListedSecret(secret.name, secret.agent, secret in stored, needed.get(secret, []))
         for secret in listed
     ]
     columns = {
-        "name": lambda row: row["name"],
-        "of": lambda row: row["agent"] or "the home",
-        "value": lambda row: "stored" if row["stored"] else "MISSING",
-        "needed by": lambda row: ", ".join(row["needed_by"]),
+        "name": lambda row: row.name,
+        "of": lambda row: row.agent or "the home",
+        "value": lambda row: "stored" if row.stored else "MISSING",
+        "needed by": lambda row: ", ".join(row.needed_by),
     }
-    present.records(rows, "secrets", columns, json=json)
+    return present.records(rows, "secrets", columns)
 
 
 @secrets.command("remove")
-def remove(ctx: typer.Context, name: Name, of_agent: OfAgent = None, json: AsJson = False) -> None:
+def remove(ctx: typer.Context, name: Name, of_agent: OfAgent = None) -> present.Answer[NamedSecret]:
     """Delete a stored secret."""
     from thumbwheel.core.secret_store import SecretStore
 
     with ctx.obj() as ws:
         SecretStore(ws.home.secrets, of_agent).remove(name)
-    present.message({"name": name, "agent": of_agent}, f"{name} is removed", json=json)
+    return present.message(NamedSecret(name, of_agent), f"{name} is removed")

@@ -14,7 +14,7 @@ from thumbwheel.core.config import Config
 from thumbwheel.core.errors import Conflict
 from thumbwheel.export.types import ModelKind
 from thumbwheel.models.template_settings import TemplateSettings
-from thumbwheel.models.types import LIVE
+from thumbwheel.models.types import LIVE, Switch
 
 ENDPOINT = ModelKind("endpoint")
 """No files: somebody else serves the model."""
@@ -166,6 +166,55 @@ class Deployment:
 
 
 @dataclass(frozen=True)
+class DeployedVersion(Deployment):
+    """A deployment with the move of the alias to it."""
+
+    switch: Switch | None = None
+    """None where no alias was asked for."""
+
+    @classmethod
+    def of(cls, deployment: Deployment, switch: Switch | None) -> DeployedVersion:
+        """Return the deployment with this switch."""
+        return cls(**vars(deployment), switch=switch)
+
+
+@dataclass(frozen=True)
+class DeployPlan:
+    """What `deploy` would do."""
+
+    version: str
+    target: str
+    kind: str | None
+    """The format of the files."""
+    quant: str | None
+    export: str | None
+    """The export that would be used again."""
+    folder: Path | None
+    alias: str | None
+    misfits: list[str]
+    """Reasons why it would be refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedDeployment(Deployment):
+    """A deployment in the list of an agent's."""
+
+    aliases: list[str]
+    """Those that point at it."""
+    alive: bool
+    why: str
+    """Why it does not answer."""
+
+
+@dataclass(frozen=True)
+class DeploymentHistory:
+    """The deployments of an agent, and the moves of its aliases."""
+
+    deployments: list[ListedDeployment]
+    switches: list[Switch]
+
+
+@dataclass(frozen=True)
 class AliasRoute:
     """Where requests for an alias go. `exists`: whether the alias points at a version at all;
     `deployment` is None where that version is deployed nowhere."""
@@ -188,3 +237,20 @@ def public_name(agent: str, alias: str) -> str:
     ('support', 'support-canary')
     """
     return agent if alias == LIVE else f"{agent}-{alias}"
+
+
+@dataclass(frozen=True)
+class NamedSecret:
+    """The name of a secret, and whose it is: the agent's, or the home's where that is None."""
+
+    name: str
+    agent: str | None
+
+
+@dataclass(frozen=True)
+class ListedSecret(NamedSecret):
+    """A secret in the list."""
+
+    stored: bool
+    needed_by: list[str]
+    """Versions whose server wants it."""

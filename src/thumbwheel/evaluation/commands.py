@@ -12,7 +12,9 @@ from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.core.files import write_output
 from thumbwheel.core.options import Here
+from thumbwheel.evaluation.result import EvaluationResult, ReplayedDecision
 from thumbwheel.evaluation.types import EvaluationConfig
+from thumbwheel.jobs.request import JobRequest
 
 if TYPE_CHECKING:
     from thumbwheel.evaluation.types import Evaluation, Measure
@@ -64,8 +66,7 @@ def evaluate(
         Path | None, typer.Option(help="Also write the results as JSON to this file.")
     ] = None,
     here: Here = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
-) -> None:
+) -> JobRequest[EvaluationResult, EvaluationResult] | present.Answer[ReplayedDecision]:
     """Compare a version with what runs today on held-out rows, and let the gate decide.
 
     The primary measure is the success of fresh greedy answers on gold cases; see `thumbwheel case
@@ -78,11 +79,10 @@ def evaluate(
     Example: thumbwheel evaluate v3 --agent support --as gguf:model-q4_k_m.gguf
     """
     from thumbwheel.core.errors import InputError
-    from thumbwheel.evaluation.types import Evaluation
+    from thumbwheel.evaluation.jobs import EvaluateSpec
 
     if replay is not None:
-        _replay(ctx, replay, as_json)
-        return
+        return _replay(ctx, replay)
     if version is None or agent is None:
         raise InputError(
             "evaluate",
@@ -102,28 +102,29 @@ def evaluate(
             "Give one of the two",
         )
 
-    spec = {
-        "version": version,
-        "agent": agent,
-        "compare_base": compare_base,
-        "against": against,
-        "as": form,
-        "against_as": against_form,
-        "gate": gate,
-        "options": options,
-    }
-    results = ctx.obj.run("evaluate", spec, here=here)
-    if output is not None:
-        write_output("--output", output, present.json_text(results) + "\n")
-    measured = {name: value for name, value in results.items() if name != "decision"}
-    page = evaluation_page(Evaluation.model_validate(measured), results["decision"])
-    present.page(results, page, json=as_json)
+    spec = EvaluateSpec.model_validate(
+        {
+            "version": version,
+            "agent": agent,
+            "compare_base": compare_base,
+            "against": against,
+            "as": form,
+            "against_as": against_form,
+            "gate": gate,
+            "options": options,
+        }
+    )
+
+    def show(result: EvaluationResult) -> present.Answer[EvaluationResult]:
+        if output is not None:
+            write_output("--output", output, present.json_text(result) + "\n")
+        return present.page(result, evaluation_page(result))
+
+    return JobRequest("evaluate", spec, show, here=here)
 
 
-def evaluation_page(
-    evaluation: Evaluation, decision: dict[str, Any] | None
-) -> Iterator[present.Part]:
-    """The tables for a person."""
+def evaluation_page(evaluation: EvaluationResult) -> Iterator[present.Part]:
+    """Return the tables for a person."""
     columns = (
         "measure",
         "before",
@@ -163,9 +164,9 @@ def evaluation_page(
         yield present.Table("most changed", ("case", "value", "before", "after"), examples)
     for remark in remarks(evaluation):
         yield present.Note(remark)
-    if decision is not None:
-        title = f"decision: {decision['verdict']} ({decision['id']})"
-        yield _reasons_table(title, decision["reasons"])
+    if decision := evaluation.decision:
+        title = f"decision: {decision.verdict} ({decision.id})"
+        yield _reasons_table(title, decision.reasons)
 
 
 def _reasons_table(title: str, reasons: Iterable[str]) -> present.Table:
@@ -240,7 +241,7 @@ def _short(text: str) -> str:
     return present.shortened(" ".join(text.split()), 100)
 
 
-def _replay(ctx: typer.Context, decision_id: str, as_json: bool) -> None:
+def _replay(ctx: typer.Context, decision_id: str) -> present.Answer[ReplayedDecision]:
     from thumbwheel.core.errors import Conflict
     from thumbwheel.evaluation.gate import replay
 
@@ -253,11 +254,12 @@ def _replay(ctx: typer.Context, decision_id: str, as_json: bool) -> None:
             f"{again.verdict}: {'; '.join(again.reasons)}",
             "The gate's code has changed since; evaluate the version again",
         )
-    data = {
-        "id": stored.id,
-        "identical": True,
-        **again.model_dump(mode="json"),
-        "inputs": stored.inputs,
-    }
+    replayed = ReplayedDecision(
+        id=stored.id,
+        identical=True,
+        verdict=again.verdict,
+        reasons=again.reasons,
+        inputs=stored.inputs,
+    )
     title = f"decision {stored.id}: {again.verdict}, identical on replay"
-    present.page(data, [_reasons_table(title, again.reasons)], json=as_json)
+    return present.page(replayed, [_reasons_table(title, again.reasons)])

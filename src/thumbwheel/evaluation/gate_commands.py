@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
-from thumbwheel.evaluation.policy import GatePolicy
-
-if TYPE_CHECKING:
-    from thumbwheel.evaluation.policy import Declaration
+from thumbwheel.evaluation.policy import Declaration, GatePolicy, GateState
 
 gate = typer.Typer()
 Agent = Annotated[str, typer.Option(help="The agent whose candidates the gate judges.")]
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 @gate.command()
@@ -27,8 +23,7 @@ def declare(
     options: dict[str, Any],
     agent: Agent,
     reason: Annotated[str, typer.Option(help="Why; needed to change what is declared.")] = "",
-    as_json: Json = False,
-) -> None:
+) -> present.Answer[Declaration]:
     """Declare once what a candidate of an agent must show, before it is needed.
 
     The declaration starts from the settings (section `gate`) and stays in force, whatever the
@@ -42,11 +37,11 @@ def declare(
 
     with ctx.obj() as ws:
         declaration = verbs.declare(ws, require_agent(ws, agent), options, reason)
-    present.page(declaration, _declared_page(agent, [declaration]), json=as_json)
+    return present.page(declaration, _declared_page(agent, [declaration]))
 
 
 @gate.command()
-def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
+def show(ctx: typer.Context, agent: Agent) -> present.Answer[GateState]:
     """What the gate asks of an agent's candidates, and how that was changed.
 
     Example: thumbwheel gate show --agent support
@@ -57,17 +52,13 @@ def show(ctx: typer.Context, agent: Agent, as_json: Json = False) -> None:
     with ctx.obj() as ws:
         judged = require_agent(ws, agent)
         declared, policy = verbs.declarations(ws, judged), verbs.policy_of(ws, judged)
-    data = {
-        "agent": agent,
-        "declared": bool(declared),
-        "policy": policy,
-        "declarations": declared,
-    }
+    state = GateState(
+        agent=agent, declared=bool(declared), policy=policy, declarations=tuple(declared)
+    )
     if declared:
-        present.page(data, _declared_page(agent, declared), json=as_json)
-        return
+        return present.page(state, _declared_page(agent, declared))
     title = f"gate of {agent}: not declared; the first decision will declare these settings"
-    present.page(data, [_policy_table(title, policy)], json=as_json)
+    return present.page(state, [_policy_table(title, policy)])
 
 
 def _declared_page(agent: str, declared: list[Declaration]) -> Iterator[present.Part]:

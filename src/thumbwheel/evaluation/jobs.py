@@ -12,9 +12,9 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.declaration import policy_of
 from thumbwheel.evaluation.evaluate import evaluate
 from thumbwheel.evaluation.gate import gate, why_refused, why_waiting
-from thumbwheel.evaluation.policy import StoredDecision
 from thumbwheel.evaluation.responders import base_of
-from thumbwheel.evaluation.types import Evaluation, EvaluationConfig
+from thumbwheel.evaluation.result import EvaluationResult
+from thumbwheel.evaluation.types import EvaluationConfig
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent
 
@@ -46,7 +46,7 @@ class EvaluateSpec(Config):
         return self
 
 
-def run_evaluate(ws: Workspace, spec: EvaluateSpec) -> dict[str, Any]:
+def run_evaluate(ws: Workspace, spec: EvaluateSpec) -> EvaluationResult:
     """Compare, and let the gate decide. Answers that are there are not asked for again, and what
     was compared and decided is not done twice."""
     config = ws.settings(EvaluationConfig, "evaluation", spec.options)
@@ -71,18 +71,4 @@ def run_evaluate(ws: Workspace, spec: EvaluateSpec) -> dict[str, Any]:
         log.say(f"the gate does not decide: {why_not}")
     elif spec.gate:
         decision = gate(ws, evaluation)
-    return answer(evaluation, decision)
-
-
-def answer(evaluation: Evaluation, stored: StoredDecision | None) -> dict[str, Any]:
-    """What `--json` prints: the evaluation, with the decision, its id and its policy under
-    `decision`."""
-    results = evaluation.model_dump(mode="json", exclude={"read", "signature"})
-    results["decision"] = None
-    if stored is not None:
-        results["decision"] = {
-            "id": stored.id,
-            **stored.decision.model_dump(mode="json"),
-            "policy": stored.policy.model_dump(mode="json"),
-        }
-    return results
+    return EvaluationResult.of(evaluation, decision)

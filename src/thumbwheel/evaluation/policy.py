@@ -145,6 +145,16 @@ class Declaration(Config):
     recorded_at: datetime
 
 
+class GateState(Config):
+    """What the gate asks of an agent's candidates, and how that was changed."""
+
+    agent: str
+    declared: bool
+    policy: GatePolicy
+    declarations: tuple[Declaration, ...]
+    """The newest one last."""
+
+
 class Look(NamedTuple):
     """Two sides (fingerprints), compared by a measure on rows (keyed hashes of their prompts), and
     what was seen.

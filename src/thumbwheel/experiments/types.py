@@ -344,3 +344,25 @@ class Figures:
     """Outcomes of other names about counted calls, when none has the metric's name."""
     senders: SenderFigures | None = None
     """None where nothing was said."""
+
+
+@dataclass(frozen=True)
+class ListedExperiment:
+    """An experiment as programs read it."""
+
+    id: str
+    agent: str
+    alias: str
+    state: State
+    reason: str
+    plan: Plan
+    strata: tuple[Stratum, ...]
+    collected: Collected
+    recorded_at: datetime
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> ListedExperiment:
+        """Return an experiment without its salt."""
+        fields = vars(experiment)
+        return cls(**{name: value for name, value in fields.items() if name != "salt"})

@@ -10,6 +10,8 @@ import typer
 
 from thumbwheel.core import present
 from thumbwheel.core.options import Here
+from thumbwheel.export.types import CheckedExport
+from thumbwheel.jobs.request import JobRequest
 
 if TYPE_CHECKING:
     from thumbwheel.export.types import Export, TaskScore
@@ -66,8 +68,7 @@ def export(
         ),
     ] = 24,
     here: Here = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+) -> JobRequest[list[CheckedExport], CheckedExport | list[CheckedExport]]:
     """Write a version as an adapter, merged, GGUF or ONNX model, checked for parity.
 
     The files are loaded again with the programs that they are for. Tokens, ends of answers and
@@ -76,10 +77,8 @@ def export(
 
     Example: thumbwheel export latest --agent support --format gguf --ladder q8_0,q4_k_m --to ladder
     """
-    from pydantic import TypeAdapter
-
     from thumbwheel.core.errors import InputError
-    from thumbwheel.export.types import Export
+    from thumbwheel.export.jobs import ExportSpec
 
     if ladder is not None and (quant or accept or tree):
         raise InputError(
@@ -92,27 +91,28 @@ def export(
         raise InputError(
             f"--merge with --format {format}", why, "Leave out one of them, or export twice"
         )
-    spec = {
-        "version": version,
-        "agent": agent,
-        "format": MERGED if merge else format,
-        "quant": quant,
-        "ladder": ladder,
-        "to": to and to.expanduser().absolute(),
-        "parent": Path.cwd(),
-        "tree": tree,
-        "accept": accept,
-        "cases": cases,
-    }
-    data = ctx.obj.run("export", spec, here=here)
-    exports = TypeAdapter(list[Export]).validate_python(
-        [{name: value for name, value in row.items() if name != "deployable"} for row in data]
+    spec = ExportSpec(
+        version=version,
+        agent=agent,
+        format=MERGED if merge else format,
+        quant=quant,
+        ladder=ladder,
+        to=to and to.expanduser().absolute(),
+        parent=Path.cwd(),
+        tree=tree,
+        accept=accept,
+        cases=cases,
     )
-    title = f"{agent} {exports[0].version} as {exports[0].format}"
-    if ladder:
-        present.records(exports, title, LADDER_COLUMNS, json=json, data=data)
-    else:
-        present.record(exports[0], title, _rows(exports[0]), json=json, data=data[0])
+
+    def show(
+        exports: list[CheckedExport],
+    ) -> present.Answer[CheckedExport | list[CheckedExport]]:
+        title = f"{agent} {exports[0].version} as {exports[0].format}"
+        if ladder:
+            return present.records(exports, title, LADDER_COLUMNS, data=exports)
+        return present.record(exports[0], title, _rows(exports[0]))
+
+    return JobRequest("export", spec, show, here=here)
 
 
 def _speed(finished: Export) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -14,7 +12,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.export import package
 from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.layouts import LAYOUTS
-from thumbwheel.export.types import Export
+from thumbwheel.export.types import CheckedExport, Export
 from thumbwheel.jobs import current
 from thumbwheel.models import versions
 from thumbwheel.models.types import ModelVersion
@@ -61,7 +59,7 @@ FOLDER = "folder"
 """The note which folder an attempt began to write."""
 
 
-def run_export(ws: Workspace, spec: ExportSpec) -> list[dict[str, Any]]:
+def run_export(ws: Workspace, spec: ExportSpec) -> list[CheckedExport]:
     """Write the files, except those that an attempt before this one wrote."""
     version = versions.version(ws, spec.agent, spec.version)
     requested = spec.format or package.default_format(ws, version)
@@ -90,8 +88,7 @@ def run_export(ws: Workspace, spec: ExportSpec) -> list[dict[str, Any]]:
         written[quants[0]] = write(
             ws, version, format_name, folder, spec.quant, spec.accept, spec.cases
         )
-    exports = [written[quant] for quant in quants]
-    return [{**asdict(export), "deployable": export.deployable} for export in exports]
+    return [CheckedExport.of(written[quant]) for quant in quants]
 
 
 def _folder(spec: ExportSpec, version: ModelVersion, format_name: str, quant: str | None) -> Path:

@@ -217,3 +217,15 @@ class Export:
     def deployable(self) -> bool:
         """Whether parity held, or somebody answers for it by name."""
         return not self.parity.failures or self.accepted is not None
+
+
+@dataclass(frozen=True)
+class CheckedExport(Export):
+    """An export with what its parity permits, as programs read it."""
+
+    deployable: bool = False
+
+    @classmethod
+    def of(cls, export: Export) -> CheckedExport:
+        """Return the export with its field `deployable`."""
+        return cls(**vars(export), deployable=export.deployable)

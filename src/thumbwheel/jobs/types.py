@@ -3,6 +3,7 @@ schedule, and the settings."""
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -87,6 +88,17 @@ class Job:
         return self.state in ENDED
 
 
+@dataclass(frozen=True)
+class JobPage:
+    """Jobs, the newest first."""
+
+    jobs: list[Job]
+    next: str | None
+    """The cursor of the next page; None on the last one."""
+    workers: int
+    """Workers that are alive."""
+
+
 class EventKind(StrEnum):
     """What an event tells."""
 
@@ -157,11 +169,17 @@ class Kind:
 
     spec: type[BaseModel]
     handler: Callable[[Workspace, Any], Any]
-    """(open home, spec) -> a JSON value. It may be begun again after a kill at any point."""
+    """(open home, spec) -> a dataclass, model or JSON value, as its annotation says. It may be
+    begun again after a kill at any point."""
     needs: tuple[str, ...] = ()
     """Resources that it holds while it runs; `{agent}` stands for the job's agent."""
     is_urgent: bool = False
     """Whether it goes before all that waits and is not: what people see depends on it."""
+
+    @property
+    def result(self) -> Any:
+        """The type of what the handler returns; its JSON is what a job row stores."""
+        return typing.get_type_hints(self.handler)["return"]
 
 
 CRASH, WORKER_DIED = "Crash", "Crashed"

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from thumbwheel.core import present
+
 if TYPE_CHECKING:
     from thumbwheel.llm.tools import Tool
 
 tools = typer.Typer()
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @tools.command("list")
-def list_(json: Json = False) -> None:
+def list_() -> present.Answer[Any]:
     """Show which tools are installed and where, and the command that gets a missing one.
 
     Searched: the folder of THUMBWHEEL_LLAMA_CPP, the PATH, our build, our downloads.
@@ -23,7 +24,7 @@ def list_(json: Json = False) -> None:
     """
     from thumbwheel.llm.tools import FILES, find
 
-    _show({name: find(name) for name in FILES}, json)
+    return _tools_answer({name: find(name) for name in FILES})
 
 
 @tools.command()
@@ -35,8 +36,7 @@ def install(
             help="Also build llama-server and llama-quantize (cmake and a compiler; minutes).",
         ),
     ] = False,
-    json: Json = False,
-) -> None:
+) -> present.Answer[Any]:
     """Download the converter and the prebuilt library (88 MB) into your user cache; with --build
     compile the programs.
 
@@ -48,11 +48,10 @@ def install(
     from thumbwheel.llm.tools import FILES
 
     installed = {tool.name: tool for tool in run(build)}
-    _show({name: installed.get(name) for name in FILES}, json)
+    return _tools_answer({name: installed.get(name) for name in FILES})
 
 
-def _show(tools: dict[str, Tool | None], json: bool) -> None:
-    from thumbwheel.core import present
+def _tools_answer(tools: dict[str, Tool | None]) -> present.Answer[Any]:
     from thumbwheel.llm.tools import FOR, fix
 
     data: dict[str, Any] = {}
@@ -65,4 +64,4 @@ def _show(tools: dict[str, Tool | None], json: bool) -> None:
             data[name] = None
             rows.append((name, FOR[name], "missing", fix(name)))
     columns = ("tool", "what it does", "from", "where")
-    present.page(data, [present.Table("llama.cpp", columns, rows)], json=json)
+    return present.page(data, [present.Table("llama.cpp", columns, rows)])

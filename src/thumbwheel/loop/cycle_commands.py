@@ -11,13 +11,21 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.core.options import Here
-from thumbwheel.loop.cycle_types import CycleConfig, ReleaseConfig
+from thumbwheel.jobs.request import JobRequest
+from thumbwheel.loop.cycle_types import (
+    BestCandidate,
+    CycleConfig,
+    CyclePlan,
+    ReleaseConfig,
+    TrainResult,
+    TurnResult,
+)
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.commands import NOT_APPROVED, method_help
+from thumbwheel.training.types import DryRun, RunState
 
 AgentName = Annotated[str, typer.Option(help="Whose model learns.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-DryRun = Annotated[
+DryRunFlag = Annotated[
     bool,
     typer.Option("--dry-run", help="Say what would be done and how long it takes; train nothing."),
 ]
@@ -41,11 +49,10 @@ def run(
     anew: Annotated[
         bool, typer.Option("--anew", help="Forget a turn that was not finished.")
     ] = False,
-    dry_run: DryRun = False,
+    dry_run: DryRunFlag = False,
     here: Here = False,
-    as_json: AsJson = False,
     options: dict[str, Any] | None = None,
-) -> None:
+) -> JobRequest[TurnResult, TurnResult] | present.Answer[CyclePlan]:
     """Turn the wheel once: from the feedback that is there to a version that answers.
 
     Trains by every method that the data plan allows (or by --methods), compares the candidates,
@@ -56,6 +63,8 @@ def run(
     Exit code 0 only if the gate approved. Example: thumbwheel loop run --agent support --base
     ./my-base --deploy embedded
     """
+    from thumbwheel.loop.jobs import LoopRunSpec
+
     if dry_run:
         from thumbwheel.loop.cycle_checks import plan_cycle
         from thumbwheel.models.versions import require_agent
@@ -63,68 +72,62 @@ def run(
         with ctx.obj() as ws:
             learner = require_agent(ws, agent)
             plan = plan_cycle(ws, learner, ws.settings(CycleConfig, "loop", options))
-        present.page(plan, _plan_page(plan), json=as_json)
-        return
+        return present.page(plan, _plan_page(plan))
     settings = dict(options or {})
     for name in ("export_to", "report_to"):
         if name in settings:
             settings[name] = Path(settings[name]).expanduser().absolute()
     if "base" in settings:
         settings["base"] = local_path(settings["base"])
-    spec = {"agent": agent, "anew": anew, "parent": Path.cwd(), "options": settings}
-    cycle = ctx.obj.run("loop run", spec, here=here)
-    present.page(cycle, [cycle_table(cycle)], json=as_json)
-    if not _is_approved(cycle):
-        raise typer.Exit(NOT_APPROVED)
+    spec = LoopRunSpec(agent=agent, anew=anew, parent=Path.cwd(), options=settings)
+
+    def show(turn: TurnResult) -> present.Answer[TurnResult]:
+        answer = present.page(turn, [cycle_table(turn)])
+        return answer if turn.approved else answer.ending(NOT_APPROVED)
+
+    return JobRequest("loop run", spec, show, here=here)
 
 
 loop.command("run")(options_of(CycleConfig)(run))
 
 
-def _is_approved(cycle: dict[str, Any]) -> bool:
-    """Whether the gate approved the version of a turn, fully or for a canary."""
-    from thumbwheel.evaluation.policy import Verdict
-
-    return cycle["verdict"] in (Verdict.APPROVED, Verdict.CANARY)
-
-
-def cycle_table(cycle: dict[str, Any]) -> present.Table:
-    """The closing table of a turn, of its JSON."""
+def cycle_table(turn: TurnResult) -> present.Table:
+    """Return the closing table of a turn."""
     from thumbwheel.loop.formatting import percent, points
 
     rows: list[tuple[str, object]] = []
-    for candidate in cycle["candidates"]:
-        outcome = candidate["version"] or f"no candidate: {candidate['reason']}"
-        rows.append((candidate["method"], outcome))
-    evaluation = cycle["evaluation"]
+    for candidate in turn.candidates:
+        outcome = candidate.version or f"no candidate: {candidate.reason}"
+        rows.append((candidate.method, outcome))
+    evaluation = turn.evaluation
     if evaluation is not None:
-        primary = evaluation["primary"]
-        values = f"{percent(primary['before'])} -> {percent(primary['after'])}"
-        interval = f"[{points(primary['low'])}, {points(primary['high'])}]"
-        gain = f"{points(primary['gain'])} points {interval}"
-        rows.append((f"{cycle['version']} against {evaluation['against']}", f"{values}, {gain}"))
-    rows.append(("decision", cycle["verdict"] or "none: there is nothing to decide on"))
-    rows += [("", reason) for reason in cycle["reasons"]]
-    rows += [(f"exported as {export['format']}", export["path"]) for export in cycle["exports"]]
-    deployment = cycle["deployment"]
+        primary = evaluation.primary
+        values = f"{percent(primary.before)} -> {percent(primary.after)}"
+        interval = f"[{points(primary.low)}, {points(primary.high)}]"
+        gain = f"{points(primary.gain)} points {interval}"
+        rows.append((f"{turn.version} against {evaluation.against}", f"{values}, {gain}"))
+    rows.append(("decision", turn.verdict or "none: there is nothing to decide on"))
+    rows += [("", reason) for reason in turn.reasons]
+    rows += [(f"exported as {export.format}", export.path) for export in turn.exports]
+    deployment = turn.deployment
     if deployment is not None:
-        rows.append((f"answers on {deployment['target']}", deployment["name"]))
-    if cycle["experiment"]:
-        rows.append(("traffic decides in", cycle["experiment"]))
-    rows += [("waits for a person", question) for question in cycle["waiting"]]
-    rows.append(("report", cycle["report"]))
+        rows.append((f"answers on {deployment.target}", deployment.name))
+    if turn.experiment:
+        rows.append(("traffic decides in", turn.experiment))
+    rows += [("waits for a person", question) for question in turn.waiting]
+    rows.append(("report", turn.report))
     shown = [row for row in rows if row[1] is not None]
-    return present.Table(f"one turn for {cycle['agent']}", ("", ""), shown)
+    return present.Table(f"one turn for {turn.agent}", ("", ""), shown)
 
 
-def _plan_page(plan: dict[str, Any]) -> Iterator[present.Part]:
-    yield from plan["plan"]
+def _plan_page(plan: CyclePlan) -> Iterator[present.Part]:
+    yield from plan.plan
     rows = [
-        (method, f"{estimate['minutes']:.1f} minutes", f"{estimate['rows']} rows")
-        for method, estimate in plan["trainings"].items()
+        (method, f"{estimate.minutes:.1f} minutes", f"{estimate.rows} rows")
+        for method, estimate in plan.trainings.items()
     ]
     yield present.Table("dry run: nothing was trained", ("train", "time", "on"), rows)
-    for line in plan["if approved"]:
+    for line in plan.if_approved:
         yield f"if the gate approves: {line}"
 
 
@@ -147,34 +150,39 @@ def _method_command(name: str) -> Callable[..., Any]:
         resume: Annotated[
             str | None, typer.Option(help="Go on with this run from its newest checkpoint.")
         ] = None,
-        dry_run: DryRun = False,
+        dry_run: DryRunFlag = False,
         here: Here = False,
-        as_json: AsJson = False,
         options: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> JobRequest[TrainResult, TrainResult] | present.Answer[DryRun]:
+        from thumbwheel.loop.jobs import TrainSpec
         from thumbwheel.training.commands import result_page
-        from thumbwheel.training.types import RunState
 
         settings = options or {}
         if dry_run:
-            _show_dry_run(ctx, name, agent, base, dataset, settings, as_json)
-            return
-        spec = {
-            "method": name,
-            "agent": agent,
-            "base": local_path(base),
-            "dataset": dataset,
-            "resume": resume,
-            "options": settings,
-        }
-        data = ctx.obj.run("train", spec, here=here)
-        cycle = data.get("release")
-        parts = [*result_page(data, agent, name), *([cycle_table(cycle)] if cycle else [])]
-        present.page(data, parts, json=as_json)
-        if data["state"] == RunState.STOPPED:
-            raise typer.Exit(INTERRUPTED)
-        if data["state"] == RunState.NOTHING_LEARNED or (cycle and not _is_approved(cycle)):
-            raise typer.Exit(NOT_APPROVED)
+            return _dry_run_answer(ctx, name, agent, base, dataset, settings)
+        spec = TrainSpec(
+            method=name,
+            agent=agent,
+            base=local_path(base),
+            dataset=dataset,
+            resume=resume,
+            options=settings,
+        )
+
+        def show(result: TrainResult) -> present.Answer[TrainResult]:
+            parts = list(result_page(result, agent, name))
+            turn = result.release
+            if turn is not None:
+                parts.append(cycle_table(turn))
+            answer = present.page(result, parts)
+            if result.state == RunState.STOPPED:
+                return answer.ending(INTERRUPTED)
+            is_rejected = turn is not None and not turn.approved
+            if result.state == RunState.NOTHING_LEARNED or is_rejected:
+                return answer.ending(NOT_APPROVED)
+            return answer
+
+        return JobRequest("train", spec, show, here=here)
 
     return run
 
@@ -186,15 +194,14 @@ def local_path(base: str | None) -> str | None:
     return name_of(base) if base else base
 
 
-def _show_dry_run(
+def _dry_run_answer(
     ctx: typer.Context,
     method: str,
     agent: str,
     base: str | None,
     dataset: str | None,
     options: dict[str, Any],
-    as_json: bool,
-) -> None:
+) -> present.Answer[DryRun]:
     from dataclasses import asdict
 
     from thumbwheel.datasets.build import find
@@ -211,7 +218,7 @@ def _show_dry_run(
         frozen = find(ws, agent, dataset) if dataset else None
         base_model = find_base(base, ws.home.cache)
         plan = dry_run(ws, learner, method, base_model, dataset=frozen, options=settings)
-    present.page(plan, dry_run_page(asdict(plan)), json=as_json)
+    return present.page(plan, dry_run_page(asdict(plan)))
 
 
 def auto(
@@ -227,46 +234,45 @@ def auto(
         list[str] | None,
         typer.Option(help="Methods to compare, each by its own option [default: all allowed]."),
     ] = None,
-    dry_run: DryRun = False,
+    dry_run: DryRunFlag = False,
     here: Here = False,
-    as_json: AsJson = False,
-) -> None:
+) -> JobRequest[BestCandidate, BestCandidate] | present.Answer[CyclePlan]:
     """Train by every method that the data plan allows, and name the candidate that is best on the
     dev rows.
 
     Example: thumbwheel train auto --agent support --base ./my-base
     """
-    spec = {"agent": agent, "base": local_path(base), "methods": methods or ()}
+    from thumbwheel.loop.jobs import TrainAutoSpec, auto_config
+
+    spec = TrainAutoSpec(agent=agent, base=local_path(base), methods=tuple(methods or ()))
     if dry_run:
         from thumbwheel.loop.cycle_checks import plan_cycle
         from thumbwheel.models.versions import require_agent
 
         with ctx.obj() as ws:
             learner = require_agent(ws, agent)
-            options = {name: spec[name] for name in ("base", "methods") if spec[name]}
-            config = ws.settings(CycleConfig, "loop", options)
-            config = config.model_copy(update={"export": (), "quant": None, "deploy": None})
-            plan = plan_cycle(ws, learner, config)
-        present.page(plan, _plan_page(plan), json=as_json)
-        return
-    data = ctx.obj.run("train auto", spec, here=here)
-    present.page(data, _candidates_page(data), json=as_json)
-    if data["version"] is None:
-        raise typer.Exit(NOT_APPROVED)
+            plan = plan_cycle(ws, learner, auto_config(ws, spec))
+        return present.page(plan, _plan_page(plan))
+
+    def show(best: BestCandidate) -> present.Answer[BestCandidate]:
+        answer = present.page(best, _candidates_page(best))
+        return answer if best.version is not None else answer.ending(NOT_APPROVED)
+
+    return JobRequest("train auto", spec, show, here=here)
 
 
-def _candidates_page(data: dict[str, Any]) -> Iterator[present.Part]:
+def _candidates_page(best: BestCandidate) -> Iterator[present.Part]:
     rows = [
-        (candidate["method"], candidate["version"] or "none", candidate["reason"])
-        for candidate in data["candidates"]
+        (candidate.method, candidate.version or "none", candidate.reason)
+        for candidate in best.candidates
     ]
-    yield present.Table(f"candidates of {data['agent']}", ("method", "version", ""), rows)
-    for reason in data["reasons"]:
+    yield present.Table(f"candidates of {best.agent}", ("method", "version", ""), rows)
+    for reason in best.reasons:
         yield present.Note(reason)
-    if data["version"]:
+    if best.version:
         yield present.Note(
-            f"best on the dev rows: {data['version']}; next: thumbwheel evaluate "
-            f"{data['version']} --agent {data['agent']}"
+            f"best on the dev rows: {best.version}; next: thumbwheel evaluate "
+            f"{best.version} --agent {best.agent}"
         )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.deploy.types import Deployment
 from thumbwheel.evaluation.policy import Verdict
-from thumbwheel.evaluation.types import Evaluation
+from thumbwheel.evaluation.types import Evaluation, Measure
 from thumbwheel.export.types import Export
+from thumbwheel.loop.trigger_types import Check
+from thumbwheel.training.types import DryRun, RunResult
 
 Consent = Literal["off", "ask", "on"]
 """Whether a turn takes a step by itself."""
@@ -149,15 +151,89 @@ class CycleReport:
         """Whether the gate approved it, fully or for a canary."""
         return self.verdict in (Verdict.APPROVED, Verdict.CANARY)
 
-    def to_json(self) -> dict[str, Any]:
-        """As one JSON value; the evaluation by its id and primary measure."""
-        values = asdict(self)
-        values["method"] = self.method
+    def result(self) -> TurnResult:
+        """Return it as programs read it."""
+        compared = None
         if self.evaluation is not None:
-            primary = self.evaluation.primary.model_dump(mode="json")
-            values["evaluation"] = {
-                "id": self.evaluation.id,
-                "against": self.evaluation.against,
-                "primary": primary,
-            }
-        return values
+            evaluation = self.evaluation
+            compared = TurnEvaluation(evaluation.id, evaluation.against, evaluation.primary)
+        values = {**vars(self), "evaluation": compared}
+        return TurnResult(**values, method=self.method)
+
+
+@dataclass(frozen=True)
+class TurnEvaluation:
+    """The evaluation of a turn: its id, and the measure that decides."""
+
+    id: str
+    against: str
+    primary: Measure
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """What a turn did, as `CycleReport` says."""
+
+    agent: str
+    plan: list[str]
+    base: str | None
+    candidates: list[Candidate]
+    version: str | None
+    evaluation: TurnEvaluation | None
+    verdict: Verdict | None
+    exports: list[Export]
+    deployment: Deployment | None
+    experiment: str | None
+    waiting: list[str]
+    report: Path | None
+    reasons: list[str]
+    changed_answers: list[str]
+    method: str | None
+    """The method of the chosen candidate."""
+
+    @property
+    def approved(self) -> bool:
+        """Whether the gate approved it, fully or for a canary."""
+        return self.verdict in (Verdict.APPROVED, Verdict.CANARY)
+
+
+@dataclass(frozen=True)
+class TrainResult(RunResult):
+    """How a training ended, and what was done with its candidate."""
+
+    release: TurnResult | None = None
+    """None where the candidate was only kept."""
+
+
+@dataclass(frozen=True)
+class BestCandidate:
+    """The candidates of all methods, and the one that is best on the dev rows."""
+
+    agent: str
+    version: str | None
+    method: str | None
+    candidates: list[Candidate]
+    reasons: list[str]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A look at whether a turn is due, and the turn where it was."""
+
+    check: Check
+    turn: TurnResult | None = None
+    job: str | None = None
+    """The job that makes the turn."""
+
+
+class CyclePlan(Config):
+    """What a turn would do; nothing is trained or stored."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    plan: list[str]
+    """What the feedback permits, in words."""
+    trainings: dict[str, DryRun]
+    """Method -> what its training would take."""
+    if_approved: list[str] = Field(serialization_alias="if approved")
+    """What would be done with a version that the gate approves, in words."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from thumbwheel.loop.backup import Backup
 
 db = typer.Typer()
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 
 
 @db.callback()
@@ -27,8 +26,7 @@ def retain(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would go, and what stays why.")
     ] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Remove traces, and files of versions, that are older than the settings keep them (section
     retention), once.
 
@@ -64,7 +62,7 @@ def retain(
             "Nothing is ever too old: set retention.days, retention.agents.AGENT, or "
             "retention.versions"
         )
-    present.page([result.to_json() for result in results], page, json=json)
+    return present.page([result.to_json() for result in results], page)
 
 
 @db.command()
@@ -76,8 +74,7 @@ def copy(
     target: Annotated[
         str, typer.Argument(help="An empty database: sqlite, or a URL.", metavar="TO")
     ],
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Move the rows of the home from one database to another; its files stay where they are.
 
     All rows arrive or none. From then on the home uses the target, and the old database, which
@@ -95,7 +92,7 @@ def copy(
         present.Table(f"Copied to {moved.target}", ("table", "rows"), rows),
         moved.next_step,
     ]
-    present.page(moved.to_json(), page, json=json)
+    return present.page(moved.to_json(), page)
 
 
 def backup(
@@ -103,8 +100,7 @@ def backup(
     target: Annotated[
         Path, typer.Argument(help="A new folder, or a new file that ends with .tar.", metavar="TO")
     ],
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Write the rows, blobs, reports and keys of the home as they are now, while others write on.
 
     Example: thumbwheel backup /backups/monday.tar
@@ -113,14 +109,13 @@ def backup(
 
     with ctx.obj() as ws:
         written = back_up(ws, target)
-    _show(written, f"Backed up to {written.path}", json)
+    return _backup_answer(written, f"Backed up to {written.path}")
 
 
 def restore(
     ctx: typer.Context,
     source: Annotated[Path, typer.Argument(help="What `thumbwheel backup` wrote.", metavar="FROM")],
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Make a new home of a backup, with its rows in SQLite or where THUMBWHEEL_DATABASE says. Every
     file is compared with its hash first.
 
@@ -132,10 +127,10 @@ def restore(
 
     home = Home.at(ctx.obj.home)
     restored = run(home, backend_of(home, ctx.obj.settings().environment), source)
-    _show(restored, f"Restored to {home.path}", json)
+    return _backup_answer(restored, f"Restored to {home.path}")
 
 
-def _show(backup: Backup, title: str, json: bool) -> None:
+def _backup_answer(backup: Backup, title: str) -> present.Answer[Any]:
     rows: list[tuple[str, object]] = [("taken at", backup.taken_at), ("bytes", backup.size)]
     rows += backup.counts().items()
     page: list[present.Part] = [present.Table(title, ("what", "how much"), rows)]
@@ -146,4 +141,4 @@ def _show(backup: Backup, title: str, json: bool) -> None:
                 f"{', '.join(backup.missing[:3])}"
             )
         )
-    present.page(backup.to_json(), page, json=json)
+    return present.page(backup.to_json(), page)

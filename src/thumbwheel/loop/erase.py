@@ -18,7 +18,7 @@ result has the commands for that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,7 +40,7 @@ from thumbwheel.loop import store
 from thumbwheel.loop.purge import changed_reports, check_idle, mentions, purge
 from thumbwheel.loop.retrain import retrain
 from thumbwheel.loop.taint import datasets_holding, descendants, reward_datasets
-from thumbwheel.loop.types import Record, SubjectRows, Tainted
+from thumbwheel.loop.types import Erasure, Record, SubjectRows, Tainted
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards import unlearn
 
@@ -61,31 +61,6 @@ OUTSIDE = (
     "touched: delete your own copies (imported files, --rejects and --output files, exported "
     "datasets, backups) as your own rules say."
 )
-
-
-@dataclass
-class Erasure:
-    """What was erased, or would be. It holds no text of the subject, and no name but those of
-    datasets, versions and files."""
-
-    agent: str
-    state: str
-    """planned, done, or already: it was done before and nothing has come since."""
-    id: str | None = None
-    rows: dict[str, int] = field(default_factory=dict)
-    """Table -> rows."""
-    datasets: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Dataset id -> split -> rows that go."""
-    files: dict[str, int] = field(default_factory=dict)
-    tainted: dict[str, list[str]] = field(default_factory=dict)
-    """Kind -> names."""
-    retrain: list[str] = field(default_factory=list)
-    """Commands that train what is tainted anew."""
-    notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self)
 
 
 @dataclass

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from thumbwheel.core import present
-
-if TYPE_CHECKING:
-    from thumbwheel.loop.erase import Erasure
-
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
+from thumbwheel.loop.types import Erasure
 
 
 def why(
@@ -22,16 +18,16 @@ def why(
         bool,
         typer.Option("--subjects", help="Name the subjects in --json instead of keyed hashes."),
     ] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Why a row is in a dataset: the traces, feedback, subjects, case, rule and rewards that it
     came from."""
     from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
-        lineage = row_lineage.why(ws, row, subjects=subjects or not json)
-    lines = ("   " * depth + text for depth, text in row_lineage.in_words(lineage))
-    present.page(lineage, lines, json=json)
+        lineage = row_lineage.why(ws, row, subjects=subjects)
+        with_subjects = row_lineage.why(ws, row, subjects=True)
+    lines = ("   " * depth + text for depth, text in row_lineage.in_words(with_subjects))
+    return present.page(lineage, lines)
 
 
 def used_in(
@@ -45,15 +41,14 @@ def used_in(
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", help="The agent, unless the id is our own.")
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Where a piece of feedback ended up: datasets and their rows, runs, versions, reward models,
     evaluations, exports."""
     from thumbwheel.loop import row_lineage
 
     with ctx.obj() as ws:
         uses = row_lineage.used_in(ws, id, agent)
-    present.page(uses, [_uses_table(uses, id)], json=json)
+    return present.page(uses, [_uses_table(uses, id)])
 
 
 def _uses_table(uses: dict[str, Any], source: str) -> present.Table:
@@ -84,8 +79,7 @@ def erase(
         bool, typer.Option("--dry-run", help="Say what would go; change nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Erasure]:
     """Erase everything about a subject: rows, datasets, caches, checkpoints, reports; mark what
     learned from them, and say what to retrain.
 
@@ -106,7 +100,7 @@ def erase(
         erasure = run(
             ws, learner, subject, dry_run=dry_run, stage=lambda name: log.say(f"erase: {name}")
         )
-    present.page(erasure.to_json(), _erasure_page(erasure), json=json)
+    return present.page(erasure, _erasure_page(erasure))
 
 
 def _ask(attended: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
-from thumbwheel.experiments.types import ExperimentConfig
+from thumbwheel.experiments.types import ExperimentConfig, ListedExperiment
 
 if TYPE_CHECKING:
     from thumbwheel.experiments.analysis import Decision, Inputs
@@ -23,7 +23,6 @@ AgentName = Annotated[str, typer.Option(help="Whose traffic it is.")]
 Id = Annotated[str, typer.Argument(help="The experiment, exp_...; its beginning is enough.")]
 OfAgent = Annotated[str | None, typer.Option("--agent", help="The agent that it has to be of.")]
 Reason = Annotated[str, typer.Option(help="Why; it is kept with the experiment.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 DIFFERS = 4
 """Exit code of a replay that comes to another decision."""
 
@@ -49,9 +48,8 @@ def start(
     despite: Annotated[
         str, typer.Option(help="Why it is started although earlier experiments speak against it.")
     ] = "",
-    as_json: AsJson = False,
     options: dict[str, Any] | None = None,
-) -> None:
+) -> present.Answer[Any]:
     """Share an alias's traffic among versions until it is known which one is better.
 
     Everybody keeps one arm: the user that a call names, or with --unit session the conversation.
@@ -77,7 +75,7 @@ def start(
         "plan": plan.model_dump(mode="json"),
         "forecast": asdict(forecast),
     }
-    present.page(data, _start_page(plan, forecast, started), json=as_json)
+    return present.page(data, _start_page(plan, forecast, started))
 
 
 experiment.command("start")(options_of(ExperimentConfig)(start))
@@ -115,8 +113,7 @@ def _start_page(
 def list_(
     ctx: typer.Context,
     agent: Annotated[str | None, typer.Option(help="Only this agent's.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[list[ListedExperiment]]:
     """Experiments and what became of them, oldest first.
 
     Example: thumbwheel experiment list --agent support
@@ -135,12 +132,12 @@ def list_(
         "started": lambda row: f"{row.recorded_at:%Y-%m-%d %H:%M}",
         "why": lambda row: present.shortened(row.reason),
     }
-    data = [_as_json(row) for row in rows]
-    present.records(rows, "experiments", columns, json=as_json, data=data)
+    data = [ListedExperiment.of(row) for row in rows]
+    return present.records(rows, "experiments", columns, data=data)
 
 
 @experiment.command()
-def show(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = False) -> None:
+def show(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[Any]:
     """What is known now, of each arm and each guard, and what happened. Looking costs nothing, at
     any time.
 
@@ -156,7 +153,7 @@ def show(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = Fa
         verdicts = controller.verdicts_of(ws, current)
         pending = waiting_winner(ws, current)
     data = {
-        **_as_json(current),
+        **vars(ListedExperiment.of(current)),
         "inputs": inputs.model_dump(mode="json"),
         "decision": decision.model_dump(mode="json"),
         "events": [asdict(event) for event in events],
@@ -180,7 +177,7 @@ def show(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = Fa
                 f"--agent {current.agent} --by NAME"
             )
 
-    present.page(data, page(), json=as_json)
+    return present.page(data, page())
 
 
 def _figures_page(
@@ -239,8 +236,7 @@ def pause(
     reason: Reason,
     agent: OfAgent = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a paused one.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[ListedExperiment]:
     """Send everybody to what the alias points at, until it goes on with --resume.
 
     Example: thumbwheel experiment pause exp_06gk --reason "the provider is down"
@@ -251,13 +247,13 @@ def pause(
         current = controller.find(ws, id, agent)
         verb = controller.resume if resume else controller.pause
         current = verb(ws, current, reason)
-    present.message(_as_json(current), f"{current.id} is {current.state}", json=as_json)
+    return present.message(ListedExperiment.of(current), f"{current.id} is {current.state}")
 
 
 @experiment.command()
 def stop(
-    ctx: typer.Context, id: Id, reason: Reason, agent: OfAgent = None, as_json: AsJson = False
-) -> None:
+    ctx: typer.Context, id: Id, reason: Reason, agent: OfAgent = None
+) -> present.Answer[ListedExperiment]:
     """End an experiment without a decision; the alias stays where it is.
 
     Example: thumbwheel experiment stop exp_06gk --reason "the prompt was changed"
@@ -266,11 +262,11 @@ def stop(
 
     with ctx.obj() as ws:
         current = controller.stop(ws, controller.find(ws, id, agent), reason)
-    present.message(_as_json(current), f"{current.id} is stopped", json=as_json)
+    return present.message(ListedExperiment.of(current), f"{current.id} is stopped")
 
 
 @experiment.command()
-def replay(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = False) -> None:
+def replay(ctx: typer.Context, id: Id, agent: OfAgent = None) -> present.Answer[Any]:
     """Compute the verdicts of an experiment again, from what was signed and from its exposures.
 
     The signature is checked first, then the seal of every exposure and call. Exit code 4 where the
@@ -302,9 +298,9 @@ def replay(ctx: typer.Context, id: Id, agent: OfAgent = None, as_json: AsJson = 
                     "recomputed": recomputed.model_dump(mode="json"),
                 }
             )
-    present.page(results, _replay_page(current, results, rows, n_vouched), json=as_json)
-    if rows.changed or any(result["was"] != result["is"] for result in results):
-        raise typer.Exit(DIFFERS)
+    answer = present.page(results, _replay_page(current, results, rows, n_vouched))
+    differs = rows.changed or any(result["was"] != result["is"] for result in results)
+    return answer.ending(DIFFERS) if differs else answer
 
 
 def _replay_page(
@@ -324,18 +320,3 @@ def _replay_page(
         yield present.Table("changed after they were recorded", ("row",), changed)
     if rows.gone:
         yield present.Note(f"{rows.gone} calls are gone, such as those of erased subjects")
-
-
-def _as_json(current: Experiment) -> dict[str, Any]:
-    return {
-        "id": current.id,
-        "agent": current.agent,
-        "alias": current.alias,
-        "state": str(current.state),
-        "reason": current.reason,
-        "plan": current.plan.model_dump(mode="json"),
-        "strata": [asdict(stratum) for stratum in current.strata],
-        "collected": asdict(current.collected),
-        "recorded_at": current.recorded_at,
-        "ended_at": current.ended_at,
-    }

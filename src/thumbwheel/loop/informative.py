@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from thumbwheel.datasets.types import DatasetConfig
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.trigger_types import NewEvents
 from thumbwheel.models.types import Agent
 from thumbwheel.rewards.label import (
     Answered,
@@ -39,23 +40,6 @@ NOTHING_NEW = "says what was known before"
 DUPLICATE = "the same text was judged so before"
 ONE_SIDED = "bad, and too few good answers are known to compare it with"
 QUOTA = "beyond the quota of its rater"
-
-
-@dataclass(frozen=True)
-class NewEvents:
-    """What came since the last turn."""
-
-    events: int
-    """Pieces of feedback in force."""
-    informative: int
-    kinds: dict[str, int] = field(default_factory=dict)
-    """What the informative ones are: good, bad, edit, number, comparison."""
-    left_out: dict[str, int] = field(default_factory=dict)
-    """Why others are none."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,17 @@ from thumbwheel.loop.approval import approve
 from thumbwheel.loop.canary_experiment import ask_about_winners
 from thumbwheel.loop.cycle import find_candidate, release_candidate
 from thumbwheel.loop.cycle_checks import check_ready
-from thumbwheel.loop.cycle_types import CycleConfig, CycleReport, ReleaseConfig
+from thumbwheel.loop.cycle_types import (
+    BestCandidate,
+    CheckResult,
+    CycleConfig,
+    CycleReport,
+    ReleaseConfig,
+    TrainResult,
+    TurnResult,
+)
 from thumbwheel.loop.loops import cycle_config
-from thumbwheel.loop.trigger_types import Rule
+from thumbwheel.loop.trigger_types import Answered, Rule
 from thumbwheel.loop.triggers import check
 from thumbwheel.loop.turn import run_turn
 from thumbwheel.models.types import Agent
@@ -51,7 +58,7 @@ class TrainSpec(Config):
     """Settings of the method, and what is done with the candidate, by their names."""
 
 
-def run_train(ws: Workspace, spec: TrainSpec) -> dict[str, Any]:
+def run_train(ws: Workspace, spec: TrainSpec) -> TrainResult:
     """Train, and release the candidate as far as the options say. An attempt after the first goes
     on with its run."""
     learner = require_agent(ws, spec.agent)
@@ -61,13 +68,12 @@ def run_train(ws: Workspace, spec: TrainSpec) -> dict[str, Any]:
     result = trained(ws, learner, spec, settings)
     if result.state is RunState.STOPPED and current.is_job():
         raise KeyboardInterrupt  # the training took the interrupt for itself
-    data = asdict(result)
-    if release.export and result.version:
-        cycle = CycleReport(spec.agent, version=result.version)
-        target_settings = {"name": release.model_name} if release.model_name else None
-        release_candidate(ws, cycle, _cycle_config(release), target_settings)
-        data["release"] = cycle.to_json()
-    return data
+    if not (release.export and result.version):
+        return TrainResult(**vars(result))
+    cycle = CycleReport(spec.agent, version=result.version)
+    target_settings = {"name": release.model_name} if release.model_name else None
+    release_candidate(ws, cycle, _cycle_config(release), target_settings)
+    return TrainResult(**vars(result), release=cycle.result())
 
 
 def trained(
@@ -131,17 +137,11 @@ class TrainAutoSpec(Config):
     """Methods to compare; none named: all that are allowed."""
 
 
-def run_train_auto(ws: Workspace, spec: TrainAutoSpec) -> dict[str, Any]:
+def run_train_auto(ws: Workspace, spec: TrainAutoSpec) -> BestCandidate:
     """Train by every method and name the best candidate; it goes on where it was."""
     learner = require_agent(ws, spec.agent)
     cycle = find_candidate(ws, learner, auto_config(ws, spec))
-    return {
-        "agent": cycle.agent,
-        "version": cycle.version,
-        "method": cycle.method,
-        "candidates": [asdict(candidate) for candidate in cycle.candidates],
-        "reasons": cycle.reasons,
-    }
+    return BestCandidate(cycle.agent, cycle.version, cycle.method, cycle.candidates, cycle.reasons)
 
 
 def auto_config(ws: Workspace, spec: TrainAutoSpec) -> CycleConfig:
@@ -183,7 +183,7 @@ ANEW = "anew"
 """The note that the unfinished turn was forgotten already."""
 
 
-def run_loop(ws: Workspace, spec: LoopRunSpec) -> dict[str, Any]:
+def run_loop(ws: Workspace, spec: LoopRunSpec) -> TurnResult:
     """Turn the wheel once; a turn that was stopped goes on where it was."""
     learner = require_agent(ws, spec.agent)
     config = ws.settings(CycleConfig, "loop", spec.options)
@@ -194,7 +194,7 @@ def run_loop(ws: Workspace, spec: LoopRunSpec) -> dict[str, Any]:
     anew = spec.anew and not current.notes().get(ANEW)
     current.note(ws, **{ANEW: True})
     cycle = run_turn(ws, learner, config, spec.trigger, anew=anew, informative=spec.informative)
-    return cycle.to_json()
+    return cycle.result()
 
 
 class LoopCheckSpec(Config):
@@ -204,7 +204,7 @@ class LoopCheckSpec(Config):
     """Whose loop is meant."""
 
 
-def run_check(ws: Workspace, spec: LoopCheckSpec) -> dict[str, Any]:
+def run_check(ws: Workspace, spec: LoopCheckSpec) -> CheckResult:
     """Look at whether a turn is due. A worker then asks for the turn as a job of its own; a command
     makes it."""
     learner = require_agent(ws, spec.agent)
@@ -212,9 +212,8 @@ def run_check(ws: Workspace, spec: LoopCheckSpec) -> dict[str, Any]:
         log.say(f"waits for a person: {question}")
     line = check(ws, learner)
     log.say(f"{line.rule}: {line.reason}")
-    result = {"check": line.to_json(), "turn": None, "job": None}
     if not line.fired:
-        return result
+        return CheckResult(line)
     turn = LoopRunSpec(
         agent=spec.agent,
         trigger=line.rule,
@@ -224,8 +223,8 @@ def run_check(ws: Workspace, spec: LoopCheckSpec) -> dict[str, Any]:
     if current.is_job():
         content = turn.model_dump(mode="json", exclude_unset=True)
         job = enqueue(ws, "loop run", content, agent=spec.agent, key=f"turn of {line.id}")
-        return result | {"job": job.id}
-    return result | {"turn": run_loop(ws, turn)}
+        return CheckResult(line, job=job.id)
+    return CheckResult(line, turn=run_loop(ws, turn))
 
 
 class LoopApproveSpec(Config):
@@ -239,6 +238,6 @@ class LoopApproveSpec(Config):
     """Who answers."""
 
 
-def run_approve(ws: Workspace, spec: LoopApproveSpec) -> dict[str, Any]:
+def run_approve(ws: Workspace, spec: LoopApproveSpec) -> Answered:
     """Take the step that was approved."""
-    return approve(ws, require_agent(ws, spec.agent), spec.decision, spec.by).to_json()
+    return approve(ws, require_agent(ws, spec.agent), spec.decision, spec.by)

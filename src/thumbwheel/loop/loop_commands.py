@@ -3,7 +3,7 @@ itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,24 +11,23 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.config import options
 from thumbwheel.core.options import Here
-from thumbwheel.loop.cycle_types import CycleConfig
-from thumbwheel.loop.trigger_types import TriggerConfig
+from thumbwheel.jobs.request import JobRequest
+from thumbwheel.loop.cycle_types import CheckResult, CycleConfig
+from thumbwheel.loop.quarantine_types import Quarantine
+from thumbwheel.loop.trigger_types import Answered, Pending, Status, TriggerConfig
 
 if TYPE_CHECKING:
-    from thumbwheel.loop.loops import Status
     from thumbwheel.loop.trigger_types import Check
 
 AgentName = Annotated[str, typer.Option(help="Whose loop is meant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @options(TriggerConfig, CycleConfig)
 def enable(
     ctx: typer.Context,
     agent: AgentName,
-    as_json: AsJson = False,
     options: Mapping[str, Any] = {},
-) -> None:
+) -> present.Answer[Status]:
     """Let the loop of an agent turn by itself, where enough informative feedback is new.
 
     What is not set here is as it was when the loop was enabled before, else the default.
@@ -40,10 +39,10 @@ def enable(
 
     with ctx.obj() as ws:
         status = enable_loop(ws, require_agent(ws, agent), options)
-    present.page(status.to_json(), _status_page(status, agent, False), json=as_json)
+    return present.page(status, _status_page(status, agent, False))
 
 
-def disable(ctx: typer.Context, agent: AgentName, as_json: AsJson = False) -> None:
+def disable(ctx: typer.Context, agent: AgentName) -> present.Answer[Status]:
     """Let the loop of an agent do nothing by itself. A turn that runs goes on to its end.
 
     Example: thumbwheel loop disable --agent support
@@ -53,7 +52,7 @@ def disable(ctx: typer.Context, agent: AgentName, as_json: AsJson = False) -> No
 
     with ctx.obj() as ws:
         status = disable_loop(ws, require_agent(ws, agent))
-    present.page(status.to_json(), _status_page(status, agent, False), json=as_json)
+    return present.page(status, _status_page(status, agent, False))
 
 
 def status(
@@ -62,8 +61,7 @@ def status(
     why: Annotated[
         bool, typer.Option("--why", help="Also what would happen now, and the newest checks.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Status]:
     """How the loop of an agent stands: its settings, what is new, its last turns, what live traffic
     decided, what waits for a person.
 
@@ -74,15 +72,14 @@ def status(
 
     with ctx.obj() as ws:
         result = loop_status(ws, require_agent(ws, agent))
-    present.page(result.to_json(), _status_page(result, agent, why), json=as_json)
+    return present.page(result, _status_page(result, agent, why))
 
 
 def check(
     ctx: typer.Context,
     agent: AgentName,
     here: Here = False,
-    as_json: AsJson = False,
-) -> None:
+) -> JobRequest[CheckResult, CheckResult]:
     """Look at whether a turn is due, and run it if it is. Every look leaves one line: the rule that
     decided, its numbers, and when the next look is.
 
@@ -92,25 +89,31 @@ def check(
     Example: thumbwheel loop check --agent support
     """
     from thumbwheel.loop.cycle_commands import cycle_table
+    from thumbwheel.loop.jobs import LoopCheckSpec
 
-    result = ctx.obj.run("loop check", {"agent": agent}, here=here)
-    line = result["check"]
-    due = "due" if line["fired"] else "not due"
-    rows = [("", due), (line["rule"], line["reason"]), ("next check", line["next_at"])]
-    if result["job"]:
-        rows.append(("the turn", f"is job {result['job']}"))
-    parts = [present.Table(f"a turn of the wheel for {agent}", ("", ""), rows)]
-    if result["turn"]:
-        parts.append(cycle_table(result["turn"]))
-    present.page(result, parts, json=as_json)
+    def show(result: CheckResult) -> present.Answer[CheckResult]:
+        check = result.check
+        due = "due" if check.fired else "not due"
+        rows: list[present.Row] = [
+            ("", due),
+            (check.rule, check.reason),
+            ("next check", check.next_at),
+        ]
+        if result.job:
+            rows.append(("the turn", f"is job {result.job}"))
+        parts = [present.Table(f"a turn of the wheel for {agent}", ("", ""), rows)]
+        if result.turn:
+            parts.append(cycle_table(result.turn))
+        return present.page(result, parts)
+
+    return JobRequest("loop check", LoopCheckSpec(agent=agent), show, here=here)
 
 
 def decisions(
     ctx: typer.Context,
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Also what was answered.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Sequence[Pending]]:
     """What waits for a person before a turn goes on with it.
 
     Example: thumbwheel loop decisions --agent support
@@ -135,8 +138,7 @@ def decisions(
         "state": lambda pending: pending.state,
         "by": lambda pending: pending.answered_by,
     }
-    data = [pending.to_json() for pending in pendings]
-    present.records(pendings, f"decisions of {agent}", columns, json=as_json, data=data)
+    return present.records(pendings, f"decisions of {agent}", columns)
 
 
 Decision = Annotated[str, typer.Argument(help="A decision, as `loop decisions` names it.")]
@@ -149,8 +151,7 @@ def approve(
     agent: AgentName,
     by: By = "owner",
     here: Here = False,
-    as_json: AsJson = False,
-) -> None:
+) -> JobRequest[Answered, Answered]:
     """Answer yes to what a turn asks, and take the step: export, deploy as canary, or make live.
 
     No check of the gate is passed by. What is out of date, as a newer version is live, is refused
@@ -158,10 +159,14 @@ def approve(
 
     Example: thumbwheel loop approve dec_01k3 --agent support --by anna
     """
-    spec = {"agent": agent, "decision": decision, "by": by}
-    result = ctx.obj.run("loop approve", spec, here=here)
-    rows = [(name.replace("_", " "), value) for name, value in result.items() if value]
-    present.page(result, [present.Table("approved", ("", ""), rows)], json=as_json)
+    from thumbwheel.loop.jobs import LoopApproveSpec
+
+    def show(answered: Answered) -> present.Answer[Answered]:
+        rows = [(name.replace("_", " "), value) for name, value in vars(answered).items() if value]
+        return present.page(answered, [present.Table("approved", ("", ""), rows)])
+
+    spec = LoopApproveSpec(agent=agent, decision=decision, by=by)
+    return JobRequest("loop approve", spec, show, here=here)
 
 
 def refuse(
@@ -170,8 +175,7 @@ def refuse(
     agent: AgentName,
     by: By = "owner",
     reason: Annotated[str | None, typer.Option(help="Why not.")] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Pending]:
     """Answer no to what a turn asks. It does not ask again for this version.
 
     Example: thumbwheel loop refuse dec_01k3 --agent support --reason "too long answers"
@@ -182,15 +186,14 @@ def refuse(
     with ctx.obj() as ws:
         result = refuse_decision(ws, require_agent(ws, agent), decision, by, reason)
     rows = [("decision", result.id), ("question", result.question)]
-    present.page(result.to_json(), [present.Table("refused", ("", ""), rows)], json=as_json)
+    return present.page(result, [present.Table("refused", ("", ""), rows)])
 
 
 def quarantines(
     ctx: typer.Context,
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Also what was decided.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Sequence[Quarantine]]:
     """Bursts of feedback that are held: one rater's thumbs within minutes, nearly all the same.
     Nothing learns from them before a person has looked.
 
@@ -211,8 +214,7 @@ def quarantines(
         "state": lambda quarantine: quarantine.state,
         "by": lambda quarantine: quarantine.decided_by,
     }
-    data = [quarantine.to_json() for quarantine in records]
-    present.records(records, f"held feedback of {agent}", columns, json=as_json, data=data)
+    return present.records(records, f"held feedback of {agent}", columns)
 
 
 Held = Annotated[str, typer.Argument(help="A quarantine, as `loop quarantines` names it.")]
@@ -223,13 +225,12 @@ def release(
     quarantine: Held,
     agent: AgentName,
     by: By = "owner",
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Quarantine]:
     """Let held feedback count again. It is not held a second time.
 
     Example: thumbwheel loop release qrt_01k3 --agent support --by anna
     """
-    _decide(ctx, quarantine, agent, "released", by, as_json)
+    return _decide(ctx, quarantine, agent, "released", by)
 
 
 def discard(
@@ -237,18 +238,17 @@ def discard(
     quarantine: Held,
     agent: AgentName,
     by: By = "owner",
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Quarantine]:
     """Leave held feedback out for good. It stays stored, and is heard by nothing.
 
     Example: thumbwheel loop discard qrt_01k3 --agent support --by anna
     """
-    _decide(ctx, quarantine, agent, "discarded", by, as_json)
+    return _decide(ctx, quarantine, agent, "discarded", by)
 
 
 def _decide(
-    ctx: typer.Context, quarantine: str, agent: str, state: str, by: str, as_json: bool
-) -> None:
+    ctx: typer.Context, quarantine: str, agent: str, state: str, by: str
+) -> present.Answer[Quarantine]:
     from thumbwheel.core.clock import utc_now
     from thumbwheel.loop.quarantine import decide
     from thumbwheel.loop.quarantine_types import QuarantineState
@@ -258,7 +258,7 @@ def _decide(
         learner = require_agent(ws, agent)
         decided = decide(ws, learner, quarantine, QuarantineState(state), by, utc_now())
     rows = [("quarantine", decided.id), ("thumbs", decided.count), ("state", decided.state)]
-    present.page(decided.to_json(), [present.Table(f"{state}", ("", ""), rows)], json=as_json)
+    return present.page(decided, [present.Table(f"{state}", ("", ""), rows)])
 
 
 def _status_page(status: Status, agent: str, why: bool) -> Iterator[present.Part]:

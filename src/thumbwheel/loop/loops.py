@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from thumbwheel.core import ids
@@ -19,10 +18,13 @@ from thumbwheel.loop import turn_store
 from thumbwheel.loop.cycle_checks import check_ready
 from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.loop.gold import gold_request
-from thumbwheel.loop.informative import NewEvents
-from thumbwheel.loop.trigger_types import Check, Pending, TriggerConfig, Turn, WishState
+from thumbwheel.loop.trigger_types import (
+    Status,
+    TrafficDecision,
+    TriggerConfig,
+    WishState,
+)
 from thumbwheel.loop.triggers import (
-    Verdict,
     judge_situation,
     situation,
     trigger_config,
@@ -32,52 +34,6 @@ from thumbwheel.models.types import Agent
 CAREFUL = {"auto_deploy": "ask", "auto_promote": "ask"}
 """What an enabled loop asks a person for, unless its owner sets something else."""
 SHOWN_TURNS, SHOWN_CHECKS = 5, 10
-
-
-@dataclass(frozen=True)
-class TrafficDecision:
-    """What live traffic said of versions, or says by now."""
-
-    experiment: str
-    arms: tuple[str, ...]
-    """The control first."""
-    state: str
-    reason: str
-    """Of one that has ended."""
-
-
-@dataclass(frozen=True)
-class Status:
-    """How a loop stands: `verdict` is what a check would say now."""
-
-    agent: str
-    enabled: bool
-    settings: Mapping[str, Any]
-    new: NewEvents
-    verdict: Verdict
-    turns: list[Turn]
-    checks: list[Check]
-    waiting: list[Pending]
-    experiments: list[TrafficDecision]
-    """The newest ones, newest first."""
-    gold: str | None
-    """What the loop asks for where reviewed cases are short."""
-    missing: str | None = None
-    """What the gate lacks to decide on anything at all."""
-
-    @property
-    def shown_settings(self) -> dict[str, str]:
-        """The settings that say something, as text."""
-        shown = {}
-        for name, value in self.settings.items():
-            if value not in (None, [], ()):
-                is_list = isinstance(value, list | tuple)
-                shown[name] = ", ".join(map(str, value)) if is_list else str(value)
-        return shown
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self)
 
 
 def enable(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, time, timedelta
 from enum import StrEnum
 from typing import Any
@@ -164,10 +164,6 @@ class Check:
     recorded_at: datetime
     cycle_id: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self)
-
 
 class TurnState(StrEnum):
     """Where a turn of the wheel is."""
@@ -255,6 +251,87 @@ class Pending:
     recorded_at: datetime
     answered_at: datetime | None
 
+
+@dataclass
+class Answered:
+    """What an answer did."""
+
+    decision: str
+    state: WishState
+    exports: list[str] = field(default_factory=list)
+    deployment: str | None = None
+    live: str | None = None
+    experiment: str | None = None
+    """The experiment that began."""
+    next_question: str | None = None
+    """What is asked next."""
+
+
+@dataclass(frozen=True)
+class NewEvents:
+    """What came since the last turn."""
+
+    events: int
+    """Pieces of feedback in force."""
+    informative: int
+    kinds: dict[str, int] = field(default_factory=dict)
+    """What the informative ones are: good, bad, edit, number, comparison."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Why others are none."""
+
     def to_json(self) -> dict[str, Any]:
         """As a JSON value."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the rules say."""
+
+    rule: Rule
+    fired: bool
+    reason: str
+    value: dict[str, Any]
+    next_at: datetime | None
+
+
+@dataclass(frozen=True)
+class TrafficDecision:
+    """What live traffic said of versions, or says by now."""
+
+    experiment: str
+    arms: tuple[str, ...]
+    """The control first."""
+    state: str
+    reason: str
+    """Of one that has ended."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a loop stands: `verdict` is what a check would say now."""
+
+    agent: str
+    enabled: bool
+    settings: Mapping[str, Any]
+    new: NewEvents
+    verdict: Verdict
+    turns: list[Turn]
+    checks: list[Check]
+    waiting: list[Pending]
+    experiments: list[TrafficDecision]
+    """The newest ones, newest first."""
+    gold: str | None
+    """What the loop asks for where reviewed cases are short."""
+    missing: str | None = None
+    """What the gate lacks to decide on anything at all."""
+
+    @property
+    def shown_settings(self) -> dict[str, str]:
+        """The settings that say something, as text."""
+        shown = {}
+        for name, value in self.settings.items():
+            if value not in (None, [], ()):
+                is_list = isinstance(value, list | tuple)
+                shown[name] = ", ".join(map(str, value)) if is_list else str(value)
+        return shown

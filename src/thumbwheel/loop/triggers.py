@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from thumbwheel.core import ids, log
@@ -24,16 +23,18 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.loop import turn_store
 from thumbwheel.loop.cycle_state import LOCK
 from thumbwheel.loop.decidable import missing_for_the_gate
-from thumbwheel.loop.informative import NewEvents, new_events
+from thumbwheel.loop.informative import new_events
 from thumbwheel.loop.quarantine import hold_bursts
 from thumbwheel.loop.trigger_types import (
     Check,
     Hours,
     Loop,
+    NewEvents,
     Rule,
     TriggerConfig,
     Turn,
     TurnState,
+    Verdict,
     next_time,
 )
 from thumbwheel.models.types import Agent
@@ -57,17 +58,6 @@ class Situation:
     """Counts the new events; called only where the rules before leave it open."""
     missing: Callable[[], str | None] = lambda: None
     """Says what the gate lacks to decide; called only where a turn would be due."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the rules say."""
-
-    rule: Rule
-    fired: bool
-    reason: str
-    value: dict[str, Any]
-    next_at: datetime | None
 
 
 def check(ws: Workspace, agent: Agent, clock: Clock = utc_now) -> Check:

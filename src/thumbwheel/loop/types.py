@@ -137,3 +137,31 @@ class Tainted:
     def to_json(self) -> dict[str, list[str]]:
         """As a JSON value."""
         return {field.name: sorted(getattr(self, field.name)) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class NamedUse(SourceUse):
+    """A use of a source with what it is, as programs read it."""
+
+    role: Literal["learned", "selected", "judged", "rewarded"] = "learned"
+
+
+@dataclass
+class Erasure:
+    """What was erased, or would be. It holds no text of the subject, and no name but those of
+    datasets, versions and files."""
+
+    agent: str
+    state: str
+    """planned, done, or already: it was done before and nothing has come since."""
+    id: str | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    """Table -> rows."""
+    datasets: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Dataset id -> split -> rows that go."""
+    files: dict[str, int] = field(default_factory=dict)
+    tainted: dict[str, list[str]] = field(default_factory=dict)
+    """Kind -> names."""
+    retrain: list[str] = field(default_factory=list)
+    """Commands that train what is tainted anew."""
+    notes: list[str] = field(default_factory=list)

@@ -4,7 +4,7 @@ switch."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -256,3 +256,34 @@ class ModelVersion:
     def _check_untainted(self) -> None:
         fix = "Retrain without that data and evaluate the new version"
         require_untainted(self.tainted, self.label, fix)
+
+
+@dataclass(frozen=True)
+class NamedVersion(ModelVersion):
+    """A version with its name, as programs read it."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class ListedVersion(NamedVersion):
+    """A version in the list of an agent's."""
+
+    aliases: list[str] = field(default_factory=list)
+    """Those that point at it."""
+
+
+@dataclass(frozen=True)
+class NamedAlias:
+    """The version that an alias points at."""
+
+    alias: str
+    version: str
+    version_id: str
+
+
+@dataclass(frozen=True)
+class NamedRewardModel(RewardModelRecord):
+    """A reward model with its name, as programs read it."""
+
+    name: str = ""

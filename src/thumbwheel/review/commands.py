@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,17 +13,25 @@ import typer
 from thumbwheel.capture.judged import Judged
 from thumbwheel.core import present
 from thumbwheel.core.config import build, options
-from thumbwheel.review.types import Origin, QueueConfig
+from thumbwheel.review.types import (
+    AddedItems,
+    Batch,
+    ListedQueue,
+    OrderedQueue,
+    Origin,
+    QueueConfig,
+    QueueReport,
+    Rated,
+    ReturnedItems,
+)
 
 if TYPE_CHECKING:
     from thumbwheel.models.types import Agent
-    from thumbwheel.review.raters import QueueReport
     from thumbwheel.review.types import Queue
 
 queue = typer.Typer()
 
 AgentName = Annotated[str, typer.Option("--agent", "-a", help="The agent whose answers are meant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name or id.")]
 ItemId = Annotated[str, typer.Argument(metavar="ITEM", help="The item, as `queue next` named it.")]
 RaterName = Annotated[str, typer.Option(help="Who rates; the ratings are theirs.")]
@@ -82,9 +90,8 @@ def create_(
     judged: Annotated[
         Judged | None, typer.Option(help="Only where somebody said this about the answer.")
     ] = None,
-    as_json: AsJson = False,
     options: Mapping[str, Any] = {},
-) -> None:
+) -> present.Answer[ListedQueue]:
     """Make a queue of what people shall rate.
 
     Each item goes to as many raters as --overlap says, and to nobody twice. Raters open the page
@@ -118,7 +125,7 @@ def create_(
             of, differing = Origin.CONFLICTS, require_queue(ws, owner, conflicts_of)
         selection = Selection(Origin(of), wanted, most, answers, differing)
         made_queue = create(ws, owner, name, config, selection)
-    _show_queue(made_queue, agent, as_json)
+    return _queue_answer(made_queue, agent)
 
 
 def _utc(time: datetime | None) -> datetime | None:
@@ -127,11 +134,11 @@ def _utc(time: datetime | None) -> datetime | None:
     return time.replace(tzinfo=UTC)
 
 
-def _show_queue(shown: Queue, agent: str, as_json: bool) -> None:
+def _queue_answer(shown: Queue, agent: str) -> present.Answer[ListedQueue]:
     content = shown.to_json()
     rows = [(key, _cell(value)) for key, value in content.items() if value not in ("", [], None)]
-    present.page(
-        content, [present.Table(f"queue {shown.name} of {agent}", ("", ""), rows)], json=as_json
+    return present.page(
+        ListedQueue.of(shown), [present.Table(f"queue {shown.name} of {agent}", ("", ""), rows)]
     )
 
 
@@ -144,8 +151,7 @@ def list_(
     ctx: typer.Context,
     agent: AgentName,
     every: Annotated[bool, typer.Option("--all", help="Closed ones too.")] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Sequence[ListedQueue]]:
     """The queues of an agent, newest first.
 
     Example: thumbwheel queue list --agent support
@@ -154,29 +160,29 @@ def list_(
     from thumbwheel.review.queues import all_queues
 
     with ctx.obj() as ws:
-        queues = [each.to_json() for each in all_queues(ws, require_agent(ws, agent), every)]
+        queues = [ListedQueue.of(each) for each in all_queues(ws, require_agent(ws, agent), every)]
     columns = {
-        "queue": lambda row: row["name"],
-        "items": lambda row: row["items"],
-        "done": lambda row: row["done"],
-        "kind": lambda row: row["kind"],
-        "order": lambda row: row["order"],
-        "overlap": lambda row: row["overlap"],
-        "due": lambda row: row["due"],
-        "state": lambda row: row["state"],
+        "queue": lambda row: row.name,
+        "items": lambda row: row.items,
+        "done": lambda row: row.done,
+        "kind": lambda row: row.kind,
+        "order": lambda row: row.order,
+        "overlap": lambda row: row.overlap,
+        "due": lambda row: row.due,
+        "state": lambda row: row.state,
     }
-    present.records(queues, f"queues of {agent}", columns, json=as_json)
+    return present.records(queues, f"queues of {agent}", columns)
 
 
 @queue.command("show")
-def show_(ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJson = False) -> None:
+def show_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[ListedQueue]:
     """How a queue asks, and how far it is.
 
     Example: thumbwheel queue show july --agent support
     """
     with ctx.obj() as ws:
         _, shown = _resolved(ws, agent, queue)
-    _show_queue(shown, agent, as_json)
+    return _queue_answer(shown, agent)
 
 
 def _resolved(ws: Any, agent: str, name: str) -> tuple[Agent, Queue]:
@@ -188,9 +194,7 @@ def _resolved(ws: Any, agent: str, name: str) -> tuple[Agent, Queue]:
 
 
 @queue.command("raters")
-def raters_(
-    ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJson = False
-) -> None:
+def raters_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[QueueReport]:
     """How the raters of a queue do: how much, how fast, how far they agree, and how that moved.
 
     Example: thumbwheel queue raters july --agent support
@@ -200,7 +204,7 @@ def raters_(
     with ctx.obj() as ws:
         _, shown = _resolved(ws, agent, queue)
         result = report(ws, shown)
-    present.page(result.to_json(), _raters_page(result, shown), json=as_json)
+    return present.page(result, _raters_page(result, shown))
 
 
 def _raters_page(result: QueueReport, shown: Queue) -> Iterator[present.Part]:
@@ -242,8 +246,7 @@ def add_(
     queue: QueueName,
     traces: Annotated[list[str], typer.Argument(metavar="TRACE...", help="Ids of traces.")],
     agent: AgentName,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[AddedItems]:
     """Append traces to a queue.
 
     Example: thumbwheel queue add july trc_0f3k2m8v1 --agent support
@@ -253,13 +256,13 @@ def add_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         added = add(ws, owner, shown, traces)
-    present.message({"added": added}, f"{added} added to {shown.name}", json=as_json)
+    return present.message(AddedItems(added), f"{added} added to {shown.name}")
 
 
 @queue.command("reorder")
 def reorder_(
-    ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJson = False
-) -> None:
+    ctx: typer.Context, queue: QueueName, agent: AgentName
+) -> present.Answer[OrderedQueue]:
     """Put what is left of a queue in order again, by what the ratings have taught since. It matters
     for queues in the order `active`; the rating page asks for it by itself.
 
@@ -270,11 +273,11 @@ def reorder_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         rule = reorder(ws, owner, shown)
-    present.message({"rule": rule}, f"{shown.name} is in order: {rule}", json=as_json)
+    return present.message(OrderedQueue(rule), f"{shown.name} is in order: {rule}")
 
 
 @queue.command("close")
-def close_(ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJson = False) -> None:
+def close_(ctx: typer.Context, queue: QueueName, agent: AgentName) -> present.Answer[ListedQueue]:
     """Give nothing of a queue out any more. What was rated stays.
 
     Example: thumbwheel queue close july --agent support
@@ -284,7 +287,7 @@ def close_(ctx: typer.Context, queue: QueueName, agent: AgentName, as_json: AsJs
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         closed = close(ws, owner, shown)
-    _show_queue(closed, agent, as_json)
+    return _queue_answer(closed, agent)
 
 
 @queue.command("next")
@@ -294,8 +297,7 @@ def next_(
     agent: AgentName,
     rater: RaterName,
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many to take.")] = 1,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Batch]:
     """Take the next items. They are kept for the rater for a while, and nobody else gets them
     beyond the overlap.
 
@@ -314,7 +316,7 @@ def next_(
             title = item.id if len(item.answers) == 1 else f"{item.id} {letter}"
             parts.append(present.Box(title, answer))
     parts.append(present.Note(f"{batch.done} of {batch.total} items are done"))
-    present.page(batch.to_json(), parts, json=as_json)
+    return present.page(batch, parts)
 
 
 @queue.command("return")
@@ -323,8 +325,7 @@ def return_(
     queue: QueueName,
     agent: AgentName,
     rater: RaterName,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[ReturnedItems]:
     """Have the items again that a rater skipped, unless others took them.
 
     Example: thumbwheel queue return july --agent support --rater anna
@@ -334,7 +335,7 @@ def return_(
     with ctx.obj() as ws:
         _, shown = _resolved(ws, agent, queue)
         returned = return_skipped(ws, shown, rater)
-    present.message({"returned": returned}, f"{returned} come again", json=as_json)
+    return present.message(ReturnedItems(returned), f"{returned} come again")
 
 
 @queue.command("rate")
@@ -361,8 +362,7 @@ def rate_(
     seconds: Seconds = None,
     rated_at: RatedAt = None,
     key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Rated]:
     """Rate an item, or skip it. Rating it again replaces what this rater had said about it.
 
     Example: thumbwheel queue rate july rit_0f3k2m8v1 --agent support --rater anna --thumb down
@@ -392,7 +392,7 @@ def rate_(
             raise InputError("--skip", "it is rated at the same time", "Give one of them")
         request = _request(shown, item, rater, key, seconds, rated_at)
         result = skip_item(ws, owner, request) if skip else rate(ws, owner, request, verdict)
-    present.message(result.to_json(), f"{result.item}: {result.state}", json=as_json)
+    return present.message(result, f"{result.item}: {result.state}")
 
 
 def _request(
@@ -416,8 +416,7 @@ def undo_(
     agent: AgentName,
     rater: RaterName,
     key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Rated]:
     """Take back what a rater did with an item: its feedback is retracted, and they hold it again.
 
     Example: thumbwheel queue undo july rit_0f3k2m8v1 --agent support --rater anna
@@ -427,7 +426,7 @@ def undo_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         result = undo(ws, owner, _request(shown, item, rater, key))
-    present.message(result.to_json(), f"{result.item}: {result.state}", json=as_json)
+    return present.message(result, f"{result.item}: {result.state}")
 
 
 @queue.command("approve")
@@ -447,8 +446,7 @@ def approve_(
         bool, typer.Option("--undo", help="Take back that the item is gold.")
     ] = False,
     key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Rated]:
     """Vouch for an item, as it is or edited: it becomes a gold case, which decides about models and
     is never trained on.
 
@@ -463,7 +461,7 @@ def approve_(
             result = ratings.withdraw(ws, owner, request)
         else:
             result = ratings.approve(ws, owner, request, reference, checker)
-    present.message(result.to_json(), f"{result.item}: {result.state}", json=as_json)
+    return present.message(result, f"{result.item}: {result.state}")
 
 
 @queue.command("approve-liked")
@@ -475,8 +473,7 @@ def approve_liked_(
     checker: Annotated[
         str | None, typer.Option(help="What compares an answer with the one that was called good.")
     ] = "exact_answer",
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[list[Rated]]:
     """Vouch for every item of a queue that this rater called good: each becomes a gold case.
 
     Example: thumbwheel queue approve-liked cards --agent widgets --rater anna
@@ -486,5 +483,4 @@ def approve_liked_(
     with ctx.obj() as ws:
         owner, shown = _resolved(ws, agent, queue)
         results = ratings.approve_liked(ws, owner, shown, rater, checker)
-    data = [result.to_json() for result in results]
-    present.message(data, f"{len(data)} items are gold cases", json=as_json)
+    return present.message(results, f"{len(results)} items are gold cases")

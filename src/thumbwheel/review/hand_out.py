@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -22,34 +21,11 @@ from thumbwheel.db.message_chains import Message, conversations
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.review import store
 from thumbwheel.review.queues import require_open
-from thumbwheel.review.types import AssignmentState, Item, Kind, Queue
+from thumbwheel.review.types import AssignmentState, Batch, Item, Kind, Queue
 
 LONGEST_NAME = 512
 FACTS = ("question", "scenario", "fixture", "size", "category", "confidence", "data")
 """Keys of the metadata of an imported widget that its card shows."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The next items of a rater, and how far the queue is."""
-
-    items: Sequence[Item]
-    rated: int
-    """By this rater."""
-    skipped: int
-    """By this rater, and still to be had."""
-    done: int
-    total: int
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return {
-            "items": [item.to_json() for item in self.items],
-            "rated": self.rated,
-            "skipped": self.skipped,
-            "done": self.done,
-            "total": self.total,
-        }
 
 
 def next_items(

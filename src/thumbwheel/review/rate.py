@@ -43,6 +43,7 @@ from thumbwheel.review.types import (
     AssignmentState,
     Kind,
     Queue,
+    Rated,
     Verdict,
 )
 
@@ -50,27 +51,6 @@ RATE, SKIP, UNDO, APPROVE, WITHDRAW = "rate", "skip", "undo", "approve", "withdr
 OLDEST = timedelta(days=30)
 """How long ago a rating may have been given that arrives now."""
 LONGEST_KEY = 200
-
-
-@dataclass(frozen=True)
-class Rated:
-    """What became of an item."""
-
-    item: str
-    state: str
-    feedback: Sequence[str]
-    """Ids of what was stored."""
-    replayed: bool
-    """Whether the request had been carried out before."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return {
-            "item": self.item,
-            "state": self.state,
-            "feedback": list(self.feedback),
-            "replayed": self.replayed,
-        }
 
 
 @dataclass(frozen=True)

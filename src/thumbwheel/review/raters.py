@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -17,57 +17,11 @@ from typing import Any
 from thumbwheel.core import ids
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.review import store
-from thumbwheel.review.types import Queue
+from thumbwheel.review.types import Period, Queue, QueueReport, RaterReport
 from thumbwheel.rewards.aggregate import plurality
 from thumbwheel.rewards.agreement import Panel, panel
 
 MIDDLE = 3.0
-
-
-@dataclass(frozen=True)
-class Period:
-    """The ratings of one rater in one week."""
-
-    week: str
-    rated: int
-    positive: float | None
-    """Share of good verdicts; None where there are no thumbs and ratings."""
-    agreed: int
-    compared: int
-    """Items of the week that others rated too, with a plurality."""
-
-
-@dataclass(frozen=True)
-class RaterReport:
-    """How one rater does."""
-
-    rater: str
-    rated: int
-    skipped: int
-    undone: int
-    seconds: float | None
-    """Median over the ratings whose time is known."""
-    kappa: Mapping[str, Any] | None
-    """Agreement with the crowd of the others, with its interval."""
-    weeks: Sequence[Period]
-
-
-@dataclass(frozen=True)
-class QueueReport:
-    """How the raters of a queue do."""
-
-    raters: Sequence[RaterReport]
-    alpha: Mapping[str, Any]
-    conflicts: Sequence[str]
-    """Items on which raters differ."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return {
-            "raters": [asdict(rater) for rater in self.raters],
-            "alpha": dict(self.alpha),
-            "conflicts": list(self.conflicts),
-        }
 
 
 @dataclass(frozen=True)

@@ -293,3 +293,135 @@ def ranking_of(text: str, answers: int) -> tuple[tuple[int, ...], ...]:
             "Write the best first, and ties with '=', for example: B>A, or A=B",
         )
     return tuple(tuple(letters.index(letter) for letter in group) for group in groups)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The next items of a rater, and how far the queue is."""
+
+    items: Sequence[Item]
+    rated: int
+    """By this rater."""
+    skipped: int
+    """By this rater, and still to be had."""
+    done: int
+    total: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return {
+            "items": [item.to_json() for item in self.items],
+            "rated": self.rated,
+            "skipped": self.skipped,
+            "done": self.done,
+            "total": self.total,
+        }
+
+
+@dataclass(frozen=True)
+class Rated:
+    """What became of an item."""
+
+    item: str
+    state: str
+    feedback: Sequence[str]
+    """Ids of what was stored."""
+    replayed: bool
+    """Whether the request had been carried out before."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON value."""
+        return {
+            "item": self.item,
+            "state": self.state,
+            "feedback": list(self.feedback),
+            "replayed": self.replayed,
+        }
+
+
+class ListedQueue(QueueConfig):
+    """A queue with its settings, as programs read it."""
+
+    id: str
+    name: str
+    kind: Kind
+    state: QueueState
+    items: int
+    done: int
+    """Items that got all their ratings."""
+    recorded_at: datetime
+    closed_at: datetime | None
+
+    @classmethod
+    def of(cls, queue: Queue) -> ListedQueue:
+        """Return a stored queue."""
+        return cls(
+            id=queue.id,
+            name=queue.name,
+            kind=queue.kind,
+            state=queue.state,
+            items=queue.items,
+            done=queue.done,
+            recorded_at=queue.recorded_at,
+            closed_at=queue.closed_at,
+            **dict(queue.config),
+        )
+
+
+@dataclass(frozen=True)
+class AddedItems:
+    """How many items were added to a queue."""
+
+    added: int
+
+
+@dataclass(frozen=True)
+class ReturnedItems:
+    """How many skipped items come again."""
+
+    returned: int
+
+
+@dataclass(frozen=True)
+class OrderedQueue:
+    """The rule by which a queue was put in order."""
+
+    rule: str
+
+
+@dataclass(frozen=True)
+class Period:
+    """The ratings of one rater in one week."""
+
+    week: str
+    rated: int
+    positive: float | None
+    """Share of good verdicts; None where there are no thumbs and ratings."""
+    agreed: int
+    compared: int
+    """Items of the week that others rated too, with a plurality."""
+
+
+@dataclass(frozen=True)
+class RaterReport:
+    """How one rater does."""
+
+    rater: str
+    rated: int
+    skipped: int
+    undone: int
+    seconds: float | None
+    """Median over the ratings whose time is known."""
+    kappa: Mapping[str, Any] | None
+    """Agreement with the crowd of the others, with its interval."""
+    weeks: Sequence[Period]
+
+
+@dataclass(frozen=True)
+class QueueReport:
+    """How the raters of a queue do."""
+
+    raters: Sequence[RaterReport]
+    alpha: Mapping[str, Any]
+    conflicts: Sequence[str]
+    """Items on which raters differ."""

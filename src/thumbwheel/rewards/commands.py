@@ -11,13 +11,21 @@ import typer
 from thumbwheel.core import present
 from thumbwheel.core.config import options
 from thumbwheel.core.options import Here
+from thumbwheel.jobs.request import JobRequest
 from thumbwheel.rewards.presets import PRESETS
 from thumbwheel.rewards.rewrite_config import RewriteConfig
+from thumbwheel.rewards.types import (
+    JudgeReport,
+    PendingReport,
+    RewardExplanation,
+    RewardSummary,
+    Reweighed,
+    Rewritten,
+)
 
 reward = typer.Typer(no_args_is_help=True)
 
 Agent = Annotated[str, typer.Option("--agent", "-a", help="The agent whose answers are judged.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 AsOf = Annotated[
     str | None,
     typer.Option(
@@ -47,8 +55,7 @@ def run(
         bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
     ] = False,
     here: Here = False,
-    json: AsJson = False,
-) -> None:
+) -> JobRequest[JudgeReport, JudgeReport]:
     """Judge the recorded answers of an agent, by every component of its reward, into the ledger.
 
     What is in the ledger is not judged again: after new feedback, or a new trace, only what reads
@@ -63,15 +70,20 @@ def run(
 
     Example: thumbwheel reward run --agent support
     """
-    spec = {
-        "agent": agent,
-        "component": component or (),
-        "as_of": as_of,
-        "retry": retry,
-        "dry_run": dry_run,
-    }
-    data = ctx.obj.run("reward run", spec, here=here or dry_run)
-    present.page(data, _run_page(data), json=json)
+    from thumbwheel.rewards.jobs import RewardRunSpec
+
+    spec = RewardRunSpec(
+        agent=agent,
+        component=tuple(component or ()),
+        as_of=as_of,
+        retry=retry,
+        dry_run=dry_run,
+    )
+
+    def show(report: JudgeReport) -> present.Answer[JudgeReport]:
+        return present.page(report, _run_page(report))
+
+    return JobRequest("reward run", spec, show, here=here or dry_run)
 
 
 @reward.command("list")
@@ -82,8 +94,7 @@ def list_(
     lowest: Annotated[
         int, typer.Option(min=0, help="Show so many traces with the lowest reward.")
     ] = 5,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[RewardSummary]:
     """The rewards of an agent: what each component said how often, their means, and the combined
     reward.
 
@@ -102,7 +113,7 @@ def list_(
 
     with ctx.obj() as ws:
         summary = reward_summary(ws, agent, instant(as_of), lowest)
-    present.page(summary, _summary_page(summary, agent), json=json)
+    return present.page(RewardSummary.model_validate(summary), _summary_page(summary, agent))
 
 
 STATUSES = {
@@ -145,8 +156,7 @@ def explain(
     trace: Annotated[str, typer.Argument(help="A trace, by our id or by its id in its source.")],
     agent: Agent,
     as_of: AsOf = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[RewardExplanation]:
     """Why a trace has the reward that it has: every component's value, weight, status, evidence,
     and the feedback behind it.
 
@@ -158,7 +168,7 @@ def explain(
     with ctx.obj() as ws:
         explanation = explain_trace(ws, agent, trace, instant(as_of))
     lines: list[present.Part] = [*explanation.to_words(), *_warnings(agent, explanation.not_run)]
-    present.page(explanation.as_dict(), lines, json=json)
+    return present.page(RewardExplanation.model_validate(explanation.as_dict()), lines)
 
 
 @reward.command()
@@ -173,8 +183,7 @@ def reweight(
         str | None,
         typer.Option(help=f"Start from this preset instead: {', '.join(PRESETS.names())}."),
     ] = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[Reweighed]:
     """What other weights would make of the rewards; no reward function is run, and nothing is
     stored.
 
@@ -188,7 +197,7 @@ def reweight(
 
     with ctx.obj() as ws:
         comparison = reweigh(ws, agent, dict(_weight(text) for text in weight or ()), preset)
-    present.page(comparison, _comparison_page(comparison, agent), json=json)
+    return present.page(Reweighed.model_validate(comparison), _comparison_page(comparison, agent))
 
 
 def _comparison_page(comparison: Mapping[str, Any], agent: str) -> Iterator[present.Part]:
@@ -219,8 +228,7 @@ def pending(
         bool, typer.Option("--dry-run", help="Count what would be judged; judge and store nothing.")
     ] = False,
     here: Here = False,
-    json: AsJson = False,
-) -> None:
+) -> JobRequest[PendingReport, PendingReport]:
     """Judge what could not be judged before: late feedback, outcomes that have come, decisions
     without a reward. Made to run every night.
 
@@ -229,14 +237,18 @@ def pending(
 
     Example: thumbwheel reward pending --agent filer --json
     """
-    spec = {"agent": agent, "dry_run": dry_run}
-    data = ctx.obj.run("reward pending", spec, here=here or dry_run)
-    parts = list(_run_page(data))
-    if waiting := data["waiting"]:
-        rows = [(row["component"], row["status"], row["count"], row["reason"]) for row in waiting]
-        columns = ("component", "status", "traces", "why")
-        parts.append(present.Table("Still without a value", columns, rows))
-    present.page(data, parts, json=json)
+    from thumbwheel.rewards.jobs import RewardPendingSpec
+
+    def show(report: PendingReport) -> present.Answer[PendingReport]:
+        parts = list(_run_page(report))
+        if report.waiting:
+            rows = [(row.component, row.status, row.count, row.reason) for row in report.waiting]
+            columns = ("component", "status", "traces", "why")
+            parts.append(present.Table("Still without a value", columns, rows))
+        return present.page(report, parts)
+
+    spec = RewardPendingSpec(agent=agent, dry_run=dry_run)
+    return JobRequest("reward pending", spec, show, here=here or dry_run)
 
 
 @reward.command("rewrite")
@@ -244,9 +256,8 @@ def pending(
 def rewrite_(
     ctx: typer.Context,
     agent: Agent,
-    json: AsJson = False,
     options: Mapping[str, Any] = {},
-) -> None:
+) -> present.Answer[Rewritten]:
     """Have answers written again that users complained about in words that say what would be right,
     as "no, it is in Berlin".
 
@@ -261,9 +272,9 @@ def rewrite_(
     with ctx.obj() as ws:
         learner = require_agent(ws, agent)
         result = rewrite(ws, learner, ws.settings(RewriteConfig, "rewrite", options))
-    data = {"agent": agent, "feedback": result.feedback, "left_out": dict(result.left_out)}
+    data = Rewritten(agent, list(result.feedback), dict(result.left_out))
     rows = [("rewritten", len(result.feedback)), *result.left_out.most_common()]
-    present.page(data, [present.Table(f"rewritten answers of {agent}", ("", ""), rows)], json=json)
+    return present.page(data, [present.Table(f"rewritten answers of {agent}", ("", ""), rows)])
 
 
 def _warnings(agent: str, not_run: list[str]) -> Iterator[present.Note]:
@@ -273,22 +284,21 @@ def _warnings(agent: str, not_run: list[str]) -> Iterator[present.Note]:
         yield present.Note(not_run_warning(agent, not_run))
 
 
-def _run_page(data: Mapping[str, Any]) -> Iterator[present.Part]:
-    dry_run = data["dry_run"]
+def _run_page(report: JudgeReport) -> Iterator[present.Part]:
     rows: list[tuple[object, ...]] = []
-    for name, counts in data["components"].items():
-        by_status: list[object] = [counts["statuses"].get(status, 0) for status in STATUSES]
-        if dry_run:
+    for name, component in report.components.items():
+        by_status: list[object] = [component.statuses.get(status, 0) for status in STATUSES]
+        if report.dry_run:
             by_status = [""] * len(STATUSES)
-        rows.append((name, counts["judged"], counts["stood"], *by_status))
-    done = "would be judged" if dry_run else "judged now"
+        rows.append((name, component.judged, component.stood, *by_status))
+    done = "would be judged" if report.dry_run else "judged now"
     title = (
-        f"{data['agent']}: {data['traces']} traces, {data['rewarded']} with a reward for the first "
+        f"{report.agent}: {report.traces} traces, {report.rewarded} with a reward for the first "
         "time"
     )
     yield present.Table(title, ("component", done, "stood already", *STATUSES.values()), rows)
-    for row in data["reasons"][:5]:
-        yield present.Note(f"{row['component']} {row['status']} on {row['count']}: {row['reason']}")
+    for row in report.reasons[:5]:
+        yield present.Note(f"{row.component} {row.status} on {row.count}: {row.reason}")
 
 
 def _weight(text: str) -> tuple[str, float]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from thumbwheel.core.config import Config
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.rewards.judge_traces import judge_pending, judge_traces
+from thumbwheel.rewards.types import JudgeReport, PendingReport
 
 
 class RewardRunSpec(Config):
@@ -24,7 +23,7 @@ class RewardRunSpec(Config):
     """Count what would be judged; judge and store nothing."""
 
 
-def run_rewards(ws: Workspace, spec: RewardRunSpec) -> dict[str, Any]:
+def run_rewards(ws: Workspace, spec: RewardRunSpec) -> JudgeReport:
     """Judge what the ledger has not, and report the counts."""
     return judge_traces(ws, spec.agent, spec.component, spec.as_of, spec.retry, spec.dry_run)
 
@@ -38,6 +37,6 @@ class RewardPendingSpec(Config):
     """Count what would be judged; judge and store nothing."""
 
 
-def run_pending(ws: Workspace, spec: RewardPendingSpec) -> dict[str, Any]:
+def run_pending(ws: Workspace, spec: RewardPendingSpec) -> PendingReport:
     """Judge what could not be judged before, and say what still waits."""
     return judge_pending(ws, spec.agent, spec.dry_run)

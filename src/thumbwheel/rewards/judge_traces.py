@@ -1,11 +1,10 @@
-"""Judges the recorded answers of an agent into the ledger, and counts what became of them, as JSON:
-what the command, the job and the route `reward run` give."""
+"""Judges the recorded answers of an agent into the ledger, and counts what became of them: what the
+command, the job and the route `reward run` give."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 
 from thumbwheel.capture.types import Unreadable, parse_time
 from thumbwheel.core import log
@@ -16,6 +15,7 @@ from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.ledger import Report
 from thumbwheel.rewards.ledger_stats import missing_values
+from thumbwheel.rewards.types import JudgedComponent, JudgeReport, MissingValue, PendingReport
 
 
 def judge_traces(
@@ -25,7 +25,7 @@ def judge_traces(
     as_of: str | None = None,
     retry: bool = False,
     dry_run: bool = False,
-) -> dict[str, Any]:
+) -> JudgeReport:
     """Judge what the ledger has not, by all components or `only` these; the counts."""
     learner = require_agent(ws, agent)
     parts = components(ws, agent, ledger.settings(ws, agent), only)
@@ -34,36 +34,27 @@ def judge_traces(
         report = ledger.run(
             ws, learner, parts, as_of=time, retry=retry, dry_run=dry_run, advance=advance
         )
-    return _as_dict(report) | {"agent": agent, "dry_run": dry_run}
+    return _report(report, agent, dry_run)
 
 
-def judge_pending(ws: Workspace, agent: str, dry_run: bool = False) -> dict[str, Any]:
+def judge_pending(ws: Workspace, agent: str, dry_run: bool = False) -> PendingReport:
     """Judge what could not be judged before; the counts, and what still waits."""
     counts = judge_traces(ws, agent, retry=True, dry_run=dry_run)
-    return counts | {"waiting": missing_values(ws, agent)}
+    return PendingReport(**vars(counts), waiting=missing_values(ws, agent))
 
 
-def _as_dict(report: Report) -> dict[str, Any]:
-    components: Mapping[str, Any] = {
-        name: {
-            "judged": report.judged[name],
-            "stood": report.standing[name],
-            "statuses": {
-                status: count for (part, status), count in report.statuses.items() if part == name
-            },
+def _report(report: Report, agent: str, dry_run: bool) -> JudgeReport:
+    components = {}
+    for name in report.standing:
+        statuses = {
+            status: count for (part, status), count in report.statuses.items() if part == name
         }
-        for name in report.standing
-    }
+        components[name] = JudgedComponent(report.judged[name], report.standing[name], statuses)
     reasons = [
-        {"component": name, "status": status, "reason": why, "count": n}
-        for (name, status, why), n in report.reasons.most_common()
+        MissingValue(name, status, count, why)
+        for (name, status, why), count in report.reasons.most_common()
     ]
-    return {
-        "traces": report.traces,
-        "rewarded": report.rewarded,
-        "components": components,
-        "reasons": reasons,
-    }
+    return JudgeReport(report.traces, report.rewarded, components, reasons, agent, dry_run)
 
 
 def instant(text: str | None) -> datetime | None:

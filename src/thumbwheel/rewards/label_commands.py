@@ -16,6 +16,7 @@ from thumbwheel.core import present
 from thumbwheel.core.config import options
 from thumbwheel.core.files import write_output
 from thumbwheel.rewards.label_config import LearnConfig
+from thumbwheel.rewards.types import AcceptedSuggestions, DecidedQuestion, ShownQuestion
 
 if TYPE_CHECKING:
     from thumbwheel.rewards.agreement import Panel
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 label = typer.Typer()
 
 Agent = Annotated[str, typer.Option("--agent", "-a", help="The agent whose traces are meant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 Rater = Annotated[str, typer.Option(help="Who judges; the verdicts are theirs.")]
 KEYS = {"y": True, "n": False, "s": None}
 """What a reviewer may type, besides q to stop."""
@@ -38,9 +38,8 @@ def learn_(
         Path | None,
         typer.Option(help="Write the classifier here, for the reward function `learned`."),
     ] = None,
-    as_json: AsJson = False,
     options: Mapping[str, Any] = {},
-) -> None:
+) -> present.Answer[Any]:
     """Fit a classifier on what people called good and bad, and say how good it is on traces that it
     had not seen.
 
@@ -54,7 +53,7 @@ def learn_(
     if out is not None:
         write_output("--out", out, as_bytes(classifier.document()))
     data = {"classifier": name, **classifier.about}
-    present.page(data, [_report_table(name, agent, classifier.about["report"])], json=as_json)
+    return present.page(data, [_report_table(name, agent, classifier.about["report"])])
 
 
 def _report_table(classifier: str, agent: str, report: Mapping[str, Any]) -> present.Table:
@@ -95,9 +94,8 @@ def suggest_(
     limit: Annotated[
         int, typer.Option(min=1, max=1000, help="Open suggestions to have, at most.")
     ] = 50,
-    as_json: AsJson = False,
     options: Mapping[str, Any] = {},
-) -> None:
+) -> present.Answer[Any]:
     """Suggest labels for traces without one, the most telling first: uncertain, and unlike those
     before.
 
@@ -116,7 +114,7 @@ def suggest_(
         "--rater YOU"
     )
     table = _report_table(suggested.classifier, agent, suggested.report)
-    present.page(vars(suggested), [table, present.Note(next_step)], json=as_json)
+    return present.page(vars(suggested), [table, present.Note(next_step)])
 
 
 @label.command("review")
@@ -166,8 +164,7 @@ def questions_(
     show: Annotated[
         bool, typer.Option("--show", help="Show what is suggested, too; that sways people.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[list[ShownQuestion]]:
     """The suggestions that nobody has decided on, to be decided one by one: `label decide`. It is
     `label review` for a page or a script.
 
@@ -181,7 +178,7 @@ def questions_(
     for question in listed:
         parts += [present.Note(question.id), *_question_page(question, show)]
     data = [_question_json(question, show) for question in listed]
-    present.page(data, parts or [present.Note("nothing is to be decided")], json=as_json)
+    return present.page(data, parts or [present.Note("nothing is to be decided")])
 
 
 @label.command("decide")
@@ -194,8 +191,7 @@ def decide_(
     shown: Annotated[
         bool, typer.Option("--shown", help="The rater saw what was suggested.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[DecidedQuestion]:
     """Decide on one suggestion; the verdict is stored as a thumb of the rater.
 
     Example: thumbwheel label decide sug_06h1 --agent support --verdict y --rater anna
@@ -209,8 +205,8 @@ def decide_(
         asked = open_question(ws, agent, question)
         how = "shown" if shown else "review"
         state = decide(ws, agent, asked, KEYS[verdict], rater, how)
-    data = {"id": asked.id, "trace": asked.trace_id, "became": state}
-    present.message(data, f"{asked.trace_id}: {state}", json=as_json)
+    decided = DecidedQuestion(asked.id, asked.trace_id, state)
+    return present.message(decided, f"{asked.trace_id}: {state}")
 
 
 def _ask(question: Any, show: bool, as_json: bool) -> None:
@@ -220,16 +216,15 @@ def _ask(question: Any, show: bool, as_json: bool) -> None:
         present.show(_question_page(question, show))
 
 
-def _question_json(question: Any, show: bool) -> dict[str, Any]:
-    row = {
-        "id": question.id,
-        "trace": question.trace_id,
-        "prompt": list(question.prompt),
-        "answer": question.text,
-    }
-    if show:
-        row |= {"good": question.good, "confidence": round(question.confidence, 3)}
-    return row
+def _question_json(question: Any, show: bool) -> ShownQuestion:
+    return ShownQuestion(
+        id=question.id,
+        trace=question.trace_id,
+        prompt=list(question.prompt),
+        answer=question.text,
+        good=question.good if show else None,
+        confidence=round(question.confidence, 3) if show else None,
+    )
 
 
 def _question_page(question: Any, show: bool) -> Iterator[present.Part]:
@@ -267,8 +262,7 @@ def accept_(
     min_confidence: Annotated[
         float | None, typer.Option(min=0.5, max=1.0, help="All from this confidence on, unseen.")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[AcceptedSuggestions]:
     """Take suggestions as they are, as thumbs of yours. Unseen, so they count nothing for how often
     suggestions are right.
 
@@ -278,18 +272,18 @@ def accept_(
 
     with ctx.obj() as ws:
         accepted = accept(ws, agent, rater, names or [], min_confidence)
-    present.message({"accepted": accepted}, f"{len(accepted)} accepted", json=as_json)
+    return present.message(AcceptedSuggestions(list(accepted)), f"{len(accepted)} accepted")
 
 
 @label.command("status")
-def status_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
+def status_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
     """Labels, suggestions by state, and how often reviewers agreed with suggestions, by their
     confidence."""
     from thumbwheel.rewards.suggest import status
 
     with ctx.obj() as ws:
         counts = status(ws, agent)
-    present.page(counts, _status_page(counts, agent), json=as_json)
+    return present.page(counts, _status_page(counts, agent))
 
 
 def _status_page(counts: Mapping[str, Any], agent: str) -> Iterator[present.Part]:
@@ -308,7 +302,7 @@ def _status_page(counts: Mapping[str, Any], agent: str) -> Iterator[present.Part
 
 
 @label.command("agreement")
-def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
+def agreement_(ctx: typer.Context, agent: Agent) -> present.Answer[Any]:
     """How far raters agree beyond chance: all people, each against the crowd of the others, and
     judging models against the people.
 
@@ -329,7 +323,7 @@ def agreement_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> Non
     if not parts:
         parts.append(present.Note("no two raters judged the same thing"))
     data = {"panels": [panel.as_dict() for panel in panels], "judges": stated}
-    present.page(data, parts, json=as_json)
+    return present.page(data, parts)
 
 
 def _panel_table(panel: Panel, agent: str) -> present.Table:
@@ -378,8 +372,7 @@ def trust_(
             help="Write the statement here, for the setting `agreement` of the function `judge`."
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """Ask a judging model about pairs that people compared, and state how far it agrees with them.
 
     Without that it is no checker of cases, and as the suite that decides it allows a canary at
@@ -414,4 +407,4 @@ def trust_(
     parts: list[present.Part] = [_judges_table([stated | {"recorded_at": "now"}])]
     for reason, count in stated["reasons"]:
         parts.append(present.Note(f"{count} pairs without a verdict: {reason}"))
-    present.page(stated, parts, json=as_json)
+    return present.page(stated, parts)

@@ -21,6 +21,7 @@ from thumbwheel.rewards.combine import Combined, RewardConfig
 from thumbwheel.rewards.component import Component, components
 from thumbwheel.rewards.function import Score, Status
 from thumbwheel.rewards.ledger import Version, not_run, rewards, scores, settings
+from thumbwheel.rewards.types import MissingValue
 
 
 @dataclass
@@ -197,17 +198,18 @@ def _yaml(agent: str, weights: Mapping[str, float], preset: str | None) -> str:
     return str(yaml.safe_dump(section, sort_keys=False))
 
 
-def missing_values(ws: Workspace, agent: str) -> list[dict[str, Any]]:
-    """Scores without a value although one may still come: component, status (pending, blocked,
-    failed), reason, count."""
+def missing_values(ws: Workspace, agent: str) -> list[MissingValue]:
+    """Return the scores without a value although one may still come."""
     agent_id = require_agent(ws, agent).id
     versions = {part.name: part.version for part in components(ws, agent, settings(ws, agent))}
     with ws.db.read() as connection:
         rows = store.reasons(connection, agent_id)
     waiting = (Status.PENDING, Status.BLOCKED, Status.FAILED)
-    missing: list[dict[str, Any]] = []
+    missing = []
     for row in rows:
         in_use = versions.get(row["component"]) == row["component_version"]
         if in_use and row["status"] in waiting:
-            missing.append({key: row[key] for key in ("component", "status", "reason", "count")})
+            missing.append(
+                MissingValue(row["component"], row["status"], row["count"], row["reason"])
+            )
     return missing

@@ -268,3 +268,173 @@ class TargetCounts:
 
     arrived: dict[str, int]
     awaited: dict[str, int]
+
+
+@dataclass(frozen=True)
+class JudgedComponent:
+    """What became of the traces under one component of the reward."""
+
+    judged: int
+    stood: int
+    """Traces that had been judged before."""
+    statuses: dict[str, int]
+
+
+@dataclass(frozen=True)
+class MissingValue:
+    """Traces that a component gave no value, for one reason."""
+
+    component: str
+    status: str
+    count: int
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class JudgeReport:
+    """What became of the traces that were judged."""
+
+    traces: int
+    rewarded: int
+    """Traces that have a reward for the first time."""
+    components: dict[str, JudgedComponent]
+    reasons: list[MissingValue]
+    agent: str
+    dry_run: bool
+
+
+@dataclass(frozen=True)
+class PendingReport(JudgeReport):
+    """What became of the traces that could not be judged before."""
+
+    waiting: list[MissingValue]
+    """Those that still have no value."""
+
+
+class ValueFigures(Config):
+    """Figures of a set of rewards; None without any."""
+
+    n: int
+    mean: float | None
+    least: float | None
+    most: float | None
+
+
+class RewardFigures(ValueFigures):
+    """Figures of the combined reward."""
+
+    good: int
+    good_from: float
+    """The reward from which an answer is a good one."""
+
+
+class ComponentFigures(Config):
+    """What a component of the reward says."""
+
+    weight: float
+    mean: float | None
+    statuses: dict[str, int]
+    not_judged: int
+    """Traces that it has not judged with its present settings."""
+
+
+class LowTrace(Config):
+    """A trace with a low reward."""
+
+    trace: str
+    external_id: str | None
+    reward: float
+
+
+class RewardSummary(Config):
+    """The rewards of an agent."""
+
+    agent: str
+    traces: int
+    components: dict[str, ComponentFigures]
+    reward: RewardFigures
+    not_run: list[str]
+    """Components with a weight that have never judged anything with their present settings."""
+    lowest: list[LowTrace]
+
+
+class ExplainedComponent(Config):
+    """What a component says of a trace."""
+
+    weight: float
+    value: float | None
+    status: str
+    evidence: dict[str, Any]
+    outdated: bool
+    """Whether it judged the trace before its feedback or its case changed."""
+    counts_as: float | None
+    in_decision: bool
+    """Whether `decision` counts what it heard."""
+    feedback_ids: list[str]
+
+
+class RewardExplanation(Config):
+    """Why a trace has its reward."""
+
+    trace: str
+    reward: float | None
+    arithmetic: str
+    components: dict[str, ExplainedComponent]
+    not_run: list[str]
+
+
+class Reweighed(Config):
+    """What other weights would make of the rewards."""
+
+    agent: str
+    before: ValueFigures
+    after: ValueFigures
+    changed: int
+    now_good: int
+    no_longer_good: int
+    not_run: list[str]
+    not_run_yet: list[str]
+    yaml: str
+    """The settings that keep the weights."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Answers that were written again."""
+
+    agent: str
+    feedback: list[str]
+    """Ids of the corrections."""
+    left_out: dict[str, int]
+    """Reason -> answers."""
+
+
+@dataclass(frozen=True)
+class ShownQuestion:
+    """A suggestion that nobody has decided on."""
+
+    id: str
+    trace: str
+    prompt: list[dict[str, Any]]
+    """Messages."""
+    answer: str
+    good: bool | None = None
+    """What is suggested; None where that is not shown."""
+    confidence: float | None = None
+
+
+@dataclass(frozen=True)
+class DecidedQuestion:
+    """What became of a suggestion."""
+
+    id: str
+    trace: str
+    became: str
+
+
+@dataclass(frozen=True)
+class AcceptedSuggestions:
+    """Suggestions that were taken as they are."""
+
+    accepted: list[str]
+    """Traces."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Any
 
 import typer
 
 from thumbwheel.core import present
+
+REFUSED = 3
+"""Exit code where code may not run."""
 
 sandbox = typer.Typer(help="Whether code of answers may run on this machine.")
 
@@ -17,11 +20,7 @@ def group() -> None:
 
 
 @sandbox.command()
-def check(
-    json: Annotated[
-        bool, typer.Option("--json", help="The answer as JSON on standard output.")
-    ] = False,
-) -> None:
+def check() -> present.Answer[Any]:
     """Try the attacks on this machine and say which level it reaches; exit code 0 only where code
     may run.
 
@@ -39,6 +38,5 @@ def check(
         *(present.Note(text) for text in (count, report.reason, report.fix) if text),
     ]
     data = asdict(report) | {"allowed": report.allowed, "held": held}
-    present.page(data, parts, json=json)
-    if not report.allowed:
-        raise typer.Exit(3)
+    answer = present.page(data, parts)
+    return answer if report.allowed else answer.ending(REFUSED)

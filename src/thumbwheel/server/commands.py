@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from thumbwheel.app.dialects import DIALECTS
+from thumbwheel.core import present
 
 
 def serve(
@@ -83,7 +84,7 @@ def open_(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open it, or only print the URL.")
     ] = True,
-) -> None:
+) -> present.Answer[Any]:
     """Log a browser in as the home's owner: by a URL that works once, within ten minutes.
 
     Example: thumbwheel open
@@ -108,6 +109,6 @@ def open_(
             )
         code = LoginCodes(ws.home.login_codes).make()
     entrance = f"{servers[0].rstrip('/')}{ENTRANCE}?code={code}"
-    present.page({"url": entrance}, [entrance], json=False)
     if browser:
         webbrowser.open(entrance)
+    return present.page({"url": entrance}, [entrance])

@@ -3,13 +3,14 @@ loop/cycle_commands.py, for it can go on to the gate and beyond."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import typer
 
 from thumbwheel.core import present
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.types import RunResult, RunState
 
 NOT_APPROVED = 1
 """Exit code of a run that ended as it should and gave no candidate: it learned nothing, or the gate
@@ -30,29 +31,29 @@ def method_help(name: str) -> str:
     )
 
 
-def result_page(result: dict[str, Any], agent: str, name: str) -> Iterator[present.Part]:
+def result_page(result: RunResult, agent: str, name: str) -> Iterator[present.Part]:
     """How a run ended, and what to do next."""
-    metrics = result["metrics"]
-    yield present.Table(f"run {result['run_id']}", ("", "base", "best"), _figures(metrics))
+    metrics = result.metrics
+    yield present.Table(f"run {result.run_id}", ("", "base", "best"), _figures(metrics))
     for reason, count in metrics.get("dropped", {}).items():
         yield present.Note(f"dropped: {reason} ({count})")
-    if result["reason"]:
-        yield present.Note(result["reason"])
+    if result.reason:
+        yield present.Note(result.reason)
     yield present.Note(_next_step(result, agent, name))
 
 
-def _next_step(result: dict[str, Any], agent: str, name: str) -> str:
-    if result["state"] == "nothing_learned":
-        refused = result["metrics"].get("steps") == 0
+def _next_step(result: RunResult, agent: str, name: str) -> str:
+    if result.state == RunState.NOTHING_LEARNED:
+        refused = result.metrics.get("steps") == 0
         advice = _after_refusal(agent) if refused else _after_nothing(agent, name)
         return f"nothing was made of it; next: {advice}"
-    if reward_model := result["reward_model"]:
+    if reward_model := result.reward_model:
         command = f"thumbwheel reward-model show {reward_model} --agent {agent}"
         return f"reward model {reward_model}; next: {command}"
-    if version := result["version"]:
+    if version := result.version:
         return f"candidate {version}; next: thumbwheel evaluate {version} --agent {agent}"
-    command = f"thumbwheel train {name} --agent {agent} --resume {result['run_id']}"
-    return f"stopped at step {result['metrics'].get('steps', 0)}; go on: {command}"
+    command = f"thumbwheel train {name} --agent {agent} --resume {result.run_id}"
+    return f"stopped at step {result.metrics.get('steps', 0)}; go on: {command}"
 
 
 def _after_nothing(agent: str, name: str) -> str:
@@ -71,7 +72,7 @@ def _after_refusal(agent: str) -> str:
     )
 
 
-def _figures(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     base, best = metrics.get("dev_base") or {}, metrics.get("dev_best") or {}
     rows = [("step", "0", f"{metrics.get('best_step') or '-'} of {metrics.get('steps')}")]
     for name, value in best.items():
@@ -122,8 +123,7 @@ def dry_run_page(dry_run: dict[str, Any]) -> Iterator[present.Part]:
 
 def hardware(
     ctx: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+) -> present.Answer[Any]:
     """Processor, memory, accelerators and disk, what each preset chooses here, and which one `auto`
     means.
 
@@ -139,7 +139,7 @@ def hardware(
     settings = {name: preset_settings(name, here)[1] for name in ("auto", *PRESETS)}
     fields = asdict(here) | {"disk_free_gb": free, "comfortable_base": comfortable}
     data = {"machine": fields, "auto": chosen, "presets": settings}
-    present.page(data, _hardware_page(fields, chosen, settings), json=as_json)
+    return present.page(data, _hardware_page(fields, chosen, settings))
 
 
 def _hardware_page(

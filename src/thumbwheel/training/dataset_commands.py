@@ -16,9 +16,11 @@ from thumbwheel.core import present
 from thumbwheel.core.config import options as options_of
 from thumbwheel.core.options import Here
 from thumbwheel.datasets import commands
-from thumbwheel.datasets.commands import Agent, AsJson, describe
+from thumbwheel.datasets.commands import Agent, dataset_page
+from thumbwheel.datasets.dataplan import ConcludedPlan
 from thumbwheel.datasets.shapes import SHAPES
-from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.datasets.types import BuiltDataset, DatasetConfig
+from thumbwheel.jobs.request import JobRequest
 from thumbwheel.training.algorithms import ALGORITHMS
 
 dataset = typer.Typer(no_args_is_help=True)
@@ -45,8 +47,7 @@ def plan(
     column: ColumnOptions = None,
     scale: ScaleOptions = None,
     timezone: TimezoneOption = None,
-    json: AsJson = False,
-) -> None:
+) -> present.Answer[ConcludedPlan]:
     """What a file of feedback is good for: which methods it permits, what is missing, whether to
     train at all.
 
@@ -60,21 +61,21 @@ def plan(
     config = ctx.obj.settings().load(DatasetConfig, "dataset", options)
     parsed = Options.parsed(column, scale, timezone=timezone)
     plan = plan_file(file, source, config=config, options=parsed)
-    present.page(plan.to_json(), plan.to_words(), json=json)
+    return present.page(ConcludedPlan.of(plan), plan.to_words())
 
 
 @dataset.command("plan")
 @options_of(DatasetConfig)
 def plan_agent(
-    ctx: typer.Context, agent: Agent, options: dict[str, Any], json: AsJson = False
-) -> None:
+    ctx: typer.Context, agent: Agent, options: dict[str, Any]
+) -> present.Answer[ConcludedPlan]:
     """The data plan of an agent: its feedback, which methods it permits, contradictions, what is
     missing, the recommended method."""
     from thumbwheel.training.data_plan import data_plan
 
     with ctx.obj() as ws:
         plan = data_plan(ws, agent, ws.settings(DatasetConfig, "dataset", options))
-    present.page(plan.to_json(), plan.to_words(), json=json)
+    return present.page(ConcludedPlan.of(plan), plan.to_words())
 
 
 @dataset.command()
@@ -104,18 +105,15 @@ def build(
         datetime | None, typer.Option(help="Only feedback given before this time (UTC) is heard.")
     ] = None,
     here: Here = False,
-    json: AsJson = False,
-) -> None:
+) -> JobRequest[BuiltDataset, BuiltDataset]:
     """Freeze training data: rows of one shape, split into train, dev and gate. The same evidence
     gives the same dataset.
 
     Example: thumbwheel dataset build --agent support --shape pairs, or --method kto, which picks
     the shape and says why.
     """
-    from pydantic import TypeAdapter
-
     from thumbwheel.core.errors import InputError
-    from thumbwheel.datasets.types import Dataset
+    from thumbwheel.training.jobs import DatasetBuildSpec
 
     if (shape is None) == (method is None):
         raise InputError(
@@ -123,17 +121,14 @@ def build(
             "it takes either --shape or --method",
             "Give one; --method auto takes what the data plan recommends",
         )
-    spec = {
-        "agent": agent,
-        "shape": shape,
-        "method": method,
-        "since": since,
-        "until": until,
-        "options": options,
-    }
-    data = ctx.obj.run("dataset build", spec, here=here)
-    reasons = data.pop("why", None)
-    describe(TypeAdapter(Dataset).validate_python(data), json, why=reasons)
+    spec = DatasetBuildSpec(
+        agent=agent, shape=shape, method=method, since=since, until=until, options=options
+    )
+
+    def show(dataset: BuiltDataset) -> present.Answer[BuiltDataset]:
+        return present.page(dataset, [*(dataset.why or []), *dataset_page(dataset)])
+
+    return JobRequest("dataset build", spec, show, here=here)
 
 
 dataset.add_typer(commands.dataset)

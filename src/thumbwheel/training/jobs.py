@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +9,7 @@ from pydantic import Field, model_validator
 
 from thumbwheel.core.config import Config
 from thumbwheel.datasets.build import build
-from thumbwheel.datasets.types import DatasetConfig
+from thumbwheel.datasets.types import BuiltDataset, DatasetConfig
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.training.data_plan import choose
 
@@ -38,7 +37,7 @@ class DatasetBuildSpec(Config):
         return self
 
 
-def run_build(ws: Workspace, spec: DatasetBuildSpec) -> dict[str, Any]:
+def run_build(ws: Workspace, spec: DatasetBuildSpec) -> BuiltDataset:
     """Build the dataset; the same evidence gives the same one."""
     options = dict(spec.options)
     if spec.since is not None:
@@ -50,5 +49,5 @@ def run_build(ws: Workspace, spec: DatasetBuildSpec) -> dict[str, Any]:
     if spec.method is not None:
         choice = choose(ws, spec.agent, spec.method, config)
         shape, reasons = choice.shape, choice.why
-    dataset = asdict(build(ws, spec.agent, str(shape), config))
-    return dataset if reasons is None else dataset | {"why": reasons}
+    dataset = build(ws, spec.agent, str(shape), config)
+    return BuiltDataset(**vars(dataset), why=reasons)

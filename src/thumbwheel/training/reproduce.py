@@ -12,8 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from thumbwheel.training import store
 from thumbwheel.training.launch import launch
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.train import environment, run_dir, run_error
-from thumbwheel.training.types import Run, RunSpec, RunState
+from thumbwheel.training.types import Difference, Reproduction, Run, RunSpec, RunState, Sameness
 
 WEIGHTS = "adapter_model.safetensors"
 TOLERANCE = 0.05
@@ -39,48 +38,6 @@ HARDWARE = ("cpu", "cores", "threads", "avx2", "avx512", "bf16", "gpus")
 """Facts about a machine on which rounding depends."""
 PASSING = frozenset({"preset", "machine", "platform"})
 """Entries of a recorded environment that are compared elsewhere, or change nothing."""
-
-
-class Sameness(StrEnum):
-    """How far a second training came out like the first one."""
-
-    BITWISE = "bitwise"
-    WITHIN_TOLERANCE = "within tolerance"
-    DIFFERENT = "different"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A thing that is not as it was: its value then and now."""
-
-    name: str
-    then: Any
-    now: Any
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """What training a run again gave."""
-
-    run_id: str
-    sameness: Sameness
-    differences: list[Difference]
-    """What was different about packages, machine and batches."""
-    weights_distance: float | None
-    """Norm of the difference of the two adapters over the norm of the first; None where the run
-    made none."""
-    loss_distance: float | None
-    """Largest relative difference of the training losses at one step; None without a common
-    step."""
-    tolerance: float
-    state_then: RunState
-    state_now: RunState
-    reasons: list[str] = field(default_factory=list)
-    """Why it is not the same, one sentence each."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON value."""
-        return asdict(self)
 
 
 def reproduce(ws: Workspace, run: Run, tolerance: float = TOLERANCE) -> Reproduction:

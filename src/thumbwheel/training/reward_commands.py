@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from thumbwheel.core import present
+from thumbwheel.models.types import NamedRewardModel, RewardModelRecord
 
 if TYPE_CHECKING:
     from thumbwheel.models.types import RewardModelRecord
@@ -22,24 +23,23 @@ reward_model = typer.Typer(help="Reward models: list, show, and score answers.")
 
 Agent = Annotated[str, typer.Option(help="The agent whose reward models are meant.")]
 Name = Annotated[str, typer.Argument(help="rm3 or latest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON on standard output.")]
 ANSWERS = ("answer", "chosen", "rejected")
 """Keys of a line that hold an answer."""
 
 
 @reward_model.command("list")
-def list_(ctx: typer.Context, agent: Agent, as_json: AsJson = False) -> None:
+def list_(ctx: typer.Context, agent: Agent) -> present.Answer[list[NamedRewardModel]]:
     """All reward models of an agent, oldest first."""
     from thumbwheel.models import reward_models
 
     with ctx.obj() as ws:
         records = reward_models.reward_models(ws, agent)
-    data = [_as_json(record) for record in records]
-    present.records(records, f"reward models of {agent}", COLUMNS, json=as_json, data=data)
+    data = [_named(record) for record in records]
+    return present.records(records, f"reward models of {agent}", COLUMNS, data=data)
 
 
 @reward_model.command()
-def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) -> None:
+def show(ctx: typer.Context, name: Name, agent: Agent) -> present.Answer[NamedRewardModel]:
     """One reward model: what it is made of, and its figures on dev rows, while it learned and at
     the end.
 
@@ -50,7 +50,7 @@ def show(ctx: typer.Context, name: Name, agent: Agent, as_json: AsJson = False) 
     with ctx.obj() as ws:
         record = reward_models.find(ws, agent, name)
     title = f"{agent} {record.name}"
-    present.record(record, title, _rows(record), json=as_json, data=_as_json(record))
+    return present.record(_named(record), title, _rows(record))
 
 
 def _rows(record: RewardModelRecord) -> list[present.Row]:
@@ -80,8 +80,7 @@ def score(
             "rejected."
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> present.Answer[Any]:
     """What a reward model gives answers: in raw units after regression, a chance of being good
     after classification.
 
@@ -118,7 +117,7 @@ def score(
         "score": lambda result: _shown(result)[0],
         "": lambda result: _shown(result)[1],
     }
-    present.records(results, f"scores by {name}", columns, json=as_json)
+    return present.records(results, f"scores by {name}", columns)
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,5 @@ COLUMNS: dict[str, Callable[[RewardModelRecord], object]] = {
 }
 
 
-def _as_json(record: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(record) | {"name": record.name}
+def _named(record: RewardModelRecord) -> NamedRewardModel:
+    return NamedRewardModel(**vars(record), name=record.name)

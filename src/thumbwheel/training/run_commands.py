@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from thumbwheel.core import present
-
-if TYPE_CHECKING:
-    from thumbwheel.training.reproduce import Reproduction
+from thumbwheel.training.types import Reproduction, Sameness
 
 DIFFERENT = 1
 """Exit code of a reproduction that did not come out the same."""
@@ -34,8 +32,7 @@ def reproduce(
             min=0, help="Largest relative difference of adapters and of losses that counts as none."
         ),
     ] = 0.05,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
+) -> present.Answer[Reproduction]:
     """Train a run again, with the same rows, settings, seed and base, and say whether the same
     adapter comes out.
 
@@ -46,15 +43,13 @@ def reproduce(
     Example: thumbwheel run reproduce run_01k3 --agent support
     """
     from thumbwheel.models.versions import require_agent
-    from thumbwheel.training.reproduce import Sameness
     from thumbwheel.training.reproduce import reproduce as reproduce_run
     from thumbwheel.training.train import run_of
 
     with ctx.obj() as ws:
         result = reproduce_run(ws, run_of(ws, require_agent(ws, agent), run), tolerance)
-    present.page(result.to_json(), _page(result), json=as_json)
-    if result.sameness is Sameness.DIFFERENT:
-        raise typer.Exit(DIFFERENT)
+    answer = present.page(result, _page(result))
+    return answer.ending(DIFFERENT) if result.sameness is Sameness.DIFFERENT else answer
 
 
 def _page(result: Reproduction) -> Iterator[present.Part]:

@@ -336,3 +336,41 @@ class DryRun:
     probed_steps: int
     scores: Mapping[str, Any] | None = None
     """Count, mean, deviation, least and most of the dataset's numbers; None where it has none."""
+
+
+class Sameness(StrEnum):
+    """How far a second training came out like the first one."""
+
+    BITWISE = "bitwise"
+    WITHIN_TOLERANCE = "within tolerance"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A thing that is not as it was: its value then and now."""
+
+    name: str
+    then: Any
+    now: Any
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What training a run again gave."""
+
+    run_id: str
+    sameness: Sameness
+    differences: list[Difference]
+    """What was different about packages, machine and batches."""
+    weights_distance: float | None
+    """Norm of the difference of the two adapters over the norm of the first; None where the run
+    made none."""
+    loss_distance: float | None
+    """Largest relative difference of the training losses at one step; None without a common
+    step."""
+    tolerance: float
+    state_then: RunState
+    state_now: RunState
+    reasons: list[str] = field(default_factory=list)
+    """Why it is not the same, one sentence each."""

@@ -16,6 +16,7 @@ import pytest
 from tests.command_line import Run
 from thumbwheel.app.open import Opener
 from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.present import json_text
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, queue, store
 from thumbwheel.jobs.types import Job, JobsConfig, JobState, WorkerRow
@@ -102,7 +103,8 @@ def test_where_a_worker_is_alive_the_command_shows_what_it_does(
     def do(job: Job) -> None:
         from thumbwheel.capture.jobs import ImportSpec, run_import
 
-        result.update(run_import(ws, ImportSpec.model_validate(job.spec)))
+        report = run_import(ws, ImportSpec.model_validate(job.spec))
+        result.update(json.loads(json_text(report)))
         finish(ws, job, JobState.SUCCEEDED, result=result)
 
     worker = done_by(ws, do)

@@ -16,7 +16,8 @@ import pytest
 from tests.command_line import Run
 from tests.worlds.feedback_world import START, World
 from thumbwheel.capture.feedback import add_feedback, feedback_stats, store_record
-from thumbwheel.capture.ingest import ImportReport, ingest
+from thumbwheel.capture.import_report import ImportReport
+from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.sources.openwebui import EXAMPLE as OPENWEBUI
 from thumbwheel.capture.types import FeedbackRecord
 from thumbwheel.core.config import Home, Sources

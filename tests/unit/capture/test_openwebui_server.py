@@ -17,7 +17,8 @@ from tests.servers.openwebui_server import START_PAGE, OpenWebUi, Reply, refusal
 from thumbwheel.capture import openwebui_server, server_api
 from thumbwheel.capture.detect import Options
 from thumbwheel.capture.feedback import list_feedback
-from thumbwheel.capture.ingest import ImportReport, ingest
+from thumbwheel.capture.import_report import ImportReport
+from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.location import path_or_address
 from thumbwheel.capture.server_api import Key
 from thumbwheel.core.config import Home, Sources

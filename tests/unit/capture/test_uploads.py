@@ -36,7 +36,7 @@ def test_a_file_is_removed_once_it_is_imported(ws: Workspace) -> None:
     path = uploaded(ws)
     spec = ImportSpec(source="jsonl", path="r.jsonl", upload="upl_1", agent="a")
     report = run_import(ws, spec)
-    assert (report["path"], report["stored"]) == ("r.jsonl", 1)
+    assert (report.path, report.stored) == ("r.jsonl", 1)
     assert not path.parent.exists()
     with pytest.raises(InputError, match="not here any more"):
         run_import(ws, spec)

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from thumbwheel.app.open import opener
-from thumbwheel.capture.ingest import ImportReport, ingest
+from thumbwheel.capture.import_report import ImportReport
+from thumbwheel.capture.ingest import ingest
 from thumbwheel.capture.source import Item, Line, Refused
 from thumbwheel.capture.types import FeedbackRecord, TraceRecord
 from thumbwheel.compat.isaa.source import EXAMPLE, SOURCE

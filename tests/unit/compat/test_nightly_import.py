@@ -67,7 +67,7 @@ def test_a_scheduled_import_reads_the_address_when_it_runs(
     schedule = schedules.add(ws, "nightly", "import", spec, "30 3 * * *", agent="filer")
     monkeypatch.setenv("DATABASE_URL", str(table))
     report = run_import(ws, ImportSpec(**schedule.spec))
-    assert (report["stored"], report["refused"]) == (3, 0)
+    assert (report.stored, report.refused) == (3, 0)
 
 
 def test_a_password_is_stored_in_no_schedule_and_no_job(ws: Workspace) -> None:

@@ -32,27 +32,31 @@ def test_json_has_the_fields_or_what_the_command_promises(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = [{"name": "a", "path": "/x"}, {"name": "b", "path": "/y"}]
-    present.records(PARTS, "parts", COLUMNS, json=True)
+    present.show_answer(present.records(PARTS, "parts", COLUMNS), json=True)
     assert json.loads(capsys.readouterr().out) == plain
-    present.record(Whole(tuple(PARTS)), "whole", [], json=True)
+    present.show_answer(present.record(Whole(tuple(PARTS)), "whole", []), json=True)
     assert json.loads(capsys.readouterr().out) == {"parts": plain}
-    present.records(PARTS, "parts", COLUMNS, json=True, data={"parts": PARTS, "count": 2})
+    present.show_answer(
+        present.records(PARTS, "parts", COLUMNS, data={"parts": PARTS, "count": 2}), json=True
+    )
     assert json.loads(capsys.readouterr().out) == {"parts": plain, "count": 2}
-    present.records([], "parts", COLUMNS, json=True)
+    present.show_answer(present.records([], "parts", COLUMNS), json=True)
     assert json.loads(capsys.readouterr().out) == []
 
 
 def test_tables_have_a_row_for_each_value_or_property(capsys: pytest.CaptureFixture[str]) -> None:
-    present.records(PARTS, "parts", COLUMNS, json=False)
-    present.record(PARTS[0], "part", [("name", "a"), ("note", None)], json=False)
+    present.show_answer(present.records(PARTS, "parts", COLUMNS), json=False)
+    present.show_answer(
+        present.record(PARTS[0], "part", [("name", "a"), ("note", None)]), json=False
+    )
     out = capsys.readouterr().out
     assert all(text in out for text in ("parts", "where", "/y", "note"))
 
 
 def test_a_message_is_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    present.message(PARTS[0], "done", json=False)
+    present.show_answer(present.message(PARTS[0], "done"), json=False)
     assert capsys.readouterr() == ("", "done\n")
-    present.message(PARTS[0], "done", json=True)
+    present.show_answer(present.message(PARTS[0], "done"), json=True)
     assert json.loads(capsys.readouterr().out)["name"] == "a"
 
 
@@ -60,7 +64,7 @@ def test_a_page_keeps_its_order_and_parts_remarks_from_the_answer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     parts = ["first", present.Table("t", ("a",), [("cell",)]), present.Note("aside"), "[red]last"]
-    present.page({}, parts, json=False)
+    present.show_answer(present.page({}, parts), json=False)
     out, err = capsys.readouterr()
     assert out.index("first") < out.index("cell") < out.index("[red]last")
     assert err == "aside\n"
@@ -71,7 +75,7 @@ def test_a_page_is_not_computed_for_json(capsys: pytest.CaptureFixture[str]) -> 
         raise AssertionError
         yield ""
 
-    present.page({"policy": GatePolicy(min_cases=7)}, parts(), json=True)
+    present.show_answer(present.page({"policy": GatePolicy(min_cases=7)}, parts()), json=True)
     assert json.loads(capsys.readouterr().out)["policy"]["min_cases"] == 7
 
 

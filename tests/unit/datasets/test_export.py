@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.opened_home import invoked
 from tests.worlds.feedback_world import AGENT, World
-from thumbwheel.app.served_home import Asking, ServedHome
 from thumbwheel.core.errors import InputError, NotFound
 from thumbwheel.datasets.build import build, load_rows
 from thumbwheel.datasets.export import export
@@ -93,13 +92,8 @@ def test_nothing_is_overwritten(ws: Workspace, tmp_path: Path) -> None:
 
 def test_commands(ws: Workspace, tmp_path: Path) -> None:
     def call(*arguments: str) -> Any:
-        done = CliRunner().invoke(
-            commands,
-            [*arguments, "--json"],
-            obj=ServedHome(ws, ws, Asking()),
-            catch_exceptions=False,
-        )
-        assert done.exit_code == 0, done.output
+        done = invoked(ws, commands, *arguments, "--json")
+        assert done.exit_code == 0
         return json.loads(done.stdout)
 
     dataset = call("build", "--agent", AGENT, "--shape", "pairs", "--gate", "0.3", "--dev", "0.3")
@@ -117,19 +111,12 @@ def test_commands(ws: Workspace, tmp_path: Path) -> None:
 def test_latest_needs_an_agent(ws: Workspace) -> None:
     pairs(ws)
     with pytest.raises(NotFound, match="together with --agent"):
-        CliRunner().invoke(
-            commands, ["show", "latest"], obj=ServedHome(ws, ws, Asking()), catch_exceptions=False
-        )
+        invoked(ws, commands, "show", "latest")
 
 
 def test_commands_speak_to_people(ws: Workspace) -> None:
     pairs(ws)
     for arguments in (["show", "latest"], ["list"], ["plan"]):
-        done = CliRunner().invoke(
-            commands,
-            [*arguments, "--agent", AGENT],
-            obj=ServedHome(ws, ws, Asking()),
-            catch_exceptions=False,
-        )
+        done = invoked(ws, commands, *arguments, "--agent", AGENT)
         assert done.exit_code == 0
         assert "better" in done.stdout or "pairs" in done.stdout

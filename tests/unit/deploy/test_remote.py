@@ -108,7 +108,7 @@ def test_a_deploy_job_that_was_killed_is_not_done_twice(
     with current.doing(queue.job(ws, job.id)):
         result = run_deploy(ws, spec)
     switches = versions.switches(ws, SUPPORT, "live")
-    assert [row.to_id for row in switches][1:] == [result["version_id"]]
+    assert [row.to_id for row in switches][1:] == [result.version_id]
     warm = [row for row in routing.deployments(ws, SUPPORT) if row.version == "v1"]
     assert [row.state for row in warm if row.state is DeploymentState.WARM] == ["warm"]
 

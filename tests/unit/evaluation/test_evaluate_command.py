@@ -5,10 +5,9 @@ import json
 import pytest
 import sqlalchemy as sa
 import typer
-from typer.testing import CliRunner
 
+from tests.opened_home import invoked
 from tests.worlds.feedback_world import AGENT
-from thumbwheel.app.served_home import Asking, ServedHome
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.db import schema
 from thumbwheel.evaluation.commands import evaluate
@@ -19,14 +18,13 @@ from thumbwheel.models.types import State
 def call(ws, *arguments, raises=None):
     app = typer.Typer()
     app.command()(evaluate)
-    result = CliRunner().invoke(
-        app, list(arguments), obj=ServedHome(ws, ws, Asking()), catch_exceptions=True
-    )
-    if raises is None:
-        assert result.exit_code == 0, (result.output, result.exception)
-        return result.stdout
-    assert isinstance(result.exception, raises), result.exception
-    return str(result.exception)
+    if raises is not None:
+        with pytest.raises(raises) as raised:
+            invoked(ws, app, *arguments)
+        return str(raised.value)
+    result = invoked(ws, app, *arguments)
+    assert result.exit_code == 0, result.stdout
+    return result.stdout
 
 
 @pytest.mark.slow

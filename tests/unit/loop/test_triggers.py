@@ -473,13 +473,13 @@ def test_a_worker_that_finds_a_turn_due_asks_for_it_as_a_job(world):
     job = enqueue(world.ws, "loop check", {"agent": NAME}, agent=NAME)
     with doing(job):
         result = run_check(world.ws, LoopCheckSpec(agent=NAME))
-    asked = [other for other in jobs(world.ws)[0] if other.id == result["job"]]
+    asked = [other for other in jobs(world.ws)[0] if other.id == result.job]
     assert [(other.kind, other.spec["trigger"]) for other in asked] == [("loop run", "number")]
     assert turns(world.ws, AGENT) == []
 
     # the same in a command: it makes the turn itself
     done = run_check(world.ws, LoopCheckSpec(agent=NAME))
-    assert (done["job"], done["check"]["rule"]) == (None, "number")
-    assert "Do not train yet" in done["turn"]["reasons"][0]
+    assert (done.job, done.check.rule) == (None, "number")
+    assert "Do not train yet" in done.turn.reasons[0]
     (turn,) = turns(world.ws, AGENT)
     assert (turn.trigger, turn.state, turn.informative) == ("number", TurnState.NOTHING, 8)

@@ -198,7 +198,7 @@ def test_defect_2c11_a_retriever_without_an_item_is_not_left_out_of_pending(worl
         "d2": None,
     }
     (waiting,) = missing_values(home.ws, AGENT)
-    assert (waiting["component"], waiting["status"], waiting["count"]) == ("decision", "pending", 1)
+    assert (waiting.component, waiting.status, waiting.count) == ("decision", "pending", 1)
 
 
 def test_taken_back_feedback_finds_the_row_of_before(world):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import threading
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,15 @@ from tests.worlds.api_world import commands_client
 from thumbwheel.access.protocol import PAGE
 from thumbwheel.capture.jobs import ImportSpec, run_import
 from thumbwheel.core.config import Home, Sources
+from thumbwheel.core.present import json_text
 from thumbwheel.db.schema import request_keys
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs import claims, queue
+from thumbwheel.jobs.types import Job, JobsConfig, JobState
+from thumbwheel.rewards.jobs import RewardRunSpec, run_rewards
+from thumbwheel.server.api import endpoint
 from thumbwheel.server.api.bodies import MOST_BYTES
+from thumbwheel.server.api.invocation import run
 
 LINES = (
     {"type": "trace", "id": "t1", "input": "Where is it?", "output": "On its way."},
@@ -79,8 +88,7 @@ def test_an_upload_is_a_job_where_workers_are(ws: Workspace, client: TestClient)
     assert elsewhere.status_code == 409
     assert list(ws.home.uploads.iterdir()) == [folder]
 
-    result = dict(run_import(ws, ImportSpec(**job["spec"])))
-    assert result["duplicates"] == 3
+    assert run_import(ws, ImportSpec(**job["spec"])).duplicates == 3
     assert not list(ws.home.uploads.iterdir())
 
 
@@ -300,3 +308,46 @@ def test_lists_go_on_behind_their_last_row(client: TestClient, noun: str) -> Non
     assert [*first, *second] == every[:4]
     assert rows(f"after={every[-1]}") == []
     assert client.get(f"{AGENT}/{noun}?after=none").status_code == 422
+
+
+def test_a_command_whose_job_is_awaited_is_called_once(
+    ws: Workspace, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.app.state.has_workers = True  # type: ignore[attr-defined]
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return run(*arguments)
+
+    def claimed() -> Job | None:
+        now = datetime.now(UTC)
+        needs: dict[str, tuple[str, ...]] = {"reward run": ()}
+        return ws.db.write(
+            lambda connection: claims.claim(connection, "wrk_a", needs, JobsConfig(), now)
+        )
+
+    def finish(job: Job) -> None:
+        result = json.loads(json_text(run_rewards(ws, RewardRunSpec(**job.spec))))
+        now = datetime.now(UTC)
+        ws.db.write(
+            lambda connection: claims.finish(
+                connection, job, JobState.SUCCEEDED, now, result=result
+            )
+        )
+
+    def work() -> None:
+        until = time.monotonic() + 60
+        while (job := claimed()) is None and time.monotonic() < until:
+            time.sleep(0.02)
+        if job is not None:
+            finish(job)
+
+    monkeypatch.setattr(endpoint, "run", counted)
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    answer = client.post(f"{AGENT}/rewards?wait=60", json={})
+    worker.join()
+    (job,) = queue.jobs(ws)[0]
+    assert (answer.status_code, answer.json()) == (200, job.result)
+    assert len(calls) == 1

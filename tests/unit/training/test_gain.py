@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from tests.opened_home import invoked
 from tests.training_rows import QUICK, assembled, loop_of, plain_rows, row, stored
-from thumbwheel.app.served_home import Asking, ServedHome
 from thumbwheel.core import ids, present
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.errors import Conflict
@@ -29,7 +30,7 @@ from thumbwheel.training.assemble import settings
 from thumbwheel.training.commands import result_page
 from thumbwheel.training.gain import Gain, gain_of
 from thumbwheel.training.train import resume, runs, train
-from thumbwheel.training.types import RunState
+from thumbwheel.training.types import RunResult, RunState
 
 
 @pytest.fixture
@@ -296,7 +297,6 @@ def test_without_dev_rows_it_says_so_and_goes_on(
 def test_the_command_makes_nothing_and_ends_with_1(
     ws: Workspace, base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from typer.testing import CliRunner
 
     from thumbwheel.loop.cycle_commands import train as command
 
@@ -317,11 +317,9 @@ def test_the_command_makes_nothing_and_ends_with_1(
         *arguments,
         "--json",
     ]
-    invoked = CliRunner().invoke(
-        command, asked, obj=ServedHome(ws, ws, Asking()), catch_exceptions=False
-    )
-    result = json.loads(invoked.stdout)
-    assert invoked.exit_code == 1
+    outcome = invoked(ws, command, *asked)
+    result = json.loads(outcome.stdout)
+    assert outcome.exit_code == 1
     assert (result["state"], result["version"], result["reward_model"]) == (
         "nothing_learned",
         None,
@@ -333,7 +331,8 @@ def test_the_command_makes_nothing_and_ends_with_1(
     assert (record.state, record.reason) == (RunState.NOTHING_LEARNED, result["reason"])
     with pytest.raises(Conflict, match="it is finished"):
         resume(ws, record)
-    present.show(result_page(result, "a", "reward"))
+    page = result_page(TypeAdapter(RunResult).validate_python(result), "a", "reward")
+    present.show(page)
     output = " ".join(capsys.readouterr().err.split())
     assert "nothing learned: the result is no better than the base" in output
     assert "thumbwheel dataset health pairs --agent a" in output and "--no-require-gain" in output

@@ -93,8 +93,7 @@ def trained(ws: Workspace, shape: str, base: Path, **options: Any) -> RewardMode
 def test_a_run_gives_a_reward_model_and_no_version(
     ws: Workspace, first: RewardModelRecord, tmp_path: Path
 ) -> None:
-    from typer.testing import CliRunner
-
+    from tests.opened_home import invoked
     from thumbwheel.training.reward_commands import reward_model
 
     assert (
@@ -116,9 +115,7 @@ def test_a_run_gives_a_reward_model_and_no_version(
     assert {"loss", "accuracy", "margin", "ece"} <= first.metrics["dev"].keys()
 
     def ask(*arguments):
-        return CliRunner().invoke(
-            reward_model, [*arguments, "--agent", "a"], obj=lambda: ws, catch_exceptions=False
-        )
+        return invoked(ws, reward_model, *arguments, "--agent", "a")
 
     assert (
         json.loads(ask("list", "--json").stdout)[0]["name"]

@@ -286,52 +286,21 @@ def test_the_environment_is_locked_in() -> None:
 
 @pytest.mark.slow
 def test_the_command(ws: Workspace, base: Path) -> None:
-    from typer.testing import CliRunner
-
-    from thumbwheel.app.served_home import Asking, ServedHome
+    from tests.opened_home import invoked
     from thumbwheel.loop.cycle_commands import train as group
 
     dataset = frozen(ws, "a", "chats", 12, 2)
-    runner, arguments = (
-        CliRunner(),
-        [
-            "sft",
-            "--agent",
-            "a",
-            "--base",
-            str(base),
-            "--dataset",
-            dataset.id,
-            "--batch-size",
-            "4",
-            "--lora-r",
-            "2",
-            "--num-train-epochs",
-            "2",
-            "--min-steps",
-            "1",
-        ],
-    )
-    outcome = runner.invoke(
-        group,
-        [*arguments, "--dry-run", "--json"],
-        obj=ServedHome(ws, ws, Asking()),
-        catch_exceptions=False,
-    )
+    options = ("--batch-size", "4", "--lora-r", "2", "--num-train-epochs", "2", "--min-steps", "1")
+    named = ("--agent", "a", "--base", str(base), "--dataset", dataset.id)
+    arguments = ("sft", *named, *options)
+    outcome = invoked(ws, group, *arguments, "--dry-run", "--json")
     plan: dict[str, Any] = json.loads(outcome.stdout)
     assert plan["steps"] == 6 and plan["trainable_parameters"] == 2048
-    shown = runner.invoke(
-        group, [*arguments, "--dry-run"], obj=ServedHome(ws, ws, Asking()), catch_exceptions=False
-    )
+    shown = invoked(ws, group, *arguments, "--dry-run")
     assert "nothing was trained" in shown.stdout and "matched modules" in shown.stdout
     with pytest.raises(ModelError):
-        runner.invoke(
-            group,
-            ["sft", "--agent", "a", "--base", "./nowhere"],
-            obj=ServedHome(ws, ws, Asking()),
-            catch_exceptions=False,
-        )
-    told_help = runner.invoke(group, ["dpo", "--help"], env={"COLUMNS": "200"}).stdout
+        invoked(ws, group, "sft", "--agent", "a", "--base", "./nowhere")
+    told_help = invoked(ws, group, "dpo", "--help", columns=200).stdout
     assert (
         "--label-smoothing" in told_help
         and "--learning-rate" in told_help

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from thumbwheel.compat.isaa.training import METHODS
 from thumbwheel.core.errors import ConfigError, Conflict, NotFound, ThumbwheelError
 from thumbwheel.core.plugins import nearest
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.evaluation.policy import Verdict
+from thumbwheel.evaluation.result import EvaluationResult
 from thumbwheel.jobs import queue
 from thumbwheel.jobs.types import HELD, Job, JobState
 
@@ -144,13 +146,19 @@ class RLTrainingManager:
         named = {"agent": version.agent, "version": version.name}
         if version.id not in deployed:
             if state == "candidate":
-                decision = self.opener.run("evaluate", named)["decision"]
-                if decision is not None and decision["verdict"] == "rejected":
-                    why = f"the gate rejected it: {'; '.join(decision['reasons'])}"
+                evaluated: EvaluationResult = self._run("evaluate", named)
+                decision = evaluated.decision
+                if decision is not None and decision.verdict == Verdict.REJECTED:
+                    why = f"the gate rejected it: {'; '.join(decision.reasons)}"
                     raise Conflict(f"model {model_name!r}", why, "Train on more feedback")
             settings = {"name": f"toolbox-{model_name}"} if self.target == "ollama" else {}
-            self.opener.run("deploy", {**named, "target": self.target, "set": settings})
+            self._run("deploy", {**named, "target": self.target, "set": settings})
         return session
+
+    def _run(self, kind: str, spec: Mapping[str, Any]) -> Any:
+        from thumbwheel.app.run_or_submit import checked_spec, run_or_submit
+
+        return run_or_submit(self.opener, kind, checked_spec(kind, spec))
 
     def _trained(self, ws: Workspace, model_name: str) -> dict[str, Any]:
         """The training of a model that gave a version; raises NotFound."""

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from thumbwheel.access.needs import needs
 from thumbwheel.access.types import Principal
 from thumbwheel.app.job_paths import without_folders
-from thumbwheel.app.served_home import Accepted, awaited_result
+from thumbwheel.app.served_home import accepted_response, awaited_result
 from thumbwheel.capture.feedback import scores_in_force
 from thumbwheel.compat.n3.jobs import TrainPolicySpec
 from thumbwheel.compat.n3.policies import PolicyVersion, policy_versions
@@ -40,6 +40,7 @@ from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs.queue import job_of_key
+from thumbwheel.jobs.types import Job
 from thumbwheel.loop.cycle_checks import default_base
 from thumbwheel.loop.cycle_types import CycleConfig
 from thumbwheel.models.versions import require_agent
@@ -238,13 +239,13 @@ async def train_policy(
     try:
         seconds = math.inf if wait is None else wait
         result = await awaited_result(request, "train policy", spec, seconds, key)
-    except Accepted as accepted:
-        return accepted.response()
     except Conflict:
         raise  # it was cancelled
     except ThumbwheelError as error:
         why = _without_folders(request, str(error))
         return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, f"Training failed: {why}")
+    if isinstance(result, Job):
+        return accepted_response(result)
     if order.dry_run:
         estimate = _estimate(TrainPolicySpec(**spec), scores, result)
         estimate["modelConfig"]["base_model"] = _without_folders(request, spec["base"])

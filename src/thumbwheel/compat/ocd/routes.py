@@ -56,6 +56,7 @@ from thumbwheel.models.versions import agents, require_agent
 from thumbwheel.rewards import ledger
 from thumbwheel.rewards.component import components
 from thumbwheel.rewards.judge_traces import judge_pending
+from thumbwheel.rewards.types import JudgeReport
 
 AgentType = Literal["FILER", "LIBRARIAN", "PRIORITIZER", "STORER", "RETRIEVER", "GUARDRAIL"]
 Word = Literal["CONFIRMED", "CORRECTED", "IGNORED", "OVERRIDDEN"]
@@ -331,16 +332,15 @@ async def calculate(request: Request) -> Row:
     }
 
 
-def _looked_at(report: Mapping[str, Any]) -> int:
-    """How many traces some component judged, or would judge."""
-    parts: Mapping[str, Mapping[str, Any]] = report["components"]
-    return max((part["judged"] for part in parts.values()), default=0)
+def _looked_at(report: JudgeReport) -> int:
+    """Return how many traces some component judged, or would judge."""
+    return max((component.judged for component in report.components.values()), default=0)
 
 
-def _failures(report: Mapping[str, Any]) -> int:
+def _failures(report: JudgeReport) -> int:
     failures = 0
-    for part in report["components"].values():
-        failures += part["statuses"].get("failed", 0) + part["statuses"].get("blocked", 0)
+    for component in report.components.values():
+        failures += component.statuses.get("failed", 0) + component.statuses.get("blocked", 0)
     return failures
 
 

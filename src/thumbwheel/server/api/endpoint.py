@@ -18,18 +18,20 @@ from pydantic import BeforeValidator, ConfigDict, Field, create_model
 
 from thumbwheel.access.needs import needs
 from thumbwheel.access.protocol import EXIT, PAGE, path_names
-from thumbwheel.access.result import JSON, LINES, Result, wants_page
+from thumbwheel.access.result import json_of, response_of, wants_page
 from thumbwheel.access.route import Route
 from thumbwheel.access.types import Principal
-from thumbwheel.app.job_kinds import LOCATIONS
-from thumbwheel.app.served_home import Accepted, Asking, ServedHome, ended_job
+from thumbwheel.app.job_kinds import job_kind
+from thumbwheel.app.run_or_submit import result_of
+from thumbwheel.app.served_home import Asking, ServedHome, accepted_response, ended_job
 from thumbwheel.capture.uploads import Upload, renamed
-from thumbwheel.core import ids
+from thumbwheel.core import ids, present
 from thumbwheel.core.errors import Changed, Forbidden, InputError, ThumbwheelError
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.jobs.request import JobRequest
 from thumbwheel.jobs.types import Job
 from thumbwheel.server.api.bodies import uploaded
-from thumbwheel.server.api.invocation import Download, run
+from thumbwheel.server.api.invocation import Download, run, run_at_once
 from thumbwheel.server.api.job_access import require_rows
 from thumbwheel.server.api.model_names import model_name
 from thumbwheel.server.api.parameters import NO_NUL, Parameter, Signature
@@ -45,6 +47,32 @@ Wait = Annotated[
 ]
 LONGEST_ID = 400
 """Characters of a part of a path."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A request that is a job now."""
+
+    job: Job
+    respond: Callable[[Job], Response]
+    """Makes the response, once the job has ended."""
+
+
+def _begun(
+    home: ServedHome,
+    answer: present.Answer[Any] | JobRequest[Any, Any],
+    respond: Callable[[present.Answer[Any]], Response],
+) -> Response | Waiting:
+    """Return the response to what a command returned, or the job that it waits for."""
+    if not isinstance(answer, JobRequest):
+        return respond(answer)
+    show = answer.show
+    job = home.job_for(answer.kind, answer.spec, here=answer.here)
+    if job is None:
+        return respond(show(job_kind(answer.kind).handler(home.ws, answer.spec)))
+    if job.has_ended:
+        return respond(show(result_of(job)))
+    return Waiting(job, lambda ended: respond(show(result_of(ended))))
 
 
 @dataclass(frozen=True)
@@ -82,15 +110,12 @@ class Operation:
 
     @property
     def is_job(self) -> bool:
-        """Whether it is a long verb, which a worker does."""
-        kind = "train" if self.route.command.startswith("train ") else self.route.command
-        return kind in LOCATIONS or self.route.command in LOCATIONS
+        """Whether it is a long operation, which a worker does."""
+        return self.signature.is_job
 
-    def answer(
-        self, request: Request, values: Mapping[str, Any], ended: Job | None = None
-    ) -> Response:
-        """The response to a request; `values` are by the names of the function's arguments. Raises
-        Accepted where it is a job by now; where that has `ended`, its result is shown."""
+    def answer(self, request: Request, values: Mapping[str, Any]) -> Response | Waiting:
+        """Answer a request, or return the job that it waits for; `values` are by the names of the
+        function's arguments."""
         principal: Principal = request.state.principal
         ws: Workspace = replace(request.app.state.workspace, sender=principal.id)
         if self.route.by_row:
@@ -102,7 +127,6 @@ class Operation:
         asking = Asking(
             principal.id,
             key.key if key else None,
-            ended,
             owns_home=principal.may("own", None),
             has_workers=has_workers,
         )
@@ -114,14 +138,17 @@ class Operation:
             home = ServedHome(ws, ws, asking, request.state.upload)
             return self._of_upload(home, values, as_page=as_page)
 
-        def answer(guarded: Workspace) -> Response:
+        def respond(answer: present.Answer[Any]) -> Response:
+            return response_of(answer, as_page=as_page)
+
+        def answer(guarded: Workspace) -> Response | Waiting:
             home = ServedHome(guarded, ws, asking)
-            return self._result(home, request, values, as_page=as_page).response(as_page=as_page)
+            return _begun(home, self._result(home, request, values), respond)
 
         if key:
             return key.answered(ws, request, answer)
         response = answer(ws)
-        if self.route.method == "GET" and not as_page:
+        if isinstance(response, Response) and self.route.method == "GET" and not as_page:
             return _conditional(request, response)
         return response
 
@@ -150,13 +177,13 @@ class Operation:
         return {**values, argument: principal.name}
 
     def _result(
-        self, home: ServedHome, request: Request, values: Mapping[str, Any], *, as_page: bool
-    ) -> Result:
+        self, home: ServedHome, request: Request, values: Mapping[str, Any]
+    ) -> present.Answer[Any] | JobRequest[Any, Any]:
         if self.route.state is None:
-            return run(home, self.signature, values, as_page=as_page)
+            return run(home, self.signature, values)
         with self._changes:
             self._check_state(home, request, values)
-            return run(home, self.signature, values, as_page=as_page)
+            return run(home, self.signature, values)
 
     def _safe(
         self, ws: Workspace, values: Mapping[str, Any], key: RequestKey | None
@@ -175,26 +202,31 @@ class Operation:
                 safe[parameter.argument] = True
         return safe
 
-    def _of_upload(self, home: ServedHome, values: Mapping[str, Any], *, as_page: bool) -> Response:
+    def _of_upload(
+        self, home: ServedHome, values: Mapping[str, Any], *, as_page: bool
+    ) -> Response | Waiting:
         """The response, where the file is called as the request called it: where the server put
         it tells nobody anything."""
         by_name = {parameter.name: parameter.argument for parameter in self.signature.parameters}
         folder = f"{values[by_name[str(self.route.upload)]].parent}/"
+
+        def respond(answer: present.Answer[Any]) -> Response:
+            response = response_of(answer, as_page=as_page)
+            content = bytes(response.body).replace(folder.encode(), b"")
+            headers = {EXIT: response.headers[EXIT]} if EXIT in response.headers else {}
+            return Response(content, response.status_code, headers, response.media_type)
+
         try:
-            result = run(home, self.signature, values, as_page=as_page)
+            return _begun(home, run(home, self.signature, values), respond)
         except ThumbwheelError as error:
             raise renamed(error, folder) from None
-        response = result.response(as_page=as_page)
-        content = bytes(response.body).replace(folder.encode(), b"")
-        headers = {EXIT: response.headers[EXIT]} if EXIT in response.headers else {}
-        return Response(content, response.status_code, headers, response.media_type)
 
     def _files(self, home: ServedHome, values: Mapping[str, Any]) -> Response:
         download = Download.below(home.ws.home.cache)
         by_name = {parameter.name: parameter.argument for parameter in self.signature.parameters}
         target = {by_name[str(self.route.download)]: download.target}
         try:
-            run(home, self.signature, {**values, **target}, as_page=False)
+            run(home, self.signature, {**values, **target})
             parts = [str(values[parameter.argument]) for parameter in self.path_parameters]
             return download.response(re.sub(r"[^\w.-]+", "-", "-".join(parts))[:100])
         except BaseException:
@@ -207,7 +239,7 @@ class Operation:
         if wanted is None or wanted.strip() == "*" or self.state is None:
             return
         agent = {"agent": values["agent"]}
-        current = etag(run(home, self.state.signature, agent, as_page=False))
+        current = etag(run_at_once(home, self.state.signature, agent))
         if current not in [tag.strip() for tag in wanted.split(",")]:
             raise Changed(
                 f"If-Match {wanted}",
@@ -216,9 +248,9 @@ class Operation:
             )
 
 
-def etag(result: Result) -> str:
-    """The ETag of a result."""
-    return _etag(result.json())
+def etag(answer: present.Answer[Any]) -> str:
+    """The ETag of an answer."""
+    return _etag(json_of(answer))
 
 
 def _etag(content: bytes) -> str:
@@ -268,8 +300,8 @@ class Endpoint:
         is_change = route.method in ("POST", "PUT") and route.upload is None
         return is_change and bool(self.operation.parameters)
 
-    def answered(self, arguments: Mapping[str, Any], ended: Job | None = None) -> Response:
-        """The response; see Operation.answer."""
+    def answered(self, arguments: Mapping[str, Any]) -> Response | Waiting:
+        """Answer a request; see Operation.answer."""
         request: Request = arguments["request"]
         values = {}
         for parameter in self.operation.path_parameters:
@@ -287,23 +319,25 @@ class Endpoint:
                 values[parameter.argument] = arguments[f"query_{name}"]
             elif f"field_{name}" in arguments[BODY].model_fields_set:
                 values[parameter.argument] = getattr(arguments[BODY], f"field_{name}")
-        return self.operation.answer(request, values, ended)
+        return self.operation.answer(request, values)
 
     def function(self) -> Callable[..., Any]:
         """The function with the signature that FastAPI reads. Only one that may have to wait for a
         job is asynchronous: waiting keeps no thread."""
 
         def answer(**arguments: Any) -> Response:
-            return self.answered(arguments)
+            response = self.answered(arguments)
+            assert isinstance(response, Response)  # noqa: S101 - only a job is waited for
+            return response
 
         async def answer_of_job(**arguments: Any) -> Response:
-            try:
-                return await run_in_threadpool(self.answered, arguments)
-            except Accepted as accepted:
-                ended = await ended_job(arguments["request"], accepted.job, arguments[WAIT])
-                if ended is None:
-                    return accepted.response()
-                return await run_in_threadpool(self.answered, arguments, ended)
+            response = await run_in_threadpool(self.answered, arguments)
+            if isinstance(response, Response):
+                return response
+            ended = await ended_job(arguments["request"], response.job, arguments[WAIT])
+            if ended is None:
+                return accepted_response(response.job)
+            return await run_in_threadpool(response.respond, ended)
 
         chosen: Callable[..., Any] = answer_of_job if self.operation.is_job else answer
         chosen.__signature__ = inspect.Signature(self._parameters())  # type: ignore[attr-defined]
@@ -407,16 +441,17 @@ def _responses(operation: Operation) -> dict[int | str, dict[str, Any]]:
         content = {"application/x-tar": binary, "text/html": binary}
     else:
         page = {"schema": {"type": "object"}}
-        content = {JSON: {"schema": {}}, PAGE: page, LINES: {"schema": {"type": "string"}}}
+        content = {PAGE: page}
     description = f"What `thumbwheel {route.command} --json` prints."
     responses: dict[int | str, dict[str, Any]] = {
         200: {"description": description, "content": content}
     }
+    if not route.download:
+        responses[200]["model"] = operation.signature.answer_type
     if operation.is_job:
-        job = {"application/json": {"schema": {"type": "object"}}}
         description = "It is a job: see Location. The same request with the same Idempotency-Key, "
         description += "once it has ended, gives its result."
-        responses[202] = {"description": description, "content": job}
+        responses[202] = {"description": description, "model": Job}
     if route.method == "GET":
         responses[304] = {"description": "It is as If-None-Match says."}
     return responses

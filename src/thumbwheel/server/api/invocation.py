@@ -16,11 +16,11 @@ from fastapi import Response
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
-from thumbwheel.access.result import Result
 from thumbwheel.app.served_home import ServedHome
 from thumbwheel.core import present
 from thumbwheel.core.errors import InputError
 from thumbwheel.core.ids import slug_of
+from thumbwheel.jobs.request import JobRequest
 from thumbwheel.server.api.parameters import Signature
 
 
@@ -32,29 +32,31 @@ class ServedContext:
 
 
 def run(
-    home: ServedHome, signature: Signature, arguments: Mapping[str, Any], *, as_page: bool
-) -> Result:
-    """Run a command; `arguments` are by the names of its function, and the others have their
-    defaults."""
+    home: ServedHome, signature: Signature, arguments: Mapping[str, Any]
+) -> present.Answer[Any] | JobRequest[Any, Any]:
+    """Run a command and return its answer, or the job that it asks for; `arguments` are by the
+    names of its function, and the others have their defaults."""
     values: dict[str, Any] = {
         parameter.argument: parameter.default for parameter in signature.parameters
     }
     values.update(arguments)
     if isinstance(values.get("agent"), str):
         values["agent"] = slug_of(values["agent"])
-    if signature.json_argument:
-        values[signature.json_argument] = not as_page
-    code = 0
-    with present.captured() as shown:
-        try:
-            signature.function(ctx=ServedContext(home), **values)
-        except typer.Exit as end:
-            code = end.exit_code
-        except typer.BadParameter as error:
-            raise InputError("a parameter", error.message, "Correct it") from None
-        # Parts may be computed lazily, from rows that are read then.
-        shown.parts = [*shown.parts]
-    return Result(shown, code)
+    try:
+        answer: present.Answer[Any] | JobRequest[Any, Any]
+        answer = signature.function(ctx=ServedContext(home), **values)
+    except typer.BadParameter as error:
+        raise InputError("a parameter", error.message, "Correct it") from None
+    return answer
+
+
+def run_at_once(
+    home: ServedHome, signature: Signature, arguments: Mapping[str, Any]
+) -> present.Answer[Any]:
+    """Run a command that asks for no job, and return its answer."""
+    answer = run(home, signature, arguments)
+    assert not isinstance(answer, JobRequest)  # noqa: S101 - routes say which commands are jobs
+    return answer
 
 
 @dataclass(frozen=True)

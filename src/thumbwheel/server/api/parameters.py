@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import Field
 from typer.models import ArgumentInfo, OptionInfo
 
-from thumbwheel.app.command_table import is_json_flag, parameter_name
+from thumbwheel.app.command_table import parameter_name
+from thumbwheel.core.present import Answer
+from thumbwheel.jobs.request import JobRequest
 
 NO_NUL = r"^[^\x00]*$"
 """Databases take no NUL in a text."""
@@ -48,8 +50,6 @@ class Signature:
 
     function: Callable[..., Any]
     parameters: tuple[Parameter, ...]
-    json_argument: str | None
-    """The function's argument for `--json`."""
 
     @classmethod
     def of(cls, command: Any) -> Signature:
@@ -57,15 +57,31 @@ class Signature:
         function = command.callback.__wrapped__
         declared = inspect.signature(function, eval_str=True).parameters
         parameters = []
-        json_argument = None
         for option in command.params:
             if option.name not in declared:
                 continue  # --help
-            if is_json_flag(option):
-                json_argument = option.name
-                continue
             parameters.append(_parameter(option, declared[option.name]))
-        return cls(function, tuple(parameters), json_argument)
+        return cls(function, tuple(parameters))
+
+    @property
+    def is_job(self) -> bool:
+        """Whether the command asks for a job."""
+        return any(typing.get_origin(form) is JobRequest for form in self._returned())
+
+    @property
+    def answer_type(self) -> Any:
+        """The type of the value that the command answers with: what its JSON has."""
+        answers = [
+            form for form in self._returned() if typing.get_origin(form) in (Answer, JobRequest)
+        ]
+        values = [typing.get_args(form)[-1] for form in answers]
+        return Union[tuple(values)] if values else Any  # noqa: UP007 - it is made of parts
+
+    def _returned(self) -> tuple[Any, ...]:
+        """The forms that the function may return."""
+        returned = typing.get_type_hints(self.function)["return"]
+        is_union = typing.get_origin(returned) in (Union, types.UnionType)
+        return typing.get_args(returned) if is_union else (returned,)
 
 
 def option_is_path(declared: inspect.Parameter) -> bool:

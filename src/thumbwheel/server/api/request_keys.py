@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import sqlalchemy as sa
 from fastapi import Request, Response
@@ -21,6 +22,7 @@ from thumbwheel.core.ids import slug_of
 from thumbwheel.db.schema import request_keys
 from thumbwheel.db.workspace import Workspace
 
+W = TypeVar("W")
 HEADER = "idempotency-key"
 REPLAYED = "idempotent-replayed"
 """The header of an answer that was given before."""
@@ -54,10 +56,11 @@ class RequestKey:
         return cls(_hash(who), _hash(content), slug_of(agent) if agent else None)
 
     def answered(
-        self, ws: Workspace, request: Request, answer: Callable[[Workspace], Response]
-    ) -> Response:
-        """The answer, which is computed at most once. Raises Conflict where the key is in use for
-        something else, or its request is still being carried out."""
+        self, ws: Workspace, request: Request, answer: Callable[[Workspace], Response | W]
+    ) -> Response | W:
+        """Return the answer, which is computed at most once; what is no response yet is not stored.
+        Raises Conflict where the key is in use for something else, or its request is still being
+        carried out."""
         with ws.db.read() as connection:
             earlier = self._answer(connection)
         if earlier is not None:
@@ -73,6 +76,8 @@ class RequestKey:
         keyed = replace(ws, db=ws.db.guarded(guard))
         try:
             response = answer(keyed)
+            if not isinstance(response, Response):
+                return response
         except ThumbwheelError as error:
             # What was written before it failed stays written.
             response = problem(shown_to(request, error))

@@ -10,7 +10,7 @@ from typing import Any
 from thumbwheel.app.served_home import Asking, ServedHome
 from thumbwheel.core.config import Config
 from thumbwheel.server.api.endpoint import Operation, etag
-from thumbwheel.server.api.invocation import run
+from thumbwheel.server.api.invocation import run_at_once
 from thumbwheel.server.api.routers import operations
 from thumbwheel.server.pages.forms import FormField, form_fields
 from thumbwheel.server.pages.page import PageRequest
@@ -41,4 +41,4 @@ def state_tag(asked: PageRequest, command: str) -> str:
     where somebody else was first."""
     home = ServedHome(asked.ws, asked.ws, Asking())
     signature = _operations()[command].signature
-    return etag(run(home, signature, {"agent": asked.agent.slug}, as_page=False))
+    return etag(run_at_once(home, signature, {"agent": asked.agent.slug}))

@@ -1,0 +1,46 @@
+"""The result of `evaluate`, as programs read it: the evaluation, and what the gate decided."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision
+from thumbwheel.evaluation.types import Evaluation
+
+
+class PolicyDecision(Decision):
+    """A decision with its id, and the policy that it was made by."""
+
+    id: str
+    policy: GatePolicy
+
+
+class ReplayedDecision(Decision):
+    """A stored decision that was made again from its inputs."""
+
+    id: str
+    identical: bool
+    inputs: GateInputs
+
+
+class EvaluationResult(Evaluation):
+    """An evaluation without what only the home reads, with the decision on it."""
+
+    read: tuple[str, ...] = Field(default=(), exclude=True)
+    signature: str | None = Field(default=None, exclude=True)
+    decision: PolicyDecision | None = None
+    """None where the gate did not decide."""
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, stored: StoredDecision | None) -> EvaluationResult:
+        """Return the result of an evaluation with this decision on it."""
+        decision = None
+        if stored is not None:
+            decision = PolicyDecision(
+                id=stored.id,
+                verdict=stored.decision.verdict,
+                reasons=stored.decision.reasons,
+                policy=stored.policy,
+            )
+        measured = {name: getattr(evaluation, name) for name in Evaluation.model_fields}
+        return cls(**measured, decision=decision)
