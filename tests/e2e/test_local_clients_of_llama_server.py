@@ -134,21 +134,21 @@ def calls_before(turns: list[tuple[str, str]]) -> list[Any]:
 def blocks_before(messages: list[Any]) -> list[Any]:
     """The same chat as Anthropic's clients write it."""
     blocks: list[Any] = []
-    for message in messages:
-        if message["role"] == "tool":
+    for turn in messages:
+        if turn["role"] == "tool":
             result = {
                 "type": "tool_result",
-                "tool_use_id": message["tool_call_id"],
-                "content": message["content"],
+                "tool_use_id": turn["tool_call_id"],
+                "content": turn["content"],
             }
             blocks.append({"role": "user", "content": [result]})
-        elif message["role"] == "assistant":
-            (call,) = message["tool_calls"]
+        elif turn["role"] == "assistant":
+            (call,) = turn["tool_calls"]
             arguments = json.loads(call["function"]["arguments"])
             use = {"type": "tool_use", "id": call["id"], "name": "move", "input": arguments}
             blocks.append({"role": "assistant", "content": [use]})
         else:
-            blocks.append(message)
+            blocks.append(turn)
     return blocks
 
 
