@@ -182,6 +182,11 @@ def test_a_logged_call_has_its_question_answer_and_thumb(
     assert planned(command_line, path) == {"thumb": (1, 1)}
 
 
+def test_the_value_of_a_step_of_chainlit_is_a_thumb(tmp_path: Path) -> None:
+    rows = [lunary("x", n, type="run", feedback={"value": n, "comment": None}) for n in (0, 1)]
+    assert signals(written(tmp_path / "steps.jsonl", *rows)) == [("thumb", False), ("thumb", True)]
+
+
 def test_what_a_log_knows_of_a_call_is_kept(tmp_path: Path) -> None:
     path = written(tmp_path / "log.jsonl", helicone("Until six.", 1, feedback_rating=True))
     (trace,) = traces(path)
@@ -303,6 +308,18 @@ def test_a_chat_with_its_answer_beside_it_is_that_answer(
     path = written(tmp_path / "rows.jsonl", {"messages": turns, **answer}, other)
     assert answers(path) == ["Until two.", "Until two."]
     assert signals(path) == [("rating", 1), ("rating", 5)]
+
+
+def test_the_answer_beside_a_result_of_a_tool_is_what_was_rated(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "hours", "arguments": "{}"}}
+    turns = [
+        ASKED,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "nine to six"},
+    ]
+    row = {"messages": turns, "response": "Until six.", "thumb": "up"}
+    path = written(tmp_path / "rows.jsonl", row)
+    assert answers(path) == ["Until six."] and signals(path) == [("thumb", True)]
 
 
 # Tuning files of clouds

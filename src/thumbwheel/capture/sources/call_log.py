@@ -1,5 +1,5 @@
 """Calls of models as proxies and tracing tools export them: Helicone, LangSmith, Braintrust, Opik,
-Lunary, Weave, LiteLLM, the invocation log of Bedrock.
+Lunary, Chainlit, Weave, LiteLLM, the invocation log of Bedrock.
 
 A row is one call, or one run of an app, with what was asked and answered in the values of any
 framework. A step of another run is left out. Of the scores only those that are named as opinions
@@ -149,12 +149,16 @@ def _scores_of_opik(row: Row) -> Iterator[LoggedScore]:
 
 
 def _scores_of_lunary(row: Row) -> Iterator[LoggedScore]:
+    """Lunary's thumb, or the value of Chainlit, whose rows are alike."""
     feedback = unpacked(row.get("feedback"))
     if not isinstance(feedback, dict):
         return
     comment = _text(feedback.get("comment"))
-    if feedback.get("thumb") is not None:
-        yield LoggedScore(OPINION, feedback["thumb"], comment)
+    thumb = next(
+        (feedback[key] for key in ("thumb", "value") if feedback.get(key) is not None), None
+    )
+    if thumb is not None:
+        yield LoggedScore(OPINION, thumb, comment)
     elif comment is not None:
         yield LoggedScore("", None, comment)
 
@@ -237,7 +241,7 @@ LOGS: Mapping[str, CallLog] = {
         is_step=lambda row: bool(row.get("parent_span_id")),
         failed=lambda row: bool(row.get("error_info")),
     ),
-    "Lunary": CallLog(
+    "Lunary, Chainlit": CallLog(
         claims=_has("feedback", "input", "output", "type", "createdAt"),
         asked="input",
         answered="output",

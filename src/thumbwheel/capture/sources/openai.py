@@ -90,7 +90,7 @@ def _is_answered_beside(row: Row, turns: list[Any]) -> bool:
     if "candidates" in turns[-1]:
         return True
     last = chat([turns[-1]])
-    is_question = not last or last[-1]["role"] == "user"
+    is_question = not last or last[-1]["role"] in ("user", "tool")
     return is_question and any(row.get(name) is not None for name in ANSWERS)
 
 
