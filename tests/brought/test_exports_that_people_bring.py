@@ -249,7 +249,7 @@ def test_conversations_of_librechat(tree: bool, tmp_path: Path) -> None:
     [
         ({"title": "t", "mapping": {}, "current_node": "n"}, "ChatGPT"),
         ({"uuid": "u", "name": "n", "chat_messages": []}, "Claude"),
-        ({"id": "r", "run_type": "llm", "inputs": {}, "outputs": {}}, "LangSmith"),
+        ({"id": "f", "run_id": "r", "key": "user_score", "score": 1.0}, "LangSmith"),
         ({"evalId": "e", "results": {"results": []}, "config": {}}, "promptfoo"),
         ({"v": 1, "model_type": "task_run", "input": "i", "output": {}}, "Kiln"),
         ({"id": 1, "data": {"prompt": "p"}, "annotations": []}, "Label Studio"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.brought.reading import answers, brought, signals, traces, written
+from tests.brought.reading import answers, brought, refusals, signals, traces, written
 from thumbwheel.capture.messages import chat, tools_of, without_thoughts
 from thumbwheel.capture.types import TraceRecord
 from thumbwheel.core.errors import DataError
@@ -39,17 +39,119 @@ def test_every_turn_of_weight_1_is_learned_from_and_no_other() -> None:
     assert "Shut up." not in answers(path)
 
 
-@pytest.mark.parametrize("off", [{"weight": 0}, {"loss": False}, {"train": False}])
+OFF: list[dict[str, Any]] = [
+    {"weight": 0},
+    {"loss": False},
+    {"train": False},
+    {"mask": True},
+    {"masked": True},
+    {"mask": "true"},
+    {"loss_mask": [0, 0]},
+    {"train": True, "weight": 0},
+    {"train_detail": [{"begin_offset": 0, "end_offset": 4, "train": False}]},
+]
+"""How trainers say of a message that it is not learned from."""
+ON: list[dict[str, Any]] = [
+    {"mask": False},
+    {"masked": 0},
+    {"mask": None},
+    {"loss_mask": [1, 1]},
+    {"train_detail": [{"begin_offset": 0, "end_offset": 4, "train": True}]},
+]
+TURNED_OFF = {"role": "assistant", "content": "Eins."}
+TWO_TURNS = [
+    {"role": "user", "content": "One?"},
+    TURNED_OFF,
+    {"role": "user", "content": "Two?"},
+    {"role": "assistant", "content": "Dos."},
+]
+
+
+def with_marked_turn(shape: str, mark: dict[str, Any]) -> dict[str, Any]:
+    """A row of two answers, of which the first has the mark."""
+    turns = [{**turn, **mark} if turn is TURNED_OFF else turn for turn in TWO_TURNS]
+    if shape == "sharegpt":
+        names = {"role": "from", "content": "value"}
+        turns = [{names.get(key, key): value for key, value in turn.items()} for turn in turns]
+        return {"conversations": turns}
+    if shape == "gemini":
+        return {"contents": [{**turn, "parts": [{"text": turn["content"]}]} for turn in turns]}
+    return {shape: turns}
+
+
+@pytest.mark.parametrize("shape", ["messages", "conversation", "sharegpt", "gemini"])
+@pytest.mark.parametrize("off", OFF, ids=str)
 def test_a_turn_that_is_switched_off_is_not_learned_from(
+    shape: str, off: dict[str, Any], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rows.jsonl", with_marked_turn(shape, off))
+    assert answers(path) == ["Dos."]
+    assert signals(path) == [("label", True)]
+
+
+@pytest.mark.parametrize("on", ON, ids=str)
+def test_a_turn_that_is_not_masked_is_learned_from(on: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", with_marked_turn("messages", on))
+    assert answers(path) == ["Eins.", "Dos."]
+    assert signals(path) == [("label", True)] * 2
+
+
+@pytest.mark.parametrize("off", [*OFF, {"weight": "0"}], ids=str)
+def test_a_completion_that_is_switched_off_is_not_learned_from(
     off: dict[str, Any], tmp_path: Path
 ) -> None:
-    turns = [
-        {"role": "user", "content": "One?"},
-        {"role": "assistant", "content": "Eins.", **off},
-        {"role": "user", "content": "Two?"},
-        {"role": "assistant", "content": "Dos."},
-    ]
-    assert answers(written(tmp_path / "rows.jsonl", {"messages": turns})) == ["Dos."]
+    """The rows of TRL have one answer, which is kept and judged by nobody."""
+    answer = {"role": "assistant", "content": "Eins.", **off}
+    row = {"prompt": [{"role": "user", "content": "One?"}], "completion": [answer]}
+    path = written(tmp_path / "rows.jsonl", row)
+    assert answers(path) == ["Eins."] and signals(path) == []
+
+
+@pytest.mark.parametrize("shape", ["messages", "sharegpt", "gemini"])
+@pytest.mark.parametrize("off", [{"weight": 0}, {"train": False}, {"sample_weight": 0.0}], ids=str)
+def test_a_row_that_is_switched_off_teaches_nothing(
+    shape: str, off: dict[str, Any], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rows.jsonl", with_marked_turn(shape, {}) | off)
+    assert signals(path) == []
+
+
+def test_a_single_answer_of_a_row_that_is_switched_off_teaches_nothing(tmp_path: Path) -> None:
+    alpaca = {"instruction": "One?", "input": "", "output": "Eins.", "weight": 0}
+    trl = {"prompt": "Two?", "completion": "Zwei.", "train": False}
+    for number, row in enumerate((alpaca, trl)):
+        assert signals(written(tmp_path / f"{number}.jsonl", row)) == []
+
+
+@pytest.mark.parametrize(
+    ("mark", "key"),
+    [
+        ({"mask": 1}, "mask"),
+        ({"mask": "all"}, "mask"),
+        ({"loss_mask": [0, 1]}, "loss_mask"),
+        (
+            {
+                "train_detail": [
+                    {"begin_offset": 0, "end_offset": 1, "train": False},
+                    {"begin_offset": 2, "end_offset": 4, "train": True},
+                ]
+            },
+            "train_detail",
+        ),
+        ({"train": "sometimes"}, "train"),
+    ],
+)
+def test_a_mask_that_can_be_read_in_two_ways_refuses_its_row(
+    mark: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    """A part of a message cannot be learned alone; nobody says what a mask of 1 means."""
+    reasons = refusals(written(tmp_path / "rows.jsonl", with_marked_turn("messages", mark)))
+    assert key in reasons[1]
+
+
+def test_the_role_that_nemo_masks_is_no_mark(tmp_path: Path) -> None:
+    path = written(tmp_path / "r.jsonl", with_marked_turn("sharegpt", {}) | {"mask": "User"})
+    assert signals(path) == [("label", True)] * 2
 
 
 def test_every_turn_of_sharegpt_is_learned_from(tmp_path: Path) -> None:

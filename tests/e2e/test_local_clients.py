@@ -76,12 +76,18 @@ class Clients:
 
 @contextmanager
 def serving(
-    folder: Path, base: Path, target: str = "embedded", context: int | None = None
+    folder: Path,
+    base: Path,
+    target: str = "embedded",
+    context: int | None = None,
+    adapter: Path | None = None,
+    accept: str | None = None,
 ) -> Iterator[Clients]:
+    adapter = adapter or tiny_adapter(base, folder / "adapter")
     with opened_home(folder / "home") as ws:
-        world = World(ws, base, [tiny_adapter(base, folder / "adapter")], "support")
+        world = World(ws, base, [adapter], "support")
         settings = {"threads": 1} | ({"context": context} if context else {})
-        deploy.deploy(ws, world.version(0), target, settings=settings)
+        deploy.deploy(ws, world.version(0), target, settings=settings, accept=accept)
         try:
             with (
                 running(ws) as gateway,

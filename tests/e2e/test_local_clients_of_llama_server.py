@@ -22,9 +22,12 @@ from tests.e2e.test_local_clients import (
     respond,
     serving,
 )
-from tests.models.tiny_models import tiny_tokenizer
+from tests.models.real_base import smollm2
+from tests.models.tiny_models import tiny_adapter, tiny_tokenizer
 from tests.servers.llama_tools import needs, wide_base
 from tests.worlds.gateway_world import call_of
+from thumbwheel.engine.adapted_template import END, START
+from thumbwheel.models.gguf import base as gguf_base
 
 pytestmark = pytest.mark.slow
 CLIENTS = ("openai chat", "openai responses", "anthropic", "ollama chat", "ollama generate")
@@ -72,8 +75,7 @@ def test_calls_are_recorded_by_their_own_protocol(clients: Clients) -> None:
 
 
 def test_tools_calls_and_results_reach_the_model_in_every_api(clients: Clients) -> None:
-    """A random model cannot be made to call a tool here, because llama-server lets it write words
-    before a call; what it is shown must be the same in all APIs."""
+    """The model is shown the same in all APIs."""
     function = {"name": "move", "arguments": json.dumps(ARGUMENTS)}
     call = {"id": "c1", "type": "function", "function": function}
     result = {"role": "tool", "tool_call_id": "c1", "content": "moved"}
@@ -109,3 +111,127 @@ def test_tools_calls_and_results_reach_the_model_in_every_api(clients: Clients) 
     )
     # its client leaves keys of the schema out that it does not know
     assert without + 20 < (by_ollama.prompt_eval_count or 0) <= by_chat
+
+
+# A pretrained model, which writes calls where it has seen some. A random one never does, because
+# llama-server lets a model write words before a call.
+
+
+def calls_before(turns: list[tuple[str, str]]) -> list[Any]:
+    """A chat of questions with a call each, and a last question."""
+    messages: list[Any] = []
+    for number, (question, turn) in enumerate(turns):
+        function = {"name": "move", "arguments": json.dumps({"turn": turn})}
+        call = {"id": f"c{number}", "type": "function", "function": function}
+        messages += [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": "moved"},
+        ]
+    return [*messages, {"role": "user", "content": "Turn left."}]
+
+
+def blocks_before(messages: list[Any]) -> list[Any]:
+    """The same chat as Anthropic's clients write it."""
+    blocks: list[Any] = []
+    for turn in messages:
+        if turn["role"] == "tool":
+            result = {
+                "type": "tool_result",
+                "tool_use_id": turn["tool_call_id"],
+                "content": turn["content"],
+            }
+            blocks.append({"role": "user", "content": [result]})
+        elif turn["role"] == "assistant":
+            (call,) = turn["tool_calls"]
+            arguments = json.loads(call["function"]["arguments"])
+            use = {"type": "tool_use", "id": call["id"], "name": "move", "input": arguments}
+            blocks.append({"role": "assistant", "content": [use]})
+        else:
+            blocks.append(turn)
+    return blocks
+
+
+SEEN = calls_before([("Turn left.", "left"), ("Turn right.", "right")])
+ASKED: Any = {"messages": SEEN, "tools": [TOOL], "temperature": 0}
+ASKED_OF_ANTHROPIC: Any = {
+    "messages": blocks_before(SEEN),
+    "tools": [ANTHROPIC_TOOL],
+    "extra_body": {"temperature": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def calling_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
+    needs("llama-server", "converter", "library", "bindings")
+    folder = tmp_path_factory.mktemp("calling")
+    # so weak that the model is the pretrained one, which no canary can tell from it
+    weights = gguf_base.folder_of(smollm2())
+    adapter = tiny_adapter(weights, folder / "adapter", lora_alpha=0.01, target_modules=["q_proj"])
+    (adapter / "chat_template.jinja").write_text(f"{START}{END}{TEMPLATE}")
+    accept = "tester: the adapter does nothing"
+    served = serving(folder, smollm2(), "llamacpp", context=1024, adapter=adapter, accept=accept)
+    with served as clients:
+        yield clients
+
+
+def recorded_call(clients: Clients, before: int) -> tuple[str, Any]:
+    """The protocol of the last recorded reply, and the function that it calls."""
+    line = clients.gateway.lines(before + 1)[-1]
+    output = call_of(line)["output"]
+    (call,) = output["tool_calls"]
+    assert line.get("output") is None
+    return line["metadata"]["gateway"]["protocol"], call["function"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_call_of_a_real_model_reaches_openais_client_and_the_record(
+    calling_clients: Clients, choice: str
+) -> None:
+    before = len(calling_clients.gateway.lines(0))
+    reply = chat(calling_clients, **ASKED, tool_choice=choice)
+    (call,) = reply.choices[0].message.tool_calls
+    assert (call.function.name, reply.choices[0].finish_reason) == ("move", "tool_calls")
+    assert json.loads(call.function.arguments) == ARGUMENTS
+    protocol, function = recorded_call(calling_clients, before)
+    assert protocol == "openai_chat"
+    assert (function["name"], json.loads(function["arguments"])) == ("move", ARGUMENTS)
+
+
+def test_a_streamed_call_of_a_real_model_reaches_openais_client(calling_clients: Clients) -> None:
+    before = len(calling_clients.gateway.lines(0))
+    with calling_clients.openai.chat.completions.stream(
+        model="support", max_tokens=150, **ASKED
+    ) as stream:
+        final = stream.get_final_completion()
+    (call,) = final.choices[0].message.tool_calls or []
+    assert json.loads(call.function.arguments) == ARGUMENTS
+    _, function = recorded_call(calling_clients, before)
+    assert (function["name"], json.loads(function["arguments"])) == ("move", ARGUMENTS)
+
+
+def test_a_call_of_a_real_model_reaches_anthropics_client_and_the_record(
+    calling_clients: Clients,
+) -> None:
+    before = len(calling_clients.gateway.lines(0))
+    reply = message(calling_clients, **ASKED_OF_ANTHROPIC)
+    block = reply.content[-1]
+    assert (block.type, block.name, reply.stop_reason) == ("tool_use", "move", "tool_use")
+    assert block.input == ARGUMENTS
+    protocol, function = recorded_call(calling_clients, before)
+    assert protocol == "anthropic_messages"
+    assert (function["name"], json.loads(function["arguments"])) == ("move", ARGUMENTS)
+
+
+def test_a_streamed_call_of_a_real_model_reaches_anthropics_client(
+    calling_clients: Clients,
+) -> None:
+    before = len(calling_clients.gateway.lines(0))
+    with calling_clients.anthropic.messages.stream(
+        model="support", max_tokens=150, **ASKED_OF_ANTHROPIC
+    ) as stream:
+        final = stream.get_final_message()
+    block = final.content[-1]
+    assert block.type == "tool_use" and block.input == ARGUMENTS
+    _, function = recorded_call(calling_clients, before)
+    assert (function["name"], json.loads(function["arguments"])) == ("move", ARGUMENTS)

@@ -3,7 +3,6 @@ under its name and does its work."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import importlib
 import json
@@ -317,7 +316,7 @@ class TestDatasets:
 
         answer.calls = 0
         builder = isaa.GRPODatasetBuilder(isaa.RewardEngine([isaa.FormatComplianceReward()]))
-        (example,) = asyncio.run(builder.build_synthetic_groups([run(1)], answer))
+        (example,) = builder.build_synthetic_groups([run(1)], answer)
         assert (
             example.completions == ["<b>x</b>", "x", "x"]
             and example.rewards[0] < 0 < example.rewards[1]

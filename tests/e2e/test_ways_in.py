@@ -25,6 +25,7 @@ from thumbwheel.datasets.build import load_rows
 from thumbwheel.datasets.types import SPLITS
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.engine.written_calls import write_answer
 
 TAU = "agent-trajectories/tau-bench-gpt4o-airline.jsonl"
 
@@ -51,10 +52,11 @@ def rows_of(home: Path, dataset: str) -> list[Any]:
         return [row for split in SPLITS for row in load_rows(ws, dataset, split)]
 
 
-def ends_in_a_call(run: dict[str, Any]) -> bool:
-    return bool(
-        [message for message in run["traj"] if message["role"] == "assistant"][-1].get("tool_calls")
-    )
+def is_cut_off(run: dict[str, Any]) -> bool:
+    """Whether the run ends in a call that does not end a conversation."""
+    replies = [message for message in run["traj"] if message["role"] == "assistant"]
+    names = [call["function"]["name"] for call in replies[-1].get("tool_calls") or []]
+    return bool(names) and names != ["transfer_to_human_agents"]
 
 
 def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path: Path) -> None:
@@ -70,11 +72,11 @@ def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path:
     )
 
     plan = run_json(command_line, "dataset", "plan", "--agent", "tau")
-    answered = [run for run in runs if not ends_in_a_call(run)]
+    answered = [run for run in runs if not is_cut_off(run)]
     assert (
         plan["drops"]["the answer of the run is not that of its last step"]
         == len(runs) - len(answered)
-        == 18
+        == 2
     )
     assert [
         count for what, count in plan["notes"].items() if what.startswith("runs of several steps")
@@ -119,10 +121,14 @@ def test_tau_runs_become_rewards_and_groups_by_task(command_line: Run, tmp_path:
 
 
 def last_answer(run: dict[str, Any]) -> tuple[int, str]:
+    """The position of the last answer, and its text; that of a call is its written form."""
     index = max(
         number for number, message in enumerate(run["traj"]) if message["role"] == "assistant"
     )
-    return index, run["traj"][index]["content"]
+    message = run["traj"][index]
+    if message.get("tool_calls"):
+        return index, write_answer(message["content"], message["tool_calls"])
+    return index, message["content"]
 
 
 def test_tau_rows_have_the_whole_history_and_the_last_answer_alone(
@@ -134,7 +140,7 @@ def test_tau_rows_have_the_whole_history_and_the_last_answer_alone(
         command_line, "dataset", "build", "--agent", "tau", "--shape", "labels", "--gate", "0"
     )
     rows = rows_of(tmp_path / "home", built["id"])
-    answered = [run for run in lines(path) if not ends_in_a_call(run)]
+    answered = [run for run in lines(path) if not is_cut_off(run)]
     assert Counter(row.label for row in rows) == Counter(run["reward"] == 1 for run in answered)
     histories = {
         (turn, text): run["traj"][:turn] for run in answered for turn, text in [last_answer(run)]

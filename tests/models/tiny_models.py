@@ -199,8 +199,11 @@ def tuned_version(
     from thumbwheel.db.schema import datasets, runs
     from thumbwheel.engine.load import base_fingerprint
     from thumbwheel.models.artifacts import Artifacts
+    from thumbwheel.models.gguf.base import folder_of
 
-    parent = versions.ensure_base(ws, agent, str(base), fingerprint or base_fingerprint(base))
+    if fingerprint is None:
+        fingerprint = base_fingerprint(folder_of(base) if base.suffix == ".gguf" else base)
+    parent = versions.ensure_base(ws, agent, str(base), fingerprint)
     manifest = {
         "files": pair_files(Artifacts(ws.home.blobs), ws.home.path),
         "config": DatasetConfig().model_dump(mode="json"),

@@ -37,9 +37,17 @@ def _is_claude(row: Row) -> bool:
 
 
 def _is_langsmith(row: Row) -> bool:
-    keys = row.keys()
-    is_run = {"inputs", "outputs", "run_type"} <= keys
-    return is_run or {"inputs", "outputs", "dotted_order"} <= keys or "feedback_stats" in keys
+    return {"run_id", "key", "score"} <= row.keys()
+
+
+def _is_batch(row: Row) -> bool:
+    return "custom_id" in row and bool({"response", "result"} & row.keys())
+
+
+def _is_segments(row: Row) -> bool:
+    segments = row.get("segments")
+    first = segments[0] if isinstance(segments, list) and segments else None
+    return isinstance(first, dict) and {"label", "text"} <= first.keys()
 
 
 def _is_promptfoo(row: Row) -> bool:
@@ -148,10 +156,21 @@ FOREIGN: tuple[tuple[Callable[[Row], bool], str, str], ...] = (
     ),
     (
         _is_langsmith,
-        "LangSmith's runs",
-        "Export its OpenTelemetry spans (LANGSMITH_OTEL_ENABLED=true, to a collector's file) and: "
-        "thumbwheel import otlp; or a table with the question, the answer and user_feedback of "
-        "each run: thumbwheel import csv",
+        "LangSmith's feedback without the runs that it judges",
+        "Export the runs, which have it in feedback_stats (bulk export, or list_runs() as JSON "
+        "lines); then: thumbwheel import call_log FILE",
+    ),
+    (
+        _is_batch,
+        "the results of a batch, which hold answers without their questions",
+        "Put each beside its request, which is in the batch's input file, as "
+        '{"messages": [...], "response": ...} with a rating; then: thumbwheel import table FILE',
+    ),
+    (
+        _is_segments,
+        "rendered segments, of which nobody says what was asked and what was answered",
+        'Write the chats as {"messages": [...]} lines before they are rendered; then: thumbwheel '
+        "import openai FILE",
     ),
     (
         _is_promptfoo,

@@ -73,6 +73,8 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "human",
         "request",
         "messages",
+        "input-text",
+        "text-input",
     ),
     "history": ("history", "chat-history", "conversation-history", "previous-messages"),
     "context": ("context", "input"),
@@ -96,6 +98,7 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "llm-response",
         "llm-output",
         "generated-text",
+        "output-text",
         "assistant",
     ),
     "chosen": (
@@ -157,7 +160,17 @@ MEANINGS: Mapping[str, tuple[str, ...]] = {
         "remarks",
         "reason",
     ),
-    "reference": ("reference", "reference-answer", "ground-truth", "expected-answer", "gold"),
+    "reference": (
+        "reference",
+        "reference-answer",
+        "reference-output",
+        "ground-truth",
+        "expected",
+        "expected-answer",
+        "expected-output",
+        "ideal",
+        "gold",
+    ),
     "system": ("system", "system-prompt"),
     "rater": ("rater", "rater-id", "annotator", "annotator-id", "worker", "reviewer", "rated-by"),
     "subject": ("subject", "user", "user-id", "userid", "customer-id", "username"),
@@ -434,6 +447,8 @@ def _guessed(
                 f"Say which: --column {meaning}={fits[0]}",
             )
         columns[meaning] = (exact or fits)[0]
+    if "solution" in by_name and not {"response", "chosen", "reference"} & {*columns, *named}:
+        columns["reference"] = by_name["solution"]
     if "prompt" not in {*columns, *named} and {"user", "assistant"} <= by_name.keys():
         columns["prompt"] = by_name["user"]
         columns.pop("subject", None)

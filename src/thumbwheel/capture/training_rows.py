@@ -3,8 +3,8 @@ on its messages say.
 
 Such a file says that its answers are good, unless its rows carry marks: then only a mark says so, a
 row without one says nothing, and a mark that cannot be read refuses its row. Lives here: which keys
-are marks, the turns of a chat, their weights. Not here: what a mark means (`marks.py`), what the
-keys of a format are (`sources/`).
+are marks, the turns of a chat. Not here: what a mark means (`marks.py`), whether a trainer learns
+from a message (`loss_marks.py`), what the keys of a format are (`sources/`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from thumbwheel.capture.fields import content_text, number_of
+from thumbwheel.capture.fields import content_text
 from thumbwheel.capture.lines import OnPosition, ignore_position
+from thumbwheel.capture.loss_marks import is_message_learned, is_row_learned
 from thumbwheel.capture.marks import (
     SEVERAL,
     MarkColumn,
@@ -45,18 +46,6 @@ GOOD: dict[str, Any] = {"kind": "label", "name": "good", "value": True}
 """What a file of training data says of an answer without a mark."""
 ABOUT = ("metadata", "meta", "extra", "info")
 """Keys of objects about a row, in which marks may stand."""
-WEIGHTS = (
-    "weight",
-    "loss",
-    "loss_weight",
-    "loss_scale",
-    "loss_mask",
-    "train",
-    "training",
-    "trainable",
-)
-"""Keys of a message that say whether it is learned from: OpenAI's, ms-swift's, Axolotl's."""
-
 KINDS = ("thumb", "rating", "score")
 """Kinds of marks that a person can name."""
 IGNORED = "metadata"
@@ -275,6 +264,16 @@ def marks_of_rows(
     return RowMarks(readings, frozenset(skip), named)
 
 
+def signals_of_answer(row: Row, marks: RowMarks, message: Row | None = None) -> list[Any]:
+    """What a row with one answer says of it; `message` is the answer where it may have marks of its
+    own. Raises Unreadable."""
+    signals: list[Any] = marks.signals(row)
+    if message is not None:
+        signals += marks.signals(without_contents(message))
+    is_learned = is_row_learned(row) and is_message_learned(message or {})
+    return [GOOD] if is_learned and not marks.are_there else signals
+
+
 def answered(
     prompt: Messages,
     answer: Row,
@@ -321,6 +320,7 @@ def chat_records(
     if not turns:
         raise Unreadable("its messages hold no answer of the assistant to a question")
     said_of_row = marks.signals(row)
+    may_be_good = is_row_learned(row) and not marks.are_there
     records: list[AnyRecord] = []
     for index in turns:
         message, raw = pairs[index]
@@ -328,7 +328,7 @@ def chat_records(
         signals: list[Any] = marks.signals(without_contents(raw))
         if is_last:
             signals += [signal for signal in said_of_row if signal not in signals]
-        is_learned = _weight(raw) != 0 and not marks.are_there
+        is_learned = is_message_learned(raw) and may_be_good
         if not is_last and not signals and not is_learned:
             continue
         if not is_last and not _can_be_answer(message):
@@ -341,21 +341,6 @@ def chat_records(
         prompt = without_old_thoughts(messages[:index])
         records += answered(prompt, message, signals, metadata, trace_name)
     return records
-
-
-def _weight(message: Row) -> float:
-    """1 where a message is learned from, 0 where it is not."""
-    for key in WEIGHTS:
-        weight = message.get(key)
-        if weight is None or weight == "":
-            continue
-        if isinstance(weight, str) and weight.strip().casefold() in ("true", "false"):
-            weight = weight.strip().casefold() == "true"
-        number = float(weight) if isinstance(weight, bool) else number_of(weight, key)
-        if number < 0:
-            raise Unreadable(f"{key} {weight!r} of a message is less than 0, which nobody learns")
-        return number
-    return 1.0
 
 
 def _can_be_answer(message: Row) -> bool:

@@ -96,6 +96,8 @@ def answer_in(value: Any) -> dict[str, Any]:
 def known_answer(value: Any) -> dict[str, Any] | None:
     """The last answer of the assistant in a value of a known form; None in any other."""
     replies: Messages = []
+    if _are_choices(value):
+        value = {"choices": value}
     if is_chat(value):
         replies = chat(value)
     elif isinstance(value, dict):
@@ -104,6 +106,12 @@ def known_answer(value: Any) -> dict[str, Any] | None:
     replies = [part for part in replies if part["role"] == "assistant"]
     replies = [reply for reply in replies if reply["content"] or reply.get("tool_calls")]
     return dict(replies[-1]) if replies else None
+
+
+def _are_choices(value: Any) -> bool:
+    """Return whether a list is that of the choices of a chat completion."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, dict) and isinstance(first.get("message"), dict)
 
 
 def _wrapped_answer(output: Row) -> dict[str, Any] | None:
@@ -116,8 +124,10 @@ def _wrapped_answer(output: Row) -> dict[str, Any] | None:
     generated = _generated(output) or _of_items(output.get("output"))
     if generated is not None:
         return generated
-    for key in (*ANSWERED, "messages"):
+    for key in (*ANSWERED, "message", "messages"):
         inner = unpacked(output.get(key))
+        if key == "output" and isinstance(inner, dict) and isinstance(inner.get("message"), dict):
+            inner = inner["message"]  # Bedrock's
         if isinstance(inner, str) and inner:
             return {"role": "assistant", "content": inner}
         if is_chat(inner) or (isinstance(inner, dict) and is_chat([inner])):

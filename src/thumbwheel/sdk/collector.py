@@ -96,6 +96,11 @@ class TraceCollector:
         RUNS.set((*RUNS.get(), Run(self, trace, owner)))
         return trace
 
+    @property
+    def current_trace(self) -> ExecutionTrace | None:
+        """The open trace of this context."""
+        return self.current()
+
     def current(self, owner: object | None = None) -> ExecutionTrace | None:
         """The open trace of this context that this collector started, with `owner` the one that
         `owner` or nobody in particular did."""
@@ -200,7 +205,7 @@ class TraceCollector:
         trace.total_tokens_in, trace.total_tokens_out = total_tokens_in, total_tokens_out
         trace.total_cost, trace.execution_duration_ms = total_cost, execution_duration_ms
         trace.llm_calls_count = llm_calls_count
-        stored = ExecutionTrace.from_dict(redacted(trace.as_dict()))
+        stored = ExecutionTrace.from_dict(redacted(trace.to_dict()))
         folder = self.storage_path / f"{datetime.now():%Y-%m-%d}"
         try:
             write_trace(folder / f"{stored.trace_id}.json", stored)

@@ -85,7 +85,7 @@ class ExecutionTrace:
         failures = [FAILURES[task["type"]] for task in self.tasks_failed if _is_failure(task)]
         return failures[0] if failures else "ok"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The object of the file, JSON values only."""
         values = asdict(self)
         extra = values.pop("extra")
@@ -233,7 +233,7 @@ def _reasoning(step: ReasoningStep) -> dict[str, Any]:
 def write_trace(path: Path, trace: ExecutionTrace) -> None:
     """Write the file of `trace`, whole or not at all; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(trace.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(trace.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -79,6 +79,16 @@ class TestPairs:
         assert pair.metadata == {"type": "widget_selection", "num_liked": 1, "num_disliked": 1}
         assert json.dumps(rated) == before
 
+    def test_an_entry_without_what_was_understood_is_of_the_same_question(self) -> None:
+        meta = {"intent": {"type": "status", "domains": ["pumps"], "entities": {"no": ["4"]}}}
+        rated = [
+            entry(1, 1, "kpi", "dial", "up", size="hero", pipeline_meta=meta),
+            entry(2, 1, "trend", "line", "down"),
+        ]
+        (pair,) = command_center.build_widget_dpo_pairs(rated, ["kpi", "trend"], None)
+        assert (pair.chosen, pair.rejected) == ("kpi (hero)", "trend (normal)")
+        assert "pumps" in pair.prompt and "pipeline_meta" not in rated[1]
+
     def test_several_widgets_of_a_question(self) -> None:
         rated = [
             entry(1, 1, "kpi", "dial", "up"),
@@ -219,6 +229,8 @@ class TestTrainer:
         assert command_center.CommandCenterDPOTrainer(config_name="small_gpu").base_model.endswith(
             "3B-Instruct"
         )
+        by_name = command_center.CommandCenterDPOTrainer("small_gpu")
+        assert by_name.base_model.endswith("3B-Instruct")
         monkeypatch.setenv("RL_BASE_MODEL", "mine")
         assert command_center.CommandCenterDPOTrainer({"beta": 0.2}).options["beta"] == 0.2
         assert command_center.CommandCenterDPOTrainer().base_model == "mine"

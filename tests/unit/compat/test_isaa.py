@@ -19,6 +19,7 @@ from thumbwheel.compat.isaa import (
     KTODatasetBuilder,
     KTOExample,
     RLTrainer,
+    TraceCollector,
     TrainingConfig,
 )
 from thumbwheel.core.errors import DataError, InputError
@@ -35,6 +36,32 @@ def test_a_saved_example_with_line_separators_in_it_is_read_again(
     path = tmp_path / f"examples.{form}"
     builder.save_dataset(examples, path, form)
     assert builder.load_dataset(path) == examples
+
+
+def test_a_script_reads_the_open_run_and_its_object(tmp_path: Path) -> None:
+    collector = TraceCollector(tmp_path / "rl_traces")
+    assert collector.current_trace is None
+    opened = collector.start_trace("s1", "Open?")
+    assert collector.current_trace is opened
+    collector.record_tool_call("look_up", {"day": "today"}, "nine", True, 12.0)
+    run = collector.finish_trace("From nine.")
+    row = json.loads(json.dumps(run.to_dict()))
+    assert (row["user_query"], row["tool_calls"][0]["tool_name"]) == ("Open?", "look_up")
+    assert ExecutionTrace.from_dict({**row, "of_somebody_else": 1}).final_response == "From nine."
+
+
+def test_an_agent_is_asked_again_by_a_plain_call(tmp_path: Path) -> None:
+    """Their builder asks it in a loop of its own, so a script does not await it."""
+    texts = iter(("Yes.", "No.", "Yes.", "Perhaps."))
+
+    async def answer(query: str) -> str:
+        return next(texts)
+
+    collector = TraceCollector(tmp_path / "rl_traces")
+    collector.start_trace("s1", "Open?")
+    run = collector.finish_trace("From nine.")
+    (group,) = GRPODatasetBuilder().build_synthetic_groups([run], answer, num_generations=4)
+    assert group.completions == ["Yes.", "No.", "Yes.", "Perhaps."]
 
 
 def test_runs_with_the_same_id_keep_their_own_rewards() -> None:

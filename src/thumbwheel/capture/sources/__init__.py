@@ -30,6 +30,8 @@ SOURCES: Table[Source] = Table(
         "parquet": "thumbwheel.capture.sources.columns:PARQUET",
         "table": "thumbwheel.capture.sources.columns:TABLE",
         "librechat": "thumbwheel.capture.sources.librechat:SOURCE",
+        "call_log": "thumbwheel.capture.sources.call_log:SOURCE",
+        "dataset_items": "thumbwheel.capture.sources.dataset_items:SOURCE",
         "argilla": "thumbwheel.capture.sources.argilla:SOURCE",
         "tau": "thumbwheel.capture.sources.published_benchmarks.tau:SOURCE",
         "bfcl": "thumbwheel.capture.sources.published_benchmarks.bfcl:SOURCE",

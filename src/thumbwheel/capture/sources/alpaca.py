@@ -13,7 +13,12 @@ from thumbwheel.capture.fields import answer_at
 from thumbwheel.capture.messages import converted, tools_of, with_media
 from thumbwheel.capture.pairs import given_prompt
 from thumbwheel.capture.source import Row
-from thumbwheel.capture.training_rows import GOOD, RowMarks, TrainingRows, answered
+from thumbwheel.capture.training_rows import (
+    RowMarks,
+    TrainingRows,
+    answered,
+    signals_of_answer,
+)
 from thumbwheel.capture.types import AnyRecord, Unreadable
 
 ROW = frozenset({"instruction", "output"})
@@ -41,7 +46,7 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     tools = tools_of(row.get("tools"))
     if tools:
         metadata["tools"] = tools
-    signals = marks.signals(row) if marks.are_there else [GOOD]
+    signals = signals_of_answer(row, marks)
     return answered(with_media(prompt, row), answer, signals, metadata)
 
 

@@ -45,6 +45,19 @@ CHATS = (
     "conversations",
 )
 """Keys of the chat of a row; `contents` is Gemini's."""
+ANSWERS = (
+    "response",
+    "completion",
+    "completions",
+    "output",
+    "answer",
+    "reference_answer",
+    "reference_output",
+    "expected_output",
+    "solution",
+    "ground_truth",
+)
+"""Keys beside a chat that ends in a question, under which its answer stands."""
 SYSTEMS = ("systemInstruction", "system_instruction")
 USED = frozenset({"messages", "system", *SYSTEMS, "images", "videos", "audios", *REJECTED})
 EXAMPLE = (
@@ -65,7 +78,20 @@ def claims(row: Row) -> bool:
     if is_chat(row.get("conversations")):
         return False  # ShareGPT's
     key = _chat_key(row)
-    return (key is not None and _turns(row[key]) is not None) or row.keys() >= PAIR
+    turns = _turns(row[key]) if key is not None else None
+    if turns is not None and _is_answered_beside(row, turns):
+        return False  # the answer is not in the chat
+    return turns is not None or row.keys() >= PAIR
+
+
+def _is_answered_beside(row: Row, turns: list[Any]) -> bool:
+    """Return whether a chat ends in a question and the row has an answer to it, or several answers
+    stand in its last turn."""
+    if "candidates" in turns[-1]:
+        return True
+    last = chat([turns[-1]])
+    is_question = not last or last[-1]["role"] in ("user", "tool")
+    return is_question and any(row.get(name) is not None for name in ANSWERS)
 
 
 def _chat_key(row: Row) -> str | None:
@@ -96,6 +122,9 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
         row = {**others, "messages": _turns(row[key]) or row[key]}
     messages = objects_at(row, "messages")
     system = next((row[name] for name in SYSTEMS if row.get(name)), row.get("system"))
+    is_googles = bool(messages) and "author" in messages[0]
+    if is_googles and isinstance(row.get("context"), str):
+        system = system or row["context"]  # as older chats of Google have it
     row = {**row, "system": system}
     metadata = _tools(row, row.keys() - USED)
     if any(row.get(key) is not None for key in REJECTED):

@@ -24,6 +24,7 @@ from thumbwheel.capture.pairs import (
     messages_of,
     ranked_records,
     split_pair,
+    with_system,
 )
 from thumbwheel.capture.source import JsonLines, Row
 from thumbwheel.capture.types import AnyRecord, Unreadable
@@ -63,8 +64,14 @@ VERDICTS = (
     "labels",
     "vote",
     "selected",
+    "comparison",
 )
 """Keys of a verdict over two answers."""
+LABELS = {"preferred": 1, "non-preferred": 0}
+"""Labels of Bedrock's candidates -> their scores."""
+CHATS = ("messages", "contents")
+"""Keys of a chat that the answers go on with; `contents` is Gemini's."""
+SYSTEMS = ("system_instruction", "systemInstruction", "system")
 STRENGTHS = ("overall_preference", "preference_strength")
 """Keys of a verdict from -3, the first answer is much better, to 3."""
 ASKED = frozenset({*PROMPTS, "context", "history", "system", "system_prompt"})
@@ -90,6 +97,8 @@ def claims(row: Row) -> bool:
     """Several answers to a prompt with their scores, ranks or a verdict."""
     if {"chosen", "rejected"} & row.keys():
         return False
+    if _candidates(row) is not None:
+        return True
     answers = _list_of_answers(row)
     if answers is not None:
         return "labels" not in row and _marks(row, answers) is not None
@@ -99,6 +108,9 @@ def claims(row: Row) -> bool:
 
 def parse(row: dict[str, Any]) -> list[AnyRecord]:
     """A trace for each answer and the preference over them."""
+    candidates = _candidates(row)
+    if candidates is not None:
+        row = {**row, "messages": row["messages"][:-1], "completions": candidates}
     answers = _list_of_answers(row)
     if answers is not None:
         marks = _marks(row, answers)
@@ -148,6 +160,22 @@ def _records(
     )
 
 
+def _candidates(row: Row) -> list[Any] | None:
+    """The answers with their scores in the last turn of a chat, as Bedrock has them."""
+    turns = row.get("messages")
+    last = turns[-1] if isinstance(turns, list) and turns else None
+    candidates = last.get("candidates") if isinstance(last, dict) else None
+    if not isinstance(candidates, list):
+        return None
+    scored = []
+    for candidate in candidates:
+        label = candidate.get("preferenceLabel") if isinstance(candidate, dict) else None
+        if label not in LABELS:
+            return None
+        scored.append({"content": candidate.get("content"), "score": LABELS[label]})
+    return scored
+
+
 def _list_of_answers(row: Row) -> list[Any] | None:
     for key in LISTS:
         answers = unpacked(row.get(key))
@@ -169,7 +197,10 @@ def _messages(answers: list[Any]) -> Messages:
     messages: Messages = []
     for answer in answers:
         content = answer if isinstance(answer, str) else _text_of(answer)
-        messages += chat([{"role": "assistant", "content": content}])
+        turn = {"role": "assistant", "content": content}
+        if isinstance(content, dict) and is_chat([content]):
+            turn = content
+        messages += chat([turn])
     if len(messages) != len(answers):
         raise Unreadable("one of its answers is no answer of the assistant")
     return messages
@@ -256,6 +287,8 @@ def _verdict(row: Row, two: TwoAnswers) -> list[list[int]]:
 
 def _said_side(value: Any, two: TwoAnswers, key: str) -> list[list[int]]:
     """The ranking that a verdict means."""
+    if isinstance(value, dict):  # as Label Studio has it
+        value = value.get("selected")
     number = _number(value)
     if number is None or (isinstance(value, str) and value.casefold() in two.sides):
         return _named_side(str(value), two, key)
@@ -275,7 +308,8 @@ def _named_side(word: str, two: TwoAnswers, key: str) -> list[list[int]]:
     if word in TIES:
         return [[0, 1]]
     for index, (name, side) in enumerate(zip(two.keys, two.sides, strict=True)):
-        if word in (side, name.casefold(), f"model_{side}", f"model {side}", f"assistant_{side}"):
+        words = (side, name.casefold(), f"model_{side}", f"model {side}", f"assistant_{side}")
+        if word in words or word == ("left", "right")[index]:
             return _better(index)
     raise Unreadable(f"{key} {word!r} is neither {two.keys[0]}, nor {two.keys[1]}, nor a tie")
 
@@ -307,6 +341,15 @@ def _two_messages(row: Row, two: TwoAnswers) -> tuple[Messages, Messages]:
     raise Unreadable(f"{two.keys[0]} and {two.keys[1]} are neither two texts nor two chats")
 
 
+def _chat_before(row: Row) -> Messages | None:
+    """The chat that the answers go on with, with the system text beside it."""
+    for key in CHATS:
+        if is_chat(row.get(key)):
+            system = next((row[name] for name in SYSTEMS if row.get(name)), None)
+            return with_system(chat(row[key]), system)
+    return None
+
+
 def _prompt(row: Row) -> Messages:
     """What was asked, also as HelpSteer 3, SHP and WebGPT have it."""
     prompt = row.get("prompt")
@@ -319,7 +362,7 @@ def _prompt(row: Row) -> Messages:
     question = row.get("question")
     if isinstance(question, Mapping):
         row = {**row, "question": content_text(question.get("full_text") or question)}
-    messages = given_prompt(row)
+    messages = _chat_before(row) or given_prompt(row)
     for key in ("context", "history"):
         value = row.get(key)
         if messages is None and (isinstance(value, str) or is_chat(value)) and value:

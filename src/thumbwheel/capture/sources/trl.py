@@ -18,12 +18,11 @@ from thumbwheel.capture.messages import chat, is_chat, tools_of, with_media
 from thumbwheel.capture.pairs import given_prompt, pair_of_row, pair_records, with_remark
 from thumbwheel.capture.source import Row
 from thumbwheel.capture.training_rows import (
-    GOOD,
     RowMarks,
     TrainingRows,
     answered,
     chat_records,
-    without_contents,
+    signals_of_answer,
 )
 from thumbwheel.capture.types import (
     AnyRecord,
@@ -98,11 +97,9 @@ def parse(row: dict[str, Any], marks: RowMarks) -> list[AnyRecord]:
     prompt = _prompt(row)
     if row.get("completion") is None:
         return [TraceRecord.model_validate({"input": prompt} | about)]
-    answer, signals = _completion(row["completion"]), marks.signals(row)
-    if is_chat(row["completion"]):
-        signals += marks.signals(without_contents(row["completion"][0]))
-    if not marks.are_there:
-        signals = [GOOD]
+    answer = _completion(row["completion"])
+    message = row["completion"][0] if is_chat(row["completion"]) else None
+    signals = signals_of_answer(row, marks, message)
     return answered(prompt, answer, signals, metadata)
 
 

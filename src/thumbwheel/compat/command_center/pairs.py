@@ -32,6 +32,8 @@ DATA, RATINGS, CATALOGUE = "exhaustive_data.json", "ratings.json", "catalog.json
 FIXTURE = "default-render"
 """Of an entry that names none: a scenario with one fixture."""
 MAX_PAIRS = 5
+META = "pipeline_meta"
+"""Key of what the pipeline understood of a question."""
 VALIDATION = 0.1
 WIDGET, FIXTURES = "widget_selection", "fixture_selection"
 PairType = Literal["widget", "fixture", "both"]
@@ -58,7 +60,7 @@ class DPOPair:
 def build_widget_dpo_pairs(
     entries: Iterable[Mapping[str, Any]],
     all_scenarios: Sequence[str],
-    max_pairs_per_question: int = MAX_PAIRS,
+    max_pairs_per_question: int | None = None,
 ) -> list[DPOPair]:
     """Which widgets show a question best: pairs of answers such as `kpi (normal)`.
 
@@ -66,18 +68,20 @@ def build_widget_dpo_pairs(
     first. Forced entries are no choice.
     """
     catalogue: dict[str, Any] = {scenario: {} for scenario in all_scenarios}
-    return _pairs_from_entries(entries, catalogue, "widget", max_pairs_per_question)
+    return _pairs_from_entries(entries, catalogue, "widget", max_pairs_per_question or MAX_PAIRS)
 
 
 def build_fixture_dpo_pairs(
     entries: Iterable[Mapping[str, Any]],
     fixture_descriptions: Mapping[str, Mapping[str, str] | str],
-    max_pairs_per_question: int = MAX_PAIRS,
+    max_pairs_per_question: int | None = None,
 ) -> list[DPOPair]:
     """Which fixture shows a scenario best: pairs of fixtures of the same question, scenario, size
     and data.
     """
-    return _pairs_from_entries(entries, fixture_descriptions, "fixture", max_pairs_per_question)
+    return _pairs_from_entries(
+        entries, fixture_descriptions, "fixture", max_pairs_per_question or MAX_PAIRS
+    )
 
 
 def prepare_training_dataset(
@@ -181,15 +185,25 @@ def _pairs_from_entries(
 
 
 def _complete_entries(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The caller's entries with what a file always has; the caller's own are not changed."""
+    """The caller's entries with what a file always has; the caller's own are not changed.
+
+    What the pipeline understood of a question stands in its prompt, so an entry that lacks it has
+    that of the question's other entries.
+    """
     rows = []
+    understood: dict[Any, Any] = {}
     for number, entry in enumerate(entries, 1):
         row = {key: value for key, value in entry.items() if value is not None}
         row.setdefault("entry_id", f"e{number:05}")
         row.setdefault("fixture", FIXTURE)
         if "natural" not in row:
             row["natural"] = not row.get("forced")
+        if META in row:
+            understood.setdefault(row.get("question_id"), row[META])
         rows.append(row)
+    for row in rows:
+        if META not in row and row.get("question_id") in understood:
+            row[META] = understood[row["question_id"]]
     return rows
 
 

@@ -78,18 +78,23 @@ class TrainingResult:
 
 class CommandCenterDPOTrainer:
     """Trains a LoRA adapter by DPO. `config` has settings of `thumbwheel train dpo`, and
-    `base_model`; they win over those of the name.
+    `base_model`; they win over those of the name. A name alone may stand in its place.
     """
 
     def __init__(
         self,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | str | None = None,
         config_name: str = "default",
     ) -> None:
+        own_settings: Mapping[str, Any] = {}
+        if isinstance(config, str):
+            config_name = config
+        elif config is not None:
+            own_settings = config
         if config_name not in CONFIGS:
             choices = f"Known: {', '.join(CONFIGS)}"
             raise ConfigError(f"config {config_name!r}", "there is no such config", choices)
-        settings = {**SHARED, **CONFIGS[config_name], **(config or {})}
+        settings = {**SHARED, **CONFIGS[config_name], **own_settings}
         default = SMALL_BASE if config_name == "small_gpu" else os.environ.get(BASE_VARIABLE, BASE)
         self.base_model = str(settings.pop("base_model", default))
         self.options = settings

@@ -8,6 +8,7 @@ order of the traces.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -267,7 +268,7 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         examples.sort(key=lambda example: ids.fingerprint(example.to_dict()))
         return examples[:max_examples]
 
-    async def build_synthetic_groups(
+    def build_synthetic_groups(
         self,
         traces: Iterable[ExecutionTrace],
         agent_generate_func: Callable[[str], Any],
@@ -277,8 +278,16 @@ class GRPODatasetBuilder(ExampleBuilder[GRPOExample]):
         engine.
 
         `agent_generate_func` is async, a question in and an answer out. An answer that fails is
-        left out.
+        left out. Raises RuntimeError where an event loop runs already: call it in a thread.
         """
+        return asyncio.run(self._synthetic_groups(traces, agent_generate_func, num_generations))
+
+    async def _synthetic_groups(
+        self,
+        traces: Iterable[ExecutionTrace],
+        agent_generate_func: Callable[[str], Any],
+        num_generations: int,
+    ) -> list[GRPOExample]:
         examples = []
         queries = dict.fromkeys(trace.user_query for trace in traces)
         for query in queries:

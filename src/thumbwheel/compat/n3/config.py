@@ -1,9 +1,9 @@
 """`DatasetConfig`, `RewardModelConfig` and `TrainingConfig` of the n3 server, and what they are as
 settings of `thumbwheel train`.
 
-Settings that do not exist here are named and not used. Adapters have no dropout. Answers are
-sampled from the whole distribution (top_k 0, top_p 1): a cut one is not the one whose ratios PPO
-clips.
+Settings that do not exist here are named and not used. Adapters of the engine have no dropout; a
+module that a script puts together has the dropout that it is given. Answers are sampled from the
+whole distribution (top_k 0, top_p 1): a cut one is not the one whose ratios PPO clips.
 """
 
 from __future__ import annotations
@@ -66,6 +66,12 @@ class RewardModelConfig:
         if self.warmup_steps is None:
             return {}
         steps = max(1, math.ceil(rows / self.batch_size * self.num_epochs))
+        return {"warmup_ratio": self.warmup_of(steps) / steps}
+
+    def warmup_of(self, steps: int) -> int:
+        """Steps of a training of so many until the full learning rate."""
+        if self.warmup_steps is None:
+            return steps // 10
         # a warm-up that outlasts the training would never reach the rate that was asked for
         warmup = min(self.warmup_steps, steps // 2)
         if warmup < self.warmup_steps:
@@ -73,7 +79,7 @@ class RewardModelConfig:
                 f"note: warmup_steps {self.warmup_steps} of {steps} steps: the rate is full after "
                 f"{warmup}"
             )
-        return {"warmup_ratio": warmup / steps}
+        return warmup
 
 
 @dataclass
@@ -163,7 +169,7 @@ def with_lora(model: Any, config: RewardModelConfig | TrainingConfig, task: str)
         task_type=TaskType[task],
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
-        lora_dropout=0.0,
+        lora_dropout=config.lora_dropout,
         target_modules="all-linear",
     )
     return get_peft_model(model, settings)

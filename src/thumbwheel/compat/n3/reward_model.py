@@ -4,6 +4,8 @@ answer.
 A trained one comes from `thumbwheel train reward`, whose folder is its truth: `score` reads an
 answer as the training did. `forward` reads token ids, as theirs does. A folder that is saved holds
 both forms: ours (an adapter with its head and reward.json), and theirs (`reward_files`).
+
+One that was put together learns from batches of token ids (`module_training`), with its dropout.
 """
 
 from __future__ import annotations
@@ -91,6 +93,25 @@ class RewardModel(TorchModule):
             return logits[:, 0]
         scores: torch.Tensor = self.reward_head(output.last_hidden_state, attention_mask)
         return scores
+
+    def train_reward_model(
+        self, train_loader: Iterable[Any], val_loader: Iterable[Any] | None = None
+    ) -> dict[str, list[float]]:
+        """Fit this module to the `score` of batches of a DataLoader, by squared error.
+
+        Returns the means of each epoch: train_loss, train_mae, val_loss, val_mae. Only `forward`
+        reads it afterwards; `thumbwheel train reward` makes one that can judge a training. Raises
+        DataError for a loader without batches, Conflict for a model that was trained there.
+        """
+        from thumbwheel.compat.n3.module_training import fit
+
+        if self.folder is not None:
+            raise Conflict(
+                f"the reward model in {str(self.folder)!r}",
+                "it is trained, and its folder would no longer be what it is",
+                "Put a new one together: RewardModel(base_model, config)",
+            )
+        return fit(self, self.config, train_loader, val_loader)
 
     @classmethod
     def trained(cls, folder: str | Path, device: str = "auto") -> Self:

@@ -5,6 +5,9 @@ Every message of the assistant is an llm step whose input is what arrived since 
 every tool call is a tool step (`think` is reasoning). The task is the case: the policy and what the
 user wants, with the expected actions as reference; its checker is `outcome`, because only the
 benchmark's own database can judge a fresh run. All trials of a task have its case and its group.
+
+A run may end with a call that hands the customer over: then the call is its answer. A run that ends
+with any other call was cut off by the limit on steps, so nobody judged that call.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from thumbwheel.capture.types import (
 )
 
 JUDGE = Rater(id="tau-bench", kind="checker")
+ENDING_CALLS = ("transfer_to_human_agents",)
+"""Tools whose call ends a run."""
 EXAMPLE = (
     '{"task_id": 3, "trial": 0, "reward": 1.0, "info": {"task": {"user_id": "u1", "instruction": '
     '"Cancel reservation R1.",'
@@ -56,13 +61,11 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
 
     task = object_at(object_at(row, "info"), "task")
     case = _case(messages[0], task, task_id)
-    contents = [message["content"] for message in messages if message["role"] == "assistant"]
-    answers = [content for content in contents if content]
     fields = {
         "case": case.external_id,
         "subject": name_of(task.get("user_id")),
         "input": messages[:start],
-        "output": answers[-1] if answers else None,
+        "output": _answer(messages),
         "steps": _steps(messages[start:]),
         "metadata": {"task": task_id, "trial": trial},
     }
@@ -75,6 +78,22 @@ def parse(row: dict[str, Any]) -> list[AnyRecord]:
         "rater": JUDGE,
     }
     return [case, trace, FeedbackRecord.model_validate(outcome)]
+
+
+def _answer(messages: list[dict[str, Any]]) -> str | None:
+    """Return the text of the answer; None where the run ends with a call that is its answer."""
+    replies = [message for message in messages if message["role"] == "assistant"]
+    calls = _calls(replies[-1])
+    if any(object_at(call, "function").get("name") in ENDING_CALLS for call in calls):
+        return None
+    texts = [message["content"] for message in replies if message["content"]]
+    return texts[-1] if texts else None
+
+
+def _calls(message: Row) -> list[dict[str, Any]]:
+    """Return the calls of tools in a message."""
+    calls = message.get("tool_calls")
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
 def _case(first: Row, task: Row, task_id: str) -> CaseRecord:
@@ -103,10 +122,7 @@ def _steps(messages: list[dict[str, Any]]) -> list[StepRecord]:
                 steps.append(_tool(message, function))
             continue
         output = message["content"]
-        calls = message.get("tool_calls")
-        calls = (
-            [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-        )
+        calls = _calls(message)
         if calls:
             output = {"content": message["content"], "tool_calls": calls}
         for call in calls:
