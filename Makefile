@@ -6,7 +6,7 @@ ARGS ?=
 # tests start thousands of processes, which would each compile our modules again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu test-ui test-peers test-openwebui check check-lint check-types check-imports check-house site size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-startup bench-demo bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
+.PHONY: demo test test-fast test-touched test-all test-repeat test-postgresql attack test-gpu gpu-kit test-ui test-peers test-openwebui check check-lint check-types check-imports check-house site size bench bench-training bench-datasets bench-split bench-sandbox bench-gate bench-evaluation bench-export bench-quality bench-writer bench-kill bench-drain bench-ingest bench-startup bench-demo bench-idle bench-curves bench-lists bench-swap bench-aa bench-stoploss bench-bandit bench-year bench-yield bench-fifty bench-active bench-jobs bench-faults bench-queue fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.train
@@ -53,6 +53,11 @@ fuzz: $(VENV)/.dev
 
 test-gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)
+
+# wheels for a GPU server without a network, on which gpu/run then checks and measures; ARGS=--nf4
+# makes the second kit, for bases in four bits
+gpu-kit: $(VENV)/.dev
+	$(BIN)/python -m gpu.kit $(ARGS)
 
 # the pages in chromium; with THUMBWHEEL_UI_PICTURES=docs/ui their pictures are written, too
 test-ui: $(VENV)/.dev

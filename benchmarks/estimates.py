@@ -4,7 +4,8 @@
 
 Each case is a dry run and then the run itself over the benchmark's own material, in a home of its
 own; both go through the same verbs as the command line. A ratio is foretold / measured. The targets
-are 15 % for memory and 30 % for time.
+are 15 % for memory and 30 % for time; `--memory` and `--time` set others. On a GPU the memory
+measured is torch.cuda.max_memory_allocated of the training process.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ OPTIONS: dict[str, Any] = {
     "max_length": 512,
 }
 TARGETS = {"memory": 0.15, "time": 0.30}
+"""Largest distance of a ratio from 1."""
 
 
 def main() -> None:
@@ -56,7 +58,10 @@ def main() -> None:
         "--cases", default="sft:26m,dpo:26m,kto:135m", help="method:size, comma-separated"
     )
     parser.add_argument("--rows", type=int, default=48, help="training rows of a case")
+    for name, target in TARGETS.items():
+        parser.add_argument(f"--{name}", type=float, default=target, help="largest distance from 1")
     arguments = parser.parse_args()
+    targets = {name: getattr(arguments, name) for name in TARGETS}
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     folder = peers.BENCH / "material"
     asked = [asked_case.split(":") for asked_case in arguments.cases.split(",")]
@@ -73,12 +78,12 @@ def main() -> None:
         print(
             f"{line['case']:12}{minutes}{line['gb']:13.2f}{line['gb_measured']:10.2f}{line['memory_ratio']:7.2f}"
         )
-    raw.write(arguments.json, targets=TARGETS, cases=lines)
+    raw.write(arguments.json, targets=targets, cases=lines)
     missed = [
         line["case"]
         for line in lines
-        for kind in TARGETS
-        if abs(line[f"{kind}_ratio"] - 1) > TARGETS[kind]
+        for kind, target in targets.items()
+        if abs(line[f"{kind}_ratio"] - 1) > target
     ]
     sys.exit(f"off target: {', '.join(missed)}" if missed else 0)
 

@@ -7,6 +7,7 @@ wherever it is installed.
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,24 @@ PINS = {"trl-1.16": ["trl==1.16.0", *SHARED], "trl-1.12": ["trl==1.12.0", *SHARE
 OURS = "thumbwheel"
 
 
-def python_of(contestant: str) -> Path:
-    """The interpreter of the contestant's environment, which is made where it is missing (torch
-    first, by install.py's choice of build)."""
+HERE = "here"
+
+
+def option(parser: argparse.ArgumentParser) -> None:
+    """`--python PATH|here`, for a machine on which no environment can be made."""
+    parser.add_argument(
+        "--python",
+        metavar="PATH|here",
+        help="run all contestants with this interpreter (here: the one of the benchmark itself) "
+        "instead of environments of their own, which need a package index",
+    )
+
+
+def python_of(contestant: str, named: str | None = None) -> Path:
+    """The interpreter that was `named` by the option, or that of the contestant's environment,
+    which is made where it is missing (torch first, by install.py's choice of build)."""
+    if named:
+        return Path(sys.executable if named == HERE else named)
     venv = BENCH / contestant
     python = venv / "bin" / "python"
     if not (venv / ".complete").exists():

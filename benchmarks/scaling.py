@@ -30,6 +30,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     raw.option(parser, "scaling")
+    peers.option(parser)
     parser.add_argument("--chart", help="write a chart to this SVG file")
     parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
     parser.add_argument("--size", default="26m", choices=list(material.SIZES))
@@ -55,7 +56,7 @@ def measure(method: str, times: int, arguments: argparse.Namespace) -> dict[str,
     """One run, printed."""
     spec = Match(method, arguments.size, "pairs", "cold").spec(1)
     spec = replace(spec, steps=1 + STEPS * times)
-    result = run(spec, "ours.py", arguments.threads)
+    result = run(spec, "ours.py", arguments.threads, python=arguments.python)
     tokens, seconds = sum(result["tokens"][1:]), sum(result["seconds"][1:])
     row = {
         "method": method,

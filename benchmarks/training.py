@@ -109,10 +109,10 @@ class Match:
 
 class Runs:
     """Measured runs by what they were told; a contestant whose run took longer than `patience`
-    seconds is not asked again."""
+    seconds is not asked again; `python` is the interpreter of all, by peers.option."""
 
-    def __init__(self, threads: int, patience: float) -> None:
-        self._threads, self._patience = threads, patience
+    def __init__(self, threads: int, patience: float, python: str | None = None) -> None:
+        self._threads, self._patience, self._python = threads, patience, python
         self.done: dict[str, list[dict[str, Any]]] = {}
         self._slow: set[str] = set()
 
@@ -122,7 +122,7 @@ class Runs:
         if key in self._slow:
             return
         started = time.monotonic()
-        result = run(spec, script, self._threads)
+        result = run(spec, script, self._threads, python=self._python)
         seconds = time.monotonic() - started
         self.done.setdefault(key, []).append(result)
         if seconds > self._patience:
@@ -147,7 +147,8 @@ def main() -> None:
     arguments = parser().parse_args()
     if arguments.quick:
         arguments.runs, arguments.steps, arguments.data = 1, 2, "pairs"
-    asked, runs, rows = matches(arguments), Runs(arguments.threads, arguments.patience), []
+    runs = Runs(arguments.threads, arguments.patience, arguments.python)
+    asked, rows = matches(arguments), []
     material.make(peers.BENCH / "material", *arguments.sizes.split(","))
     for match in asked:
         rows += compare(match, runs, arguments)
@@ -174,6 +175,7 @@ def parser(name: str = "training") -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     raw.option(arguments, name)
+    peers.option(arguments)
     arguments.add_argument(
         "--methods",
         default=",".join(METHODS),
@@ -345,7 +347,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def reward_model(spec: Spec, threads: int) -> str:
+def reward_model(spec: Spec, threads: int, python: str | None = None) -> str:
     """A reward model over the base of `spec`; where it is missing, one step makes it."""
     folder = Path(f"{spec.model}-reward")
     if not (folder / "reward.json").exists():
@@ -354,18 +356,23 @@ def reward_model(spec: Spec, threads: int) -> str:
             "ours.py",
             threads,
             {"BENCH_KEEP": str(folder)},
+            python,
         )
     return str(folder)
 
 
 def run(
-    spec: Spec, script: str, threads: int, more: dict[str, str] | None = None
+    spec: Spec,
+    script: str,
+    threads: int,
+    more: dict[str, str] | None = None,
+    python: str | None = None,
 ) -> dict[str, Any]:
     """One run in its own process, `more` in its environment."""
     if more is None and spec.method == "ppo" and script == "ours.py":
-        more = {"BENCH_REWARD_MODEL": reward_model(spec, threads)}
+        more = {"BENCH_REWARD_MODEL": reward_model(spec, threads, python)}
     who = {"peer_trl.py": "trl-1.16", "peer_ppo.py": "trl-1.12"}.get(script, peers.OURS)
-    command = [str(peers.python_of(who)), *launcher(spec), str(HERE / script), spec.text()]
+    command = [str(peers.python_of(who, python)), *launcher(spec), str(HERE / script), spec.text()]
     with tempfile.TemporaryDirectory() as out:
         each = max(1, threads // spec.processes)
         counts = {"BENCH_THREADS": str(each), "OMP_NUM_THREADS": str(each)}
@@ -418,9 +425,12 @@ def launcher(spec: Spec) -> list[str]:
 def stamp(arguments: argparse.Namespace) -> dict[str, Any]:
     """On what and with what."""
     packages = ("torch", "transformers", "peft", "accelerate")
+    peer_versions: dict[str, Any] = dict(peers.PINS)
+    if arguments.python:  # all share one environment
+        peer_versions = {"trl": version("trl")}
     return {
         "machine": {"device": DEVICE, "bf16": has_bf16(), "threads": arguments.threads},
-        "versions": {"ours": {name: version(name) for name in packages}, **peers.PINS},
+        "versions": {"ours": {name: version(name) for name in packages}, **peer_versions},
         "steps": arguments.steps,
         "runs": arguments.runs,
     }

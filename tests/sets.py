@@ -111,6 +111,7 @@ ALWAYS = {
 
 OUTSIDE = {
     "benchmarks/": "tests/unit/benchmarks/",
+    "gpu/": "tests/unit/benchmarks/test_gpu_kit.py",
     "packaging/": "tests/unit/server/test_packaging.py",
     "tests/third_party/": "tests/e2e/test_third_party.py",
     "pyproject.toml": "tests/",

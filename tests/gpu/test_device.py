@@ -17,11 +17,14 @@ import torch
 from tests.models.tiny_models import tiny_base
 from tests.reversal import reversal_rows, terse_base
 from tests.training_rows import assembled, loop_of, plain_rows, shake
+from thumbwheel.engine import block_attention
 from thumbwheel.engine.rollout import Sampling
 from thumbwheel.engine.sampler import GroupSampler
 from thumbwheel.engine.score import Role
 from thumbwheel.engine.tree import plan
+from thumbwheel.training.fit_memory import fit
 from thumbwheel.training.online_step import OnlineRunner
+from thumbwheel.training.optimizer import prepare
 
 pytestmark = pytest.mark.gpu
 SHAPES = {
@@ -163,6 +166,24 @@ def test_methods_that_answer_learn_on_it(tmp_path: Path, device: str, method: st
         assembly.runner.close()
     rewards = [line["reward"] for line in loop.state.log_history if "reward" in line]
     assert ending.wrong is None and sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
+
+
+def test_a_run_on_cuda_computes_a_whole_step_at_once_by_few_kernels(
+    tmp_path: Path, device: str
+) -> None:
+    """The budget rises to a step where it fits, one kernel updates the adapter, and one attends to
+    a tree."""
+    if device != "cuda":
+        pytest.skip("other devices have none of the three")
+    wide = tiny_base(tmp_path / "base", hidden_size=128, head_dim=64)
+    rows = plain_rows("pairs", 24)
+    options: dict[str, Any] = {"device": device, "token_budget": 64, "batch_size": 24}
+    assembly = assembled("dpo", wide, tmp_path, rows, **options)
+    fit(assembly)
+    step = sum(item.rows("tree") for item in assembly.train.items)
+    assert assembly.runner.budget.tokens >= step > 64
+    assert prepare(assembly.model, assembly.config, 1).optimizer.defaults["fused"]
+    assert block_attention.usable(torch.zeros(1, 2, step, 64, device=device))
 
 
 def test_a_four_bit_base_on_cuda(base: Path, tmp_path: Path, device: str) -> None:

@@ -1,5 +1,7 @@
 """Attention over a prefix tree, registered with transformers as an attention implementation `NAME`.
 
+On a GPU one kernel attends to the whole tree (block_attention.py), elsewhere it goes run by run.
+
 The tree travels as the forward argument `tree`, never as global state, so that a recomputed forward
 (gradient checkpointing) sees the same one. Without that argument the implementation is
 transformers' own SDPA, so generation and plain forwards of the same model go on working. Distances
@@ -16,6 +18,7 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from thumbwheel.engine import block_attention
 from thumbwheel.engine.trie import Run
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class TreeMask:
     calls: int = 0
     windows: list[int | None] = field(default_factory=list)
     _masks: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
+    _block_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -79,6 +83,13 @@ class TreeMask:
         if key not in self._masks:
             self._masks[key] = causal_bias(prefix_rows, run_rows, window, like)
         return self._masks[key]
+
+    def block_mask(self, like: torch.Tensor, window: int | None) -> torch.Tensor:
+        """The mask of the whole batch, for block_attention.py; `like` [1, heads, T, d]."""
+        if window not in self._block_masks:
+            mask = block_attention.block_mask(self.runs, like.shape[2], window, like.device)
+            self._block_masks[window] = mask
+        return self._block_masks[window]
 
 
 def causal_bias(
@@ -144,8 +155,14 @@ def _attend_tree(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Run by run: the queries of a run attend to the keys and values of its whole path."""
+    """By one kernel where the device has one. Else run by run: the queries of a run attend to the
+    keys and values of its whole path."""
     import torch
+
+    if block_attention.usable(query):
+        mask = tree.block_mask(query, window)
+        attended = block_attention.attend(query, key, value, mask, scaling, softcap)
+        return attended.transpose(1, 2)
 
     query_pieces = query.split(tree.cuts, dim=2)
     key_pieces = key.split(tree.cuts, dim=2)

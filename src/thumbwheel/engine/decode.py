@@ -64,21 +64,22 @@ class Cached:
         can_share = share and all(isinstance(layer, _growing()) for layer in self._cache.layers)
         shared = _shared_length(prompts) if can_share else 0
         if shared:
-            self._padding, self._mask = [0], mask.new_ones(1, shared)
+            self._padding, self._mask, self._length = [0], mask.new_ones(1, shared), shared
             prefix = ids.new_tensor([list(prompts[0][:shared])])
             self._forward(prefix, torch.arange(shared, device=device)[None])
             for layer in self._cache.layers:
                 layer.shift(padding)
 
         # then the rest of each prompt
-        self._padding, self._mask = padding, mask
+        self._padding, self._mask, self._length = padding, mask, width
         positions = (mask.cumsum(1) - 1).clamp(min=0)
+        self._last_positions = positions[:, -1:]
         with _dense_head(model):
             self._forward(ids[:, shared:], positions[:, shared:])
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> None:
         position_ids = {"position_ids": positions} if self._positions else {}
-        mask = self._mask if any(self._padding) else None
+        mask = self._mask[:, : self._length] if any(self._padding) else None
         output = self._model(
             input_ids=ids,
             attention_mask=mask,
@@ -95,17 +96,21 @@ class Cached:
         index = torch.tensor(rows, device=self._mask.device)
         self._cache.reorder_cache(index)
         self._mask, self.logits = self._mask[index], self.logits[index]
+        self._last_positions = self._last_positions[index]
         self._padding = [self._padding[row] for row in rows]
 
     def advance(self, tokens: torch.Tensor) -> None:
         import torch
 
-        ones = self._mask.new_ones(len(self._mask), 1)
-        self._mask = torch.cat([self._mask, ones], 1)
+        # the mask has room for tokens to come, as the cache has
+        self._length += 1
+        if self._length > self._mask.shape[1]:
+            room = self._mask.new_ones(len(self._mask), ROOM)
+            self._mask = torch.cat([self._mask, room], 1)
         # a row that has ended waits in the batch and goes on counting, beyond the positions that a
         # model has learned
-        positions = (self._mask.sum(1, keepdim=True) - 1).clamp(max=context_of(self._model) - 1)
-        self._forward(tokens[:, None], positions)
+        self._last_positions = (self._last_positions + 1).clamp(max=context_of(self._model) - 1)
+        self._forward(tokens[:, None], self._last_positions)
 
 
 @contextmanager

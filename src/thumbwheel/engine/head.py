@@ -33,6 +33,8 @@ RECOMPUTED_ROWS = 128
 TILE_BYTES = {"cpu": 4 << 20}
 """Widened weights of one tile, by device; on a CPU they should stay in the cache."""
 TILE_BYTES_ELSEWHERE = 256 << 20
+WIDE_PRODUCTS = ("cuda",)
+"""Kinds of devices that multiply bf16 numbers into fp32 ones, without widening a weight first."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +211,10 @@ def _frozen_head() -> Any:
             gradient = ctx.needs_input_grad[0]
             sums = _RunningSums(hidden, gradient, entropy)
             from_bf16 = hidden.dtype == weight.dtype == torch.bfloat16
+            wide_products = from_bf16 and hidden.device.type in WIDE_PRODUCTS
+            factor = hidden if wide_products else h
             with bf16_products() if from_bf16 else nullcontext():
-                for tile, raw in _tiles(h, weight, bias, dtype):
+                for tile, raw in _tiles(factor, weight, bias, dtype):
                     logits = head.finish(raw)
                     slope = head.slope(logits) if gradient else 1.0
                     sums.add(logits if temperature == 1.0 else logits / temperature, slope, tile)
@@ -251,22 +255,26 @@ def _tiles(
     hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(weights of the tile as they are stored, its raw logits in `dtype`); the buffers are used
-    again for every tile."""
+    again for every tile. `hidden` is in `dtype`, or bf16 as the weights, whose products are summed
+    up in `dtype`."""
     import torch
 
     n, (vocabulary, width) = hidden.shape[0], weight.shape
     tile_bytes = TILE_BYTES.get(weight.device.type, TILE_BYTES_ELSEWHERE)
     size = max(256, tile_bytes // (dtype.itemsize * width))
     widened = None
-    if weight.dtype != dtype:
+    if weight.dtype != hidden.dtype:
         widened = weight.new_empty(min(size, vocabulary), width, dtype=dtype)
-    buffer = hidden.new_empty(n * min(size, vocabulary))
+    buffer = hidden.new_empty(n * min(size, vocabulary), dtype=dtype)
     for start in range(0, vocabulary, size):
         tile = weight[start : start + size]
         rows = tile.shape[0]
-        exact = tile if widened is None else widened[:rows].copy_(tile)
+        factor = tile if widened is None else widened[:rows].copy_(tile)
         logits = buffer[: n * rows].view(n, rows)
-        torch.mm(hidden, exact.t(), out=logits)
+        if hidden.dtype == dtype:
+            torch.mm(hidden, factor.t(), out=logits)
+        else:
+            torch.mm(hidden, factor.t(), out_dtype=dtype, out=logits)
         if bias is not None:
             logits.add_(bias[start : start + size])
         yield tile, logits

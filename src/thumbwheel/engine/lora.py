@@ -202,8 +202,10 @@ def _fused() -> Any:
                 dx = (dy @ w).addmm_(d_inner, a, alpha=ctx.scale)
                 dx = dx.view(*d_output.shape[:-1], rows.shape[-1])
             dtype_a, dtype_b = ctx.dtypes
-            da = (d_inner.t() @ rows).to(dtype_a).mul_(ctx.scale)
-            db = (dy.t() @ inner).to(dtype_b).mul_(ctx.scale)
+            # the scale is part of the products: beta 0 leaves what is in `nothing` unread
+            nothing = dy.new_empty(1)
+            da = torch.addmm(nothing, d_inner.t(), rows, beta=0, alpha=ctx.scale).to(dtype_a)
+            db = torch.addmm(nothing, dy.t(), inner, beta=0, alpha=ctx.scale).to(dtype_b)
             return dx, None, None, da, db, None, None
 
     return FusedLora.apply

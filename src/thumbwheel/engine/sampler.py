@@ -33,6 +33,9 @@ ROWS = 64
 """Answers that are decoded together."""
 DROP = 8
 """Ended rows leave the batch when they are one in so many: each time the whole cache is copied."""
+TOKENS_UNSEEN = {"cuda": 16}
+"""Tokens that every answer draws before Python looks at them, by device: a GPU waits for each look.
+Elsewhere each token is looked at, so that no row goes on after its end."""
 
 Prompt = tuple[int, ...]
 Batch = dict[Prompt, Sequence[int]]
@@ -231,15 +234,34 @@ def _run(
     stop_condition: StopCondition,
 ) -> None:
     """Decode until the last of `rows`, one draft for each row of `state`, has ended."""
+    import torch
+
+    device = state.logits.device.type
     step = 0
     while True:
+        # draw some tokens, looking at none, but never beyond the longest answer
+        longest = max(draft.limit - len(draft.ids) for draft in rows if draft.open)
+        unseen = min(TOKENS_UNSEEN.get(device, 1), longest)
         tokens, logps = token_sampler.tokens(state.logits, step)
-        row_tokens = tokens.tolist()
-        _check_finite(row_tokens, state.logits.shape[-1])
-        row_logps = [None] * len(rows) if logps is None else logps.tolist()
-        for draft, token, logp in zip(rows, row_tokens, row_logps, strict=True):
-            if draft.open:
-                draft.add(token, logp, stop_condition)
+        drawn, drawn_logps = [tokens], [logps]
+        for _ in range(unseen - 1):
+            # a token that is none ends the run below, and no model has a row for it
+            state.advance(tokens.clamp(max=state.logits.shape[-1] - 1))
+            step += 1
+            tokens, logps = token_sampler.tokens(state.logits, step)
+            drawn.append(tokens)
+            drawn_logps.append(logps)
+
+        # look at all of them; what a row drew after its answer had ended is dropped
+        tokens_by_step = torch.stack(drawn).tolist()
+        logps_by_step: list[list[float | None]] = [[None] * len(rows)] * unseen
+        if drawn_logps[0] is not None:
+            logps_by_step = torch.stack(drawn_logps).tolist()
+        for row_tokens, row_logps in zip(tokens_by_step, logps_by_step, strict=True):
+            _check_finite(row_tokens, state.logits.shape[-1])
+            for draft, token, logp in zip(rows, row_tokens, row_logps, strict=True):
+                if draft.open:
+                    draft.add(token, logp, stop_condition)
 
         alive = [row for row, draft in enumerate(rows) if draft.open]
         if not alive:

@@ -272,11 +272,16 @@ class ScoreEngine:
         parallel = sorted((batch.cells for batch in batches.parallel), reverse=True)
         return max([sum(parallel[: batches.threads]), *(batch.cells for batch in batches.alone)])
 
+    def threads(self, rows: Sequence[int], tokens: int) -> int:
+        """How many micro-batches are computed side by side, for examples of so many `rows` under a
+        budget of `tokens`; on a GPU one."""
+        return parallel_batches(rows, tokens) if self._can_run_replicas else 1
+
     def _plan(self, examples: Sequence[Example], tokens: int) -> _Batches:
         if not examples:
             return _Batches(1, [], [])
         rows = [example.rows(self.layout.kind) for example in examples]
-        threads = parallel_batches(rows, tokens) if self._can_run_replicas else 1
+        threads = self.threads(rows, tokens)
         if threads == 1:
             return _Batches(1, plan(examples, tokens, self.layout), [])
 

@@ -108,6 +108,7 @@ class TreeBatch:
     last_index: torch.Tensor  # [n_branches] row of the last token of each branch
     branch_of: torch.Tensor  # [M]
     example_of: torch.Tensor  # [n_branches]
+    read_rows: torch.Tensor | None  # that predict a target or end a branch; None: nearly all
     branch_slices: tuple[slice, ...]  # of [M]
     runs: tuple[Run, ...] = field(default=())
     lengths: tuple[int, ...] = field(default=())
@@ -121,14 +122,6 @@ class TreeBatch:
     def cells(self) -> int:
         """What the trunk is given: the rows, and in the padded kind the padding."""
         return len(self.lengths) * max(self.lengths) if self.kind == "padded" else self.n_rows
-
-    @property
-    def read_rows(self) -> torch.Tensor | None:
-        """The rows that predict a target or end a branch; None where they are nearly all."""
-        import torch
-
-        rows = torch.unique(torch.cat([self.pred_index, self.last_index]))
-        return rows if len(rows) <= READ_AT_MOST * self.n_rows else None
 
     @property
     def n_branches(self) -> int:
@@ -318,6 +311,9 @@ def _assemble(
     for number, example in enumerate(examples):
         example_of += [number] * len(example.branches)
     target_counts = torch.tensor([part.stop - part.start for part in slices])
+    last_rows = [path.rows[-1] for path in paths]
+    read_rows = sorted({*predictors, *last_rows})
+    reads_some = len(read_rows) <= READ_AT_MOST * len(ids)
     return TreeBatch(
         kind=kind,
         examples=tuple(examples),
@@ -326,9 +322,10 @@ def _assemble(
         position_ids=torch.tensor(positions),
         pred_index=torch.tensor(predictors, dtype=torch.long),
         target_ids=torch.tensor(targets, dtype=torch.long),
-        last_index=torch.tensor([path.rows[-1] for path in paths]),
+        last_index=torch.tensor(last_rows),
         branch_of=torch.repeat_interleave(torch.arange(len(slices)), target_counts),
         example_of=torch.tensor(example_of),
+        read_rows=torch.tensor(read_rows) if reads_some else None,
         branch_slices=tuple(slices),
         runs=runs,
         lengths=lengths,

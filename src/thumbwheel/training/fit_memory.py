@@ -1,10 +1,11 @@
 """Makes a run fit into the memory that there is, before its first step, and says what it changed.
 
 What a token costs is measured on the assembled run itself, by rehearsals of growing parts of a
-step. Where the settings do not fit, in this order: fewer tokens at once; the answers to one prompt
-apart, where the method samples them; activations computed twice; shorter rows, where it does not
-(the oldest turns go, as with any max_length). What cannot be made to fit is refused. What fails
-nevertheless during the run is memory.py's.
+step. A GPU computes as many tokens at once as fit, because every pass launches the same kernels
+however few its tokens are. Where the settings do not fit, in this order: fewer tokens at once; the
+answers to one prompt apart, where the method samples them; activations computed twice; shorter
+rows, where it does not (the oldest turns go, as with any max_length). What cannot be made to fit is
+refused. What fails nevertheless during the run is memory.py's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 from thumbwheel.core import log
 from thumbwheel.core.errors import TrainingError
 from thumbwheel.engine.out_of_memory import out_of_memory
-from thumbwheel.engine.replicas import parallel_batches
 from thumbwheel.training.memory import SMALLER, Meter, meter, parameter_gb, room_gb
 from thumbwheel.training.types import TrainConfig
 
@@ -29,6 +29,8 @@ SAFE = 0.93
 """Share of the room that is planned with: allocators keep some of what was given back."""
 SHORTEST = 64
 """Below this max_length nothing worth having is left of a prompt."""
+RISES = ("cuda",)
+"""Kinds of devices on which more tokens at once than the settings say are faster."""
 ADAM = 2
 """States of the optimiser for every number that trains."""
 
@@ -132,14 +134,18 @@ def _shorter(assembly: Assembly, tokens: int) -> int:
 
 
 def fit(assembly: Assembly) -> None:
-    """Lower the budget, or turn checkpointing on, as far as the memory demands; raises
-    OutOfMemoryBudget."""
+    """Raise the budget where that is faster, then lower it, or turn checkpointing on, as far as the
+    memory demands; raises OutOfMemoryBudget."""
     budget, device = assembly.runner.budget, str(assembly.engine.device.type)
     room, gauge = room_gb(device, assembly.config.memory_limit_gb), meter(device)
     if room is None or gauge is None:
         log.say("memory cannot be measured on this system; the settings are taken as they are")
         return
     examples = assembly.runner.examples(assembly.train.items)
+    if device in RISES:
+        # what more tokens at once really take is measured below, under the raised budget
+        tokens = measure(assembly, gauge, room).fits(room)
+        budget.tokens = max(budget.tokens, min(tokens, _step_rows(assembly, examples)))
     while True:
         largest = budget.largest(examples)
         wanted = max(budget.tokens, largest)
@@ -161,6 +167,13 @@ def fit(assembly: Assembly) -> None:
             budget.recompute(why)
         else:
             raise OutOfMemoryBudget(tokens)
+
+
+def _step_rows(assembly: Assembly, examples: Sequence[Example]) -> int:
+    """Rows of the largest optimiser step that there could be."""
+    kind = assembly.engine.layout.kind
+    sizes = sorted((example.rows(kind) for example in examples), reverse=True)
+    return sum(sizes[: assembly.config.batch_size])
 
 
 def measure(assembly: Assembly, gauge: Meter, room: float) -> Need:
@@ -240,7 +253,7 @@ def _parts(assembly: Assembly) -> list[list[Example]]:
 
     # Units that fill the budget together.
     sizes = [unit.rows(kind) for unit in units]
-    share = budget.tokens // parallel_batches(sizes, budget.tokens)
+    share = budget.tokens // assembly.engine.threads(sizes, budget.tokens)
     together: list[Example] = []
     total = 0
     for unit in reversed(units):

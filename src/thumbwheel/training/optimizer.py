@@ -23,8 +23,13 @@ def prepare(
     from transformers import get_scheduler
 
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # on a GPU one kernel updates all of the adapter, instead of a dozen
+    on_gpu = all(parameter.device.type == "cuda" for parameter in trainable)
     optimizer = torch.optim.AdamW(
-        list(groups) or trainable, lr=config.peak_rate, weight_decay=config.weight_decay
+        list(groups) or trainable,
+        lr=config.peak_rate,
+        weight_decay=config.weight_decay,
+        fused=on_gpu or None,
     )
     name = SCHEDULES.get(config.lr_scheduler_type, config.lr_scheduler_type)
     warmup = math.ceil(steps * config.warmup_ratio)

@@ -21,46 +21,53 @@ arXiv 1909.08593)."""
 
 
 def gae(
-    rewards: Sequence[float], values: Sequence[float], after: float, gamma: float, lam: float
-) -> list[float]:
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    after: torch.Tensor,
+    lengths: Sequence[int],
+    gamma: float,
+    lam: float,
+) -> torch.Tensor:
     """Generalised advantage estimates (Schulman et al. 2015, arXiv 1506.02438), one a token.
 
         delta_t = r_t + gamma V_{t+1} - V_t
         A_t     = delta_t + gamma lam A_{t+1}
 
-    `values[t]` is the critic's opinion before token t, `after` the one behind the last token: 0
-    where the episode is over.
+    `rewards` and `values` [n] are those of several answers in a row, of so many tokens each.
+    `values[t]` is the critic's opinion before token t, `after` [answers] the one behind the last
+    token: 0 where the episode is over.
 
-    >>> gae([0.0, 1.0], [0.5, 0.25], 0.0, 1.0, 0.5)
+    >>> import torch
+    >>> rewards, values = torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.25])
+    >>> gae(rewards, values, torch.zeros(1), [2], 1.0, 0.5).tolist()
     [0.125, 0.75]
     """
-    advantages = [0.0] * len(rewards)
-    advantage = 0.0
-    next_values = [*values[1:], after]
-    for t in reversed(range(len(rewards))):
-        delta = rewards[t] + gamma * next_values[t] - values[t]
-        advantage = delta + gamma * lam * advantage
-        advantages[t] = advantage
-    return advantages
+    import torch
 
+    # in double precision, which Metal does not have
+    exact = torch.float32 if values.device.type == "mps" else torch.float64
+    counts = torch.tensor(lengths)
+    starts = counts.cumsum(0) - counts
+    answers = torch.arange(len(lengths)).repeat_interleave(counts)
+    offsets = torch.arange(len(answers)) - starts[answers]
+    last_tokens = (starts + counts - 1).to(values.device)
+    answers, offsets = answers.to(values.device), offsets.to(values.device)
 
-def batch_gae(
-    rewards: torch.Tensor,
-    values: torch.Tensor,
-    after: Sequence[float],
-    ends: Sequence[int],
-    gamma: float,
-    lam: float,
-) -> torch.Tensor:
-    """`gae` of several answers in a row, [n] as `rewards` and `values`; answer i ends before token
-    `ends[i]`, and `after[i]` is the critic's opinion there."""
-    flat_rewards, flat_values = rewards.tolist(), values.tolist()
-    advantages: list[float] = []
-    start = 0
-    for end, value_after in zip(ends, after, strict=True):
-        advantages += gae(flat_rewards[start:end], flat_values[start:end], value_after, gamma, lam)
-        start = end
-    return values.new_tensor(advantages)
+    # behind an answer's last token comes `after`
+    before = values.to(exact)
+    following = before.roll(-1).index_copy_(0, last_tokens, after.to(exact))
+    deltas = rewards.to(exact) + gamma * following - before
+
+    # [answers, longest], by doubling: the sum over 2m tokens is that over m, and that over the next
+    # m times (gamma lam)^m
+    advantages = deltas.new_zeros(len(lengths), max(lengths))
+    advantages[answers, offsets] = deltas
+    reach = 1
+    while reach < advantages.shape[1]:
+        later = torch.nn.functional.pad(advantages[:, reach:], (0, reach))
+        advantages = advantages + (gamma * lam) ** reach * later
+        reach *= 2
+    return advantages[answers, offsets].to(values.dtype)
 
 
 def whiten(values: torch.Tensor) -> torch.Tensor:

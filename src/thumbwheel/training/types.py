@@ -91,7 +91,8 @@ class TrainConfig(Config):
     memory_limit_gb: float | None = Field(None, gt=0)
     """The most memory that the run may take; unset, what is available when it starts."""
     token_budget: int = Field(1536, ge=64)
-    """Tokens computed at once, over all threads; a memory setting only."""
+    """Tokens computed at once, over all threads; a memory setting only. A GPU computes more at once
+    where they fit, up to a whole step."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: half as fast again, for models that do not
     fit otherwise."""

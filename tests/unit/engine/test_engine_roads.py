@@ -72,6 +72,41 @@ def test_logits_are_fp32_under_bf16():
     assert torch.backends.mkldnn.matmul.fp32_precision == "none"
 
 
+@pytest.fixture
+def products_into_fp32():
+    """Give the processor the product that only CUDA has: bf16 factors, an fp32 result."""
+    library = torch.library.Library("aten", "IMPL")
+
+    def product(left, right, out_dtype, *, out):
+        calls.append(left.dtype)
+        return torch.mm(left.to(out_dtype), right.to(out_dtype), out=out)
+
+    calls = []
+    library.impl("mm.dtype_out", product, "CPU")
+    yield calls
+    library._destroy()
+
+
+def test_bf16_products_summed_up_in_fp32_are_the_products_of_widened_weights(
+    products_into_fp32, monkeypatch
+):
+    monkeypatch.setitem(head.TILE_BYTES, "cpu", 256 * 4 * 64)  # several tiles
+    torch.manual_seed(0)
+    module = torch.nn.Linear(64, 1000, bias=True).bfloat16().requires_grad_(False)
+    hidden, targets = (torch.randn(50, 64) * 20).bfloat16(), torch.randint(0, 1000, (50,))
+    results = []
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr(head, "WIDE_PRODUCTS", devices)
+        rows = hidden.clone().requires_grad_()
+        logp, entropy = score_targets(Head(module), rows, targets, 0.7, None, True)
+        (logp * torch.linspace(-1, 1, 50)).sum().backward()
+        results.append((logp.detach(), entropy, rows.grad))
+    assert products_into_fp32 == [torch.bfloat16] * 4
+    widened, narrow = results
+    assert narrow[0].dtype == torch.float32
+    torch.testing.assert_close(narrow, widened, atol=1e-4, rtol=1e-4)
+
+
 def test_an_adapted_head_and_a_trained_head_take_the_recomputed_road():
     model = adapted(TREE["phi-head-bias"], targets=["q_proj", "lm_head"])
     engine, logp = _policy(copy.deepcopy(model))

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from tests.models.tiny_models import tiny_base
+from thumbwheel.core.errors import ModelError
+from thumbwheel.engine import sampler as sampler_module
 from thumbwheel.engine.rollout import Rollout, Sampling
 from thumbwheel.engine.sampler import GroupSampler
 
@@ -362,6 +364,50 @@ def test_an_answer_is_told_once_as_soon_as_it_has_ended(tmp_path, temperature):
     }
     assert len(reports) == (3 if temperature == 0 else 12)
     assert min(step for *_, step in reports) < len(steps)  # while others were still being written
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gpt2", "mistral"])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_tokens_that_are_looked_at_together_give_the_same_answers_with_fewer_looks(
+    tmp_path, family, temperature, monkeypatch
+):
+    model, tokenizer = load(tmp_path, family)
+    prompts = some_prompts(5, seed=3)
+    options = {"max_new_tokens": 21, "temperature": temperature, "seed": 5}
+    free = GroupSampler(model, tokenizer).sample(prompts, 3, Sampling(**options))
+    stop_ids = (free[0][0].ids[4], free[2][0].ids[9])
+    stop_text = tokenizer.decode(free[1][0].ids[6:9])
+    sampling = Sampling(**options, stop_ids=stop_ids, stop=(stop_text,) if stop_text else ())
+
+    looks, read = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: looks.append(1) or read(tensor))
+    answers, counts = [], []
+    for unseen in (1, 8):
+        monkeypatch.setattr(sampler_module, "TOKENS_UNSEEN", {"cpu": unseen})
+        sampler = GroupSampler(model, tokenizer)
+        sampler.sample(prompts[:1], 1, Sampling(max_new_tokens=1))  # which tries the cache
+        looks.clear()
+        answers.append(sampler.sample(prompts, 3, sampling))
+        counts.append(len(looks))
+    assert answers[0] == answers[1]
+    rollouts = [rollout for group in answers[0] for rollout in group]
+    assert "stop" in {rollout.finish for rollout in rollouts}
+    # one look at tokens and one at log-probabilities, for 1 and for 8 tokens
+    steps = max(len(rollout.ids) for rollout in rollouts)
+    tensors = 1 if temperature == 0 else 2
+    assert steps > 8
+    assert counts == [steps * tensors, -(-steps // 8) * tensors]
+
+
+def test_logits_that_are_no_numbers_end_a_run_that_looks_later(tmp_path, monkeypatch):
+    monkeypatch.setattr(sampler_module, "TOKENS_UNSEEN", {"cpu": 8})
+    model, tokenizer = load(tmp_path)
+    sampler = GroupSampler(model, tokenizer)
+    sampling = Sampling(max_new_tokens=12)
+    sampler.sample([[11, 12]], 2, sampling)
+    model.lm_head.weight.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="not finite"):
+        sampler.sample([[11, 12]], 2, sampling)
 
 
 @pytest.mark.parametrize("fits", [1, 3, 7])

@@ -220,6 +220,53 @@ def squeeze(monkeypatch: pytest.MonkeyPatch, *needs: Need) -> None:
     monkeypatch.setattr(fit_memory, "measure", lambda assembly, gauge, room: next(answers))
 
 
+@pytest.mark.skipif(meter("cpu") is None, reason="memory cannot be measured here")
+def test_where_passes_cost_launches_as_many_tokens_are_computed_at_once_as_fit(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"token_budget": 64, "batch_size": 24, "memory_limit_gb": 4.0}
+    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 40), **options)
+    items, kind = assembly.train.items, assembly.engine.layout.kind
+    sizes = sorted((item.rows(kind) for item in items), reverse=True)
+    budget = assembly.runner.budget
+
+    # a processor takes the setting as it is, but for an example that is larger
+    fit_memory.fit(assembly)
+    assert budget.tokens == 64
+
+    # a GPU computes a whole step in one pass
+    monkeypatch.setattr(fit_memory, "RISES", ("cpu",))
+    fit_memory.fit(assembly)
+    assert budget.tokens == sum(sizes[:24]) and budget.changes == []
+    step = items[:24]
+    assert len(plan(step, budget.tokens, assembly.engine.layout)) == 1
+
+    # or as much of it as fits, by what was measured under the raised budget
+    budget.tokens = 64
+    monkeypatch.setattr(fit_memory, "room_gb", lambda device, limit: limit)
+    squeeze(monkeypatch, Need(1.0, 2.0 / 500), Need(1.0, 2.0 / 300))
+    fit_memory.fit(assembly)
+    assert (budget.tokens, budget.changes[0][:24]) == (408, "token_budget 680 -> 408:")
+
+
+@pytest.mark.skipif(meter("cpu") is None, reason="memory cannot be measured here")
+def test_units_that_fill_the_budget_are_as_large_as_the_device_computes_them(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is shared out among the threads of a processor, and a GPU has none."""
+    options = {"token_budget": 4096, "batch_size": 24}
+    assembly = assembled("dpo", base, tmp_path, plain_rows("pairs", 24), **options)
+    asked: list[int] = []
+
+    def threads(rows: object, tokens: int) -> int:
+        asked.append(tokens)
+        return 1
+
+    monkeypatch.setattr(assembly.engine, "threads", threads)
+    together = fit_memory._parts(assembly)[-1]
+    assert asked == [4096] and len(together) == 24
+
+
 def test_what_does_not_fit_is_planned_anew_and_said(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

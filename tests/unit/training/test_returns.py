@@ -16,10 +16,18 @@ numbers = st.floats(-5, 5)
 episodes = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8)
 
 
+def of_one(
+    rewards: list[float], values: list[float], after: float, gamma: float, lam: float
+) -> list[float]:
+    """The advantages of a single answer."""
+    tensors = [torch.tensor(numbers, dtype=torch.float64) for numbers in (rewards, values, [after])]
+    return gae(*tensors, [len(rewards)], gamma, lam).tolist()
+
+
 def test_gae_by_hand() -> None:
     # deltas: 0.1 + .9 * 0.4 - 0.5 = -0.04; -0.2 + .9 * 0.3 - 0.4 = -0.33; 1 + .9 * 0 - 0.3 = 0.7;
     # decay .9 * .5 = .45
-    advantages = gae([0.1, -0.2, 1.0], [0.5, 0.4, 0.3], 0.0, 0.9, 0.5)
+    advantages = of_one([0.1, -0.2, 1.0], [0.5, 0.4, 0.3], 0.0, 0.9, 0.5)
     assert advantages == pytest.approx([-0.04 + 0.45 * -0.015, -0.33 + 0.45 * 0.7, 0.7])
     assert advantages == pytest.approx([-0.04675, -0.015, 0.7])
 
@@ -27,7 +35,33 @@ def test_gae_by_hand() -> None:
 def test_gae_by_hand_of_a_cut_off_episode() -> None:
     # the value behind the last token is part of its delta: 1 + 1 * 2 - 0.3 = 2.7; -0.2 + 0.3 - 0.4
     # = -0.3; decay .95
-    assert gae([-0.2, 1.0], [0.4, 0.3], 2.0, 1.0, 0.95) == pytest.approx([-0.3 + 0.95 * 2.7, 2.7])
+    assert of_one([-0.2, 1.0], [0.4, 0.3], 2.0, 1.0, 0.95) == pytest.approx(
+        [-0.3 + 0.95 * 2.7, 2.7]
+    )
+
+
+@given(st.lists(st.tuples(episodes, numbers), min_size=1, max_size=4))
+def test_several_answers_are_each_by_itself(
+    answers: list[tuple[list[tuple[float, float]], float]],
+) -> None:
+    """Token by token from the last one, as the formula has it."""
+    expected: list[float] = []
+    tokens: list[tuple[float, float]] = []
+    for episode, after in answers:
+        advantage, value_after, backwards = 0.0, after, []
+        for reward, value in reversed(episode):
+            advantage = reward + 0.9 * value_after - value + 0.9 * 0.8 * advantage
+            value_after = value
+            backwards.append(advantage)
+        expected += reversed(backwards)
+        tokens += episode
+    rewards, values = (
+        torch.tensor(side, dtype=torch.float64) for side in zip(*tokens, strict=True)
+    )
+    after_each = torch.tensor([after for _, after in answers], dtype=torch.float64)
+    lengths = [len(episode) for episode, _ in answers]
+    advantages = gae(rewards, values, after_each, lengths, 0.9, 0.8)
+    assert advantages.tolist() == pytest.approx(expected)
 
 
 @given(episodes, numbers)
@@ -36,12 +70,12 @@ def test_lambda_1_is_all_that_is_still_earned_less_the_value_and_lambda_0_one_st
 ) -> None:
     rewards, values = map(list, zip(*episode, strict=True))
     ahead = [sum(rewards[t:]) + after for t in range(len(rewards))]
-    assert gae(rewards, values, after, 1.0, 1.0) == pytest.approx(
+    assert of_one(rewards, values, after, 1.0, 1.0) == pytest.approx(
         [g - v for g, v in zip(ahead, values, strict=True)]
     )
     following = [*values[1:], after]
     one_step = [r + 0.9 * f - v for r, f, v in zip(rewards, following, values, strict=True)]
-    assert gae(rewards, values, after, 0.9, 0.0) == pytest.approx(one_step)
+    assert of_one(rewards, values, after, 0.9, 0.0) == pytest.approx(one_step)
 
 
 @given(st.lists(numbers, min_size=2, max_size=20).filter(lambda xs: max(xs) - min(xs) > 0.1))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -31,7 +30,7 @@ from thumbwheel.training.online import (
     branches,
     importance,
 )
-from thumbwheel.training.returns import KlController, Moments, batch_gae, explained_variance, whiten
+from thumbwheel.training.returns import KlController, Moments, explained_variance, gae, whiten
 from thumbwheel.training.types import TrainConfig
 
 if TYPE_CHECKING:
@@ -209,23 +208,27 @@ class Ppo(OnlineAlgorithm[PpoConfig]):
         logp, entropy, values, last_values = self._score_tokens(examples, score)
         reference = torch.cat(score(examples, Role.REF)).to(logp)
         rewards = -self._kl.coefficient * divergence(self.config.kl_estimator, logp, reference)
-        ends = list(accumulate(len(rollout.ids) for rollout in rollouts))
-        for end, rollout, answer_score in zip(ends, rollouts, scores, strict=True):
-            rewards[end - 1] += self._final_reward(rollout, answer_score)
+        lengths = [len(rollout.ids) for rollout in rollouts]
+        last_tokens = torch.tensor(lengths).cumsum(0) - 1
+        final_rewards = rewards.new_tensor(
+            [
+                self._final_reward(rollout, answer_score)
+                for rollout, answer_score in zip(rollouts, scores, strict=True)
+            ]
+        )
+        rewards[last_tokens.to(rewards.device)] += final_rewards
         if self.config.whiten_rewards:
             rewards /= rewards.std(correction=0) + 1e-8
 
         # Nothing follows an answer that ended; a cut-off one goes on as the critic expects.
-        next_values = [
-            float(value) if self._bootstrapped(rollout) else 0.0
-            for value, rollout in zip(last_values, rollouts, strict=True)
-        ]
+        goes_on = values.new_tensor([self._bootstrapped(rollout) for rollout in rollouts])
+        next_values = last_values * goes_on
         config = self.config
-        advantages = batch_gae(rewards, values, next_values, ends, config.gamma, config.lam)
+        advantages = gae(rewards, values, next_values, lengths, config.gamma, config.lam)
         returns = values + advantages
         if config.lambda_critic is not None:
-            returns = values + batch_gae(
-                rewards, values, next_values, ends, config.gamma, config.lambda_critic
+            returns = values + gae(
+                rewards, values, next_values, lengths, config.gamma, config.lambda_critic
             )
         tokens = {
             "old": logp,
