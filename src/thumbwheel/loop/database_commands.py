@@ -122,7 +122,7 @@ def restore(
     json: AsJson = False,
 ) -> None:
     """Make a new home of a backup, with its rows in SQLite or where THUMBWHEEL_DATABASE says. Every
-    file is compared with its hash first.
+    file is compared with its hash first. Jobs, schedules and loops in it wait for you.
 
     Example: thumbwheel --home restored restore /backups/monday.tar
     """
@@ -144,6 +144,14 @@ def _show(backup: Backup, title: str, json: bool) -> None:
             present.Note(
                 f"{len(backup.missing)} blobs that rows name were not in the home: "
                 f"{', '.join(backup.missing[:3])}"
+            )
+        )
+    if backup.held_back:
+        counts = ", ".join(f"{count} {what}" for what, count in backup.held_back.items())
+        page.append(
+            present.Note(
+                f"Held back until you have looked: {counts} (thumbwheel jobs list, schedule list, "
+                "loop status; jobs resume, schedule pause --resume, loop enable)"
             )
         )
     present.page(backup.to_json(), page, json=json)
