@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from tests.models.tiny_models import tiny_base
+from tests.worlds.gateway_world import AGENT, opened_home
+from thumbwheel.capture.ingest import ingest
+from thumbwheel.capture.trace_queries import inputs_with
+from thumbwheel.capture.traces import show_trace
 from thumbwheel.core.errors import DataError, ModelError
+from thumbwheel.db import message_chains, schema
+from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.embedded import LoadRequest, Server, application
 from thumbwheel.deploy.targets.embedded import SPEC
 from thumbwheel.engine import prompt, render
@@ -156,3 +163,60 @@ def test_a_schema_of_megabytes_is_refused_uncompiled(client: TestClient) -> None
         reply = client.post("/v1/chat/completions", json=body)
         assert reply.status_code == status, reply.text
     assert "characters" in reply.json()["error"]["message"]
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Workspace]:
+    with opened_home(tmp_path / "home") as ws:
+        yield ws
+
+
+def test_a_conversation_is_not_read_by_a_query_a_message(ws: Workspace, tmp_path: Path) -> None:
+    """Every page, dataset and reward with such a trace would wait for minutes."""
+    messages = conversation(5_000)
+    line = {"type": "trace", "id": "long", "input": messages, "output": "ok"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(line) + "\n")
+    ingest(ws, AGENT, "jsonl", tmp_path / "rows.jsonl")
+    queries: list[str] = []
+
+    def count(*arguments: Any) -> None:
+        queries.append(arguments[2])
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", count)
+    try:
+        shown = show_trace(ws, AGENT, "long")
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", count)
+    assert shown["input"] == messages
+    assert len(queries) < 100
+
+
+def test_messages_that_name_each_other_in_a_circle_are_no_conversation(ws: Workspace) -> None:
+    """Rows of a restored backup may say anything."""
+    rows = [
+        {"id": f"msg_{number}", "parent_id": None, "role": "user", "content": {"content": "a"}}
+        for number in range(3)
+    ]
+
+    def work(connection: sa.Connection) -> None:
+        connection.execute(schema.messages.insert(), rows)
+        for number in range(3):
+            change = schema.messages.update().where(schema.messages.c.id == f"msg_{number}")
+            connection.execute(change.values(parent_id=f"msg_{(number + 1) % 3}"))
+
+    ws.db.write(work)
+    with ws.db.read() as connection:
+        assert message_chains.conversation(connection, "msg_0") == []
+        assert inputs_with(connection, ["msg_0"], lambda message: False) == set()
+
+
+def test_a_ranking_of_thousands_is_refused(ws: Workspace, tmp_path: Path) -> None:
+    lines = []
+    for count in (256, 257, 100_000):
+        targets = [{"trace": f"t{number}"} for number in range(count)]
+        line = {"type": "feedback", "kind": "preference", "targets": targets, "value": 0}
+        lines.append(json.dumps(line | {"id": f"f{count}"}) + "\n")
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    report = ingest(ws, AGENT, "jsonl", tmp_path / "rows.jsonl")
+    assert (report.stored, report.refused) == (1, 2)
+    assert all("targets" in refusal["reason"] for refusal in report.refusals)
