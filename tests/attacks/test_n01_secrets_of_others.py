@@ -129,3 +129,18 @@ def test_no_address_of_a_private_network_is_asked_that_the_settings_do_not_list(
                 reply = deploy(world, headers=headers)
                 assert reply.status_code >= 400 and "endpoints.private" in reply.text
     assert listener.requests == []
+
+
+def test_an_owner_of_one_agent_lists_and_removes_its_secrets_alone(world: GatewayWorld) -> None:
+    mine = world.client.get("/api/secrets", params={"of_agent": "alpha"})
+    assert mine.status_code == 200 and [row["name"] for row in mine.json()] == ["UP_alpha"]
+    for agent in (None, "beta", "nobody"):
+        query = {} if agent is None else {"of_agent": agent}
+        for method, path in (("GET", "/api/secrets"), ("DELETE", "/api/secrets/UP_beta")):
+            reply = world.client.request(method, path, params=query)
+            assert reply.status_code == 403, reply.text
+            assert "UP_beta" not in reply.text.partition("/api/secrets")[0], reply.text
+    removed = world.client.delete("/api/secrets/UP_alpha", params={"of_agent": "alpha"})
+    assert removed.status_code == 200
+    assert SecretStore(world.ws.home.secrets, "alpha").get("UP_alpha") is None
+    assert SecretStore(world.ws.home.secrets, "beta").get("UP_beta") == BETA_KEY

@@ -630,9 +630,11 @@ def inputs_with(
     conversations: set[str] = set()
     for input_id in input_ids:
         message_id: str | None = input_id
-        while message_id is not None and message_id in links:
+        passed: set[str] = set()
+        while message_id is not None and message_id in links and message_id not in passed:
             if message_id in matching:
                 conversations.add(input_id)
                 break
+            passed.add(message_id)
             message_id = links[message_id][0]
     return conversations

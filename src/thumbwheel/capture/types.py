@@ -56,6 +56,8 @@ SCALES = {"rating": (1.0, 5.0), "score": (0.0, 1.0), "outcome": (0.0, 1.0)}
 """The scale of a number that comes without one."""
 HEAVIEST = 1000.0
 """Weight of a rater: sums of more would be no numbers at some point."""
+MOST_TARGETS = 256
+"""Of one judgement: a ranking makes a pair of every two of them."""
 OWNER_MARKS = ("is_training_data", "is_validation_data")
 """Keys of a trace's metadata (true or false) by which its owner says what it is for; a later import
 may change them."""
@@ -440,6 +442,8 @@ class Records(list[AnyRecord]):
 
 def _check_targets(record: FeedbackRecord) -> None:
     count = len(record.targets)
+    if count > MOST_TARGETS:
+        raise Unreadable(f"it has {count:,} targets; {MOST_TARGETS} are the most")
     if record.kind == "preference" and count < 2:
         raise Unreadable(f"a preference compares two or more targets; it has {count}")
     if record.kind != "preference" and count != 1 and not (record.retracts and count == 0):

@@ -1,5 +1,6 @@
 """Messages as they were said. Each is stored once and names the one before it, so a conversation is
-read from its end, one level of all the wanted ones at a time."""
+read from its end. The database follows the names, because a query for each message would take
+minutes for a conversation of thousands."""
 
 from __future__ import annotations
 
@@ -42,22 +43,25 @@ def read_links(connection: sa.Connection, message_ids: Iterable[str]) -> Links:
 
 def add_ancestors(connection: sa.Connection, links: Links) -> None:
     """Add the messages before those in `links`."""
-    level = links
-    while True:
-        parents = {parent_id for parent_id, _ in level.values() if parent_id is not None}
-        wanted = parents - links.keys()
-        if not wanted:
-            return
-        level = read_links(connection, sorted(wanted))
-        links |= level
+    parents = {parent_id for parent_id, _ in links.values() if parent_id is not None}
+    before_them: set[str] = set()
+    for batch in batches(sorted(parents - links.keys())):
+        first = sa.select(messages.c.id, messages.c.parent_id).where(messages.c.id.in_(batch))
+        ancestors = first.cte("ancestors", recursive=True)
+        before = sa.select(messages.c.id, messages.c.parent_id)
+        # without duplicates, so that messages which name each other in a circle end it
+        ancestors = ancestors.union(before.where(messages.c.id == ancestors.c.parent_id))
+        before_them |= set(connection.execute(sa.select(ancestors.c.id)).scalars())
+    links |= read_links(connection, sorted(before_them - links.keys()))
 
 
 def chain(links: Links, last_id: str) -> list[Message]:
-    """The messages up to `last_id`, oldest first; [] if one is missing."""
+    """The messages up to `last_id`, oldest first; [] if one is missing, or they name each other in
+    a circle."""
     newest_first: list[Message] = []
     message_id: str | None = last_id
     while message_id is not None:
-        if message_id not in links:
+        if message_id not in links or len(newest_first) > len(links):
             return []
         message_id, message = links[message_id]
         newest_first.append(message)

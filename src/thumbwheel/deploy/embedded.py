@@ -354,6 +354,12 @@ class Server:
             if not completion.messages:
                 raise DataError("the request", "it has no messages", "Give it at least one")
             _check_texts(completion.messages)
+            if len(completion.messages) > self.generator.context:
+                why = (
+                    f"they are {len(completion.messages):,}, and the model's context has "
+                    f"{self.generator.context} tokens"
+                )
+                raise DataError("the messages", why, "Send the newest ones")
             tools = completion.tools if completion.offered else None
             return self.generator.builder_of(completion.model).prompt(completion.messages, tools)
         return self._text_ids(completion.prompt)

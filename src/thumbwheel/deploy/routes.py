@@ -44,6 +44,6 @@ ROUTES = (
     Route("rollback", "POST", f"{AGENT}/rollbacks", "deploy", {"alias": "live"}, state=VERSIONS),
     Route("undeploy", "DELETE", f"{AGENT}/deployments/{{version}}", "deploy"),
     Route("modelfile", "POST", f"{AGENT}/versions/{{version}}/modelfile", "run"),
-    Route("secrets list", "GET", "/api/secrets", "own"),
-    Route("secrets remove", "DELETE", "/api/secrets/{name}", "own"),
+    Route("secrets list", "GET", "/api/secrets", "own", by_row=True),
+    Route("secrets remove", "DELETE", "/api/secrets/{name}", "own", by_row=True),
 )

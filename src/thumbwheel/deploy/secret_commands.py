@@ -38,7 +38,10 @@ def set_(ctx: typer.Context, name: Name, of_agent: OfAgent = None) -> present.An
 
 
 @secrets.command("list")
-def list_(ctx: typer.Context) -> present.Answer[Sequence[ListedSecret]]:
+def list_(
+    ctx: typer.Context,
+    of_agent: Annotated[str | None, typer.Option(help="Only those of this agent.")] = None,
+) -> present.Answer[Sequence[ListedSecret]]:
     """The names of the stored secrets, and which versions need them."""
     from thumbwheel.core.secret_store import stored_secrets
     from thumbwheel.models import versions
@@ -47,6 +50,8 @@ def list_(ctx: typer.Context) -> present.Answer[Sequence[ListedSecret]]:
         stored = stored_secrets(ws.home.secrets)
         needed = versions.secret_names(ws)
     listed = sorted({*stored, *needed}, key=lambda secret: (secret.name, secret.agent or ""))
+    if of_agent is not None:
+        listed = [secret for secret in listed if secret.agent == of_agent]
     rows = [
         ListedSecret(secret.name, secret.agent, secret in stored, needed.get(secret, []))
         for secret in listed

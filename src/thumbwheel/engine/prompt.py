@@ -274,15 +274,38 @@ class PromptBuilder:
         never raised.
         """
         try:
-            rows = self._rows(messages, targets, tools)
-            instructions, groups = turns(messages)
-            dropped = 0
-            while max(row.length for row in rows) > max_length and len(groups) > 1:
-                groups, dropped = groups[1:], dropped + 1
-                rows = self._rows([*instructions, *chain.from_iterable(groups)], targets, tools)
+            instructions, groups = turns(normalize(messages))
         except DataError as error:
-            return Fitted((), 0, f"{error.what}: {error.why}")
-        if max(row.length for row in rows) > max_length:
+            return _refused_by(error)
+        if len(instructions) + len(groups[-1] if groups else ()) > max_length:
+            why = f"its last turn has more messages than the {max_length} tokens that are taken"
+            return Fitted((), 0, f"the messages: {why}")
+
+        def rows_without(dropped: int) -> list[TokenRow]:
+            if not dropped:
+                return self._rows(messages, targets, tools)
+            return self._rows(
+                [*instructions, *chain.from_iterable(groups[dropped:])], targets, tools
+            )
+
+        # a turn has a token at least, so older ones than that can never fit
+        dropped = max(0, len(groups) - max(1, max_length))
+        try:
+            rows = rows_without(dropped)
+            if _longest(rows) > max_length and len(groups) > dropped + 1:
+                # the fewest that have to go, by halves: each try renders what is left
+                too_few, dropped = dropped, len(groups) - 1
+                rows = rows_without(dropped)
+                while _longest(rows) <= max_length and too_few + 1 < dropped:
+                    middle = (too_few + dropped) // 2
+                    fewer = rows_without(middle)
+                    if _longest(fewer) > max_length:
+                        too_few = middle
+                    else:
+                        rows, dropped = fewer, middle
+        except DataError as error:
+            return _refused_by(error)
+        if _longest(rows) > max_length:
             longest = max(rows, key=lambda row: row.length)
             refused = (
                 f"a prompt of {len(longest.prompt_ids)} and an answer of "
@@ -411,6 +434,14 @@ class PromptBuilder:
             generation=generation,
             variables=self.tokenizer.special_tokens_map,
         )
+
+
+def _refused_by(error: DataError) -> Fitted:
+    return Fitted((), 0, f"{error.what}: {error.why}")
+
+
+def _longest(rows: Sequence[TokenRow]) -> int:
+    return max(row.length for row in rows)
 
 
 def trained_builder(

@@ -25,6 +25,9 @@ START_SECONDS = 120.0
 MEMORY = 2**30
 LONGEST = 2**24
 """Characters of one text."""
+LARGE = 2**16
+"""Bytes of a conversation beyond which the messages are to blame where a template breaks down, and
+not the template: somebody sent them to spoil it for everybody."""
 
 
 def render_chat(
@@ -82,7 +85,7 @@ def _template_error(why: str) -> ModelError:
 
 
 class _Renderer:
-    """The child process, and the templates that broke it."""
+    """The child process, and the templates that broke it with few messages."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,20 +95,27 @@ class _Renderer:
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of the child; a template that did not end, or ended the child, is not tried
-        again."""
+        again, unless the messages are large."""
         template = request["template"]
         text = json.dumps(request, default=lambda value: f"<{type(value).__name__}>")
         line = text.encode() + b"\n"
+        is_large = len(line) - len(template) > LARGE
         with self._lock:
             if template not in self._broken_templates:
                 process = self._running()
                 try:
-                    return _exchange(process, line)
+                    answer = _exchange(process, line)
+                    if is_large and "fault" in answer:
+                        return {"refused": answer["fault"]}
+                    return answer
                 except TimeoutError:
-                    self._broken_templates[template] = f"it did not end within {SECONDS:g} seconds"
+                    problem = f"it did not end within {SECONDS:g} seconds"
                 except (OSError, EOFError):
-                    self._broken_templates[template] = "the process that renders it broke down"
+                    problem = "the process that renders it broke down"
                 self.close()
+                if is_large:
+                    return {"refused": f"{problem}; they have {len(line):,} bytes"}
+                self._broken_templates[template] = problem
             return {"fault": self._broken_templates[template]}
 
     def _running(self) -> subprocess.Popen[bytes]:

@@ -298,7 +298,8 @@ def start(
                     f"experiment {other.id} has it, and nothing is edited in flight",
                     f"Stop that one first: thumbwheel experiment stop {other.id} --reason TEXT",
                 )
-        group_range = _free_range(open_experiments, config)
+        own = [other for other in open_experiments if other.agent == agent.slug]
+        group_range = _free_range(own, config)
         complete = draft.model_copy(update={"group_range": group_range})
         return store.insert(
             connection,
@@ -315,7 +316,7 @@ def start(
 def _free_range(
     open_experiments: Sequence[Experiment], config: ExperimentConfig
 ) -> tuple[float, float] | None:
-    """The part of the group's units that no running experiment has."""
+    """The part of the group's units that no running experiment of the agent has."""
     if not config.group:
         return None
     reserved = sorted(

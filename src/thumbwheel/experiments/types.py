@@ -69,7 +69,7 @@ class ExperimentConfig(Config):
     """The share of units that stays with the control and is never counted, for later comparisons.
     """
     group: str = ""
-    """Experiments of one group (over all agents) never share a unit."""
+    """Experiments of one group never share a unit; each agent has groups of its own."""
     group_share: float = Field(default=0.5, gt=0, le=1)
     """The part of the group's units that this experiment may take."""
     alpha: float = Field(default=0.05, gt=0, lt=0.5)

@@ -259,6 +259,20 @@ def cancel(ws: Workspace, job_id: str) -> Job:
     return ws.db.write(work)
 
 
+def cancel_all(connection: sa.Connection) -> int:
+    """Cancel every job that has not ended, of rows that no worker of this home has; return how
+    many."""
+    now = datetime.now(UTC)
+    states = (JobState.QUEUED, JobState.RUNNING, JobState.CANCELLING)
+    unfinished = store.in_states(connection, states)
+    for row in unfinished:
+        if row.state is JobState.RUNNING:
+            store.move(connection, row, JobState.CANCELLING, now)
+            row = replace(row, state=JobState.CANCELLING)
+        store.move(connection, row, JobState.CANCELLED, now, ended_at=now)
+    return len(unfinished)
+
+
 def resume(ws: Workspace, job_id: str) -> Job:
     """Let a cancelled job go on where it stopped. Raises Conflict for any other."""
     return _again(ws, job_id, JobState.CANCELLED, "Only a cancelled job is resumed")

@@ -112,6 +112,11 @@ def add(
     return schedule
 
 
+def pause_all(connection: sa.Connection) -> int:
+    """Pause all schedules; return how many were not."""
+    return store.pause_schedules(connection)
+
+
 def schedules(ws: Workspace, agent: str | None = None) -> list[Schedule]:
     """Return the schedules, by name; of `agent` alone where one is named."""
     with ws.db.read() as connection:

@@ -141,7 +141,12 @@ def waiting_of(connection: sa.Connection, asked_by: str) -> int:
 
 def held(connection: sa.Connection) -> list[Job]:
     """The jobs that workers have."""
-    return _jobs(connection, sa.select(jobs).where(jobs.c.state.in_(HELD)))
+    return in_states(connection, HELD)
+
+
+def in_states(connection: sa.Connection, states: Collection[JobState]) -> list[Job]:
+    """The jobs in one of these states."""
+    return _jobs(connection, sa.select(jobs).where(jobs.c.state.in_(states)))
 
 
 def count(connection: sa.Connection) -> dict[str, int]:
@@ -325,6 +330,12 @@ def all_schedules(connection: sa.Connection) -> list[Schedule]:
 def set_schedule(connection: sa.Connection, schedule_id: str, **values: Any) -> None:
     """Change columns of a schedule."""
     connection.execute(schedules.update().where(schedules.c.id == schedule_id).values(**values))
+
+
+def pause_schedules(connection: sa.Connection) -> int:
+    """Pause all schedules; return how many were not."""
+    runs = schedules.c.paused == sa.false()
+    return connection.execute(schedules.update().where(runs).values(paused=True)).rowcount
 
 
 def remove_schedule(connection: sa.Connection, schedule_id: str) -> None:

@@ -8,8 +8,10 @@ while others write.
     the rest  reports, and the keys with which tombstones, decisions and the audit log are made and
               API keys are known
 
-A restored home is a home of its own and may use another database. Not in a backup: what can be
-made again (cache, exports, checkpoints of runs) and the keys of other people's servers.
+A restored home is a home of its own and may use another database. It does nothing before its owner
+has looked: a stranger may have asked for the work in a backup, and the home that it was taken of
+may do it, too. So jobs are cancelled, schedules paused and loops disabled. Not in a backup: what
+can be made again (cache, exports, checkpoints of runs) and the keys of other people's servers.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ from thumbwheel.db.migrate import upgrade
 from thumbwheel.db.ownership import Ownership, note_ownership, noted_ownership, set_home_id
 from thumbwheel.db.transfer import copy_database, require_empty, save
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop import store
+from thumbwheel.jobs.queue import cancel_all
+from thumbwheel.jobs.schedules import pause_all
+from thumbwheel.loop import store, turn_store
 from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.sdk.disk import sync
 
@@ -73,6 +77,8 @@ class Backup:
     files: dict[str, Entry] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     """Hashes of blobs that rows name and the home does not have."""
+    held_back: dict[str, int] = field(default_factory=dict)
+    """What a restored home would have gone on to do: kind -> how many."""
 
     @property
     def size(self) -> int:
@@ -96,6 +102,7 @@ class Backup:
             "bytes": self.size,
             "files": self.counts(),
             "missing": self.missing,
+            "held_back": self.held_back,
         }
 
 
@@ -280,6 +287,7 @@ def restore(home: Home, backend: Backend, source: Path) -> Backup:
         # The rows come last: a home with rows is a whole one.
         home_id = ids.new("hom")
         upgrade(snapshot)
+        backup.held_back = _hold_back(snapshot)
         if isinstance(backend, Sqlite):
             _set_home_id(snapshot, home_id)
             _store_rows(rows, home, backend)
@@ -410,6 +418,17 @@ def _store_rows(rows: Path, home: Home, backend: Sqlite) -> None:
         sync(home.path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _hold_back(backend: Sqlite) -> dict[str, int]:
+    """End what the rows would have workers and servers do; return what it was, and how many."""
+    with writing(backend) as engine, engine.begin() as connection:
+        held_back = {
+            "jobs": cancel_all(connection),
+            "schedules": pause_all(connection),
+            "loops": turn_store.disable_all(connection),
+        }
+    return {what: count for what, count in held_back.items() if count}
 
 
 def _set_home_id(backend: Sqlite, home_id: str) -> None:

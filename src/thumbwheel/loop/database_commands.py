@@ -117,7 +117,7 @@ def restore(
     source: Annotated[Path, typer.Argument(help="What `thumbwheel backup` wrote.", metavar="FROM")],
 ) -> present.Answer[Any]:
     """Make a new home of a backup, with its rows in SQLite or where THUMBWHEEL_DATABASE says. Every
-    file is compared with its hash first.
+    file is compared with its hash first. Jobs, schedules and loops in it wait for you.
 
     Example: thumbwheel --home restored restore /backups/monday.tar
     """
@@ -139,6 +139,14 @@ def _backup_answer(backup: Backup, title: str) -> present.Answer[Any]:
             present.Note(
                 f"{len(backup.missing)} blobs that rows name were not in the home: "
                 f"{', '.join(backup.missing[:3])}"
+            )
+        )
+    if backup.held_back:
+        counts = ", ".join(f"{count} {what}" for what, count in backup.held_back.items())
+        page.append(
+            present.Note(
+                f"Held back until you have looked: {counts} (thumbwheel jobs list, schedule list, "
+                "loop status; jobs resume, schedule pause --resume, loop enable)"
             )
         )
     return present.page(backup.to_json(), page)

@@ -34,7 +34,7 @@ from thumbwheel.training.rundir import SPEC, RunDir
 WITHOUT_TEXT = (SPEC, "status.json", "metrics.jsonl", "lock")
 """Files of a run that hold only settings and figures."""
 REPORTS = "reports.jsonl"
-"""File of the home that lists where reports were written."""
+"""File of the home that lists where reports, and copies of reward models, were written."""
 SHORT = 3
 """A name with fewer characters is only found as a whole JSON string."""
 
@@ -69,7 +69,7 @@ def purge(
     names = set(doomed.ids).union(*doomed.names.values())
     count["refused lines of the inbox"] += _remove_rejected(ws.home.inbox / REJECTED, names)
     count["reports"] += _remove_reports(ws, tainted)
-    for path in exports:
+    for path in [*exports, *_noted_copies(ws, tainted)]:
         _mark_export(Path(path))
     return {what: number for what, number in count.items() if number}
 
@@ -176,7 +176,16 @@ def _unescaped(line: str) -> str:
 def note_report(ws: Workspace, version_id: str, path: Path, content: str) -> None:
     """Record that a report of a version is about to be written to `path`, so that an erasure finds
     it."""
-    line = {"version": version_id, "path": str(path.absolute()), "sha256": _hash(content)}
+    _note(ws, {"version": version_id, "path": str(path.absolute()), "sha256": _hash(content)})
+
+
+def note_copy(ws: Workspace, version_id: str, folder: Path) -> None:
+    """Record that the reward model which judged a version is about to be copied to `folder`, so
+    that an erasure marks the copy as it marks exports."""
+    _note(ws, {"version": version_id, "folder": str(folder.absolute())})
+
+
+def _note(ws: Workspace, line: Mapping[str, str]) -> None:
     with (ws.home.path / REPORTS).open("a", encoding="utf-8") as out:
         out.write(json.dumps(line) + "\n")
         out.flush()
@@ -187,11 +196,21 @@ def _hash(content: str) -> str:
     return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _noted_reports(ws: Workspace) -> list[dict[str, Any]]:
+def _noted_lines(ws: Workspace) -> list[dict[str, Any]]:
     path = ws.home.path / REPORTS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     # A kill may have left half a line.
     return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def _noted_reports(ws: Workspace) -> list[dict[str, Any]]:
+    return [line for line in _noted_lines(ws) if "path" in line]
+
+
+def _noted_copies(ws: Workspace, tainted: Tainted) -> list[str]:
+    """The folders with copies of reward models that judged tainted versions."""
+    copies = [line for line in _noted_lines(ws) if "folder" in line]
+    return [line["folder"] for line in copies if line["version"] in tainted.versions]
 
 
 def _is_unchanged(report: Mapping[str, Any]) -> bool:
@@ -201,17 +220,17 @@ def _is_unchanged(report: Mapping[str, Any]) -> bool:
 
 def _remove_reports(ws: Workspace, tainted: Tainted) -> int:
     """Delete the reports of tainted versions that are where they were written, unchanged."""
-    reports, removed = _noted_reports(ws), 0
+    lines, removed = _noted_lines(ws), 0
     remaining = []
-    for report in reports:
-        path = Path(report["path"])
-        if report["version"] not in tainted.versions | tainted.shown:
-            remaining.append(report)
-        elif path.is_file() and _is_unchanged(report):
-            removed += _remove(path)
-    if len(remaining) < len(reports):
-        lines = [json.dumps(report) + "\n" for report in remaining]
-        replace(ws.home.path / REPORTS, "".join(lines))
+    for line in lines:
+        is_copy = "folder" in line
+        if is_copy or line["version"] not in tainted.versions | tainted.shown:
+            remaining.append(line)
+        elif Path(line["path"]).is_file() and _is_unchanged(line):
+            removed += _remove(Path(line["path"]))
+    if len(remaining) < len(lines):
+        kept_lines = [json.dumps(line) + "\n" for line in remaining]
+        replace(ws.home.path / REPORTS, "".join(kept_lines))
     return removed
 
 

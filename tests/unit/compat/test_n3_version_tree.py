@@ -10,9 +10,11 @@ import pytest
 from tests.command_line import Run
 from tests.models.tiny_models import tuned_version
 from thumbwheel.compat.n3 import version_tree
+from thumbwheel.compat.n3.reward_files import HEAD
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.schema import runs
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.purge import REPORTS
 from thumbwheel.models.versions import version as named
 from thumbwheel.training import rundir
 from thumbwheel.training.types import RunState, Status
@@ -36,7 +38,7 @@ def test_the_results_of_the_run_lie_beside_the_policy(
     assert json.loads((done.path.parent / "training_results.json").read_text()) == {
         "model_path": str(done.path),
         "reward_model_path": None,
-        "feedback_count": 5,
+        "feedback_count": 3,
         "final_reward_mean": 0.3,
         "final_reward_std": 0.2,
         "training_steps": 2,
@@ -94,7 +96,8 @@ def test_the_reward_model_of_the_run_lies_beside_the_policy(
     tuned_version(ws, base, adapter)
     judge = tmp_path / "judge"
     judge.mkdir()
-    (judge / "reward.json").write_text("{}")
+    for file in ("reward.json", HEAD):  # with a head of theirs, so that none is made
+        (judge / file).write_text("{}")
 
     def judged_by(name: str) -> None:
         ws.db.write(lambda c: c.execute(runs.update().values(config={"reward_model": name})))
@@ -102,10 +105,13 @@ def test_the_reward_model_of_the_run_lies_beside_the_policy(
     judged_by(str(judge))
     done = version_tree.export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "models")
     beside = tmp_path / "models" / "support" / "v1" / "reward_model"
-    assert [path.name for path in beside.iterdir()] == ["reward.json"]
+    assert {path.name for path in beside.iterdir()} == {"reward.json", HEAD}
     assert json.loads((done.path.parent / "training_results.json").read_text())[
         "reward_model_path"
     ] == str(beside)
+    # so that an erasure finds it
+    noted = [json.loads(line) for line in (ws.home.path / REPORTS).read_text().splitlines()]
+    assert noted == [{"version": named(ws, "support", "v1").id, "folder": str(beside)}]
     with pytest.raises(Conflict, match="there already"):
         version_tree.export(ws, named(ws, "support", "v1"), "adapter", tmp_path / "models")
     judged_by("rm7")

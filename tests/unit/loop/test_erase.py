@@ -53,6 +53,7 @@ from thumbwheel.jobs import queue
 from thumbwheel.loop import taint
 from thumbwheel.loop.erase import STAGES, erase
 from thumbwheel.loop.lineage import lineage, uses
+from thumbwheel.loop.purge import note_copy
 from thumbwheel.loop.report import report
 from thumbwheel.loop.row_lineage import used_in, why
 from thumbwheel.loop.store import subject_rows
@@ -568,6 +569,19 @@ def test_a_refused_line_goes_whole_whatever_ends_a_line_in_it(turned: Turned) ->
     erase(turned.ws, Agent.named(AGENT), name(GONE))
     left = path.read_text(encoding="utf-8")
     assert "secret" not in left and left.count("\n") == 1
+
+
+def test_a_copy_of_the_reward_model_is_marked_as_the_export_is(
+    turned: Turned, tmp_path: Path
+) -> None:
+    copies = tmp_path / "reward_model", tmp_path / "of_another", tmp_path / "gone"
+    for folder in copies[:2]:
+        folder.mkdir()
+    note_copy(turned.ws, turned.version.id, copies[0])
+    note_copy(turned.ws, "ver_another", copies[1])
+    note_copy(turned.ws, turned.version.id, copies[2])
+    erase(turned.ws, Agent.named(AGENT), name(GONE))
+    assert [(folder / "TAINTED.txt").is_file() for folder in copies] == [True, False, False]
 
 
 def test_a_report_that_was_changed_is_left_to_its_owner(turned: Turned, tmp_path: Path) -> None:

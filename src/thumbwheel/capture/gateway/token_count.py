@@ -32,25 +32,27 @@ def tokens_of(value: Any) -> int:
     >>> tokens_of([{"role": "user", "content": "Hello, world"}])
     6
     """
-    n_bytes = n_media = 0
-    for text in _texts(value):
-        if text is None:
-            n_media += 1
+    n_bytes = n_others = 0
+    for part in _parts(value):
+        if isinstance(part, str):
+            n_bytes += len(part.encode("utf-8", "surrogatepass"))
         else:
-            n_bytes += len(text.encode("utf-8", "surrogatepass"))
-    return -(-n_bytes // BYTES_PER_TOKEN) + n_media * OF_PICTURE
+            n_others += part
+    return -(-n_bytes // BYTES_PER_TOKEN) + n_others
 
 
-def _texts(value: Any) -> Iterator[str | None]:
-    """Yield the texts of a JSON value; None for a part that is no text."""
+def _parts(value: Any) -> Iterator[str | int]:
+    """Yield the texts of a JSON value, and the tokens of a part that is no text."""
     match value:
         case str():
             yield value
+        case {"type": "token_ids", "token_ids": list() as token_ids}:
+            yield len(token_ids)
         case {"type": kind} if kind in MEDIA:
-            yield None
+            yield OF_PICTURE
         case dict():
             for part in value.values():
-                yield from _texts(part)
+                yield from _parts(part)
         case list() | tuple():
             for part in value:
-                yield from _texts(part)
+                yield from _parts(part)

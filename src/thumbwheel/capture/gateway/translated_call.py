@@ -135,10 +135,11 @@ def _with_call_ids(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(messages)
 
 
-def chat_reader(call: CallRequest, status: int, content_type: str) -> ReplyReader:
-    """Return the reader of the chat reply to a translated call, for its record."""
-    chat_call = replace(call, protocol=openai_chat.PROTOCOL)
-    return chat_call.reply_reader(status, {"content-type": content_type})
+def server_reply_reader(call: CallRequest, status: int, content_type: str) -> ReplyReader:
+    """Return the reader of the server's reply to a translated call, for its record and budgets."""
+    is_chat = isinstance(call.protocol.translation, Translation)
+    protocol = openai_chat.PROTOCOL if is_chat else openai_embeddings.PROTOCOL
+    return replace(call, protocol=protocol).reply_reader(status, {"content-type": content_type})
 
 
 def translated_reply(

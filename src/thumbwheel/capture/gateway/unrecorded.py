@@ -1,5 +1,5 @@
 """Requests beside calls that apps make of a model's server: passed on to it, and not recorded,
-because no answer of a model is in them."""
+because no answer of a model is in them. Vectors take tokens, which budgets are charged for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from thumbwheel.capture.gateway.call_context import (
     ollama_context,
     openai_context,
 )
+from thumbwheel.capture.gateway.chat_messages import prompt_messages
 from thumbwheel.capture.gateway.protocol import CallRequest, Protocol, no_tools
 from thumbwheel.capture.gateway.protocols.anthropic_messages import messages, tools
 from thumbwheel.capture.gateway.recordable import Recorder
@@ -31,6 +32,16 @@ def _nothing(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
     """Take nothing from a reply."""
 
 
+def _embedded_texts(body: Mapping[str, Any], recorder: Recorder) -> list[dict[str, Any]]:
+    """Return the texts of either of Ollama's requests for vectors, as so many messages."""
+    return prompt_messages(body.get("input", body.get("prompt")), recorder)
+
+
+def _embedding_usage(draft: ReplyDraft, value: Mapping[str, Any]) -> None:
+    """Take the count of tokens, which only the newer reply has."""
+    draft.count(prompt=value.get("prompt_eval_count"), completion=0)
+
+
 def _counted_tokens(call: CallRequest) -> dict[str, Any]:
     """Answer in place of a server that is none of Anthropic's, and counts no tokens."""
     return {"input_tokens": prompt_tokens(call)}
@@ -38,18 +49,24 @@ def _counted_tokens(call: CallRequest) -> dict[str, Any]:
 
 def _unrecorded(name: str, path: str, **more: Any) -> Protocol:
     """Return a protocol of whose requests and replies nothing is read but what `more` says."""
-    parts: dict[str, Any] = {"messages": _no_messages, "tools": no_tools} | more
+    parts: dict[str, Any] = {
+        "messages": _no_messages,
+        "tools": no_tools,
+        "event": _nothing,
+        "whole": _nothing,
+        "is_counted": False,
+    }
     return Protocol(
-        name=name,
-        path=path,
-        sampling=_no_sampling,
-        event=_nothing,
-        whole=_nothing,
-        is_recorded=False,
-        **parts,
+        name=name, path=path, sampling=_no_sampling, is_recorded=False, **(parts | more)
     )
 
 
+_VECTORS: dict[str, Any] = {
+    "messages": _embedded_texts,
+    "whole": _embedding_usage,
+    "reply_keys": ("prompt_eval_count",),
+    "is_counted": True,
+}
 _OPENAI = {"family": "openai", "context": openai_context}
 _ANTHROPIC = {"family": "anthropic", "context": anthropic_context}
 _OLLAMA = {"family": "ollama", "context": ollama_context}
@@ -63,8 +80,10 @@ UNRECORDED = (
         **_ANTHROPIC,
     ),
     _unrecorded("openai_moderations", "/v1/moderations", keeps_model=True, **_OPENAI),
-    _unrecorded("ollama_embed", "/api/embed", translation=EMBED, **_OLLAMA),
-    _unrecorded("ollama_embeddings", "/api/embeddings", translation=EMBEDDINGS, **_OLLAMA),
+    _unrecorded("ollama_embed", "/api/embed", translation=EMBED, **_VECTORS, **_OLLAMA),
+    _unrecorded(
+        "ollama_embeddings", "/api/embeddings", translation=EMBEDDINGS, **_VECTORS, **_OLLAMA
+    ),
 )
 _BY_PATH = {protocol.path: protocol for protocol in UNRECORDED}
 

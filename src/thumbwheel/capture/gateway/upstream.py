@@ -32,6 +32,8 @@ LONGEST_HEADER = 64 << 10
 HeaderList = list[tuple[str, str]]
 OURS = "x-thumbwheel-"
 """Headers between an app and the gateway."""
+VIA = "via"
+"""Header in which every gateway on the way of a call adds its name."""
 HOP_BY_HOP = frozenset(
     [
         "connection",
@@ -231,28 +233,31 @@ def request_headers(
     upstream: Upstream,
     family: Family,
     keeps_key: bool,
+    name: str,
 ) -> HeaderList:
     """The client's headers as the upstream gets them: without those of the connection and ours, and
     with the upstream's own credentials where it has any. `family` is the called API's. Without
-    `keeps_key` the client's credentials are not passed on; its cookies never are."""
+    `keeps_key` the client's credentials are not passed on; its cookies never are. `name` is that of
+    this gateway."""
     replaces = upstream.secret is not None or not keeps_key
-    pairs = [(name.decode("latin-1"), value) for name, value in client]
+    pairs = [(raw_name.decode("latin-1"), value) for raw_name, value in client]
     of_connection: set[str] = set()
-    for name, value_bytes in pairs:
-        if name == "connection":
+    for header_name, value_bytes in pairs:
+        if header_name == "connection":
             of_connection |= {part.strip().lower() for part in _decoded(value_bytes).split(",")}
     headers: HeaderList = []
-    for name, value_bytes in pairs:
-        if name in HOP_BY_HOP or name in DROPPED or name in of_connection:
+    for header_name, value_bytes in pairs:
+        if header_name in HOP_BY_HOP or header_name in DROPPED or header_name in of_connection:
             continue
-        if name.startswith(OURS) or (replaces and name in CREDENTIALS):
+        if header_name.startswith(OURS) or (replaces and header_name in CREDENTIALS):
             continue
         value = _decoded(value_bytes)
-        if name in CREDENTIALS:  # of several the last is the one that was looked at
-            headers = [header for header in headers if header[0] != name]
-        if name == "accept-encoding":
+        if header_name in CREDENTIALS:  # of several the last is the one that was looked at
+            headers = [header for header in headers if header[0] != header_name]
+        if header_name == "accept-encoding":
             value = readable_encodings(value)
-        headers.append((name, value))
+        headers.append((header_name, value))
+    headers.append((VIA, f"1.1 {name}"))
     if upstream.secret is not None:
         if family == "anthropic" and upstream.family == "anthropic":
             headers.append(("x-api-key", upstream.secret))

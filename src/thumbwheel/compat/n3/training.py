@@ -160,6 +160,7 @@ class RLHFTrainer:
         from thumbwheel.datasets.build import build
         from thumbwheel.engine.base_check import find_base
         from thumbwheel.export.package import export
+        from thumbwheel.loop.purge import note_copy
         from thumbwheel.models import versions
         from thumbwheel.models.versions import require_agent
         from thumbwheel.training.train import train
@@ -198,6 +199,7 @@ class RLHFTrainer:
                     "See its log in the home",
                 )
             version = versions.version(ws, AGENT, run.version)
+            note_copy(ws, version.id, judge)
             if (folder / POLICY).exists():
                 shutil.rmtree(folder / POLICY)
             exported = export(ws, version, "merged", folder / POLICY)

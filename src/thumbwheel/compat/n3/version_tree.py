@@ -18,6 +18,7 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.rows import dataset_of
 from thumbwheel.export import package
 from thumbwheel.export.types import Export
+from thumbwheel.loop.purge import note_copy
 from thumbwheel.models import reward_models
 from thumbwheel.models.types import ModelVersion
 from thumbwheel.training import rundir
@@ -54,6 +55,7 @@ def export(
     results = finished.path.with_name(RESULTS)
     try:
         if judge is not None and reward_model is not None:
+            note_copy(ws, version.id, reward_model)
             shutil.copytree(judge, reward_model)
             if not (reward_model / HEAD).exists():
                 add_their_files(reward_model)

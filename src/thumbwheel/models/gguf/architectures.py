@@ -46,6 +46,8 @@ FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 ROPE_FACTORS = "rope_freqs.weight"
 """Tensor of the factors by which Llama 3 slows its rotations."""
 BLOCK = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
+LARGEST_SIZE = 1 << 31
+"""Of a setting that counts something; contexts have some millions."""
 WITHOUT_EFFECT = frozenset(
     {
         "vocab_size",  # the embedding has it
@@ -77,19 +79,19 @@ class _Settings:
             value = value[0]
         return value
 
-    def require(self, name: str) -> Any:
-        """As `get`; raises ModelError where the file does not have it."""
-        value = self.get(name)
-        if value is None:
-            raise damaged(self.header.path, f"its header has no {name}")
-        return value
-
     def size(self, name: str, default: int | None = None) -> int:
         """A setting that is a whole number above 0."""
         value = self.get(name, default)
-        if type(value) is not int or value < 1:
+        if type(value) is not int or not 1 <= value <= LARGEST_SIZE:
             raise damaged(self.header.path, f"its {name} is {value!r:.60}")
         return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A setting that is a finite number above 0."""
+        value = self.get(name, default)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise damaged(self.header.path, f"its {name} is {value!r:.60}")
+        return float(value)
 
     def check_all_used(self) -> None:
         """Raise ModelError for a setting that nothing here understands."""
@@ -119,6 +121,9 @@ def _common(settings: _Settings) -> dict[str, Any]:
         raise refusal(header, "it rotates only a part of each head")
     if settings.get("expert_count"):
         raise refusal(header, "it is a mixture of experts")
+    layers = settings.size("block_count")
+    if layers > len(header.tensors):
+        raise damaged(header.path, f"it announces {layers:,} layers, and has fewer tensors")
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise damaged(header.path, "it has no embedding of its tokens")
@@ -126,12 +131,12 @@ def _common(settings: _Settings) -> dict[str, Any]:
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
         "intermediate_size": settings.size("feed_forward_length"),
-        "num_hidden_layers": settings.size("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": settings.size("attention.head_count_kv", heads),
         "head_dim": head,
         "max_position_embeddings": settings.size("context_length"),
-        "rms_norm_eps": settings.require("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": settings.number("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": "output.weight" not in header.tensors,
     }
 
@@ -139,11 +144,11 @@ def _common(settings: _Settings) -> dict[str, Any]:
 def _ropes(settings: _Settings, head: int) -> dict[str, Any]:
     """How positions are rotated."""
     header = settings.header
-    theta = float(settings.get("rope.freq_base", 10000.0))
+    theta = settings.number("rope.freq_base", 10000.0)
     kind = settings.get("rope.scaling.type", "none")
-    factor = settings.get("rope.scaling.factor", settings.get("rope.scale_linear"))
-    if kind == "linear" and factor not in (None, 1.0):
-        return {"rope_type": "linear", "rope_theta": theta, "factor": float(factor)}
+    factor = settings.number("rope.scaling.factor", settings.number("rope.scale_linear", 1.0))
+    if kind == "linear" and factor != 1.0:
+        return {"rope_type": "linear", "rope_theta": theta, "factor": factor}
     if kind not in ("none", "linear"):
         raise refusal(header, f"it scales its rotations by {kind!r:.40}")
     if ROPE_FACTORS in header.tensors:
@@ -154,19 +159,23 @@ def _ropes(settings: _Settings, head: int) -> dict[str, Any]:
 def _llama3_ropes(header: GgufHeader, theta: float, head: int) -> dict[str, Any]:
     """The settings whose factors the file holds; raises ModelError where they are those of no model
     that is known."""
-    factors = read_tensor(header, header.tensors[ROPE_FACTORS])
-    factor = float(max(factors))
+    unknown = refusal(header, "it scales its rotations by factors of no known form")
+    stored_factors = header.tensors[ROPE_FACTORS]
+    if stored_factors.shape != (head // 2,):
+        raise unknown
+    factors = read_tensor(header, stored_factors).tolist()
+    factor = max(factors, default=0.0)
+    if not 0 < factor < math.inf:
+        raise unknown
     expected = []
     for index in range(head // 2):
         wavelength = 2 * math.pi * theta ** (2 * index / head)
         share = (LLAMA3_CONTEXT / wavelength - LLAMA3_LOW) / (LLAMA3_HIGH - LLAMA3_LOW)
         smooth = min(max(share, 0.0), 1.0)
         expected.append(1 / ((1 - smooth) / factor + smooth))
-    if len(factors) != len(expected) or any(
-        not math.isclose(stored, computed, rel_tol=1e-4)
-        for stored, computed in zip(factors, expected, strict=True)
-    ):
-        raise refusal(header, "it scales its rotations by factors of no known form")
+    for stored, computed in zip(factors, expected, strict=True):
+        if not math.isclose(stored, computed, rel_tol=1e-4):
+            raise unknown
     return {
         "rope_type": "llama3",
         "rope_theta": theta,
@@ -203,8 +212,8 @@ def _gemma2(settings: _Settings) -> dict[str, Any]:
     return config | {
         "query_pre_attn_scalar": _scale_of_queries(config, 46),
         "sliding_window": settings.size("attention.sliding_window", 4096),
-        "attn_logit_softcapping": settings.get("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": settings.get("final_logit_softcapping", 30.0),
+        "attn_logit_softcapping": settings.number("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": settings.number("final_logit_softcapping", 30.0),
     }
 
 
@@ -213,7 +222,7 @@ def _gemma3(settings: _Settings) -> dict[str, Any]:
     settings.used.add("rope.freq_base")
     if settings.header.setting("rope.freq_base") is None:
         raise damaged(settings.header.path, "its header has no rope.freq_base")
-    local = float(settings.get("rope.freq_base_swa", 10000.0))
+    local = settings.number("rope.freq_base_swa", 10000.0)
     return config | {
         "rope_parameters": {
             "full_attention": _ropes(settings, config["head_dim"]),

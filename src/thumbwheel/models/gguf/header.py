@@ -33,6 +33,9 @@ SCALARS = {
 }
 """Type number of a metadata value -> its struct format."""
 MOST_DIMENSIONS = 4
+MOST_ITEMS = 1 << 22
+"""Of all lists of a header together; the largest vocabularies have a quarter million tokens and
+half a million merges."""
 ALIGNMENT = 32
 
 
@@ -100,6 +103,7 @@ class _Reader:
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data, self.position = path, data, 0
+        self.n_items = 0
 
     def header(self) -> GgufHeader:
         self._take(len(MAGIC))
@@ -122,7 +126,18 @@ class _Reader:
         tensors = {entry[0]: self._tensor(first, *entry) for entry in entries}
         if len(tensors) != len(entries):
             raise damaged(self.path, "two of its tensors have the same name")
+        self._check_apart(tensors)
         return GgufHeader(self.path, metadata, tensors)
+
+    def _check_apart(self, tensors: dict[str, StoredTensor]) -> None:
+        """Raise ModelError for tensors that share bytes: a small file of such could be made into
+        weights without end."""
+        end = 0
+        for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.size)):
+            if tensor.start < end:
+                why = f"its tensor {tensor.name[:60]!r} is stored in the same bytes as another"
+                raise damaged(self.path, why)
+            end = tensor.start + tensor.size
 
     def _take(self, size: int) -> bytes:
         if size > len(self.data) - self.position:
@@ -150,6 +165,9 @@ class _Reader:
         if kind != ARRAY:
             raise damaged(self.path, f"a value in its header is of the unknown type {kind}")
         item_kind, count = self._number("I"), self._number("Q")
+        self.n_items += count
+        if self.n_items > MOST_ITEMS:
+            raise damaged(self.path, f"the lists in its header have more than {MOST_ITEMS:,} items")
         if item_kind == STRING:
             return [self._string() for _ in range(self._bounded(count, 8))]
         if item_kind not in SCALARS:

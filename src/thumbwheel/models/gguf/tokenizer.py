@@ -38,6 +38,8 @@ ENDS = frozenset(
 )
 """Texts that llama.cpp takes for the end of an answer, and so for control tokens, whatever kind the
 file gives them."""
+LONGEST_TOKEN = 1024
+"""Characters; each way to cut a token in two is tried."""
 KEPT_SPACES = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 """Tokens of Phi-3 behind which spaces count; behind its other control tokens they do not."""
 PROBES = (
@@ -80,6 +82,10 @@ class Vocabulary:
             raise refusal(header.path, why)
         # llama.cpp gives a token without a text this one
         tokens = [text or f"[EMPTY_{number}]" for number, text in enumerate(tokens)]
+        longest = max(map(len, tokens))
+        if longest > LONGEST_TOKEN:
+            why = f"one of its tokens has {longest:,} characters, and {LONGEST_TOKEN} are the most"
+            raise refusal(header.path, why)
         if len(set(tokens)) != len(tokens):
             raise refusal(header.path, "two of its tokens have the same text")
         return cls(tokens, kinds, scores, _list(header, "merges", str))

@@ -18,8 +18,8 @@ from thumbwheel.capture.gateway.protocols import PROTOCOLS
 from thumbwheel.capture.gateway.reply_draft import CallReply
 from thumbwheel.capture.gateway.routing import Upstream
 from thumbwheel.capture.gateway.translated_call import (
-    chat_reader,
     needs_translation,
+    server_reply_reader,
     translated_reply,
     translated_request,
 )
@@ -336,7 +336,7 @@ def test_a_reply_says_the_same_in_every_api_wherever_it_is_cut(
     recorded: Recorded, protocol: str
 ) -> None:
     streams = recorded.content_type == STREAM
-    source = chat_reader(
+    source = server_reply_reader(
         call_of(protocol, {"stream": streams, **recorded.request}), 200, recorded.content_type
     )
     source.feed(recorded.body)

@@ -1,0 +1,108 @@
+"""Work that a backup brings along, and passwords that were stored before they were refused."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.attacks.test_n06_older_homes import database_at
+from tests.worlds.gateway_world import AGENT, opened_home
+from thumbwheel.core.config import Home
+from thumbwheel.db import migrate
+from thumbwheel.db.dialects import Sqlite
+from thumbwheel.db.engine import Database, writing
+from thumbwheel.db.schema import jobs as job_rows
+from thumbwheel.db.schema import schedules as schedule_rows
+from thumbwheel.jobs import queue, schedules
+from thumbwheel.jobs.types import JobState
+from thumbwheel.loop import turn_store
+from thumbwheel.loop.backup import back_up, restore
+from thumbwheel.models.versions import ensure_agent
+
+PASSWORD = "hunter2-and-more"
+ADDRESS = f"postgresql://reader:{PASSWORD}@db.example/app"
+
+
+def hostile_backup(folder: Path) -> Path:
+    """A backup with a job in each state that has not ended, a schedule and a loop."""
+    spec = {"source": "jsonl", "path": "/etc/passwd", "agent": AGENT}
+    with opened_home(folder / "home") as ws:
+        agent_id = ensure_agent(ws, AGENT)
+        for state in ("queued", "running", "cancelling"):
+            row = queue.enqueue(ws, "import", spec, agent=AGENT)
+            change = job_rows.update().where(job_rows.c.id == row.id).values(state=state)
+            ws.db.write(lambda connection, change=change: connection.execute(change))
+        schedules.add(ws, "nightly", "import", spec, "* * * * *", agent=AGENT)
+        now = datetime.now(UTC)
+        ws.db.write(lambda connection: turn_store.set_loop(connection, agent_id, True, {}, now))
+        back_up(ws, folder / "backup")
+    return folder / "backup"
+
+
+def test_what_a_backup_would_do_waits_for_its_owner(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "restored")
+    restored = restore(home, Sqlite(home.database, home.lock), hostile_backup(tmp_path))
+    assert restored.held_back == {"jobs": 3, "schedules": 1, "loops": 1}
+    with opened_home(tmp_path / "restored") as ws:
+        page, _ = queue.jobs(ws, limit=10)
+        assert [row.state for row in page] == [JobState.CANCELLED] * 3
+        assert [row.paused for row in schedules.schedules(ws)] == [True]
+        with ws.db.read() as connection:
+            loop = turn_store.loop_of(connection, ensure_agent(ws, AGENT))
+        assert loop is not None and not loop.enabled
+        # and goes on where its owner says so
+        assert queue.resume(ws, page[0].id).state is JobState.QUEUED
+
+
+@pytest.mark.sqlite
+def test_passwords_of_older_schedules_and_jobs_are_gone(tmp_path: Path) -> None:
+    backend = database_at(tmp_path, "tw0009")
+    spec: dict[str, Any] = {
+        "source": "langfuse",
+        "path": ADDRESS,
+        "options": {"nested": [f"host=db password={PASSWORD}", "plain"]},
+    }
+    now = datetime.now(UTC)
+    schedule = {
+        "kind": "import",
+        "agent": AGENT,
+        "cron": "0 3 * * *",
+        "timezone": "UTC",
+        "missed": "once",
+        "paused": False,
+        "recorded_at": now,
+    }
+    job = {
+        "id": "job_1",
+        "kind": "import",
+        "spec": spec,
+        "priority": 0,
+        "state": "succeeded",
+        "attempts": 1,
+        "crashes": 0,
+        "fence": 1,
+        "notes": {},
+        "last_event": 0,
+        "recorded_at": now,
+    }
+    with writing(backend) as engine, engine.begin() as connection:
+        rows = [
+            {"id": "sch_1", "name": "with", "spec": spec, **schedule},
+            {"id": "sch_2", "name": "without", "spec": {"path": "/data/a.jsonl"}, **schedule},
+        ]
+        connection.execute(schedule_rows.insert(), rows)
+        connection.execute(job_rows.insert().values(**job))
+    migrate.upgrade(backend)
+    with closing(Database(backend)) as database, database.read() as connection:
+        stored = connection.execute(sa.select(schedule_rows).order_by(schedule_rows.c.id)).all()
+        of_job = connection.execute(sa.select(job_rows.c.spec)).scalar_one()
+    assert PASSWORD not in repr(stored) + repr(of_job)
+    assert stored[0].spec["path"] == "postgresql://reader:***@db.example/app"
+    assert stored[0].spec["options"]["nested"][1] == "plain"
+    assert [row.paused for row in stored] == [True, False]
+    assert stored[1].spec == {"path": "/data/a.jsonl"}
