@@ -46,9 +46,9 @@ def main() -> None:
     folder = smollm2()
     base = load_base(str(folder))
     skill = GeneralSkill(base)
-    said = [text for text, _ in answer(base, [example.prompt for example in rated], 5)]
+    recorded = [text for text, _ in answer(base, [example.prompt for example in rated], 5)]
     rows = []
-    for number, (example, text) in enumerate(zip(rated, said, strict=True)):
+    for number, (example, text) in enumerate(zip(rated, recorded, strict=True)):
         team = example.answer
         if rng.random() < WRONGLY:
             team = rng.choice([other for other in TEAMS.values() if other != team])

@@ -49,8 +49,8 @@ class GeneralSkill:
     def __init__(self, base: tuple[Any, Any]) -> None:
         cases = general_cases()
         solved = self._solved(base, cases)
-        known = [case for case, is_right in zip(cases, solved, strict=True) if is_right]
-        self._cases = known[:QUESTIONS]
+        right = [case for case, is_right in zip(cases, solved, strict=True) if is_right]
+        self._cases = right[:QUESTIONS]
         self.before = Skill([1.0] * len(self._cases), general_nats(base))
 
     def of(self, model: tuple[Any, Any]) -> Skill:

@@ -99,14 +99,14 @@ class Activity:
     """Says what a run does before its first step, each thing once."""
 
     run: RunDir
-    _said: str | None = None
+    _last: str | None = None
 
     def say_new(self) -> None:
         """Say what the run does now, if that is another thing than last time."""
         text = self.run.activity()
-        if text is not None and text != self._said:
+        if text is not None and text != self._last:
             log.say(text)
-            self._said = text
+            self._last = text
 
 
 def launch(run: RunDir, lock: int) -> Status:

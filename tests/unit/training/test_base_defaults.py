@@ -75,8 +75,8 @@ def test_full_tuning_takes_a_tenth(tmp_path: Path) -> None:
 def test_given_settings_stay(tmp_path: Path, method: str) -> None:
     folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)
     algorithm = ALGORITHMS.get(method)
-    given = algorithm.Config(learning_rate=1e-5, replay_weight=0.25)
-    config = with_base_defaults(given, algorithm, folder)
+    requested = algorithm.Config(learning_rate=1e-5, replay_weight=0.25)
+    config = with_base_defaults(requested, algorithm, folder)
     assert (config.learning_rate, config.replay_weight) == (1e-5, 0.25)
 
 

@@ -52,5 +52,5 @@ def test_what_a_run_does_before_its_first_step_is_said_once(
     for text in ("loading base", "loading base", "measuring the base on 64 dev rows"):
         run.write_activity(text)
         activity.say_new()
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["loading base", "measuring the base on 64 dev rows"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["loading base", "measuring the base on 64 dev rows"]
