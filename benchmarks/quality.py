@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -103,6 +103,7 @@ class Setting:
     row_files: dict[str, str]
     options: dict[str, Any]
     """What ours is told beyond its defaults."""
+    gated: bool
 
     @property
     def home(self) -> Path:
@@ -126,19 +127,19 @@ def main() -> None:
     for seed in seeds:
         most = world.tune_ratings if seed in world.tune else world.prove_ratings
         for ratings in arguments.ratings or [most]:
-            measured = {
-                row["contestant"]
-                for row in rows
-                if is_of(row, world, seed, ratings, arguments.options)
-            }
-            missing = [name for name in names if name not in measured]
+            missing = [
+                (name, options)
+                for options in arguments.options or [{}]
+                for name in names
+                if not is_measured(rows, world, seed, ratings, name, options)
+            ]
             if not missing:
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                setting = prepare(world, seed, ratings, Path(folder), base, arguments.options)
+                setting = prepare(world, seed, ratings, Path(folder), base, not arguments.ungated)
                 judge = JUDGES[world.judged_by](world, setting.files)
-                for name in missing:
-                    row = measure(setting, judge, name)
+                for name, options in missing:
+                    row = measure(replace(setting, options=options), judge, name)
                     rows.append(row)
                     show(row)
                     raw.write(arguments.json, rows=rows)
@@ -212,8 +213,13 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--options",
         type=json.loads,
-        default={},
-        help="settings of ours as JSON, to try others than the defaults",
+        action="append",
+        help="settings of ours as JSON, to try others than the defaults; several are tried in turn",
+    )
+    arguments.add_argument(
+        "--ungated",
+        action="store_true",
+        help="leave the verdict of the gate out, which asks all models once more; for tuning",
     )
     return arguments
 
@@ -223,16 +229,22 @@ def known_rows(path: Path) -> list[dict[str, Any]]:
     return list(json.loads(path.read_text(encoding="utf-8"))["rows"]) if path.is_file() else []
 
 
-def is_of(
-    row: dict[str, Any], world: World, seed: int, ratings: int, options: dict[str, Any]
+def is_measured(
+    rows: Sequence[dict[str, Any]],
+    world: World,
+    seed: int,
+    ratings: int,
+    contestant: str,
+    options: dict[str, Any],
 ) -> bool:
-    """Whether `row` was measured in this setting."""
-    measured = (row["world"], row["seed"], row["ratings"], row["options"])
-    return measured == (world.name, seed, ratings, options)
+    """Whether one of `rows` is of this contestant in this setting."""
+    wanted = (world.name, seed, ratings, contestant, options)
+    columns = ("world", "seed", "ratings", "contestant", "options")
+    return any(tuple(row[column] for column in columns) == wanted for row in rows)
 
 
 def prepare(
-    world: World, seed: int, ratings: int, folder: Path, base: Path, options: dict[str, Any]
+    world: World, seed: int, ratings: int, folder: Path, base: Path, gated: bool
 ) -> Setting:
     """Write the world, import it, and write its feedback as rows for the peers."""
     files = world.write(folder / "world", seed, ratings, base)
@@ -253,7 +265,7 @@ def prepare(
             row_files[shape] = str(write_lines(folder / f"{shape}.jsonl", rows))
     taught = [{"prompt": example.prompt, "completion": example.answer} for example in files.taught]
     row_files["checked"] = str(write_lines(folder / "taught.jsonl", taught))
-    return Setting(world, seed, ratings, folder, files, row_files, options)
+    return Setting(world, seed, ratings, folder, files, row_files, {}, gated)
 
 
 def measure(setting: Setting, judge: Judge, name: str) -> dict[str, Any]:
@@ -287,7 +299,8 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
     """Run a learner in its process; what it prints."""
     script = "ours.py" if name in OURS else "trl_trainer.py" if name in TRL else "plain_loop.py"
     python = str(peers.python_of("trl-1.16")) if name in TRL else sys.executable
-    out = setting.folder / name.replace(" ", "-")
+    tried = len(list(setting.folder.glob("*.json")))
+    out = setting.folder / f"{name.replace(' ', '-')}-{tried}"
     home = setting.folder / f"{out.name}-home"
     if (
         name in OURS
@@ -308,6 +321,7 @@ def learn(setting: Setting, name: str) -> dict[str, Any]:
         max_new_tokens=setting.world.max_new_tokens,
         checked=setting.world.checked,
         options=setting.options,
+        gated=setting.gated,
     )
     command = [
         python,
@@ -331,11 +345,22 @@ def show(row: dict[str, Any]) -> None:
         f"{row['world']:10} {row['seed']:3} {row['ratings']:5} {row['contestant']:16} "
         f"{100 * row['before']:5.1f} -> {100 * row['after']:5.1f}  "
         f"{100 * row['gain']:+5.1f} [{100 * row['low']:+5.1f}, {100 * row['high']:+5.1f}]  "
-        f"kept {100 * row['kept']:5.1f}  elsewhere {elsewhere:>5}  {row['seconds']:6.0f} s  "
+        f"kept {100 * row['kept']:5.1f}  elsewhere {elsewhere:>5}  {general_of(row)}"
+        f"{row['seconds']:6.0f} s  "
         f"{memory:>8}  "
         f"{row.get('recommended') or row.get('method') or ''} {row.get('verdict') or ''} "
-        f"{row.get('reason') or ''}",
+        f"{row.get('reason') or ''} {row['options'] or ''}",
         flush=True,
+    )
+
+
+def general_of(row: dict[str, Any]) -> str:
+    """The general skill that is left, of a world with a pretrained base."""
+    if "general" not in row:
+        return ""
+    return (
+        f"general {100 * row['general']:5.1f}, {row['general_nats_before']:.2f} -> "
+        f"{row['general_nats']:.2f} nats  "
     )
 
 

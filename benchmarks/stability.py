@@ -50,7 +50,7 @@ from thumbwheel.models import reward_models, versions
 from thumbwheel.models.types import Agent
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
-from thumbwheel.training.rate import with_rate
+from thumbwheel.training.base_defaults import with_base_defaults
 from thumbwheel.training.train import train
 from thumbwheel.training.types import RunState
 
@@ -130,7 +130,7 @@ def on_strings(base: Path, method: str, seed: int) -> Row:
     ]
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
-    config = with_rate(configured, ALGORITHMS.get(method).rate, base)
+    config = with_base_defaults(configured, ALGORITHMS.get(method), base)
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / "reference.db"
         assembly = assemble(method, config, str(base), base, by_split(rows), cache)

@@ -34,6 +34,8 @@ class Spec:
     checked: bool = False
     """Whether the agent has cases whose checker can judge fresh answers."""
     options: dict[str, Any] = field(default_factory=dict)
+    gated: bool = True
+    """Whether ours asks its gate for a verdict."""
 
     @classmethod
     def read(cls) -> Spec:

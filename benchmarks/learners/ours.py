@@ -51,6 +51,7 @@ def main() -> None:
         adapter = adapter_folder(ws, version(ws, spec.agent, name)) if name else None
         if adapter:
             shutil.copytree(adapter, spec.out)
+        if adapter and spec.gated:
             learned |= judged(ws, spec.agent, str(name))
     report(spec, **learned, adapter=spec.out if adapter else None)
 

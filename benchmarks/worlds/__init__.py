@@ -10,9 +10,10 @@ from worlds.assistant import Assistant
 from worlds.choice import Choice
 from worlds.desk import Desk
 from worlds.mail import MailWorld
+from worlds.router import Router
 from worlds.sums import Sums
 from worlds.world import World
 
 WORLDS: dict[str, World] = {
-    world.name: world for world in (MailWorld(), Desk(), Assistant(), Choice(), Sums())
+    world.name: world for world in (MailWorld(), Desk(), Assistant(), Choice(), Sums(), Router())
 }

@@ -22,6 +22,7 @@ from thumbwheel.engine.load import load_adapter, load_base
 from thumbwheel.stats.paired import compare
 from thumbwheel.stats.types import Comparison
 from worlds.answers import answer
+from worlds.pretrained import GeneralSkill
 from worlds.world import Example, Files, Pair, World
 
 BATCH = 16
@@ -36,6 +37,20 @@ def gain_figures(change: Comparison) -> dict[str, float]:
         "gain": change.gain,
         "low": change.low,
         "high": change.high,
+    }
+
+
+def skill_row(skill: GeneralSkill | None, tuned: tuple[Any, Any]) -> dict[str, Any]:
+    """General skill that is left: the share of the base's right answers to general questions that
+    are right still, and nats a token of a general text before and after."""
+    if skill is None:
+        return {}
+    after = skill.of(tuned)
+    return {
+        "general": mean(after.solved),
+        "general_questions": len(after.solved),
+        "general_nats_before": skill.before.nats,
+        "general_nats": after.nats,
     }
 
 
@@ -82,6 +97,7 @@ class AnswerJudge(Judge):
         model = load_base(str(files.base))
         self.before = self._success(model, self.examples)
         self._elsewhere_before = self._success(model, self._others)
+        self._skill = GeneralSkill(model) if world.pretrained else None
 
     def answers_row(self, answers: Sequence[str]) -> dict[str, Any]:
         """Success of `answers` to the gold examples against the base's."""
@@ -98,9 +114,11 @@ class AnswerJudge(Judge):
         tuned = (load_adapter(model, Path(adapter)), tokenizer)
         row = self.row(self._success(tuned, self.examples))
         elsewhere = self._success(tuned, self._others)
-        return row | {
-            "elsewhere": mean(elsewhere) - mean(self._elsewhere_before) if elsewhere else None
-        }
+        return (
+            row
+            | skill_row(self._skill, tuned)
+            | {"elsewhere": mean(elsewhere) - mean(self._elsewhere_before) if elsewhere else None}
+        )
 
     def _success(self, model: tuple[Any, Any], examples: Sequence[Example]) -> list[float]:
         answers = answer(

@@ -80,6 +80,8 @@ class World(ABC):
     checked: ClassVar[bool] = False
     """Whether its traces come with cases whose checker can say of any answer whether it is right,
     so that methods that answer themselves need no reward model."""
+    pretrained: ClassVar[bool] = False
+    """Whether the base brings general skill that a training may cost."""
 
     @abstractmethod
     def base(self, cache: Path) -> Path:

@@ -17,7 +17,14 @@ from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation import store
 from thumbwheel.evaluation.approval import approvals
 from thumbwheel.evaluation.declaration import FIRST, changes
-from thumbwheel.evaluation.guards import RULES, consequence, guard_reason, guard_state
+from thumbwheel.evaluation.guards import (
+    FORGOTTEN,
+    FORGOTTEN_HINT,
+    RULES,
+    consequence,
+    guard_reason,
+    guard_state,
+)
 from thumbwheel.evaluation.policy import Decision, GateInputs, GatePolicy, StoredDecision, Verdict
 from thumbwheel.evaluation.signing import (
     WHY,
@@ -41,16 +48,20 @@ def decide(inputs: GateInputs, policy: GatePolicy) -> Decision:
     failures = _failures(inputs, policy)
     limits = _limits(inputs)
     remarks = []
+    forgot = False
     for guard in inputs.guards:
         state, words = guard_state(guard, policy)
         lenience = consequence(state, policy)
         if lenience == "reject":
             failures.append(guard_reason(guard, words))
+            forgot = forgot or (guard.name in FORGOTTEN and guard.after is not None)
         elif lenience == "canary":
             limits.append(f"canary only: {guard_reason(guard, words)}")
         elif lenience == "allow":
             remarks.append(guard_reason(guard, words))
     remarks += inputs.changes
+    if forgot:
+        failures.append(FORGOTTEN_HINT)
     if failures:
         return Decision(verdict=Verdict.REJECTED, reasons=(*failures, *remarks))
     gain = (

@@ -68,6 +68,15 @@ RULES: dict[str, Rule] = {
 own traffic, so NLL_LIKED comes first."""
 
 
+FORGOTTEN = frozenset({ANCHOR_NLL, ANCHOR_TASKS})
+"""Guards that show what a training took of the general skill of its base."""
+FORGOTTEN_HINT = (
+    "what to do: the training overwrote general skill of the base, as steps that are too large or "
+    "too many do. Train again at half the rate that its run named (--learning-rate), or with more "
+    "of the base's own answers beside your rows (--replay-weight 2)"
+)
+
+
 def guard_state(guard: Guard, policy: GatePolicy) -> tuple[GuardState, str]:
     """The state of `guard` under `policy`, and what is wrong in words; no words where it holds."""
     state, words = _state_by_margin(guard, policy)

@@ -165,7 +165,10 @@ class Method(ABC, Generic[C]):
     enough: ClassVar[Enough | None] = None
     """How much feedback it needs; without it the data plan never recommends the method."""
     rate: ClassVar[float]
-    """Learning rate of an adapter on a base 2,000 wide; see rate.py."""
+    """Learning rate of an adapter on a small base, as if that were 2,000 wide; see
+    base_defaults.py."""
+    pretrained_rate: ClassVar[float | None] = None
+    """The same on a pretrained base; None where it needs no other."""
     Config: ClassVar[type[TrainConfig]]
     good_roles: ClassVar[frozenset[str]] = frozenset()
     """Roles of the branches that are good answers: the anchor and the collapse detection look at

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,9 +15,11 @@ from thumbwheel.core.config import build
 from thumbwheel.core.errors import DataError
 from thumbwheel.engine.lora import expert_weights_without_adapter
 from thumbwheel.engine.refcache import RefCache
+from thumbwheel.engine.tree import Example
 from thumbwheel.training.algorithm import Algorithm, Method, MethodRunner, Parts, Prepared, Rows
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.order import Order
+from thumbwheel.training.replay import Replay
 from thumbwheel.training.step import RecordedRunner
 from thumbwheel.training.types import TrainConfig
 
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from thumbwheel.models.template_settings import TemplateSettings
     from thumbwheel.training.online import OnlineAlgorithm
 
+DEV_BUDGET = 1.5e12
+"""Most tokens times parameters of an evaluation on the dev rows by a processor."""
+FEWEST_DEV_ROWS = 64
+"""Dev rows that are read whatever they cost: fewer do not tell whether a run gained anything."""
+UNREAD_DEV_ROWS = "dev row left out, because an evaluation would take too long on this base"
 TEMPLATE_REFUSAL = "the chat template refuses"
 """Part of the reason of a row that the chat template refused (engine/render.py)."""
 TEMPLATE_FIX = (
@@ -150,6 +157,8 @@ def assemble(
     adapted, matched = _adapted(model, config, base, start)
     train = method.prepare(rows["train"], builder)
     dev = method.prepare(rows["dev"], builder)
+    if where == "cpu":
+        dev = affordable(dev, parameters)
     if not train.items:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in train.dropped.items())
         raise DataError(
@@ -170,6 +179,24 @@ def assemble(
         engine.add(Role.REWARD, scorer_role_model(adapted))
     steps = runner_of(method, Parts(engine, builder, cache, reward_model, checkers or {}))
     return Assembly(config, method, builder, adapted, engine, steps, train, dev, matched, dtype)
+
+
+def affordable(dev: Prepared, parameters: int) -> Prepared:
+    """Return the first dev rows, as many as a processor reads in some ten seconds at each
+    evaluation, and `FEWEST_DEV_ROWS` at least; `notes` counts the others."""
+    tokens = 0
+    count = 0
+    for example in dev.items:
+        if not isinstance(example, Example):
+            return dev  # methods that answer have a limit of their own
+        tokens += len(example.prompt) + sum(len(branch.ids) for branch in example.branches)
+        if count >= FEWEST_DEV_ROWS and tokens * parameters > DEV_BUDGET:
+            break
+        count += 1
+    if count == len(dev.items):
+        return dev
+    notes = dev.notes + Counter({UNREAD_DEV_ROWS: len(dev.items) - count})
+    return replace(dev, items=dev.items[:count], rows=dev.rows[:count], notes=notes)
 
 
 def _require_renderable(folder: Path, rows: Rows, template: TemplateSettings | None) -> None:
@@ -207,13 +234,26 @@ def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
     """The method at work: on recorded answers, or on fresh ones."""
     if isinstance(method, Algorithm):
         return RecordedRunner(
-            parts.engine, method, RefCache(parts.cache), method.config.token_budget
+            parts.engine,
+            method,
+            RefCache(parts.cache),
+            method.config.token_budget,
+            _replay(method, parts),
         )
     from thumbwheel.training.online_step import (
         OnlineRunner,
     )  # with scipy and httpx2, 25 MB that recorded answers do not need
 
     return OnlineRunner(cast("OnlineAlgorithm[Any]", method), parts)
+
+
+def _replay(method: Algorithm[Any], parts: Parts) -> Replay | None:
+    """Return what holds the general skill of the base; None where nothing is to be held, and for a
+    reward model, which answers nothing."""
+    weight = method.config.replay_weight
+    if not weight or method.produces_reward_model:
+        return None
+    return Replay.of(parts.engine, parts.builder, weight, parts.cache.parent)
 
 
 def _loaded(

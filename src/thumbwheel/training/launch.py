@@ -94,6 +94,21 @@ class Tail:
         return [json.loads(line) for line in whole.splitlines()]
 
 
+@dataclass
+class Activity:
+    """Says what a run does before its first step, each thing once."""
+
+    run: RunDir
+    _last: str | None = None
+
+    def say_new(self) -> None:
+        """Say what the run does now, if that is another thing than last time."""
+        text = self.run.activity()
+        if text is not None and text != self._last:
+            log.say(text)
+            self._last = text
+
+
 def launch(run: RunDir, lock: int) -> Status:
     """Run the folder's run in a child that inherits the lock, until it ends; Ctrl-C asks it to stop
     at a checkpoint, twice kills it."""
@@ -150,8 +165,10 @@ def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> int:
 def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
     """Show the progress until the child has ended."""
     request = _request.get()
+    activity = Activity(run)
     with log.progress("preparing the run", None):
         while child.poll() is None and not _planned(run):
+            activity.say_new()
             if request is not None:
                 request.pass_on(child)
             time.sleep(POLL)
@@ -161,6 +178,7 @@ def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
     with log.progress("training", _planned(run), "steps") as advance:
         while True:
             ended = child.poll() is not None
+            activity.say_new()
             for line in tail.new():
                 advance(max(0, line["step"] - done), _note(line))
                 done = max(done, line["step"])

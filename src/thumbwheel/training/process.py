@@ -139,6 +139,7 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
+    run.write_activity(f"loading {spec.base}")
     load_libraries()
     rows = open_rows(spec)
     assembly = made_to_fit(run, spec, rows)
@@ -146,6 +147,7 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     hold_to(device, room_gb(device, assembly.config.memory_limit_gb))
     notes = {"planned_steps": assembly.steps, "template_notes": assembly.template_notes}
     run.write_status(Status(RunState.RUNNING, result=notes))
+    run.write_activity("asking the base how likely the judged answers are")
     noise = weigh(assembly, rows, spec.raters)
     check = check_judge(assembly, rows.get(JUDGED, ()))
     refusal = check.refusal if check and assembly.config.require_gain else None
@@ -219,6 +221,8 @@ def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
         if resume_from is None
         else f"going on after step {resume_from}"
     )
+    if resume_from is None and assembly.dev.items:
+        run.write_activity(f"measuring the base on {len(assembly.dev.items)} dev rows")
     trained = prepare(assembly.model, config, assembly.steps, assembly.runner.groups())
     metrics = MetricsFile(run.metrics)
     loop = Loop(

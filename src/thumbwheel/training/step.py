@@ -15,6 +15,7 @@ from thumbwheel.engine.tree import Example, TreeBatch
 from thumbwheel.training.algorithm import Algorithm, Apply, Metrics, Scored, StepResult, Totals
 from thumbwheel.training.memory import Budget
 from thumbwheel.training.order import Order
+from thumbwheel.training.replay import Replay
 
 if TYPE_CHECKING:
     import torch
@@ -26,9 +27,14 @@ class RecordedRunner:
     """The steps of a method that learns from recorded answers."""
 
     def __init__(
-        self, engine: ScoreEngine, algorithm: Algorithm[Any], cache: RefCache, token_budget: int
+        self,
+        engine: ScoreEngine,
+        algorithm: Algorithm[Any],
+        cache: RefCache,
+        token_budget: int,
+        replay: Replay | None = None,
     ) -> None:
-        self.engine, self.algorithm, self._cache = engine, algorithm, cache
+        self.engine, self.algorithm, self._cache, self._replay = engine, algorithm, cache, replay
         self.budget = Budget(engine, token_budget)
 
     def groups(self) -> list[dict[str, Any]]:
@@ -39,7 +45,15 @@ class RecordedRunner:
 
     def train(self, items: Sequence[Example], step: int, apply: Apply) -> StepResult:
         unchanged = step == 0 and is_zero_update(self.engine.model)
-        outcome = self.budget.run(items, lambda: self.run(items, grad=True, unchanged=unchanged))
+
+        def attempt() -> StepResult:
+            outcome = self.run(items, grad=True, unchanged=unchanged)
+            if self._replay is None:
+                return outcome
+            nats = self._replay.backward(self.engine, step, self.budget.tokens)
+            return replace(outcome, metrics=outcome.metrics | {"replay_nll": nats})
+
+        outcome = self.budget.run(items, attempt)
         return replace(outcome, metrics={"grad_norm": apply(outcome.loss)} | outcome.metrics)
 
     def evaluate(self, items: Sequence[Example]) -> StepResult:

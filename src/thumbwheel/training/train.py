@@ -49,10 +49,10 @@ from thumbwheel.rewards.label import rater_names, raters_of
 from thumbwheel.sdk.version import __version__
 from thumbwheel.training import store
 from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.base_defaults import with_base_defaults
 from thumbwheel.training.estimate import estimate, trial
 from thumbwheel.training.launch import launch
 from thumbwheel.training.presets import with_preset
-from thumbwheel.training.rate import with_rate
 from thumbwheel.training.reward_model_record import register
 from thumbwheel.training.rundir import RunDir, open_rows
 from thumbwheel.training.types import (
@@ -138,9 +138,21 @@ def train(
             f"run {run_id}: {algorithm} on {n_rows} rows of dataset {plan.dataset.id}; "
             f"log: {folder.log}"
         )
+        log.say(_from_the_base(plan.config))
         return _supervise(ws, find_run(ws, run_id), parent, handle)
     finally:
         os.close(handle)
+
+
+def _from_the_base(config: TrainConfig) -> str:
+    """Return one line with the settings that follow from the base, or were given."""
+    replayed = ""
+    if config.replay_weight:
+        replayed = (
+            f"; the base's own answers to general questions are trained on beside the rows "
+            f"(replay weight {config.replay_weight:g})"
+        )
+    return f"learning rate {config.peak_rate:g}{replayed}"
 
 
 def _require_enabled(ws: Workspace) -> None:
@@ -253,7 +265,7 @@ def _plan(
         )
 
     # What follows from the rows and the base.
-    config = with_rate(method.resolve_config(config, train_rows), method.rate, base.folder)
+    config = with_base_defaults(method.resolve_config(config, train_rows), method, base.folder)
     if len(train_rows) < config.min_rows:
         raise DataError(
             f"dataset {dataset.id!r}",

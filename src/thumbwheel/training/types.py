@@ -52,8 +52,12 @@ class TrainConfig(Config):
     min_rows: int = Field(10, ge=1)
     """Fewest training rows that a run begins with; for one method set it as train.kto.min_rows."""
     learning_rate: float | None = Field(None, gt=0)
-    """Peak learning rate of the adapter; unset, the method's rate for the width of the base (wider
-    models take smaller steps)."""
+    """Peak learning rate of the adapter; unset, the method's rate for the base: lower for wider
+    models, and lower for pretrained ones than for small ones that learned one task."""
+    replay_weight: float | None = Field(None, ge=0)
+    """Weight of the base's own answers to general questions, which methods of recorded answers
+    train on beside the rows so that general skill stays; unset, by what the base is: 0 for a small
+    one that learned one task, 1 for a pretrained one."""
     batch_size: int = Field(16, ge=1)
     """Rows an optimiser step."""
     num_train_epochs: float = Field(4.0, gt=0)
@@ -179,7 +183,7 @@ class TrainConfig(Config):
 
     @property
     def peak_rate(self) -> float:
-        """The learning rate, which whoever puts a run together has filled in (rate.py)."""
+        """The learning rate, which whoever puts a run together has filled in (base_defaults.py)."""
         if self.learning_rate is None:
             raise ValueError("the learning rate is not filled in")
         return self.learning_rate

@@ -101,6 +101,34 @@ def guard(name, before, after, n=600, within=0.004, chance=None):
     return Guard(name=name, before=before, after=after, n=n, spread=spread, chance=chance, **ends)
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        guard(ANCHOR_TASKS, 0.42, 0.05, n=114, within=0.03),
+        guard(ANCHOR_NLL, 3.7, 4.52, n=50, within=0.1),
+    ],
+)
+def test_who_lost_general_skill_is_told_why_and_what_to_do(lost):
+    decision = decide(passing(guards=(lost,)), GatePolicy())
+    assert decision.verdict is Verdict.REJECTED
+    assert decision.reasons[0].startswith(f"guard {lost.name}")
+    (hint,) = [reason for reason in decision.reasons if "--replay-weight" in reason]
+    assert "--learning-rate" in hint and "overwrote general skill" in hint
+
+
+@pytest.mark.parametrize(
+    "guards",
+    [
+        (guard(ANCHOR_TASKS, 0.42, 0.42, n=114, within=0.03),),
+        (guard(EOS, 0.9, 0.2),),
+        (guard(ANCHOR_TASKS, 0.02, 0.0, n=114, within=0.03),),
+    ],
+)
+def test_others_are_not_told_of_general_skill(guards):
+    decision = decide(passing(guards=guards), GatePolicy())
+    assert not any("--replay-weight" in reason for reason in decision.reasons)
+
+
 @given(INPUTS, POLICIES)
 def test_never_approves_without_a_lower_bound_above_zero(inputs, policy):
     verdict = decide(inputs, policy).verdict

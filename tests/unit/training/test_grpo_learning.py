@@ -14,7 +14,7 @@ from tests.seeds import LEARNING_SEEDS
 from tests.training_rows import by_split, loop_of
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
-from thumbwheel.training.rate import with_rate
+from thumbwheel.training.base_defaults import with_base_defaults
 
 HELD_OUT = 400
 RUN: dict[str, Any] = {
@@ -39,7 +39,7 @@ def rates(base: Path, folder: Path, **changes: Any) -> tuple[float, float]:
     rows = reversal_rows(512, 32)
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
-    config = with_rate(settings("grpo", RUN | changes), ALGORITHMS.get("grpo").rate, base)
+    config = with_base_defaults(settings("grpo", RUN | changes), ALGORITHMS.get("grpo"), base)
     assembly = assemble("grpo", config, str(base), base, by_split(rows), folder / "reference.db")
     before = success(assembly.model, assembly.builder.tokenizer, held_out)
     loop_of(assembly, folder).run()

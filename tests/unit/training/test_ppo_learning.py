@@ -14,7 +14,7 @@ from tests.seeds import REPEATED_SEEDS
 from tests.training_rows import by_split, loop_of
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.assemble import assemble, settings
-from thumbwheel.training.rate import with_rate
+from thumbwheel.training.base_defaults import with_base_defaults
 
 HELD_OUT = 400
 RUN: dict[str, Any] = {
@@ -44,8 +44,8 @@ def test_it_learns_the_task(half_taught: Path, tmp_path: Path, seed: int) -> Non
     rows = reversal_rows(1000, 32)
     asked = {row["prompt"][0]["content"] for row in rows}
     held_out = list(islice((text for text in strings(99) if text not in asked), HELD_OUT))
-    config = with_rate(
-        settings("ppo", RUN | {"seed": seed}), ALGORITHMS.get("ppo").rate, half_taught
+    config = with_base_defaults(
+        settings("ppo", RUN | {"seed": seed}), ALGORITHMS.get("ppo"), half_taught
     )
     assembly = assemble(
         "ppo", config, str(half_taught), half_taught, by_split(rows), tmp_path / "reference.db"

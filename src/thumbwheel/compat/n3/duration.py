@@ -75,14 +75,14 @@ def learning_rate(config: TrainingConfig) -> float:
     """The learning rate of the policy: as it is set, else the one for the base's width."""
     from thumbwheel.models.base import locate
     from thumbwheel.training.algorithms.ppo import Ppo
-    from thumbwheel.training.rate import with_rate
+    from thumbwheel.training.base_defaults import with_base_defaults
 
     if config.learning_rate is not None:
         return config.learning_rate
     _, folder = locate(config.base_model)
     settings = build(Ppo.Config, {"tuning": "lora" if config.use_lora else "full"}, "ppo")
-    rate = with_rate(settings, Ppo.rate, folder).learning_rate
-    assert rate is not None  # noqa: S101 - with_rate fills it in
+    rate = with_base_defaults(settings, Ppo, folder).learning_rate
+    assert rate is not None  # noqa: S101 - with_base_defaults fills it in
     return rate
 
 

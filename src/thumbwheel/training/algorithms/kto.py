@@ -76,6 +76,7 @@ class Kto(Algorithm[KtoConfig]):
     replace examples of the rarer class."""
     good_roles: ClassVar[frozenset[str]] = frozenset({GOOD})
     rate: ClassVar[float] = 5e-4
+    pretrained_rate: ClassVar[float | None] = 1.5e-4
     regularizer_setting: ClassVar[str | None] = "nll_weight"
     Config: ClassVar[type[TrainConfig]] = KtoConfig
 

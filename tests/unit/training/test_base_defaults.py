@@ -1,0 +1,97 @@
+"""Settings that follow from the base: learning rate and replay."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import Qwen2Config
+
+from thumbwheel.training import base_defaults
+from thumbwheel.training.algorithms import ALGORITHMS
+from thumbwheel.training.algorithms.sft import Sft, SftConfig
+from thumbwheel.training.base_defaults import is_pretrained, with_base_defaults
+
+
+def base_folder(folder: Path, *, hidden: int, vocabulary: int) -> Path:
+    config = Qwen2Config(hidden_size=hidden, num_attention_heads=4, vocab_size=vocabulary)
+    config.save_pretrained(folder)
+    return folder
+
+
+def test_docstring_examples() -> None:
+    assert doctest.testmod(base_defaults).failed == 0
+
+
+@given(st.integers(32, 16384), st.integers(32, 16384))
+def test_wider_models_take_smaller_steps(width: int, other: int) -> None:
+    wide, narrow = max(width, other), min(width, other)
+    assert base_defaults.rate_for(wide, 5e-4) <= base_defaults.rate_for(narrow, 5e-4)
+
+
+def test_a_small_base_keeps_the_rate_that_was_chosen_on_such_bases(tmp_path: Path) -> None:
+    folder = base_folder(tmp_path, hidden=256, vocabulary=4096)
+    config = with_base_defaults(SftConfig(), Sft, folder)
+    assert (config.learning_rate, config.replay_weight) == (2.5e-3, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "vocabulary", "pretrained"),
+    [
+        (576, 49_152, True),
+        (256, 32_000, True),
+        (512, 1_000, True),
+        (508, 16_383, False),
+        (256, 1_536, False),
+    ],
+)
+def test_a_wide_base_or_one_of_many_tokens_is_pretrained(
+    hidden: int, vocabulary: int, pretrained: bool
+) -> None:
+    config = Qwen2Config(hidden_size=hidden, num_attention_heads=4, vocab_size=vocabulary)
+    assert is_pretrained(config) is pretrained
+
+
+def test_a_pretrained_base_takes_smaller_steps_and_replays_its_own_answers(tmp_path: Path) -> None:
+    folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)
+    config = with_base_defaults(SftConfig(), Sft, folder)
+    assert Sft.pretrained_rate is not None
+    assert config.learning_rate == base_defaults.rate_for(576, Sft.pretrained_rate)
+    assert config.learning_rate < base_defaults.rate_for(576, Sft.rate)
+    assert config.replay_weight == base_defaults.REPLAY_WEIGHT > 0
+
+
+def test_full_tuning_takes_a_tenth(tmp_path: Path) -> None:
+    folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)
+    config = with_base_defaults(SftConfig(tuning="full"), Sft, folder)
+    assert Sft.pretrained_rate is not None
+    assert config.learning_rate == base_defaults.rate_for(576, Sft.pretrained_rate / 10)
+
+
+@pytest.mark.parametrize("method", ALGORITHMS.names())
+def test_given_settings_stay(tmp_path: Path, method: str) -> None:
+    folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)
+    algorithm = ALGORITHMS.get(method)
+    requested = algorithm.Config(learning_rate=1e-5, replay_weight=0.25)
+    config = with_base_defaults(requested, algorithm, folder)
+    assert (config.learning_rate, config.replay_weight) == (1e-5, 0.25)
+
+
+@pytest.mark.parametrize("method", ALGORITHMS.names())
+def test_no_method_takes_larger_steps_on_a_pretrained_base(method: str) -> None:
+    algorithm = ALGORITHMS.get(method)
+    assert algorithm.pretrained_rate is None or algorithm.pretrained_rate < algorithm.rate
+
+
+@pytest.mark.parametrize(
+    ("method", "weight"),
+    [("sft", 1.0), ("kto", 1.0), ("dpo", 1.0), ("reward", 0.0), ("grpo", 0.0), ("ppo", 0.0)],
+)
+def test_methods_of_recorded_answers_replay(tmp_path: Path, method: str, weight: float) -> None:
+    folder = base_folder(tmp_path, hidden=576, vocabulary=49_152)
+    algorithm = ALGORITHMS.get(method)
+    config = with_base_defaults(algorithm.Config(), algorithm, folder)
+    assert config.replay_weight == weight

@@ -1,0 +1,111 @@
+"""Replay: the base's own answers to general questions, trained on beside the rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training_rows import assembled, loop_of, plain_rows
+from thumbwheel.engine.rollout import Sampling
+from thumbwheel.engine.sampler import GroupSampler
+from thumbwheel.evaluation.suite import SuiteContext
+from thumbwheel.evaluation.suites.regression import Regression
+from thumbwheel.evaluation.types import EvaluationConfig
+from thumbwheel.training.assemble import Assembly
+from thumbwheel.training.replay import LONGEST_ANSWER, ROWS, Replay, questions
+
+
+def replay_of(assembly: Assembly, folder: Path, weight: float = 1.0) -> Replay:
+    return Replay.of(assembly.engine, assembly.builder, weight, folder)
+
+
+def test_no_question_is_an_anchor_of_the_gate() -> None:
+    anchors = Regression(SuiteContext([], [], EvaluationConfig())).anchors
+    asked = {task.prompt.casefold() for task in anchors.tasks}
+    assert len(set(questions())) == len(questions())
+    for question in questions():
+        assert question.casefold() not in asked
+        assert "answer with" not in question.casefold()
+
+
+def test_the_answers_are_the_greedy_ones_of_the_base(base: Path, tmp_path: Path) -> None:
+    assembly = assembled("sft", base, tmp_path, plain_rows("chats", 4))
+    replay = replay_of(assembly, tmp_path)
+    prompts = [example.prompt for example in replay.examples]
+    sampling = Sampling(
+        max_new_tokens=LONGEST_ANSWER,
+        temperature=0.0,
+        stop_ids=tuple(assembly.builder.stop_ids),
+    )
+    groups = GroupSampler(assembly.model, assembly.builder.tokenizer).sample(prompts, 1, sampling)
+    answers = [example.branches[0].ids for example in replay.examples]
+    assert answers == [rollout.ids for (rollout,) in groups]
+    assembly.runner.close()
+
+
+def test_the_base_answers_once(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assembly = assembled("sft", base, tmp_path, plain_rows("chats", 4))
+    first = replay_of(assembly, tmp_path)
+    monkeypatch.setattr(GroupSampler, "sample", lambda *_: pytest.fail("it answered again"))
+    assert replay_of(assembly, tmp_path) == first
+    assembly.runner.close()
+
+
+def test_every_question_has_its_turn_before_one_comes_again(base: Path, tmp_path: Path) -> None:
+    assembly = assembled("sft", base, tmp_path, plain_rows("chats", 4))
+    replay = replay_of(assembly, tmp_path)
+    steps = len(replay.examples) // ROWS
+    groups = [example.group for step in range(steps) for example in replay.rows(step)]
+    assert len(groups) == len(set(groups)) == steps * ROWS
+    assembly.runner.close()
+
+
+def test_its_gradient_is_that_of_the_mean_over_tokens(base: Path, tmp_path: Path) -> None:
+    """Against plain transformers on the same adapter, row by row."""
+    assembly = assembled("sft", base, tmp_path, plain_rows("chats", 4), dtype="float32")
+    replay = replay_of(assembly, tmp_path, weight=0.5)
+    nats = replay.backward(assembly.engine, 0, 4096)
+    trainable = [weight for weight in assembly.model.parameters() if weight.requires_grad]
+    gradients = [weight.grad.clone() for weight in trainable if weight.grad is not None]
+    assembly.engine.zero_grad()
+
+    total, tokens = torch.zeros(()), 0
+    for example in replay.rows(0):
+        answer = example.branches[0].ids
+        ids = torch.tensor([[*example.prompt, *answer]])
+        logits = assembly.model(input_ids=ids).logits[0, len(example.prompt) - 1 : -1]
+        targets = torch.tensor(answer)
+        total = total + torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+        tokens += len(answer)
+    (0.5 * total / tokens).backward()  # type: ignore[no-untyped-call]
+
+    assert nats == pytest.approx(float(total.detach()) / tokens, rel=1e-4)
+    expected = [weight.grad for weight in trainable if weight.grad is not None]
+    assert len(gradients) == len(expected) > 0
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-3, atol=1e-5)
+    assembly.runner.close()
+
+
+def test_what_the_base_answered_stays_likely(base: Path, tmp_path: Path) -> None:
+    """The same rows at the same rate, with replay and without."""
+    after = {}
+    for weight in (0.0, 1.0):
+        folder = tmp_path / str(weight)
+        folder.mkdir()
+        assembly = assembled(
+            "sft",
+            base,
+            folder,
+            plain_rows("chats", 16),
+            learning_rate=2e-2,
+            max_steps=12,
+            replay_weight=weight,
+        )
+        replay = replay_of(assembly, folder)
+        loop_of(assembly, folder).run()
+        after[weight] = replay.backward(assembly.engine, 0, 4096)
+        assembly.runner.close()
+    assert after[1.0] < after[0.0]
