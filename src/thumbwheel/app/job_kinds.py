@@ -42,7 +42,7 @@ LOCATIONS: Mapping[str, Location] = {
     "export": Location("thumbwheel.export.jobs", "ExportSpec", "run_export", (HEAVY,)),
     "deploy": Location("thumbwheel.deploy.jobs", "DeploySpec", "run_deploy", (), True, "deploy"),
     "loop approve": Location(
-        "thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve", (), True, "deploy"
+        "thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve", (), True, "decide"
     ),
     "loop check": Location("thumbwheel.loop.jobs", "LoopCheckSpec", "run_check"),
     "loop run": Location(

@@ -148,17 +148,24 @@ def approve(
     decision: Decision,
     agent: AgentName,
     by: By = "owner",
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    alias: Annotated[
+        str | None,
+        typer.Option(help="live or canary [default: as the settings of the turn say]."),
+    ] = None,
     here: Here = False,
     as_json: AsJson = False,
 ) -> None:
     """Answer yes to what a turn asks, and take the step: export, deploy as canary, or make live.
+
+    With --alias canary, the question whether it goes live goes on waiting.
 
     No check of the gate is passed by. What is out of date, as a newer version is live, is refused
     and marked moot.
 
     Example: thumbwheel loop approve dec_01k3 --agent support --by anna
     """
-    spec = {"agent": agent, "decision": decision, "by": by}
+    spec = {"agent": agent, "decision": decision, "by": by, "reason": reason, "alias": alias}
     result = ctx.obj.run("loop approve", spec, here=here)
     rows = [(name.replace("_", " "), value) for name, value in result.items() if value]
     present.page(result, [present.Table("approved", ("", ""), rows)], json=as_json)
