@@ -48,6 +48,7 @@ LOCATIONS: Mapping[str, Location] = {
     "loop run": Location(
         "thumbwheel.loop.jobs", "LoopRunSpec", "run_loop", (HEAVY, CYCLE), verb="deploy"
     ),
+    "notify": Location("thumbwheel.notify.jobs", "NotifySpec", "run_notify", (), True, "own"),
 }
 
 PLUGINS: Table[Kind] = Table("job kind", "thumbwheel.job_kinds", {})
