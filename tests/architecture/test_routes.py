@@ -27,6 +27,7 @@ WITHOUT_A_COMMAND = {
     "exports list",
     "exports file",
     "decisions list",
+    "feed",
 }
 """Routes that only make sense over HTTP."""
 

@@ -13,7 +13,7 @@ from tests.worlds.gateway_world import opened_home, running
 from thumbwheel.access.needs import Need, Public
 
 PAGE = Path(__file__).parents[2] / "docs" / "19-access.md"
-ORDER = ("read", "rate", "edit", "run", "deploy", "own", "call")
+ORDER = ("read", "rate", "edit", "run", "decide", "deploy", "own", "call")
 HEAD = "| needs | operations |\n|---|---|\n"
 
 

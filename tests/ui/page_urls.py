@@ -5,6 +5,7 @@ from __future__ import annotations
 
 URLS: dict[str, str] = {
     "home": "/",
+    "overview": "/agents/support",
     "start": "/start",
     "traces": "/agents/support/traces",
     "trace": "/agents/support/traces/order-42",

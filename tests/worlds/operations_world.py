@@ -219,7 +219,7 @@ def _loop(ws: Workspace, candidate: ModelVersion) -> None:
     evidence = {
         "settings": {},
         "verdict": "approved",
-        "reasons": ["the gain holds, and so do all guards"],
+        "reasons": ["'Do you sell gift cards?': 'Yes, from 10 euros.' instead of 'No.'"],
         "gain": {"before": 0.033, "after": 0.667, "gain": 0.633, "low": 0.465, "high": 0.761},
     }
     question = f"make {candidate.name} live (basis gold: approved on cases that you reviewed)?"

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from thumbwheel.access import audit, store
 from thumbwheel.access.audit import Act
 from thumbwheel.access.credentials import KEY_PREFIX
-from thumbwheel.access.types import ANY_AGENT, VERBS, ApiKey, Grants, Verb
+from thumbwheel.access.types import ANY_AGENT, VERBS, ApiKey, Grants, grants_of
 from thumbwheel.core import ids
 from thumbwheel.core.errors import Conflict, InputError, NotFound
 from thumbwheel.core.plugins import nearest
@@ -128,7 +128,7 @@ def mac_of(seal: Seal, secret: str) -> str:
 
 
 def _grants(agents: Iterable[str], verbs: Iterable[str]) -> Grants:
-    granted: list[Verb] = []
+    granted: list[str] = []
     for verb in verbs:
         if verb not in VERBS:
             raise InputError(
@@ -140,4 +140,4 @@ def _grants(agents: Iterable[str], verbs: Iterable[str]) -> Grants:
     if not granted:
         granted = ["call", "rate"]
     names = [ids.slug_of(agent) for agent in agents]
-    return {name: frozenset(granted) for name in names or [ANY_AGENT]}
+    return grants_of(dict.fromkeys(names or [ANY_AGENT], granted))

@@ -10,13 +10,14 @@ from typing import Any, Literal, get_args
 
 from thumbwheel.core.errors import Forbidden
 
-Verb = Literal["read", "rate", "edit", "run", "deploy", "own", "call"]
+Verb = Literal["read", "rate", "edit", "run", "decide", "deploy", "own", "call"]
 """What a route needs: read anything; rate (feedback, labels); edit (cases, gate, settings); run
-jobs (import, build, rewards, train, evaluate, export); deploy (deploy, promote, rollback,
-undeploy); own (keys, users, erasure, audit, secrets); call a model through the gateway."""
+jobs (import, build, rewards, train, evaluate, export); decide what goes live (answer what a turn
+asks, promote, roll back); deploy (deploy, undeploy, experiments, the loop), which includes decide;
+own (keys, users, erasure, audit, secrets); call a model through the gateway."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
-Role = Literal["viewer", "rater", "editor", "owner"]
+Role = Literal["viewer", "rater", "editor", "approver", "owner"]
 """What a user is for an agent."""
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -24,6 +25,7 @@ VERBS_OF: dict[Role, frozenset[Verb]] = {
     "viewer": frozenset({"read"}),
     "rater": frozenset({"read", "rate"}),
     "editor": frozenset({"read", "rate", "edit", "run"}),
+    "approver": frozenset({"read", "rate", "decide"}),
     "owner": frozenset(VERBS),
 }
 
@@ -36,14 +38,17 @@ Grants = Mapping[str, frozenset[Verb]]
 
 
 def grants_of(stored: Mapping[str, list[str]]) -> Grants:
-    """Grants as they are stored and sent.
+    """Read grants as they are stored and sent. Who may deploy may also decide what goes live.
 
     >>> grants_of({"support": ["call", "rate"]}) == {"support": frozenset({"call", "rate"})}
     True
+    >>> sorted(grants_of({"support": ["deploy"]})["support"])
+    ['decide', 'deploy']
     """
     grants: dict[str, frozenset[Verb]] = {}
     for agent, verbs in stored.items():
-        grants[agent] = frozenset(verb for verb in VERBS if verb in verbs)
+        named = {*verbs, "decide"} if "deploy" in verbs else set(verbs)
+        grants[agent] = frozenset(verb for verb in VERBS if verb in named)
     return grants
 
 

@@ -146,6 +146,10 @@ COMMANDS = {
         "thumbwheel.app.job_commands:schedule",
         "Jobs that the clock asks for: list, add, pause, remove.",
     ),
+    "notify": (
+        "thumbwheel.notify.commands:notify",
+        "Webhooks, Slack and e-mail for what waits for a person: list, test, send.",
+    ),
     "report": (
         "thumbwheel.loop.commands:report",
         "The model change report of a version: one HTML file and JSON.",

@@ -42,12 +42,13 @@ LOCATIONS: Mapping[str, Location] = {
     "export": Location("thumbwheel.export.jobs", "ExportSpec", "run_export", (HEAVY,)),
     "deploy": Location("thumbwheel.deploy.jobs", "DeploySpec", "run_deploy", (), True, "deploy"),
     "loop approve": Location(
-        "thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve", (), True, "deploy"
+        "thumbwheel.loop.jobs", "LoopApproveSpec", "run_approve", (), True, "decide"
     ),
     "loop check": Location("thumbwheel.loop.jobs", "LoopCheckSpec", "run_check"),
     "loop run": Location(
         "thumbwheel.loop.jobs", "LoopRunSpec", "run_loop", (HEAVY, CYCLE), verb="deploy"
     ),
+    "notify": Location("thumbwheel.notify.jobs", "NotifySpec", "run_notify", (), True, "own"),
 }
 
 PLUGINS: Table[Kind] = Table("job kind", "thumbwheel.job_kinds", {})

@@ -29,6 +29,7 @@ STAGES = {
     "log": "thumbwheel.app.service_settings:LogConfig",
     "loop": "thumbwheel.loop.cycle_types:CycleConfig",
     "mcp": "thumbwheel.app.service_settings:McpConfig",
+    "notify": "thumbwheel.notify.settings:NotifyConfig",
     "quotas": "thumbwheel.capture.quota:QuotaConfig",
     "retention": "thumbwheel.loop.retention:RetentionConfig",
     "rewards": "thumbwheel.rewards.combine:RewardsConfig",

@@ -638,3 +638,75 @@ def inputs_with(
             passed.add(message_id)
             message_id = links[message_id][0]
     return conversations
+
+
+def judged_since(
+    connection: sa.Connection, agent_id: str, since: datetime, most: int
+) -> list[sa.RowMapping]:
+    """Return the newest opinions in force that were recorded since then, at most `most`: each with
+    its trace, when that was answered, and the version that answered it last."""
+    recent = sa.select(feedback.c.id).where(
+        feedback.c.agent_id == agent_id, feedback.c.recorded_at >= since
+    )
+    version_id = (
+        sa.select(steps.c.model_version_id)
+        .where(steps.c.trace_id == traces.c.id, steps.c.model_version_id.is_not(None))
+        .order_by(steps.c.position.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    query = (
+        sa.select(
+            feedback.c.kind,
+            feedback.c.value,
+            feedback.c.scale,
+            feedback_targets.c.position,
+            traces.c.id.label("trace_id"),
+            sa.func.coalesce(
+                traces.c.occurred_at, traces.c.recorded_at, type_=traces.c.recorded_at.type
+            ).label("answered_at"),
+            version_id.label("version_id"),
+        )
+        .join(feedback_targets, feedback_targets.c.feedback_id == feedback.c.id)
+        .join(traces, traces.c.id == feedback_targets.c.target_id)
+        .where(
+            feedback.c.id.in_(feedback_in_force.newest_words(agent_id, among=recent)),
+            feedback.c.kind.in_(("thumb", "rating", "score", "preference", "correction")),
+            feedback_targets.c.kind == "trace",
+        )
+        .order_by(feedback.c.recorded_at.desc(), feedback.c.id)
+        .limit(most)
+    )
+    return list(connection.execute(query).mappings())
+
+
+def counts_between(
+    connection: sa.Connection, agent_id: str, since: datetime, until: datetime
+) -> tuple[int, int]:
+    """Return (traces, those of them that failed) that were recorded in this time."""
+    query = sa.select(sa.func.count(), sa.func.count().filter(traces.c.status != "ok")).where(
+        traces.c.agent_id == agent_id,
+        traces.c.recorded_at >= since,
+        traces.c.recorded_at < until,
+    )
+    total, failed = connection.execute(query).one()
+    return total, failed
+
+
+def call_figures(
+    connection: sa.Connection, agent_id: str, since: datetime, until: datetime, most: int
+) -> list[sa.RowMapping]:
+    """Return cost and times of the newest calls to models in this time, at most `most`."""
+    query = (
+        sa.select(steps.c.cost, steps.c.started_at, steps.c.ended_at)
+        .join(traces, traces.c.id == steps.c.trace_id)
+        .where(
+            traces.c.agent_id == agent_id,
+            traces.c.recorded_at >= since,
+            traces.c.recorded_at < until,
+            steps.c.kind.in_(("llm", "task")),
+        )
+        .order_by(traces.c.recorded_at.desc(), traces.c.id.desc())
+        .limit(most)
+    )
+    return list(connection.execute(query).mappings())

@@ -14,7 +14,8 @@
     ├── Busy                   too much waits already; nothing of this was accepted        8
     ├── Unauthenticated        nobody who is here presents what the request presents       9
     ├── Forbidden              who asks may not do this                                   10
-    └── Fenced                 another worker does this job now; nothing was written      11
+    ├── Fenced                 another worker does this job now; nothing was written      11
+    └── DeliveryError          the receiver of a notice did not take it                   12
 
 `http_status` is what the API answers with. An error says what was given, why it cannot work and
 what to do next. A failed item (one line of an
@@ -163,3 +164,10 @@ class Fenced(ThumbwheelError):
 
     exit_code = 11
     http_status = 409
+
+
+class DeliveryError(ThumbwheelError):
+    """The receiver of a notice did not take it."""
+
+    exit_code = 12
+    http_status = 502

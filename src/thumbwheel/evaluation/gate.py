@@ -297,6 +297,14 @@ def _update_state(ws: Workspace, version: ModelVersion, stored: StoredDecision) 
         versions.move(ws, version, State.REJECTED)
 
 
+def decisions_of(ws: Workspace, version: ModelVersion) -> list[StoredDecision]:
+    """Return the decisions about a version as they were signed, oldest first; what was changed
+    since is left out."""
+    with ws.db.read() as connection:
+        stored = store.find_decisions(connection, version_id=version.id)
+    return [decision for decision in stored if genuine(ws, decision)]
+
+
 def replay(ws: Workspace, decision_id: str) -> tuple[StoredDecision, Decision]:
     """The stored decision, and what its stored inputs and policy give now; they differ only where
     the gate's code changed.

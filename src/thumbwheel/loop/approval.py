@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from thumbwheel.core.clock import Clock, utc_now
-from thumbwheel.core.errors import Conflict
+from thumbwheel.core.errors import Conflict, InputError
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.switch import promote
 from thumbwheel.evaluation.policy import Verdict
@@ -24,15 +24,28 @@ from thumbwheel.models import versions
 from thumbwheel.models.types import CANARY, LIVE, Agent, ModelVersion
 
 
-def approve(ws: Workspace, agent: Agent, name: str, by: str, clock: Clock = utc_now) -> Answered:
+def approve(
+    ws: Workspace,
+    agent: Agent,
+    name: str,
+    by: str,
+    reason: str | None = None,
+    alias: str | None = None,
+    clock: Clock = utc_now,
+) -> Answered:
     """Answer yes, and take the step. Where that fails, the question goes on waiting.
 
-    Raises NotFound, Conflict for what was answered already or is out of date, and what the step
-    raises.
+    `reason` is kept with the answer. `alias`, `live` or `canary`, says behind which the version
+    shall answer; unset, as the settings of the turn say. A version that is to be a canary first is
+    asked about again: the question whether it becomes live goes on waiting.
+
+    Raises NotFound, Conflict for what was answered already, is out of date or is not permitted, and
+    what the step raises.
     """
     pending = waiting_decision(ws, agent, name)
     version = versions.by_id(ws, pending.version_id)
     _require_current(ws, agent, pending, version, clock)
+    _require_permitted(pending, alias)
     config = ws.settings(CycleConfig, "loop", _settings(pending.evidence))
     result = Answered(pending.id, WishState.APPROVED)
     if pending.kind is Wish.EXPORT:
@@ -40,20 +53,53 @@ def approve(ws: Workspace, agent: Agent, name: str, by: str, clock: Clock = utc_
             result.exports.append(str(export_once(ws, version, format, config).path))
     elif pending.kind is Wish.DEPLOY:
         for_all = pending.evidence.get("verdict") == Verdict.APPROVED and not config.experiment
-        alias = LIVE if for_all and config.promotes_on_gold == "on" else CANARY
-        result.deployment = deploy_once(ws, version, config, alias, quant=config.quant).name
-        if config.experiment:
+        chosen = alias or (LIVE if for_all and config.promotes_on_gold == "on" else CANARY)
+        result.deployment = deploy_once(ws, version, config, chosen, quant=config.quant).name
+        if chosen == LIVE:
+            result.live = version.name
+        elif config.experiment:
             begun = begin_experiment(ws, version, config, CycleReport(agent.slug))
             result.experiment = begun.id if begun else None
-        if for_all and config.promotes_on_gold == "ask":
+        if chosen == CANARY and for_all and config.promotes_on_gold != "off":
             cycle = CycleReport(agent.slug, verdict=Verdict.APPROVED)
             result.next_question = ask(ws, version, Wish.PROMOTE, config, cycle, clock)
+    elif alias == CANARY:
+        promote(ws, version, CANARY, reason=_words_of(by, reason))
+        result.state = WishState.WAITING
+        result.next_question = pending.question
+        return result
     else:
-        accept = f"{by}: approved it"
-        promote(ws, version, LIVE, reason=f"approved by {by}", accept=accept)
+        accept = f"{by}: {reason or 'approved it'}"
+        promote(ws, version, LIVE, reason=_words_of(by, reason), accept=accept)
         result.live = version.name
-    answer(ws, pending, WishState.APPROVED, by, None, clock)
+    answer(ws, pending, WishState.APPROVED, by, reason, clock)
     return result
+
+
+def _words_of(by: str, reason: str | None) -> str:
+    return f"approved by {by}" + (f": {reason}" if reason else "")
+
+
+def _require_permitted(pending: Pending, alias: str | None) -> None:
+    """Raise InputError or Conflict for an alias behind which this step does not put a version."""
+    if alias is None:
+        return
+    if alias not in (LIVE, CANARY):
+        raise InputError(f"alias {alias!r}", "an answer is for live or canary", "Give one of these")
+    if pending.kind is Wish.EXPORT:
+        raise InputError(
+            f"alias {alias!r}", "an export answers nobody", "Leave the alias out, or decline"
+        )
+    why = why_not_live(pending)
+    if why is not None and alias == LIVE:
+        raise Conflict(f"{pending.version} as live", why, "Answer with the alias canary")
+
+
+def why_not_live(pending: Pending) -> str | None:
+    """Say why the version of a decision may not go live by its answer; None where it may."""
+    if pending.kind is not Wish.DEPLOY or pending.evidence.get("verdict") == Verdict.APPROVED:
+        return None
+    return "the gate approved it for a canary only"
 
 
 def _require_current(

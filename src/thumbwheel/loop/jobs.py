@@ -236,8 +236,13 @@ class LoopApproveSpec(Config):
     """The decision."""
     by: str = "owner"
     """Who answers."""
+    reason: str | None = None
+    """Why."""
+    alias: str | None = None
+    """Where it shall answer, live or canary; unset, as the settings of the turn say."""
 
 
 def run_approve(ws: Workspace, spec: LoopApproveSpec) -> Answered:
     """Take the step that was approved."""
-    return approve(ws, require_agent(ws, spec.agent), spec.decision, spec.by)
+    agent = require_agent(ws, spec.agent)
+    return approve(ws, agent, spec.decision, spec.by, spec.reason, spec.alias)

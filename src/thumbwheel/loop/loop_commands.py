@@ -150,9 +150,16 @@ def approve(
     decision: Decision,
     agent: AgentName,
     by: By = "owner",
+    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    alias: Annotated[
+        str | None,
+        typer.Option(help="live or canary [default: as the settings of the turn say]."),
+    ] = None,
     here: Here = False,
 ) -> JobRequest[Answered, Answered]:
     """Answer yes to what a turn asks, and take the step: export, deploy as canary, or make live.
+
+    With --alias canary, the question whether it goes live goes on waiting.
 
     No check of the gate is passed by. What is out of date, as a newer version is live, is refused
     and marked moot.
@@ -165,7 +172,7 @@ def approve(
         rows = [(name.replace("_", " "), value) for name, value in vars(answered).items() if value]
         return present.page(answered, [present.Table("approved", ("", ""), rows)])
 
-    spec = LoopApproveSpec(agent=agent, decision=decision, by=by)
+    spec = LoopApproveSpec(agent=agent, decision=decision, by=by, reason=reason, alias=alias)
     return JobRequest("loop approve", spec, show, here=here)
 
 

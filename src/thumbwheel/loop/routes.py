@@ -56,14 +56,14 @@ ROUTES = (
         "loop approve",
         "POST",
         f"{AGENT}/loop/decisions/{{decision}}/approval",
-        "deploy",
+        "decide",
         in_name_of="by",
     ),
     Route(
         "loop refuse",
         "POST",
         f"{AGENT}/loop/decisions/{{decision}}/refusal",
-        "deploy",
+        "decide",
         in_name_of="by",
     ),
     Route(

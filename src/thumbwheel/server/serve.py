@@ -70,6 +70,7 @@ from thumbwheel.server.health import router as health_router
 from thumbwheel.server.maintenance import Maintenance
 from thumbwheel.server.metrics import PREFIX, Metrics, Sample
 from thumbwheel.server.metrics import router as metrics_router
+from thumbwheel.server.notifier import Notifier
 from thumbwheel.server.patience import Patience
 from thumbwheel.server.uvicorn_server import Server
 
@@ -123,6 +124,7 @@ def assembled(
         # its lines are redacted and sealed before they are bytes
         recorder = stack.enter_context(Recorder(partial(Segment, ws.home.inbox)))
         maintenance = stack.enter_context(Maintenance(ws))
+        notifier = stack.enter_context(Notifier(ws, watch))
 
         quotas = Quotas(ws.settings(QuotaConfig, "quotas"), ws.home.path, partial(count_traces, ws))
         stack.callback(quotas.close)
@@ -166,6 +168,7 @@ def assembled(
             Check("attempts", TimeLimited(lambda: crashing(ws))),
             Check("schedules", TimeLimited(lambda: overdue(ws))),
             Check("retention", maintenance.problem),
+            Check("notices", notifier.problem, is_needed=False),
             Check("experiments", runner.problem, is_needed=False),
         ]
         health = Health(checks, figures)

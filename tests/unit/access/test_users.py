@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 from argon2 import PasswordHasher
 
-from thumbwheel.access import audit, users
+from thumbwheel.access import audit, keys, users
 from thumbwheel.access.audit import Act
-from thumbwheel.access.types import Principal, grants_of
+from thumbwheel.access.types import VERBS, Principal, grants_of
 from thumbwheel.core.errors import Conflict, InputError, NotFound, Unauthenticated
 from thumbwheel.db import schema
 from thumbwheel.db.workspace import Workspace
@@ -63,6 +63,20 @@ def test_a_role_for_one_agent_opens_no_other() -> None:
         assert ann.may(verb, agent) is allowed, (agent, verb)
     everywhere = Principal("usr_2", "bo", "user", grants_of({"*": ["read"]}))
     assert everywhere.may("read", "sales") and everywhere.may("read", None)
+
+
+def test_an_approver_decides_and_cannot_change_on_what(ws: Workspace) -> None:
+    lea = users.add(ws, "lea", password=None, role="approver", agent="support")
+    principal = Principal(lea.id, lea.name, "user", lea.grants)
+    may = {verb for verb in VERBS if principal.may(verb, "support")}
+    assert may == {"read", "rate", "decide"}
+    assert not principal.may("decide", "sales")
+
+
+def test_whoever_may_deploy_may_also_decide(ws: Workspace) -> None:
+    key = keys.add(ws, "releases", agents=["support"], verbs=["deploy"]).key
+    assert key.grants == {"support": frozenset({"deploy", "decide"})}
+    assert keys.listed(ws)[0].grants == key.grants
 
 
 def test_what_cannot_be_asked_for(ws: Workspace) -> None:

@@ -20,9 +20,10 @@ from thumbwheel.deploy.routes import ROUTES as DEPLOY
 from thumbwheel.evaluation.routes import ROUTES as EVALUATION
 from thumbwheel.export.routes import ROUTES as EXPORT
 from thumbwheel.loop.routes import ROUTES as LOOP
+from thumbwheel.notify.routes import ROUTES as NOTIFY
 from thumbwheel.review.routes import ROUTES as REVIEW
 from thumbwheel.rewards.routes import ROUTES as REWARDS
-from thumbwheel.server.api import endpoint, events, export_files
+from thumbwheel.server.api import endpoint, events, export_files, feed
 from thumbwheel.server.api.bodies import BoundedRoute
 from thumbwheel.server.api.endpoint import Operation
 from thumbwheel.server.api.parameters import Signature
@@ -38,6 +39,7 @@ ROUTES: tuple[Route, ...] = (
     *EXPORT,
     *DEPLOY,
     *LOOP,
+    *NOTIFY,
     *JOBS,
 )
 
@@ -71,6 +73,7 @@ def api_router() -> APIRouter:
     routes = APIRouter(route_class=BoundedRoute)
     routes.include_router(events.router())
     routes.include_router(export_files.router())
+    routes.include_router(feed.router())
     by_name = operations()
     for route in sorted(ROUTES, key=lambda route: route.path.count("{")):
         endpoint.add(routes, by_name[route.name])

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from thumbwheel.access.types import VERBS
 from thumbwheel.loop.cycle_types import CycleConfig
+from thumbwheel.loop.decision_card import decision_card
 from thumbwheel.loop.inbox import decisions
 from thumbwheel.loop.loops import CAREFUL, status
 from thumbwheel.loop.quarantine import quarantines
 from thumbwheel.loop.trigger_types import TriggerConfig
 from thumbwheel.models import versions
-from thumbwheel.server.pages.operations import offered_fields
+from thumbwheel.server.pages.operations import CHECK_TONES, offered_fields
 from thumbwheel.server.pages.page import PageRequest
 
 MAIN = ("least", "every_hours", "window", "quiet", "timezone")
@@ -32,12 +34,14 @@ def load_loop(asked: PageRequest) -> Mapping[str, Any]:
     names = {version.id: version.name for version in versions.versions(asked.ws, agent)}
     return {
         "status": current,
+        "cards": [decision_card(asked.ws, pending) for pending in current.waiting],
+        "card_tones": CHECK_TONES,
         "decisions": [*reversed(decisions(asked.ws, agent, every=True))],
         "quarantines": [*reversed(quarantines(asked.ws, agent, every=True))],
         "fields": [*triggers, *turns],
         "more_fields": [*more_triggers, *more_turns],
         "names": names,
         "tones": TONES,
-        "may": {verb: asked.principal.may(verb, agent.slug) for verb in ("deploy", "edit", "run")},
+        "may": {verb: asked.principal.may(verb, agent.slug) for verb in VERBS},
         "who": asked.principal.name,
     }

@@ -83,6 +83,7 @@ def load_model(asked: PageRequest) -> Mapping[str, Any]:
         "formats": FORMATS.names(),
         "etag": state_tag(asked, ALIASES),
         "may_deploy": asked.principal.may("deploy", agent.slug),
+        "may_decide": asked.principal.may("decide", agent.slug),
         "may_run": asked.principal.may("run", agent.slug),
     }
 
@@ -159,6 +160,7 @@ def load_deployments(asked: PageRequest) -> Mapping[str, Any]:
         "names": names,
         "etag": state_tag(asked, ALIASES),
         "may_deploy": asked.principal.may("deploy", agent.slug),
+        "may_decide": asked.principal.may("decide", agent.slug),
     }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from thumbwheel.access.types import Principal
+from thumbwheel.access.types import VERBS, Principal
+from thumbwheel.loop.attention import attention
+from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import agents
 from thumbwheel.server.pages.page import Page, PageRequest
 from thumbwheel.server.pages.page_table import PAGES
@@ -19,6 +21,8 @@ class Entry:
     label: str
     url: str
     is_current: bool
+    waiting: int = 0
+    """Things there that wait for whoever looks."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Navigation:
     of_agent: Sequence[Entry]
     of_home: Sequence[Entry]
     who: str
+    waiting: int = 0
+    """Things of the agent that wait for whoever looks."""
 
     @classmethod
     def of(cls, asked: PageRequest, page: Page | None) -> Navigation:
@@ -45,24 +51,46 @@ class Navigation:
         menu = [page for page in PAGES if page.menu is not None]
         of_agent = [page for page in menu if page.is_of_agent]
         of_home = [page for page in menu if not page.is_of_agent]
+        waiting = _waiting(asked, agent) if agent else {}
         return cls(
             agent=agent,
             current=current,
             agents=_agent_entries(slugs, current, section, of_agent),
-            of_agent=_entries(of_agent, principal, agent, section) if agent else [],
-            of_home=_entries(of_home, principal, None, section),
+            of_agent=_entries(of_agent, principal, agent, section, waiting) if agent else [],
+            of_home=_entries(of_home, principal, None, section, waiting),
             who=principal.name,
+            waiting=waiting.get("overview", 0),
         )
 
 
+def _waiting(asked: PageRequest, slug: str) -> dict[str, int]:
+    """Name of a page -> things there that wait for whoever looks: only those that they may settle.
+    All of them wait on the overview."""
+    waits = attention(asked.ws, Agent.named(slug), asked.down)
+    may = {verb for verb in VERBS if asked.principal.may(verb, slug)}
+    counts = {
+        "loop": len(waits.decisions) * ("decide" in may) + len(waits.held) * ("edit" in may),
+        "rate": len(waits.queues) * ("rate" in may),
+        "deployments": len(waits.dead) * ("deploy" in may),
+        "jobs": len(waits.failed) * ("run" in may),
+    }
+    return counts | {"overview": sum(counts.values())}
+
+
 def _entries(
-    pages: Iterable[Page], principal: Principal, agent: str | None, section: str | None
+    pages: Iterable[Page],
+    principal: Principal,
+    agent: str | None,
+    section: str | None,
+    waiting: Mapping[str, int],
 ) -> list[Entry]:
     entries = []
     for page in pages:
         if _may_open(principal, page, agent):
             label = page.menu or page.title
-            entries.append(Entry(page.name, label, page.url(agent=agent), page.name == section))
+            is_current = page.name == section
+            count = waiting.get(page.name, 0)
+            entries.append(Entry(page.name, label, page.url(agent=agent), is_current, count))
     return entries
 
 

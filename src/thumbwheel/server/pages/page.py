@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -15,6 +15,7 @@ from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.workspace import Workspace
+from thumbwheel.loop.attention import Down
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 
@@ -35,6 +36,8 @@ class PageRequest:
     """Of the path: `agent` is its slug."""
     query: Mapping[str, str]
     """Without those that are empty, as a form sends fields that nobody filled in."""
+    down: Down = field(default_factory=dict)
+    """The deployments that calls go to and that do not answer."""
 
     @classmethod
     def of(cls, request: Request) -> PageRequest:
@@ -46,7 +49,8 @@ class PageRequest:
         if "agent" in parts:
             parts["agent"] = slug_of(parts["agent"])
         state = request.app.state
-        return cls(state.workspace, state.gate, request.state.principal, parts, query)
+        principal = request.state.principal
+        return cls(state.workspace, state.gate, principal, parts, query, _down(request))
 
     @property
     def agent(self) -> Agent:
@@ -61,6 +65,16 @@ class PageRequest:
     def parsed(self, cls: type[C]) -> C:
         """The query as a config class; raises ConfigError with the nearest known name."""
         return build(cls, self.query, "the address")
+
+
+def _down(request: Request) -> Down:
+    watch = getattr(request.app.state, "watch", None)
+    if watch is None:
+        return {}
+    return {
+        (watched.deployment.agent, watched.deployment.version): watched.health.why
+        for watched in watch.down()
+    }
 
 
 Load = Callable[[PageRequest], Mapping[str, Any]]

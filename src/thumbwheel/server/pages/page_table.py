@@ -10,6 +10,7 @@ from thumbwheel.server.pages import (
     jobs,
     loop,
     models,
+    overview,
     people,
     rating,
     settings,
@@ -35,7 +36,16 @@ def _detail(name: str, path: str, load: Load, below: str, need: Verb = "read") -
 
 
 PAGES: tuple[Page, ...] = (
-    Page("home", "/", None, "Home", "home.html", first_visit.load_home, by_row=True),
+    Page("home", "/", None, "Home", "home.html", overview.load_home, by_row=True),
+    Page(
+        "overview",
+        AGENT,
+        "read",
+        "Overview",
+        "home.html",
+        overview.load_overview,
+        menu="Overview",
+    ),
     Page(
         "start",
         "/start",

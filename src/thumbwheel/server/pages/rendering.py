@@ -105,8 +105,27 @@ def environment() -> jinja2.Environment:
         "part": part,
         "indented": formatting.indented,
         "duration": formatting.duration,
+        "figure": figure,
     }
     return templates
+
+
+def figure(value: float | None, form: str) -> str:
+    """A figure of a tile: a number, a share, a time, or a sum of money.
+
+    >>> figure(1234, "number"), figure(0.5, "percent"), figure(0.126, "cost"), figure(None, "cost")
+    ('1,234', '50.0 %', '0.13', '–')
+    """
+    if value is None:
+        return "–"
+    if form == "cost":
+        return f"{value:,.2f}"
+    forms = {
+        "number": formatting.number,
+        "percent": formatting.percent,
+        "duration": formatting.duration,
+    }
+    return forms[form](value)
 
 
 def part(text: str) -> str:
@@ -186,17 +205,6 @@ def error_response(request: Request, error: ThumbwheelError) -> Response:
     return _html(request, "error.html", asked, context, error.http_status)
 
 
-def _down(request: Request) -> dict[tuple[str, str], str]:
-    """(agent, version) -> why its deployment does not answer, of those that calls go to."""
-    watch = getattr(request.app.state, "watch", None)
-    if watch is None:
-        return {}
-    return {
-        (watched.deployment.agent, watched.deployment.version): watched.health.why
-        for watched in watch.down()
-    }
-
-
 def _html(
     request: Request,
     template: str,
@@ -206,7 +214,7 @@ def _html(
     page: Page | None = None,
 ) -> Response:
     navigation = None if asked is None else Navigation.of(asked, page)
-    down = _down(request)
+    down = {} if asked is None else asked.down
     content = (
         environment()
         .get_template(template)

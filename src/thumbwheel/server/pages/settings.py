@@ -13,6 +13,7 @@ from thumbwheel.core.config import PREFIX, Config, Sources
 from thumbwheel.core.errors import ConfigError
 from thumbwheel.evaluation import declaration
 from thumbwheel.evaluation.policy import GatePolicy
+from thumbwheel.notify.settings import NotifyConfig
 from thumbwheel.server.pages.operations import offered_fields, state_tag
 from thumbwheel.server.pages.page import PageRequest
 
@@ -65,6 +66,7 @@ def load_settings(asked: PageRequest) -> Mapping[str, Any]:
         "counts": {name: _changed(settings) for name, settings in named.items()},
         "section": chosen if chosen in named else next(iter(named)),
         "file": sources.path,
+        "channels": asked.ws.settings(NotifyConfig, "notify").channels,
     }
 
 

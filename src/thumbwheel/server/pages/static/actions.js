@@ -6,6 +6,8 @@
 //   data-next="/path"          where to go once it is done; empty: the same page anew; none: stay
 //   data-done="text"           what to say once it is done
 //   data-etag="..."            the state that is meant to change; another one is refused
+//   data-form                  (of a button) the fields of its form are sent along
+//   data-title="text"          the heading of the question
 //   data-changed               (of a form) only fields that somebody changed are sent
 //
 // A form sends its named fields; data-kind (number, checkbox, list, json) says what a text means, and
@@ -110,9 +112,9 @@ function go(next) {
 }
 
 async function act(element, body) {
-  const [question, word, done] = ["confirm", "word", "done"].map((name) => attribute(element, name));
+  const [question, title, word, done] = ["confirm", "title", "word", "done"].map((name) => attribute(element, name));
   if (element.getAttribute("aria-busy") === "true") return;
-  if (question && !(await confirmed(question, { word: word || element.textContent.trim() }))) return;
+  if (question && !(await confirmed(question, { title, word: word || element.textContent.trim() }))) return;
   const [method, path] = attribute(element, "api").split(" ");
   const content = JSON.stringify(body);
   const earlier = keys.get(element);
@@ -154,6 +156,7 @@ export function listen() {
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-api]");
     if (!button) return;
-    act(button, button.dataset.body ? JSON.parse(button.dataset.body) : {});
+    const fields = button.hasAttribute("data-form") ? contentOf(button.form) : {};
+    act(button, { ...fields, ...(button.dataset.body ? JSON.parse(button.dataset.body) : {}) });
   });
 }

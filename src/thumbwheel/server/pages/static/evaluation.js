@@ -1,21 +1,6 @@
-// Answers that changed: which words, and only those that got worse or better.
+// Answers that changed: only those that got worse or better.
 
-import { difference } from "./diff.js";
-
-function marked(kind, text) {
-  if (kind === "same") return document.createTextNode(text);
-  const node = document.createElement(kind);
-  node.textContent = text;
-  return node;
-}
-
-// Marks in the answer before what is gone, and in the answer after what is new.
-function markWords(example) {
-  const [before, after] = example.querySelectorAll("[data-side] pre");
-  const parts = difference(before.textContent, after.textContent);
-  before.replaceChildren(...parts.filter(({ kind }) => kind !== "ins").map(({ kind, text }) => marked(kind, text)));
-  after.replaceChildren(...parts.filter(({ kind }) => kind !== "del").map(({ kind, text }) => marked(kind, text)));
-}
+import "./changed_words.js";
 
 function show(examples, change) {
   let count = 0;
@@ -27,7 +12,6 @@ function show(examples, change) {
 }
 
 const examples = [...document.querySelectorAll("[data-change]")];
-examples.forEach(markWords);
 const choice = document.getElementById("change");
 if (choice) {
   choice.addEventListener("change", () => show(examples, choice.value));

@@ -1,0 +1,44 @@
+"""The Atom feed of an agent: what people are told, for feed readers. A reader presents a key as the
+password of basic authentication."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Request, Response
+
+from thumbwheel.access.needs import needs
+from thumbwheel.models.versions import require_agent
+from thumbwheel.notify.feed import MEDIA_TYPE, atom
+from thumbwheel.notify.notices import notices
+from thumbwheel.notify.settings import NotifyConfig
+from thumbwheel.server.notifier import long_dead
+
+
+class FeedResponse(Response):
+    """A feed."""
+
+    media_type = MEDIA_TYPE
+
+
+def router() -> APIRouter:
+    """Make the route of the feed."""
+    routes = APIRouter()
+
+    @routes.get(
+        "/api/agents/{agent}/feed.atom",
+        operation_id="feed",
+        summary="What people are told of an agent, as an Atom feed",
+        dependencies=[needs("read")],
+        response_class=FeedResponse,
+    )
+    def feed(request: Request, agent: str) -> Response:
+        ws = request.app.state.workspace
+        learner = require_agent(ws, agent)
+        watch = getattr(request.app.state, "watch", None)
+        now = datetime.now(UTC)
+        current = notices(ws, learner, {} if watch is None else long_dead(watch), now)
+        address = ws.settings(NotifyConfig, "notify").url or str(request.base_url)
+        return FeedResponse(atom(learner, current, address.rstrip("/"), now))
+
+    return routes
