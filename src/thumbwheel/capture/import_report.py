@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Any
 
 from thumbwheel.capture.types import NOUNS, AnyRecord, CaseRecord, FeedbackRecord
 
 if TYPE_CHECKING:
-    from thumbwheel.capture.detect import Options
     from thumbwheel.capture.source import Line, Refused
     from thumbwheel.capture.types import NaiveTimes
 
@@ -65,9 +65,9 @@ class ImportReport:
         self.cases += any(isinstance(record, CaseRecord) for record in line.records)
         self.remarks.update(line.remarks)
 
-    def count_naive(self, naive: NaiveTimes, options: Options) -> None:
+    def count_naive(self, naive: NaiveTimes, zone: tzinfo | None) -> None:
         """Note how many times had no zone, and in which one they were read."""
-        self.naive_times, self.timezone = naive.count, str(options.zone) if options.zone else None
+        self.naive_times, self.timezone = naive.count, str(zone) if zone else None
 
     def words(self) -> list[str]:
         """What a person should know beside the counts, one line each."""

@@ -103,7 +103,7 @@ def ingest(
             if failure is not None:
                 raise failure
     _demand_readable(report, scope is not None, path)
-    report.count_naive(naive, options)
+    report.count_naive(naive, options.zone)
     scope = scope or scope_of(ws, agent, source, reviewer, IMPORTED)
     if progress.position is not None:
         _save_position(ws, scope, path, progress.position)  # what comes last may store nothing
@@ -238,7 +238,7 @@ def rehearse(
                 report.refuse(item)
                 reject(item)
     _demand_readable(report, report.read > report.refused + report.left_out.total(), path)
-    report.count_naive(naive, options)
+    report.count_naive(naive, options.zone)
     return report
 
 
