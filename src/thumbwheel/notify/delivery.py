@@ -15,8 +15,9 @@ from thumbwheel.jobs.types import Job, JobState
 from thumbwheel.loop.attention import Down
 from thumbwheel.models.versions import agents
 from thumbwheel.notify.mail import send_mail
-from thumbwheel.notify.notices import JOB_KIND, Notice, notices
+from thumbwheel.notify.notices import JOB_KIND, notices
 from thumbwheel.notify.settings import ChannelConfig, NotifyConfig
+from thumbwheel.notify.types import Notice
 from thumbwheel.notify.webhook import post_slack, post_webhook
 
 MOST_ATTEMPTS = 6

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 from thumbwheel.loop.formatting import legible
 from thumbwheel.models.types import Agent
-from thumbwheel.notify.notices import Notice
+from thumbwheel.notify.types import Notice
 
 NAMESPACE = "http://www.w3.org/2005/Atom"
 MEDIA_TYPE = "application/atom+xml"

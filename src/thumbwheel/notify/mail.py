@@ -11,8 +11,8 @@ from typing import Any
 
 from thumbwheel.core.addresses import RefusedAddress, allowed_addresses, is_listed
 from thumbwheel.core.errors import DeliveryError
-from thumbwheel.notify.notices import Notice
 from thumbwheel.notify.settings import ChannelConfig, NotifyConfig
+from thumbwheel.notify.types import Notice
 
 SECONDS = 20.0
 """In which the mail server has to answer each time."""

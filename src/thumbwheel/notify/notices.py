@@ -6,7 +6,7 @@ A notice says what happened and where to look. It quotes no text of people or mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 
 from thumbwheel.capture.recent import quality

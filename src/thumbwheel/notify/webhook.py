@@ -20,8 +20,8 @@ import httpx2
 from thumbwheel.core.addresses import RefusedAddress, is_listed
 from thumbwheel.core.errors import DeliveryError
 from thumbwheel.llm.checked_transport import CheckedTransport
-from thumbwheel.notify.notices import Notice
 from thumbwheel.notify.settings import NotifyConfig
+from thumbwheel.notify.types import Notice
 
 SECONDS = 10.0
 """In which a receiver has to answer."""

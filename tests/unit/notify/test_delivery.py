@@ -28,8 +28,9 @@ from thumbwheel.models import versions
 from thumbwheel.models.types import Agent, Basis
 from thumbwheel.notify.delivery import MOST_ATTEMPTS, deliver, dispatch, notice_of_test
 from thumbwheel.notify.jobs import NotifySpec, run_notify
-from thumbwheel.notify.notices import Notice, notices
+from thumbwheel.notify.notices import notices
 from thumbwheel.notify.settings import NotifyConfig
+from thumbwheel.notify.types import Notice
 
 AGENT = Agent.named("support")
 SECRET = "correct-horse-battery"
