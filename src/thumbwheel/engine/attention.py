@@ -42,7 +42,7 @@ class TreeMask:
     calls: int = 0
     windows: list[int | None] = field(default_factory=list)
     _masks: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict)
-    _block_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    _block_masks: dict[int | None, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -84,7 +84,7 @@ class TreeMask:
             self._masks[key] = causal_bias(prefix_rows, run_rows, window, like)
         return self._masks[key]
 
-    def block_mask(self, like: torch.Tensor, window: int | None) -> torch.Tensor:
+    def block_mask(self, like: torch.Tensor, window: int | None) -> Any:
         """The mask of the whole batch, for block_attention.py; `like` [1, heads, T, d]."""
         if window not in self._block_masks:
             mask = block_attention.block_mask(self.runs, like.shape[2], window, like.device)

@@ -46,9 +46,7 @@ def usable(query: torch.Tensor) -> bool:
     return kernel(query.device.type) is not None
 
 
-def block_mask(
-    runs: Sequence[Run], rows: int, window: int | None, device: torch.device
-) -> torch.Tensor:
+def block_mask(runs: Sequence[Run], rows: int, window: int | None, device: torch.device) -> Any:
     """torch's BlockMask of the tree of `runs`, which has `rows` rows. `window` counts distances
     along a path."""
     import torch
@@ -69,22 +67,22 @@ def block_mask(
         sees_all &= farthest < window
 
     ends, positions = ends.to(device), positions.to(device)
+    distance = rows if window is None else window
 
     def on_path(batch: Any, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return (key <= query) & (query < ends[key])
 
     def in_window(batch: Any, head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        near = positions[query] - positions[key] < window
+        near: torch.Tensor = positions[query] - positions[key] < distance
         return (key <= query) & (query < ends[key]) & near
 
-    mask: torch.Tensor = BlockMask.from_kv_blocks(
+    return BlockMask.from_kv_blocks(
         *_listed(sees & ~sees_all),
         *_listed(sees_all),
         BLOCK_SIZE=BLOCK,
         mask_mod=on_path if window is None else in_window,
         seq_lengths=(rows, rows),
     ).to(device)
-    return mask
 
 
 def _ends_and_positions(runs: Sequence[Run], rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,7 +114,7 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor,
+    mask: Any,
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
@@ -179,15 +177,16 @@ def _difference(attention: Kernel, device: torch.device) -> str:
     for is_plain in (False, True):
         inputs = [each.to(device, torch.bfloat16).requires_grad_() for each in tensors]
         if is_plain:
-            repeated = [inputs[0], *(each.repeat_interleave(2, 1) for each in inputs[1:])]
-            output = scaled_dot_product_attention(*repeated, attn_mask=dense)
+            query, key, value = inputs
+            key, value = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+            output = scaled_dot_product_attention(query, key, value, attn_mask=dense)
         else:
             mask = block_mask(runs, rows, None, device)
             output = attention(*inputs, block_mask=mask, enable_gqa=True)
         gradients = torch.autograd.grad(output.float().square().sum(), inputs)
         sides.append([output.detach(), *gradients])
-    for value, expected in zip(*sides, strict=True):
-        gap = float((value - expected).abs().max() / expected.abs().max())
+    for result, expected in zip(*sides, strict=True):
+        gap = float((result - expected).abs().max() / expected.abs().max())
         if not gap <= TOLERANCE:
             return f"differed from the plain computation by {gap:.1e} of the largest value"
     return ""

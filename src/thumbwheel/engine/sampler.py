@@ -255,8 +255,9 @@ def _run(
         # look at all of them; what a row drew after its answer had ended is dropped
         tokens_by_step = torch.stack(drawn).tolist()
         logps_by_step: list[list[float | None]] = [[None] * len(rows)] * unseen
-        if drawn_logps[0] is not None:
-            logps_by_step = torch.stack(drawn_logps).tolist()
+        known_logps = [logps for logps in drawn_logps if logps is not None]
+        if known_logps:
+            logps_by_step = torch.stack(known_logps).tolist()
         for row_tokens, row_logps in zip(tokens_by_step, logps_by_step, strict=True):
             _check_finite(row_tokens, state.logits.shape[-1])
             for draft, token, logp in zip(rows, row_tokens, row_logps, strict=True):
