@@ -29,7 +29,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
         yield server
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("has_count", [True, False])
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -38,10 +38,10 @@ def upstream() -> Iterator[ScriptedUpstream]:
     ],
 )
 def test_vectors_of_ollama_are_charged(
-    tmp_path: Path, upstream: ScriptedUpstream, path: str, body: dict[str, Any], told: bool
+    tmp_path: Path, upstream: ScriptedUpstream, path: str, body: dict[str, Any], has_count: bool
 ) -> None:
     answer: dict[str, Any] = {"embeddings": [[0.5]], "embedding": [0.5]}
-    if told:
+    if has_count:
         answer["prompt_eval_count"] = TOKENS
     upstream.script = lambda request: [reply(answer)]
     settings = {"agents": {AGENT: {"tokens_per_day": TOKENS}}}
@@ -75,12 +75,12 @@ def test_a_server_does_not_ask_itself(tmp_path: Path) -> None:
 
 def test_two_servers_do_not_ask_each_other(tmp_path: Path) -> None:
     with (
-        opened_home(tmp_path / "one") as one,
-        opened_home(tmp_path / "two") as two,
-        running(one) as first,
-        running(two) as second,
+        opened_home(tmp_path / "first") as first_home,
+        opened_home(tmp_path / "second") as second_home,
+        running(first_home) as first,
+        running(second_home) as second,
     ):
-        for ws, other in ((one, second), (two, first)):
+        for ws, other in ((first_home, second), (second_home, first)):
             _point_at(ws, other)
         until(lambda: first.ask().status_code == 508)
         forged = {"via": "1.1 thumbwheel-0000, 1.0 proxy"}

@@ -132,8 +132,8 @@ def test_no_address_of_a_private_network_is_asked_that_the_settings_do_not_list(
 
 
 def test_an_owner_of_one_agent_lists_and_removes_its_secrets_alone(world: GatewayWorld) -> None:
-    mine = world.client.get("/api/secrets", params={"of_agent": "alpha"})
-    assert mine.status_code == 200 and [row["name"] for row in mine.json()] == ["UP_alpha"]
+    listed = world.client.get("/api/secrets", params={"of_agent": "alpha"})
+    assert listed.status_code == 200 and [row["name"] for row in listed.json()] == ["UP_alpha"]
     for agent in (None, "beta", "nobody"):
         query = {} if agent is None else {"of_agent": agent}
         for method, path in (("GET", "/api/secrets"), ("DELETE", "/api/secrets/UP_beta")):

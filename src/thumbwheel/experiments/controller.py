@@ -298,8 +298,8 @@ def start(
                     f"experiment {other.id} has it, and nothing is edited in flight",
                     f"Stop that one first: thumbwheel experiment stop {other.id} --reason TEXT",
                 )
-        own = [other for other in open_experiments if other.agent == agent.slug]
-        group_range = _free_range(own, config)
+        of_agent = [other for other in open_experiments if other.agent == agent.slug]
+        group_range = _free_range(of_agent, config)
         complete = draft.model_copy(update={"group_range": group_range})
         return store.insert(
             connection,
