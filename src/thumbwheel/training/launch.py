@@ -18,6 +18,7 @@ from typing import Any
 
 from thumbwheel.core import log
 from thumbwheel.core.private import UMASK
+from thumbwheel.training.activity import activity
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import RunState, Status
 
@@ -157,13 +158,18 @@ def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
             time.sleep(POLL)
     for note in _template_notes(run):
         log.say(note)
-    tail, done = Tail(run.metrics), 0
+    tail, done, shown = Tail(run.metrics), 0, ""
     with log.progress("training", _planned(run), "steps") as advance:
         while True:
             ended = child.poll() is not None
-            for line in tail.new():
+            lines = tail.new()
+            for line in lines:
                 advance(max(0, line["step"] - done), _note(line))
                 done = max(done, line["step"])
+            current = activity(run)
+            if current is not None and not lines and current.in_words() != shown:
+                shown = current.in_words()
+                advance(0, shown)
             if ended:
                 return
             if request is not None:

@@ -27,6 +27,7 @@ from thumbwheel.core.config import build
 from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
 from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
+from thumbwheel.training.activity import ActivityFile
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
 
@@ -75,7 +76,8 @@ def main(arguments: list[str]) -> int:
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         return error.exit_code
-    return guarded(run, lambda: _work(run, interrupt))
+    with log.sent_to(ActivityFile(run)):
+        return guarded(run, lambda: _work(run, interrupt))
 
 
 def die_with(parent: int) -> None:
