@@ -6,13 +6,15 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from thumbwheel.core import log
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.deploy.watch import Watch
-from thumbwheel.loop.attention import Down
-from thumbwheel.notify.delivery import dispatch
 from thumbwheel.notify.settings import NotifyConfig
+
+if TYPE_CHECKING:
+    from thumbwheel.loop.attention import Down
 
 EVERY = 15.0
 """Seconds between two looks."""
@@ -45,6 +47,9 @@ class Notifier:
         return self._problem
 
     def _run(self) -> None:
+        # What sends notices has no place in a server that sends none.
+        from thumbwheel.notify.delivery import dispatch
+
         while not self._ended.wait(self._every):
             try:
                 dispatch(self._ws, long_dead(self._watch), datetime.now(UTC))

@@ -18,6 +18,7 @@ from typing import Any
 
 from thumbwheel.core import log
 from thumbwheel.core.private import UMASK
+from thumbwheel.training.activity import activity
 from thumbwheel.training.rundir import RunDir
 from thumbwheel.training.types import RunState, Status
 
@@ -94,21 +95,6 @@ class Tail:
         return [json.loads(line) for line in whole.splitlines()]
 
 
-@dataclass
-class Activity:
-    """Says what a run does before its first step, each thing once."""
-
-    run: RunDir
-    _last: str | None = None
-
-    def say_new(self) -> None:
-        """Say what the run does now, if that is another thing than last time."""
-        text = self.run.activity()
-        if text is not None and text != self._last:
-            log.say(text)
-            self._last = text
-
-
 def launch(run: RunDir, lock: int) -> Status:
     """Run the folder's run in a child that inherits the lock, until it ends; Ctrl-C asks it to stop
     at a checkpoint, twice kills it."""
@@ -165,10 +151,10 @@ def _until_done(child: subprocess.Popen[bytes], run: RunDir) -> int:
 def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
     """Show the progress until the child has ended."""
     request = _request.get()
-    activity = Activity(run)
-    with log.progress("preparing the run", None):
+    shown = ""
+    with log.progress("preparing the run", None) as advance:
         while child.poll() is None and not _planned(run):
-            activity.say_new()
+            shown = _show_activity(run, shown, advance)
             if request is not None:
                 request.pass_on(child)
             time.sleep(POLL)
@@ -178,15 +164,27 @@ def _follow(child: subprocess.Popen[bytes], run: RunDir) -> None:
     with log.progress("training", _planned(run), "steps") as advance:
         while True:
             ended = child.poll() is not None
-            activity.say_new()
-            for line in tail.new():
+            lines = tail.new()
+            for line in lines:
                 advance(max(0, line["step"] - done), _note(line))
                 done = max(done, line["step"])
+            if not lines:
+                shown = _show_activity(run, shown, advance)
             if ended:
                 return
             if request is not None:
                 request.pass_on(child)
             time.sleep(POLL)
+
+
+def _show_activity(run: RunDir, shown: str, advance: Callable[[float, str], None]) -> str:
+    """Show what the child does beside its steps, if that is not what was shown; return what is
+    shown now."""
+    current = activity(run)
+    if current is None or current.in_words() == shown:
+        return shown
+    advance(0, current.in_words())
+    return current.in_words()
 
 
 def _planned(run: RunDir) -> int | None:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import accumulate, count, pairwise
 from typing import TYPE_CHECKING, Any
 
+from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError, DataError
 from thumbwheel.engine.rollout import Rollout, RolloutSource, Sampling
 from thumbwheel.engine.sampler import GroupSampler
@@ -288,7 +289,8 @@ class OnlineRunner:
         tasks = items[: self.config.eval_prompts]
         self._policy_sampler.sync()
         sampling = self._sampling(0, greedy=True)
-        collected = rewarded(self.collect(tasks, 1, sampling, self._policy_sampler))
+        with log.progress("answering dev prompts", len(tasks), "dev prompts"):
+            collected = rewarded(self.collect(tasks, 1, sampling, self._policy_sampler))
         rollouts = [rollout for (rollout,) in collected.rollouts]
         rewards = [reward.value for (reward,) in collected.rewards]
         metrics = collected_metrics(collected)

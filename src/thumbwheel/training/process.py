@@ -27,6 +27,7 @@ from thumbwheel.core.config import build
 from thumbwheel.core.errors import ConfigError, StorageError, ThumbwheelError, TrainingError
 from thumbwheel.engine.libraries import load_libraries
 from thumbwheel.models.template_settings import AS_IT_IS, TemplateSettings
+from thumbwheel.training.activity import ActivityFile
 from thumbwheel.training.rundir import RunDir, open_rows, unwritable
 from thumbwheel.training.types import JUDGED, RunSpec, RunState, Status, TrainConfig
 
@@ -75,7 +76,8 @@ def main(arguments: list[str]) -> int:
     except ThumbwheelError as error:
         log.say(f"error: {error}")
         return error.exit_code
-    return guarded(run, lambda: _work(run, interrupt))
+    with log.sent_to(ActivityFile(run)):
+        return guarded(run, lambda: _work(run, interrupt))
 
 
 def die_with(parent: int) -> None:
@@ -139,15 +141,14 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
-    run.write_activity(f"loading {spec.base}")
-    load_libraries()
-    rows = open_rows(spec)
-    assembly = made_to_fit(run, spec, rows)
+    with log.progress(f"loading {spec.base}", None):
+        load_libraries()
+        rows = open_rows(spec)
+        assembly = made_to_fit(run, spec, rows)
     device = assembly.engine.device.type
     hold_to(device, room_gb(device, assembly.config.memory_limit_gb))
     notes = {"planned_steps": assembly.steps, "template_notes": assembly.template_notes}
     run.write_status(Status(RunState.RUNNING, result=notes))
-    run.write_activity("asking the base how likely the judged answers are")
     noise = weigh(assembly, rows, spec.raters)
     check = check_judge(assembly, rows.get(JUDGED, ()))
     refusal = check.refusal if check and assembly.config.require_gain else None
@@ -221,8 +222,6 @@ def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
         if resume_from is None
         else f"going on after step {resume_from}"
     )
-    if resume_from is None and assembly.dev.items:
-        run.write_activity(f"measuring the base on {len(assembly.dev.items)} dev rows")
     trained = prepare(assembly.model, config, assembly.steps, assembly.runner.groups())
     metrics = MetricsFile(run.metrics)
     loop = Loop(

@@ -27,7 +27,6 @@ from thumbwheel.models.artifacts import Artifacts
 from thumbwheel.training.types import JUDGED, JUDGED_SHAPE, RunSpec, RunState, Status
 
 SPEC = "spec.json"
-ACTIVITY = "activity.txt"
 LONGEST_LINE = 65_536
 """Bytes of a line of metrics, at most."""
 
@@ -106,20 +105,6 @@ class RunDir:
         except FileNotFoundError:
             return None
         return Status(**fields | {"state": RunState(fields["state"])})
-
-    def write_activity(self, text: str) -> None:
-        """Say what the child does before its first step; raises StorageError for a full disk."""
-        try:
-            replace(self.path / ACTIVITY, text)
-        except OSError as error:
-            raise unwritable(self.path, error) from error
-
-    def activity(self) -> str | None:
-        """Return what the child does before its first step; None where it said nothing yet."""
-        try:
-            return (self.path / ACTIVITY).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
 
     def lock(self) -> int:
         """Take the run for this process; the returned handle holds it until every copy is closed.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from thumbwheel.core import log
 from thumbwheel.engine.lora import is_zero_update
 from thumbwheel.engine.refcache import RefCache, batch_reference_logp, branch_key, reference_logps
 from thumbwheel.engine.score import LAST, LOGP, Role, ScoreEngine
@@ -61,8 +62,15 @@ class RecordedRunner:
         import torch
 
         unchanged = is_zero_update(self.engine.model)
+        what = "measuring the base" if unchanged else "measuring the adapter"
+
+        def measured() -> StepResult:
+            # Less memory begins the batch anew, and with it the count.
+            with log.progress(what, len(items), "dev rows") as advance:
+                return self.run(items, grad=False, unchanged=unchanged, advance=advance)
+
         with torch.no_grad():
-            return self.budget.run(items, lambda: self.run(items, grad=False, unchanged=unchanged))
+            return self.budget.run(items, measured)
 
     def examples(self, items: Sequence[Example]) -> Sequence[Example]:
         return items
@@ -93,13 +101,20 @@ class RecordedRunner:
     def close(self) -> None:
         self._cache.close()
 
-    def run(self, examples: Sequence[Example], grad: bool, unchanged: bool = False) -> StepResult:
+    def run(
+        self,
+        examples: Sequence[Example],
+        grad: bool,
+        unchanged: bool = False,
+        advance: log.Advance | None = None,
+    ) -> StepResult:
         """The loss of `examples` as one optimiser batch, whatever number of forward passes the
         budget makes of it.
 
         With `grad` the gradients are added to the adapter's. `unchanged`: the adapter changes
         nothing yet, so the policy's own log-probs are the reference. Those of another pass differ
-        by rounding, and rounding would decide which of two equal rewards is larger.
+        by rounding, and rounding would decide which of two equal rewards is larger. `advance` is
+        told of each micro-batch how many examples it had.
         """
         totals = self.algorithm.totals(examples)
         each_batch = self.engine.backward if grad else self.engine.map_batches
@@ -117,6 +132,8 @@ class RecordedRunner:
                 by_batch.append(metrics)
                 example_numbers += [block_start + number for number in batch.example_ids]
                 tokens += batch.n_rows
+                if advance is not None:
+                    advance(len(set(batch.example_ids)))
             block_start += len(block)
         total = float(sum(loss.sum() for loss in losses))
         metrics_of_all = self.algorithm.derived(means(by_batch))

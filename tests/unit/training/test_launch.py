@@ -41,16 +41,3 @@ def test_a_second_ctrl_c_kills_and_the_run_is_stopped_not_failed(
         7,
     )
     assert launch._ended(run, child.returncode, 0).state is RunState.FAILED
-
-
-def test_what_a_run_does_before_its_first_step_is_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = RunDir(tmp_path)
-    activity = launch.Activity(run)
-    activity.say_new()
-    for text in ("loading base", "loading base", "measuring the base on 64 dev rows"):
-        run.write_activity(text)
-        activity.say_new()
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == ["loading base", "measuring the base on 64 dev rows"]

@@ -20,6 +20,7 @@ from thumbwheel.models.gguf.header import is_gguf
 from thumbwheel.models.types import Agent, ModelVersion
 from thumbwheel.server.pages.operations import offered_fields
 from thumbwheel.server.pages.page import PageRequest
+from thumbwheel.training.activity import activity
 from thumbwheel.training.algorithms import ALGORITHMS
 from thumbwheel.training.data_plan import data_plan
 from thumbwheel.training.train import run_dir, run_of, runs
@@ -124,6 +125,8 @@ class Running:
     step: int
     steps: int | None
     """None while it is being prepared."""
+    activity: str | None
+    """What it does before its next line of metrics, in words."""
     job_id: str | None
     """None where a command trains, or a turn of the loop."""
 
@@ -134,12 +137,13 @@ def _running(ws: Workspace, agent: Agent, run: Run) -> Running | None:
         return None
     folder = run_dir(ws, run)
     status = folder.status()
-    step = folder.last_step()
+    step, current = folder.last_step(), activity(folder)
     started, _ = queue.jobs(ws, states=[JobState.RUNNING], agents=[agent.slug])
     jobs = [job.id for job in started if job.notes.get("run") == run.id]
     return Running(
         step=step,
         steps=status.result.get("planned_steps") if status and status.result else None,
+        activity=current.in_words() if current else None,
         job_id=jobs[0] if jobs else None,
     )
 
