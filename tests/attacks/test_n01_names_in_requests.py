@@ -40,6 +40,7 @@ IN_REQUESTS: Mapping[str, str] = {
     "the model at a judge's endpoint that the settings name": "judge_model",
     "the plain name of the uploaded file, or of a file of an export by its list": "file path",
     "prompts in the request itself": "canary_prompts",
+    "a channel of thumbwheel.yaml, which alone says where that sends": "channel",
     "the name of a secret of the agent; for the home's owner one of the home": "secret",
     "an upstream; a private address only where the settings list it: may_be_private": "url",
 }
@@ -48,6 +49,8 @@ IN_JOBS: Mapping[str, str] = {
     "local in the route: form and against_form are what --as and --against-as name": """
         form against_form""",
     "a path of the server's machine, which requests never offer": "rejects to",
+    "what people are told: the server writes it, and to ask for such a job takes `own`": """
+        notice""",
     "another row of the job itself": "parent",
     "settings of a target, local in the route": "set",
     "no option of the route: the key of another server, for imports of the command line": "key",

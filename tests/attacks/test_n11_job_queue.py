@@ -18,7 +18,7 @@ from thumbwheel.jobs.types import Job, JobsConfig, JobState, WorkerRow
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NEEDS = {"import": (), "train": ("heavy",), "deploy": (), "loop approve": ()}
-URGENT = ("deploy", "loop approve")
+URGENT = ("deploy", "loop approve", "notify")
 
 
 @pytest.fixture

@@ -246,6 +246,19 @@ LINES: Mapping[str, Callable[[Line], dict[str, Any]]] = {
         "chosen": {"from": "gpt", "value": line.answered if line.good else line.other},
         "rejected": {"from": "gpt", "value": line.other if line.good else line.answered},
     },
+    "call_log": lambda line: {
+        "request_id": f"r{line.question}-{line.answer}-{line.number}",
+        "request_created_at": "2026-01-05T09:00:00Z",
+        "request_body": {"model": "m", "messages": [{"role": "user", "content": line.asked}]},
+        "response_body": {
+            "choices": [{"message": {"role": "assistant", "content": line.answered}}]
+        },
+        "feedback_rating": line.good,
+    },
+    "dataset_items": lambda line: {
+        "messages": [{"role": "user", "content": line.asked}],
+        "reference_answer": line.answered,
+    },
     "trl": lambda line: {"prompt": line.asked, "completion": line.answered, "label": line.good},
     "alpaca": lambda line: {
         "instruction": line.asked,

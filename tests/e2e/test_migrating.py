@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import thumbwheel
 import thumbwheel.compat
 from tests.command_line import Run
 from tests.worlds.animals_world import write_world
-from thumbwheel.cli.main import build
+from thumbwheel.cli.main import command_line
 from thumbwheel.llm import tools
 
 ROOT = Path(__file__).parents[2]
@@ -146,7 +145,7 @@ def test_what_stands_for_it_is_here(word: str) -> None:
 def require_command(arguments: list[str]) -> None:
     """Every word before the options is a command or an argument of it, every option exists, and
     what is chosen from a table is in it."""
-    command: Any = typer.main.get_command(build(arguments))
+    command: Any = command_line(arguments)
     path = []
     while arguments and arguments[0] in getattr(command, "commands", {}):
         path.append(arguments.pop(0))

@@ -16,6 +16,7 @@ import pytest
 from tests.command_line import Run
 from thumbwheel.capture.detect import Options, detect, sample, source_of
 from thumbwheel.capture.elements import elements
+from thumbwheel.capture.import_report import SampleRow
 from thumbwheel.capture.rowfile import read_rows
 from thumbwheel.capture.source import Line, Refused
 from thumbwheel.capture.sources import SOURCES
@@ -283,8 +284,8 @@ class TestDetect:
             '[{"prompt": "Hi", "completion": "Hello!", "label": true}, {"prompt": "Hi"}, 3, 4]',
         )
         first_rows = sample(path, detect(path).source)
-        assert first_rows[0] == {"number": 1, "records": ["trace: Hi -> Hello!", "thumb: true"]}
-        assert first_rows[2]["refused"] == "it is a JSON int, not an object"
+        assert first_rows[0] == SampleRow(1, ["trace: Hi -> Hello!", "thumb: true"])
+        assert first_rows[2].refused == "it is a JSON int, not an object"
         assert len(first_rows) == 3
 
     def test_options_are_pairs(self) -> None:
@@ -316,7 +317,11 @@ class TestDetect:
         shown = json.loads(command_line("import", "--detect", str(path), *options, "--json")[1])
         assert shown["source"] == "csv"
         assert shown["rows"] == [
-            {"number": 2, "records": ["trace: Why? -> So.", "rating: 2.0 of 0 to 2"]}
+            {
+                "number": 2,
+                "records": ["trace: Why? -> So.", "rating: 2.0 of 0 to 2"],
+                "refused": None,
+            }
         ]
         plan = json.loads(command_line("plan", str(path), *options, "--json")[1])
         assert plan["read_as"][0] == "source csv: a table whose columns are known by their names"
