@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import material
 import raw
@@ -63,7 +63,7 @@ def generate(model: Any, prompts: list[list[int]], answers: int, tokens: int) ->
 
 def adapted(folder: Path) -> tuple[Any, Any]:
     """(model under a new adapter, tokenizer), on the device of the benchmark."""
-    dtype = "bfloat16" if DEVICE == "cuda" else "float32"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16" if DEVICE == "cuda" else "float32"
     model, tokenizer = load_base(str(folder), dtype, local_only=True)
     return attach_lora(model.to(DEVICE), LoraSettings(), seed=0)[0], tokenizer
 
