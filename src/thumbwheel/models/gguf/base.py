@@ -19,8 +19,6 @@ from thumbwheel.core import ids, log
 from thumbwheel.core.errors import ModelError
 from thumbwheel.core.files import replace, unwritable
 from thumbwheel.core.locks import wait_for
-from thumbwheel.llm import tools
-from thumbwheel.llm.library import tokenize
 from thumbwheel.models.gguf.architectures import config_of
 from thumbwheel.models.gguf.header import GgufHeader, damaged, read_header
 from thumbwheel.models.gguf.pre_tokenizers import NAMES
@@ -179,6 +177,8 @@ def _with_an_example(error: ModelError, header: GgufHeader) -> ModelError:
 
 def can_compare() -> bool:
     """Tell whether llama.cpp's library is installed."""
+    from thumbwheel.llm import tools
+
     return all(tools.find(name) is not None for name in tools.PAIR)
 
 
@@ -187,6 +187,8 @@ def _difference(header: GgufHeader, tokenizer: Any) -> Difference | None:
     to ask."""
     if not can_compare():
         return None
+    from thumbwheel.llm.library import tokenize
+
     special = "a" + "b".join(tokenizer.all_special_tokens) + " c"
     probes = (*PROBES, special)
     try:
