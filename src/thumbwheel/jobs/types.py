@@ -178,8 +178,9 @@ class Kind:
 
     @property
     def result(self) -> Any:
-        """The type of what the handler returns; its JSON is what a job row stores."""
-        return typing.get_type_hints(self.handler)["return"]
+        """The type of what the handler returns, anything where a plugin's does not say it; its JSON
+        is what a job row stores."""
+        return typing.get_type_hints(self.handler).get("return", Any)
 
 
 CRASH, WORKER_DIED = "Crash", "Crashed"

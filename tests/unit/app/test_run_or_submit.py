@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tests.command_line import Run
 from thumbwheel.app.open import Opener
@@ -19,7 +20,7 @@ from thumbwheel.core.config import Home, Sources
 from thumbwheel.core.present import json_text
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import claims, queue, store
-from thumbwheel.jobs.types import Job, JobsConfig, JobState, WorkerRow
+from thumbwheel.jobs.types import Job, JobsConfig, JobState, Kind, WorkerRow
 
 LINE = {"type": "trace", "id": "t1", "input": "Where is it?", "output": "On its way."}
 
@@ -186,3 +187,10 @@ def test_a_schedule_is_checked_when_it_is_added(command_line: Run) -> None:
         assert code == 2 and why in err, (cron, job, err)
     code, _, err = command_line(*add, "* * * * *", "--job", "loop run", "--missed", "never")
     assert code == 2 and "Known: once, skip, all" in err
+
+
+def test_a_plugins_handler_that_does_not_say_its_result_may_give_anything() -> None:
+    def handler(ws, spec):  # type: ignore[no-untyped-def]
+        return 3
+
+    assert Kind(BaseModel, handler).result is Any
