@@ -23,7 +23,7 @@ from worlds.world import (
     Exchange,
     Files,
     World,
-    case_line,
+    gold_lines,
     share,
     trace_line,
     write_lines,
@@ -88,10 +88,6 @@ class RoutedMessages(World):
             self.example_of(message) for message in drawn[most_rated : most_rated + self.most_gold]
         ]
         exchanges = sampled_exchanges(base, rated, seed, self.max_new_tokens)
-        cases = [
-            case_line(f"g-{number:04d}", example, "json_fields")
-            for number, example in enumerate(gold)
-        ]
         folder.mkdir(parents=True, exist_ok=True)
         return Files(
             base=base,
@@ -100,7 +96,7 @@ class RoutedMessages(World):
                 [trace_line(exchange, self.name, 1.0) for exchange in exchanges],
             ),
             feedback=write_lines(folder / "feedback.jsonl", self.feedback(rng, exchanges)),
-            gold=write_lines(folder / "gold.jsonl", cases),
+            gold=write_lines(folder / "gold.jsonl", gold_lines(gold, "json_fields")),
             taught=rated,
             gold_examples=gold,
             sampled_right=share([exchange.is_right for exchange in exchanges]),

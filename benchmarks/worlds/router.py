@@ -24,8 +24,8 @@ from worlds.world import (
     Exchange,
     Files,
     World,
-    case_line,
     feedback_line,
+    gold_lines,
     share,
     trace_line,
     write_lines,
@@ -86,13 +86,7 @@ class Router(World):
                 [trace_line(exchange, self.name, 1.0) for exchange in exchanges],
             ),
             feedback=write_lines(folder / "feedback.jsonl", feedback(rng, exchanges)),
-            gold=write_lines(
-                folder / "gold.jsonl",
-                [
-                    case_line(f"g-{number:04d}", example, "exact_answer")
-                    for number, example in enumerate(gold)
-                ],
-            ),
+            gold=write_lines(folder / "gold.jsonl", gold_lines(gold, "exact_answer")),
             taught=rated,
             gold_examples=gold,
             sampled_right=share([exchange.is_right for exchange in exchanges]),

@@ -22,6 +22,7 @@ from worlds.world import (
     World,
     case_line,
     feedback_line,
+    gold_lines,
     share,
     trace_line,
     write_lines,
@@ -88,13 +89,7 @@ class Sums(World):
                     for exchange in exchanges
                 ],
             ),
-            gold=write_lines(
-                folder / "gold.jsonl",
-                [
-                    case_line(f"g-{number:04d}", example, "exact_answer")
-                    for number, example in enumerate(gold)
-                ],
-            ),
+            gold=write_lines(folder / "gold.jsonl", gold_lines(gold, "exact_answer")),
             taught=rated,
             gold_examples=gold,
             sampled_right=share([exchange.is_right for exchange in exchanges]),

@@ -170,6 +170,13 @@ def case_line(name: str, example: Example, checker: str) -> dict[str, Any]:
     }
 
 
+def gold_lines(examples: Iterable[Example], checker: str) -> list[dict[str, Any]]:
+    """Return a gold case for each example."""
+    return [
+        case_line(f"g-{number:04d}", example, checker) for number, example in enumerate(examples)
+    ]
+
+
 def stamp(instant: datetime) -> str:
     """A moment as ISO 8601, in UTC."""
     return instant.strftime("%Y-%m-%dT%H:%M:%SZ")

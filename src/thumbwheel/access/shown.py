@@ -76,7 +76,7 @@ class ShownAuditEntry:
 
 @dataclass(frozen=True)
 class ShownAuditVerdict:
-    """What was seen of the chain of the audit log."""
+    """The result of a check of the audit log's chain."""
 
     whole: bool
     rows: int

@@ -39,7 +39,7 @@ def accepted_response(accepted: Job) -> Response:
 
 @dataclass(frozen=True)
 class Asking:
-    """Who asks for a job, and by which key."""
+    """A request for a job: who asks, and by which key."""
 
     name: str = LOCAL_TOKEN.id
     key: str | None = None

@@ -132,6 +132,11 @@ def unpacked(value: Any) -> Any:
     return value
 
 
+def is_empty(value: Any) -> bool:
+    """Return whether there is nothing: null, or a text, an object or a list without content."""
+    return value in (None, "", {}, [])
+
+
 def content_text(content: Any, depth: int = 0) -> str | None:
     """The text of a message's content, of its parts, or of what a model's API wrapped it in; None
     where there is none."""

@@ -20,7 +20,7 @@ SHOWN = 20
 
 @dataclass
 class ImportReport:
-    """What became of the lines: read = stored + duplicates + erased + left out + refused. A line is
+    """Counts of an import: read = stored + duplicates + erased + left out + refused. A line is
     stored when anything in it is new."""
 
     source: str
@@ -42,9 +42,9 @@ class ImportReport:
     records: Counter[str] = field(default_factory=Counter)
     """New records by noun, feedback also by kind."""
     remarks: Counter[str] = field(default_factory=Counter)
-    """What a person should look at -> lines."""
+    """Remark for a person -> its lines."""
     warnings: list[str] = field(default_factory=list)
-    """What is missed beside the file."""
+    """Warnings about what is missing beside the file."""
     left_table: list[str] = field(default_factory=list)
     """Rows that the latest import of the same table read, and this one did not."""
     naive_times: int = 0
@@ -52,7 +52,7 @@ class ImportReport:
     timezone: str | None = None
     """The zone in which they were read; None: nobody named one."""
     dry_run: bool = False
-    """Whether nothing was stored."""
+    """True where nothing was stored."""
 
     def count_records(self, records: Iterable[AnyRecord]) -> None:
         for record in records:
@@ -70,7 +70,7 @@ class ImportReport:
         self.naive_times, self.timezone = naive.count, str(zone) if zone else None
 
     def words(self) -> list[str]:
-        """What a person should know beside the counts, one line each."""
+        """Return what a person should know beside the counts, one line each."""
         lines = list(self.warnings)
         lines += [f"{count} lines: {remark}" for remark, count in self.remarks.items()]
         if self.left_table:

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -146,6 +146,7 @@ def _answers(leaf: Any) -> bool:
     return getattr(function, "__annotations__", {}).get("return") not in (None, "None")
 
 
+@cache
 def _json_flag() -> Any:
     """Return the option `--json` of every command that answers."""
 

@@ -37,7 +37,7 @@ from thumbwheel.evaluation.types import (
 from thumbwheel.loop.approval import why_not_live
 from thumbwheel.loop.trigger_types import Pending, Wish
 from thumbwheel.models import versions
-from thumbwheel.models.types import CANARY, Agent, Basis
+from thumbwheel.models.types import CANARY, Agent, Basis, ModelVersion
 
 EXAMPLES = 5
 """Changed answers on a card."""
@@ -128,10 +128,7 @@ def decision_card(ws: Workspace, pending: Pending) -> DecisionCard:
     version = versions.by_id(ws, pending.version_id)
     decided = decisions_of(ws, version)
     stored = decided[-1] if decided else None
-    evaluation = None
-    for candidate in evaluations(ws, version):
-        if stored is not None and candidate.id == stored.evaluation_id:
-            evaluation = candidate
+    evaluation = None if stored is None else _evaluation_of(ws, version, stored)
     checks = [] if stored is None else [_check(guard, stored) for guard in stored.inputs.guards]
     canary_id = versions.aliases_of(ws, Agent.named(version.agent)).get(CANARY)
     verdict_reasons = () if stored is None else stored.decision.reasons
@@ -150,6 +147,14 @@ def decision_card(ws: Workspace, pending: Pending) -> DecisionCard:
         why_not_live(pending),
         canary_id == version.id,
     )
+
+
+def _evaluation_of(
+    ws: Workspace, version: ModelVersion, stored: StoredDecision
+) -> Evaluation | None:
+    """Return the evaluation on which the gate decided."""
+    by_id = {evaluation.id: evaluation for evaluation in evaluations(ws, version)}
+    return by_id.get(stored.evaluation_id)
 
 
 def _question(pending: Pending) -> str:

@@ -157,7 +157,7 @@ class Protocol:
     step_kind: Literal["llm", "task"] = "llm"
     is_recorded: bool = True
     is_counted: bool = True
-    """Whether a model computes something, for which budgets are charged."""
+    """True where a model computes something, for which budgets are charged."""
     keeps_model: bool = False
     """Whether the request's model is no name of an agent, and goes on as it is."""
     translation: Translation | EmbeddingTranslation | None = None

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from thumbwheel.capture.fields import moment, name_of, unpacked
+from thumbwheel.capture.fields import is_empty, moment, name_of, unpacked
+from thumbwheel.capture.gateway.chat_messages import objects
 from thumbwheel.capture.lines import OnPosition, ignore_position
 from thumbwheel.capture.marks import MarkColumn, Scales, plain
 from thumbwheel.capture.messages import answer_fields, tools_of
@@ -97,7 +98,9 @@ def _no_scores(row: Row) -> Iterator[LoggedScore]:
 def _scores_by_name(row: Row) -> Iterator[LoggedScore]:
     """Scores of an object {name: value}."""
     scores = unpacked(row.get("scores"))
-    for name, value in scores.items() if isinstance(scores, dict) else ():
+    if not isinstance(scores, dict):
+        return
+    for name, value in scores.items():
         if value is not None:
             yield LoggedScore(str(name), value)
 
@@ -111,7 +114,9 @@ def _scores_of_helicone(row: Row) -> Iterator[LoggedScore]:
 def _scores_of_langsmith(row: Row) -> Iterator[LoggedScore]:
     """Statistics of the feedback by its key, of which the mean of one voice is that voice."""
     stats = unpacked(row.get("feedback_stats"))
-    for name, counts in stats.items() if isinstance(stats, dict) else ():
+    if not isinstance(stats, dict):
+        return
+    for name, counts in stats.items():
         number = counts.get("n") if isinstance(counts, dict) else None
         if type(number) is not int or number < 1:
             continue
@@ -131,10 +136,7 @@ def _is_number(value: Any) -> bool:
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
     """Return the objects of a list, which may be JSON in a text; none where it is no list."""
-    elements = unpacked(value)
-    if not isinstance(elements, list):
-        return []
-    return [element for element in elements if isinstance(element, dict)]
+    return list(objects(unpacked(value)))
 
 
 def _text(value: Any) -> str | None:
@@ -320,7 +322,9 @@ class CallLogs(JsonLines):
         values: dict[str, MarkColumn] = {}
         for row in read_rows(path, ignore_position):
             log = _log_of(row.row) if row.row is not None else None
-            for score in log.scores(row.row) if log is not None and row.row is not None else ():
+            if log is None or row.row is None:
+                continue
+            for score in log.scores(row.row):
                 if not score.problem:
                     values.setdefault(plain(score.name), MarkColumn()).add(score.value)
         reader = self._with(values=values)
@@ -338,7 +342,7 @@ class CallLogs(JsonLines):
         trace = _trace(row, log)
         expected = unpacked(row.get(EXPECTED))
         cases: list[AnyRecord] = []
-        if expected not in (None, "", {}, []):
+        if not is_empty(expected):
             reference = answer_in(expected)["content"]
             cases = [CaseRecord.model_validate({"input": trace.input, "reference": reference})]
         feedback: list[AnyRecord] = []
@@ -379,9 +383,9 @@ class CallLogs(JsonLines):
 def _trace(row: Row, log: CallLog) -> TraceRecord:
     """The call; raises Unreadable where nothing was asked or answered."""
     asked, answered = unpacked(_at(row, log.asked)), unpacked(_at(row, log.answered))
-    if asked in (None, "", {}, []):
+    if is_empty(asked):
         raise Unreadable(f"its {log.asked} is empty")
-    if answered in (None, "", {}, []):
+    if is_empty(answered):
         raise Unreadable(f"its {log.answered} is empty")
     tools = tools_of(asked.get("tools")) if isinstance(asked, dict) else None
     fields = {

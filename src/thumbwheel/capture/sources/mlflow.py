@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from thumbwheel.capture.fields import moment, name_of, object_at, objects_at, unpacked
+from thumbwheel.capture.fields import is_empty, moment, name_of, object_at, objects_at, unpacked
 from thumbwheel.capture.lines import OnPosition
 from thumbwheel.capture.marks import Scales, plain
 from thumbwheel.capture.messages import answer_fields
@@ -264,7 +264,7 @@ def _said(row: Row, info: Row, what: str) -> Iterator[tuple[Row, str]]:
     """Where a request or response stands that is not empty."""
     data = object_at(row, "data")
     for part, key in ((row, what), (data, what), (info, what), (info, f"{what}_preview")):
-        if part.get(key) not in (None, "", {}, []):
+        if not is_empty(part.get(key)):
             yield part, key
 
 

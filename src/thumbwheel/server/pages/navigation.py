@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from thumbwheel.access.types import VERBS, Principal
-from thumbwheel.loop.attention import attention
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import agents
 from thumbwheel.server.pages.page import Page, PageRequest
@@ -66,7 +65,7 @@ class Navigation:
 def _waiting(asked: PageRequest, slug: str) -> dict[str, int]:
     """Name of a page -> things there that wait for whoever looks: only those that they may settle.
     All of them wait on the overview."""
-    waits = attention(asked.ws, Agent.named(slug), asked.down)
+    waits = asked.waiting_of(Agent.named(slug))
     may = {verb for verb in VERBS if asked.principal.may(verb, slug)}
     counts = {
         "loop": len(waits.decisions) * ("decide" in may) + len(waits.held) * ("edit" in may),

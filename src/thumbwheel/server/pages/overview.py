@@ -11,7 +11,7 @@ from typing import Any
 from thumbwheel.access.types import VERBS
 from thumbwheel.capture.recent import WEEK, Quality, Use, quality, use
 from thumbwheel.capture.traces import count_traces
-from thumbwheel.loop.attention import Attention, attention
+from thumbwheel.loop.attention import Attention
 from thumbwheel.loop.decision_card import decision_card
 from thumbwheel.models.types import Agent, Switch
 from thumbwheel.models.versions import agents, aliases_of, switches, versions
@@ -68,7 +68,7 @@ def load_overview(asked: PageRequest) -> dict[str, Any]:
     """All of an agent that somebody wants to know who opens it."""
     ws, agent = asked.ws, asked.agent
     now = datetime.now(UTC)
-    waits = attention(ws, agent, asked.down)
+    waits = asked.waiting_of(agent)
     shares = quality(ws, agent, now)
     return {
         "title": agent.slug,
@@ -115,7 +115,7 @@ def _card(asked: PageRequest, agent: Agent) -> AgentCard:
         agent.slug,
         count_traces(ws, agent.slug),
         aliases,
-        attention(ws, agent, asked.down),
+        asked.waiting_of(agent),
         quality(ws, agent, datetime.now(UTC)),
         asked.principal.may("deploy", agent.slug),
     )

@@ -15,7 +15,7 @@ from thumbwheel.core.config import Config, build
 from thumbwheel.core.errors import NotFound
 from thumbwheel.core.ids import slug_of
 from thumbwheel.db.workspace import Workspace
-from thumbwheel.loop.attention import Down
+from thumbwheel.loop.attention import Attention, Down, attention
 from thumbwheel.models.types import Agent
 from thumbwheel.models.versions import require_agent
 
@@ -38,6 +38,8 @@ class PageRequest:
     """Without those that are empty, as a form sends fields that nobody filled in."""
     down: Down = field(default_factory=dict)
     """The deployments that calls go to and that do not answer."""
+    _waiting: dict[str, Attention] = field(default_factory=dict)
+    """Agent -> what waits for a person, where this request asked for it."""
 
     @classmethod
     def of(cls, request: Request) -> PageRequest:
@@ -56,6 +58,13 @@ class PageRequest:
     def agent(self) -> Agent:
         """The agent of the path; raises NotFound where there is none of that name."""
         return require_agent(self.ws, self.parts["agent"])
+
+    def waiting_of(self, agent: Agent) -> Attention:
+        """Return what of the agent waits for a person. The page and its navigation both ask, and it
+        is looked up once a request."""
+        if agent.slug not in self._waiting:
+            self._waiting[agent.slug] = attention(self.ws, agent, self.down)
+        return self._waiting[agent.slug]
 
     @property
     def rater(self) -> str:
