@@ -36,14 +36,13 @@ import raw
 import sqlalchemy as sa
 
 from tests.servers.postgres_server import Databases, PostgresServer
-from tests.servers.thumbwheel_server import serve_command
+from tests.servers.thumbwheel_server import lasting_port, serve_command
 from thumbwheel.core.config import Home, Sources
 from thumbwheel.db.dialects import VARIABLE
 from thumbwheel.db.schema import agents, metadata, traces
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.jobs import queue, schedules, store
 from thumbwheel.jobs.types import Job, JobState
-from thumbwheel.llm.port import free_port
 from thumbwheel.models import versions
 from thumbwheel.models.types import Agent
 
@@ -584,7 +583,7 @@ def served(folder: Path) -> Iterator[Service]:
         home = Home(folder / "home")
         ws = stack.enter_context(Workspace.open(home, Sources({}, "", dict(os.environ))))
         versions.ensure_agent(ws, "app")
-        service = Service(home, ws, postgres, free_port(), folder / "server.log")
+        service = Service(home, ws, postgres, lasting_port(), folder / "server.log")
         stack.callback(service.stop)
         service.start()
         yield service

@@ -35,8 +35,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import thumbwheel
-from tests.servers.thumbwheel_server import serve_command
-from thumbwheel.llm.port import free_port
+from tests.servers.thumbwheel_server import lasting_port, serve_command
 from thumbwheel.sdk import remote
 
 ACKNOWLEDGED = "acknowledged"
@@ -90,7 +89,7 @@ def run(
 ) -> Report:
     """Kill `kills` apps, and the server every `server_life` seconds, in a new home below
     `folder`."""
-    port = free_port()
+    port = lasting_port()
     url = f"http://127.0.0.1:{port}"
     chance = random.Random(seed)
     numbers = itertools.count()
@@ -116,6 +115,7 @@ def run(
     report = Report(kills, server_kills, round(time.monotonic() - began, 1))
     try:
         _send_the_rest(folder, url)
+        assert server.poll() is None, f"the server ended by itself: {folder / 'server.log'}"
     finally:
         server.kill()
         server.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from thumbwheel.llm.port import free_port
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,18 @@ class ThumbwheelServer:
 
 LOOPBACK = {"THUMBWHEEL_ENDPOINTS__PRIVATE": "[127.0.0.1]"}
 """The setting with which upstreams of tests may be asked."""
+
+
+LASTING_PORTS = range(20_000, 32_768)
+"""Below those that the kernels of Linux and macOS give to whoever asks for any port."""
+
+
+def lasting_port() -> int:
+    """Return a free port for a server that is killed and started again: nobody who asks for any
+    port gets it while that server is away."""
+    while not free_port(port := random.choice(LASTING_PORTS)):
+        pass
+    return port
 
 
 def serve_command(home: Path, port: int, workers: int = 0, prelude: str = "") -> list[str]:

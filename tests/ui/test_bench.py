@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.servers.thumbwheel_server import serve_command
+from tests.servers.thumbwheel_server import lasting_port, serve_command
 from tests.waiting import until
 from tests.worlds.browser_world import NARROW, Visitor, visitor
 from tests.worlds.gateway_world import opened_home
@@ -36,7 +36,6 @@ from thumbwheel.access import users
 from thumbwheel.access.login_codes import LoginCodes
 from thumbwheel.capture.cases import list_cases
 from thumbwheel.capture.trace_queries import TraceFilter
-from thumbwheel.llm.port import free_port
 from thumbwheel.review.queues import Selection
 from thumbwheel.review.types import Origin
 
@@ -116,7 +115,7 @@ def pair(name: str, number: int) -> list[dict[str, Any]]:
 def test_ratings_as_fast_as_keys_are_pressed_survive_a_killed_server(
     browser: Browser, tmp_path: Path
 ) -> None:
-    home, port = tmp_path / "home", free_port()
+    home, port = tmp_path / "home", lasting_port()
     with opened_home(home) as ws:
         fill(ws, tmp_path, traces(RATINGS))
         queue_of(ws, "fast")

@@ -15,7 +15,8 @@ def free_port(port: int) -> int | None: ...
 def free_port(port: int = 0) -> int | None:
     """`port` where nothing listens there, None where something does; of 0, any that is free."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if port:  # one that a server has just left is free, though its connections linger
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError:

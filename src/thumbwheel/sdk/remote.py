@@ -255,6 +255,8 @@ class Remote:
             return
         if not 200 <= status < 300:
             raise Unreachable(f"{self._url} answers {status}: {_detail(content)}")
+        if not _names_all(content, len(batch)):
+            raise Unreachable(f"{self._url} answers {status}, but not as a Thumbwheel server does")
         self._complaint, self._down_until = "", 0.0
         for index, reason in _refusals(content):
             batch[index].fail(ValueError(f"the server refuses it: {reason}"))
@@ -436,6 +438,14 @@ def _detail(content: bytes) -> str:
     with suppress(ValueError, TypeError, KeyError):
         return str(json.loads(content)["detail"])[:300]
     return content[:100].decode("utf-8", "replace").strip() or "it says nothing else"
+
+
+def _names_all(content: bytes, count: int) -> bool:
+    """Return whether an answer has an id for each of `count` lines. Another program that listens at
+    the address, and says 200 to everything, stored none of them."""
+    with suppress(ValueError, TypeError, KeyError):
+        return len(json.loads(content)["ids"]) == count
+    return False
 
 
 def _refusals(content: bytes) -> list[tuple[int, str]]:

@@ -24,13 +24,12 @@ from tests.servers.scripted_upstream import (
     reply,
     stream_head,
 )
-from tests.servers.thumbwheel_server import LOOPBACK
+from tests.servers.thumbwheel_server import LOOPBACK, lasting_port
 from tests.waiting import until
 from tests.worlds.gateway_world import CHAT, HELLO, opened_home, serve_remote
 from thumbwheel.capture.inbox import drain_inbox
 from thumbwheel.core.errors import Conflict
 from thumbwheel.db.schema import traces
-from thumbwheel.llm.port import free_port
 from thumbwheel.models.types import EndpointAddress
 from thumbwheel.server.handover import notify_manager, offered, passed_socket, take
 from thumbwheel.server.serve import listening
@@ -111,7 +110,7 @@ def test_requests_all_the_time(home: Path, upstream: ScriptedUpstream) -> None:
         return [reply(chat_reply())]
 
     upstream.script = script
-    port = free_port()
+    port = lasting_port()
     first = start(home, port)
     crowd = Crowd(f"http://127.0.0.1:{port}")
 
