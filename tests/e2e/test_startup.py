@@ -22,6 +22,7 @@ UNNEEDED = {
     "bitsandbytes",  # for quantised bases
     "triton",  # with torch's compiler, which bitsandbytes loads
     "torch._inductor.compile_fx",
+    "scipy.optimize",  # transformers loads it for models that find objects in pictures
     "scipy.stats",  # with a hundred distributions; ours are functions of scipy.special
     "sklearn",
     "pandas",

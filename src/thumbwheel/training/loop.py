@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-import scipy.optimize  # noqa: F401  the end of a run needs it, when memory may be short
+import scipy.special  # noqa: F401  the end of a run needs it, when memory may be short
 
 from thumbwheel.core import log
 from thumbwheel.core.errors import ConfigError

@@ -133,16 +133,16 @@ def _try_status(run: RunDir, status: Status) -> None:
 
 
 def _work(run: RunDir, interrupt: Interrupt) -> int:
-    from thumbwheel.training.judge_check import check_judge
-    from thumbwheel.training.loop import Ending
-    from thumbwheel.training.memory import hold_to, room_gb
-    from thumbwheel.training.rater_weights import weigh
-
     spec = run.spec()
     run.write_status(Status(RunState.RUNNING))
     started, resumed = time.monotonic(), any(run.checkpoints.iterdir())
     with log.progress(f"loading {spec.base}", None):
-        load_libraries()
+        load_libraries()  # before anything that needs scipy, which it keeps away from transformers
+        from thumbwheel.training.judge_check import check_judge
+        from thumbwheel.training.loop import Ending
+        from thumbwheel.training.memory import hold_to, room_gb
+        from thumbwheel.training.rater_weights import weigh
+
         rows = open_rows(spec)
         assembly = made_to_fit(run, spec, rows)
     device = assembly.engine.device.type
