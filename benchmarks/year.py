@@ -16,10 +16,14 @@ seed of the drifting year three turns train for real.
 - `poisoned`: three of ten people always say the opposite of what they think, and correct right
   answers into wrong ones; nothing drifts, and nothing is killed.
 
+In both years a quarter's first version that the gate approves answers its users worse than it
+answered the gate, by one or two of the eight topics (12.5 or 25 points worse than the live one), as
+where a template or a precision is lost on the way: nothing but live traffic can see that.
+
 No gold cases are there: the gate decides on feedback, so a canary is the most that it allows, and
 live traffic decides the rest. A promotion is bad where the new version is truly worse than the one
-that it replaces, by more than a point; an exposure is bad where an arm is truly at least 20 points
-worse than the control.
+that it replaces, by more than a point; an arm is bad where it is truly at least 10 points worse
+than the control when its experiment begins.
 """
 
 from __future__ import annotations
@@ -96,7 +100,9 @@ RECENT_DAYS, PER_RATER = 42, 10
 """Turns hear the feedback of so many days, and so many statements of one rater. Both were chosen on
 seeds from 100 on."""
 REAL_WEEKS = (3, 17, 30)
-BAD_PROMOTION, BAD_ARM = 0.01, 0.2
+BAD_PROMOTION, BAD_ARM = 0.01, 0.1
+SPOILED = (1, 2)
+"""Topics that a spoiled version answers wrongly and the live one rightly."""
 SETTINGS: dict[str, Any] = {
     "dataset": {"dev": 0.15, "gate": 0.2},
     "evaluation": {"few_shot": 0, "max_new_tokens": 14, "examples": 0},
@@ -154,7 +160,7 @@ class Year:
 
     def quality(self, version_id: str) -> float:
         """The share of topics that a version answers rightly now."""
-        table = self.wheel.table(self.ws, versions.by_id(self.ws, version_id))
+        table = self.wheel.served_table(self.ws, versions.by_id(self.ws, version_id))
         return statistics.fmean(table[topic] == text for topic, text in self.right.items())
 
     def live_id(self) -> str:
@@ -181,7 +187,7 @@ class Year:
         choice = self.table.choose(request)
         if choice.version not in tables:
             version = versions.version(self.ws, AGENT, choice.version)
-            tables[choice.version] = self.wheel.table(self.ws, version)
+            tables[choice.version] = self.wheel.served_table(self.ws, version)
         text = tables[choice.version][topic]
         is_right = text == self.right[topic]
         self.values.append(float(is_right))
@@ -348,6 +354,34 @@ class Year:
         for topic in self.draw.sample(TOPICS, DRIFTING):
             self.right[topic] = answer(fresh.pop(self.draw.randrange(len(fresh))))
 
+    def spoil(self, week: int) -> None:
+        """Have the versions of this quarter answer users worse than the live one does, until one of
+        them is an arm of an experiment."""
+        if week % DRIFT_EVERY == 0:
+            self.wheel.served_instead = {}
+        if self.wheel.served_instead is None:
+            return
+        if week % DRIFT_EVERY and self.is_spoiled_arm():
+            self.wheel.served_instead = None
+            return
+        live = versions.by_id(self.ws, self.live_id())
+        table = dict(self.wheel.served_table(self.ws, live))
+        known = [topic for topic, text in self.right.items() if table[topic] == text]
+        count = min(self.draw.choice(SPOILED), len(known))
+        self.wheel.served_instead = table | dict.fromkeys(
+            self.draw.sample(known, count), answer(WRONG)
+        )
+
+    def is_spoiled_arm(self) -> bool:
+        """Return whether the latest experiment of this quarter has a spoiled arm."""
+        since = START + timedelta(days=7 * (len(self.truths) - len(self.truths) % DRIFT_EVERY))
+        return any(
+            self.wheel.is_served_otherwise(self.ws, versions.by_id(self.ws, arm.version_id))
+            for experiment in controller.experiments_of(self.ws, self.agent)
+            if experiment.recorded_at >= since
+            for arm in experiment.plan.arms
+        )
+
     def run(self, trains_really: bool) -> dict[str, Any]:
         """All weeks, and their figures."""
         self.right = {
@@ -358,6 +392,7 @@ class Year:
             crash_weeks = set(self.draw.sample(range(4, WEEKS), CRASHES))
         for week in range(WEEKS):
             self.drift(week)
+            self.spoil(week)
             self.truths.append(dict(self.right))
             self.wheel.trains_really = trains_really and week in REAL_WEEKS
             killed_at = self.draw.randrange(5) if week in crash_weeks else None
@@ -371,10 +406,10 @@ class Year:
         """What the year came to."""
         static = {}
         for version in versions.versions(self.ws, self.agent):
-            table = self.wheel.table(self.ws, version)
+            table = self.wheel.served_table(self.ws, version)
             right = [table[topic] == truth[topic] for truth in self.truths for topic in TOPICS]
             static[version.name] = statistics.fmean(right)
-        exposures = self.bad_exposures()
+        bad_arms = self.bad_arms()
         bad = [promotion for promotion in self.promotions if promotion.is_bad]
         states = Counter(turn.state for turn in turns(self.ws, self.agent, 200))
         return {
@@ -391,7 +426,7 @@ class Year:
                 }
                 for promotion in bad
             ],
-            "bad_arm_exposures": exposures,
+            "bad_arms": bad_arms,
             "turns": dict(states),
             "crashes": self.crashes,
             "events": dict(self.events),
@@ -401,29 +436,30 @@ class Year:
             ],
         }
 
-    def bad_exposures(self) -> list[int]:
-        """Units that each experiment showed an arm which was truly 20 points worse, when the
-        experiment began."""
-        exposures = []
+    def bad_arms(self) -> list[dict[str, Any]]:
+        """The arms that were truly worse than the control, by `BAD_ARM` or more, when their
+        experiment began: how much, the units that they were shown to, and how it ended."""
+        bad = []
         for experiment in controller.experiments_of(self.ws, self.agent):
             week = min(int((experiment.recorded_at - START).days // 7), WEEKS - 1)
             truth = self.truths[week]
             quality = {}
             for arm in experiment.plan.arms:
-                table = self.wheel.table(self.ws, versions.by_id(self.ws, arm.version_id))
+                version = versions.by_id(self.ws, arm.version_id)
+                table = self.wheel.served_table(self.ws, version)
                 quality[arm.name] = statistics.fmean(
                     table[topic] == text for topic, text in truth.items()
                 )
             control = quality.pop(experiment.plan.control.name)
             inputs, _ = controller.look(self.ws, experiment)
-            exposures += [
-                figures.exposed
-                for figures in inputs.arms
-                if quality.get(figures.name, 1.0) <= control - BAD_ARM
-            ]
+            for figures in inputs.arms:
+                loss = control - quality.get(figures.name, 1.0)
+                if loss >= BAD_ARM:
+                    end = experiment.state.value
+                    bad.append({"points": 100 * loss, "exposed": figures.exposed, "end": end})
             if experiment.state is State.RUNNING:
                 self.events["experiments that still run"] += 1
-        return exposures
+        return bad
 
 
 def run_year(
@@ -485,7 +521,8 @@ def summary(years: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return round(statistics.fmean(figure(year) for year in years), 4)
 
     bad = [promotion for year in years for promotion in year["bad_promotions"]]
-    exposures = sorted(units for year in years for units in year["bad_arm_exposures"])
+    arms = [arm for year in years for arm in year["bad_arms"]]
+    exposures = sorted(arm["exposed"] for arm in arms)
     gains = [year["mean_reward"] - year["best_static"] for year in years]
     return {
         "seeds": len(years),
@@ -497,7 +534,8 @@ def summary(years: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "smallest_gain_over_best_static": round(min(gains), 4),
         "promotions": sum(year["promotions"] for year in years),
         "bad_promotions": bad,
-        "bad_arms": len(exposures),
+        "bad_arms": len(arms),
+        "bad_arm_ends": dict(Counter(arm["end"] for arm in arms)),
         "bad_arm_exposures_median": statistics.median(exposures) if exposures else None,
         "bad_arm_exposures_most": exposures[-1] if exposures else None,
         "crashes": sum(year["crashes"] for year in years),

@@ -67,9 +67,27 @@ def topic_of(prompt: Sequence[Mapping[str, Any]]) -> str:
 
 @dataclass
 class Wheel:
-    """`trains_really`: the next trainings are real ones."""
+    """`trains_really`: the next trainings are real ones. `served_instead`: what the next trained
+    versions answer once they are served, whatever they answered when they were evaluated, as where
+    a template or a precision is lost on the way."""
 
     trains_really: bool = False
+    served_instead: Table | None = None
+
+    def served_table(self, ws: Workspace, version: ModelVersion) -> Table:
+        """The answers that users of a version get."""
+        path = self._served_path(ws, version)
+        if not path.exists():
+            return self.table(ws, version)
+        content: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        return content
+
+    def is_served_otherwise(self, ws: Workspace, version: ModelVersion) -> bool:
+        """Return whether users of a version get other answers than its evaluation."""
+        return self._served_path(ws, version).exists()
+
+    def _served_path(self, ws: Workspace, version: ModelVersion) -> Path:
+        return ws.home.path / "answers" / f"{version.id}.served.json"
 
     def table(self, ws: Workspace, version: ModelVersion) -> Table:
         """The answers of a version."""
@@ -84,6 +102,9 @@ class Wheel:
         path = ws.home.path / "answers" / f"{version.id}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(dict(sorted(table.items()))), encoding="utf-8")
+        if self.served_instead is not None:
+            served = json.dumps(dict(self.served_instead))
+            self._served_path(ws, version).write_text(served, encoding="utf-8")
 
     def train(self, ws: Workspace, agent: Agent, method: str, base: Base, run_id: str) -> RunResult:
         """In place of the verb `train`."""
