@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from datetime import datetime
 from itertools import takewhile
 from json import dumps
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -205,7 +206,8 @@ def show_json_line(value: object) -> None:
 
 
 def json_text(value: object, indent: int | None = 2) -> str:
-    """`value` as JSON; dataclasses and models in it become objects of their fields."""
+    """`value` as JSON; dataclasses and models in it become objects of their fields, times become
+    texts of RFC 3339."""
     return dumps(_plain(value), indent=indent, ensure_ascii=False, default=str)
 
 
@@ -248,6 +250,8 @@ def _plain(value: Any) -> Any:
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")  # as Pydantic spells it
     return value
 
 

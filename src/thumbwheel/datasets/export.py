@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from thumbwheel.core.errors import InputError, MissingExtra
 from thumbwheel.core.files import unwritable
 from thumbwheel.core.plugins import nearest
+from thumbwheel.core.present import json_text
 from thumbwheel.datasets.build import by_id, load_rows
 from thumbwheel.datasets.shapes import SHAPES
 from thumbwheel.datasets.types import SPLITS, Dataset
@@ -46,10 +47,8 @@ def export(ws: Workspace, dataset_id: str, path: Path, format: str = "jsonl") ->
     try:
         path.mkdir(parents=True, exist_ok=True)
         FORMATS[format](ws, dataset, path)
-        (path / "manifest.json").write_text(
-            json.dumps(asdict(dataset), indent=2, default=str, ensure_ascii=False) + "\n",
-            encoding="utf-8",
-        )
+        manifest = path / "manifest.json"
+        manifest.write_text(json_text(dataset) + "\n", encoding="utf-8")
     except OSError as error:
         fix = "Free space or name a writable place"
         raise unwritable(f"path {str(path)!r}", error, fix) from error

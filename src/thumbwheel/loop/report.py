@@ -8,7 +8,6 @@ markup.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.core.files import replace, unwritable
+from thumbwheel.core.present import json_text
 from thumbwheel.db.workspace import Workspace
 from thumbwheel.evaluation.declaration import policy_of
 from thumbwheel.evaluation.gate import guard_at_level
@@ -77,7 +77,7 @@ def report(
     if to is not None:
         files[to] = page(value)
     if json_to is not None:
-        files[json_to] = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+        files[json_to] = json_text(value) + "\n"
     for path, content in files.items():
         note_report(ws, version.id, path, content)
         _write(path, content)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from thumbwheel.core import ids, log, present
 from thumbwheel.evaluation.policy import GatePolicy
@@ -22,6 +24,15 @@ class Part:
 @dataclass(frozen=True)
 class Whole:
     parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Moment:
+    at: datetime
+
+
+class MomentModel(BaseModel):
+    at: datetime
 
 
 PARTS = [Part("a", Path("/x")), Part("b", Path("/y"))]
@@ -42,6 +53,17 @@ def test_json_has_the_fields_or_what_the_command_promises(
     assert json.loads(capsys.readouterr().out) == {"parts": plain, "count": 2}
     present.show_answer(present.records([], "parts", COLUMNS), json=True)
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_times_in_json_are_of_rfc_3339_in_dataclasses_and_in_models() -> None:
+    noon = datetime(2026, 1, 5, 12, tzinfo=UTC)
+    in_india = noon.astimezone(timezone(timedelta(hours=5.5)))
+    spelled = json.loads(present.json_text([Moment(noon), MomentModel(at=noon), Moment(in_india)]))
+    assert [moment["at"] for moment in spelled] == [
+        "2026-01-05T12:00:00Z",
+        "2026-01-05T12:00:00Z",
+        "2026-01-05T17:30:00+05:30",
+    ]
 
 
 def test_tables_have_a_row_for_each_value_or_property(capsys: pytest.CaptureFixture[str]) -> None:
