@@ -117,7 +117,9 @@ def launch(run: RunDir, lock: int) -> Status:
         if child.poll() is None:
             child.kill()
             child.wait()
-    return _ended(run, child.returncode, interrupts)
+    request = _request.get()
+    was_asked = interrupts > 0 or (request is not None and request.sent)
+    return _ended(run, child.returncode, interrupts, was_asked=was_asked)
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -210,13 +212,17 @@ def _note(line: Mapping[str, Any]) -> str:
     return ("dev: " if prefix else "") + "  ".join(figures)
 
 
-def _ended(run: RunDir, code: int, interrupts: int) -> Status:
-    """The child's last word, or what its exit code says where it had none, after so many
-    Ctrl-Cs."""
+def _ended(run: RunDir, code: int, interrupts: int, *, was_asked: bool) -> Status:
+    """Return the child's last status, or what its exit code says if it left none.
+
+    `interrupts` counts Ctrl-C; `was_asked`: SIGINT was sent to the child.
+    """
     status = run.status() or Status(RunState.RUNNING)
     if status.state is not RunState.RUNNING:
         return status
-    if code == -signal.SIGINT:  # before it could listen
+    # A signal that comes before the child can listen ends it; while Python itself starts, with 1.
+    is_deaf = _planned(run) is None
+    if code == -signal.SIGINT or (was_asked and is_deaf and code == 1):
         return replace(status, state=RunState.STOPPED, reason="interrupted before the first step")
     if interrupts > 1 and code == -signal.SIGKILL:
         return replace(status, state=RunState.STOPPED, reason="killed by a second Ctrl-C")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,10 +35,28 @@ def test_a_second_ctrl_c_kills_and_the_run_is_stopped_not_failed(
 
     monkeypatch.setattr(launch, "_follow", follow)
     asked = launch._until_done(child, run)
-    status = launch._ended(run, child.returncode, asked)
+    status = launch._ended(run, child.returncode, asked, was_asked=True)
     assert (status.state, status.reason, status.step) == (
         RunState.STOPPED,
         "killed by a second Ctrl-C",
         7,
     )
-    assert launch._ended(run, child.returncode, 0).state is RunState.FAILED
+    assert launch._ended(run, child.returncode, 0, was_asked=False).state is RunState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("code", "was_asked", "planned", "state"),
+    [
+        (-signal.SIGINT, True, {}, RunState.STOPPED),
+        (1, True, {}, RunState.STOPPED),  # Python itself was starting
+        (1, True, {"planned_steps": 5}, RunState.FAILED),  # it could listen
+        (1, False, {}, RunState.FAILED),
+        (-signal.SIGSEGV, True, {}, RunState.FAILED),
+    ],
+)
+def test_a_child_that_was_interrupted_before_it_could_listen_is_stopped(
+    tmp_path: Path, code: int, was_asked: bool, planned: dict[str, int], state: RunState
+) -> None:
+    run = RunDir(tmp_path)
+    run.write_status(Status(RunState.RUNNING, result=planned))
+    assert launch._ended(run, code, 0, was_asked=was_asked).state is state
