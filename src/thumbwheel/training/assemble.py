@@ -111,7 +111,7 @@ class Assembly:
 
 
 def settings(algorithm: str, values: Mapping[str, Any]) -> TrainConfig:
-    """The settings of a method from plain values."""
+    """Validate plain values as the settings of a method."""
     return build(ALGORITHMS.get(algorithm).Config, values, f"settings of {algorithm}")
 
 
@@ -231,7 +231,7 @@ def _refused(prepared: Prepared) -> int:
 
 
 def runner_of(method: Method[Any], parts: Parts) -> MethodRunner:
-    """The method at work: on recorded answers, or on fresh ones."""
+    """Return the runner of the method: on recorded answers, or on fresh ones."""
     if isinstance(method, Algorithm):
         return RecordedRunner(
             parts.engine,
@@ -280,7 +280,7 @@ def _loaded(
 def _adapted(
     model: Any, config: TrainConfig, base: str, start: Path | None
 ) -> tuple[Any, list[str]]:
-    """(model with the adapter that trains, names of the adapted modules)."""
+    """Return (model with the adapter that trains, names of the adapted modules)."""
     from thumbwheel.engine.forward import is_scorer
     from thumbwheel.engine.load import (
         LoraSettings,

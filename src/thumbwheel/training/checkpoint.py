@@ -51,11 +51,11 @@ class Checkpoints:
         self._folder, self._keep = folder, keep
 
     def folder_of(self, step: int) -> Path:
-        """The folder of the checkpoint after `step` steps."""
+        """Return the folder of the checkpoint after `step` steps."""
         return self._folder / f"{PREFIX}{step}"
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, oldest first."""
+        """Return the steps that have a checkpoint, oldest first."""
         steps: list[int] = []
         for path in self._folder.glob(f"{PREFIX}*"):
             number = path.name.removeprefix(PREFIX)
@@ -87,8 +87,8 @@ class Checkpoints:
         return final
 
     def newest_sound(self) -> int | None:
-        """The newest step whose files are what was written; damaged ones are said and passed over.
-        None where there is no checkpoint.
+        """Return the newest step whose files are undamaged, or None if there is no checkpoint;
+        damaged ones are logged and skipped.
 
         Raises StorageError when all that exist are damaged.
         """
@@ -145,7 +145,7 @@ class Checkpoints:
 
 
 def check(folder: Path) -> str | None:
-    """What is wrong with a checkpoint's files; None when they are as they were written."""
+    """Return what is wrong with a checkpoint's files, or None if they match their manifest."""
     try:
         expected = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         for name, sha256 in expected.items():
@@ -186,7 +186,8 @@ def _write_errors() -> tuple[type[Exception], ...]:
 
 
 def random_state() -> dict[str, Any]:
-    """The state of Python's and torch's generators, in types that a weights-only load accepts."""
+    """Return the state of Python's and torch's generators, in types that a weights-only load
+    accepts."""
     import torch
 
     version, internal, gauss = random.getstate()

@@ -19,14 +19,14 @@ NAME = "critic"
 
 
 def shared(engine: ScoreEngine) -> RoleModel:
-    """A head of zeros on the policy's trunk: half the cost of an update, and value errors move the
-    policy's adapter too."""
+    """Return a critic that is a head of zeros on the policy's trunk: it halves the cost of an
+    update, but value errors also move the policy's adapter."""
     return RoleModel(engine.role_model(Role.POLICY).adapter, _head(engine))
 
 
 def separate(engine: ScoreEngine, reward_model: Path | None, seed: int) -> RoleModel:
-    """An adapter of its own: the reward model's with its head where that fits the base, else a new
-    one with a head of zeros."""
+    """Return a critic with its own adapter: the reward model's with its head if that fits the base,
+    else a new one with a head of zeros."""
     mounted = _mounted(engine, reward_model)
     if mounted is None:
         _attach(engine.model, engine.role_model(Role.POLICY).adapter, seed)

@@ -130,7 +130,7 @@ class Judge:
             self._idle.put(process)
 
     def judge(self, requests: Sequence[JudgeRequest]) -> list[Reward]:
-        """The rewards, in the order of `requests`."""
+        """Return the rewards, in the order of `requests`."""
         return self.finish([self.start(request) for request in requests])
 
     def start(self, request: JudgeRequest) -> PendingJudgement:
@@ -145,8 +145,8 @@ class Judge:
         return PendingJudgement(request, replies)
 
     def finish(self, pending: Sequence[PendingJudgement]) -> list[Reward]:
-        """Their rewards, in this order. The reward model judges now, all together, on the caller's
-        thread: it shares the policy's base."""
+        """Return the rewards of `pending`, in this order. The reward model judges now, all
+        together, on the caller's thread: it shares the policy's base."""
         model_rewards: list[float] = []
         if self._model is not None and pending:
             requests = [judgement.request for judgement in pending]
@@ -160,8 +160,8 @@ class Judge:
         return rewards
 
     def _model_rewards(self, model: RewardModel, requests: Sequence[JudgeRequest]) -> list[float]:
-        """What the reward model gives each; answers to one row stand side by side in `requests` and
-        are read after one prompt."""
+        """Return the reward model's reward of each request; answers to one row stand side by side
+        in `requests` and are read after one prompt."""
         from thumbwheel.engine.reward_model import RewardInput
 
         groups: list[list[RewardInput]] = []
@@ -267,7 +267,7 @@ class _Process:
         return refused
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> Reply:
-        """The reply to `request`, or the failure that none came."""
+        """Return the reply to `request`, or a failure if none came within `timeout` seconds."""
         if self._closed:
             return _failure("closed", "the judge was closed")
         if self._child is None and (refused := self.start()):
@@ -295,8 +295,8 @@ class _Process:
         return reply
 
     def _line(self, timeout: float) -> bytes:
-        """The next line; raises TimeoutError, and EOFError where the process ended or says too
-        much."""
+        """Return the next line. Raises TimeoutError, and EOFError if the process ended or its line
+        is too long."""
         assert self._child is not None  # noqa: S101 - narrows the type
         assert self._child.stdout is not None  # noqa: S101 - narrows the type
         deadline = time.monotonic() + timeout

@@ -100,7 +100,7 @@ def check_judge(assembly: Assembly, rows: Iterable[Row]) -> JudgeCheck | None:
 
 
 def _example(row: Row, assembly: Assembly) -> Example | None:
-    """The tokens of a judged answer; None for one that does not fit."""
+    """Return the tokens of a judged answer, or None if it does not fit."""
     answer = Target(row["completion"], row["finish_reason"])
     try:
         (tokens,) = fitted(

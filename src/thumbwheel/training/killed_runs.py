@@ -26,7 +26,8 @@ def settle_killed(ws: Workspace) -> list[str]:
 
 
 def _settle(ws: Workspace, run: Run) -> str | None:
-    """What became of a run; None for one that is going on."""
+    """Record the end of a run that was killed and return a message about it, or None if the run is
+    still going."""
     folder = RunDir(ws.home.runs / run.id)
     if not folder.path.is_dir():
         ws.db.write(

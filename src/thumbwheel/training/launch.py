@@ -62,7 +62,8 @@ _request: ContextVar[StopRequest | None] = ContextVar("stop request", default=No
 
 @contextmanager
 def stop_when(is_due: Callable[[], bool]) -> Iterator[StopRequest]:
-    """Inside, a run stops at a checkpoint as soon as `is_due()`, and can be resumed then."""
+    """Stop a run inside the context at a checkpoint as soon as `is_due()` is true; it can be
+    resumed."""
     request = StopRequest(is_due)
     token = _request.set(request)
     try:
@@ -80,7 +81,7 @@ class Tail:
     _offset: int = 0
 
     def new(self) -> list[dict[str, Any]]:
-        """The lines since the last call."""
+        """Return the lines since the last call."""
         try:
             with self.path.open("rb") as stream:
                 inode = os.fstat(stream.fileno()).st_ino
@@ -121,7 +122,7 @@ def launch(run: RunDir, lock: int) -> Status:
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Of a child: `given`, offline and quiet."""
+    """Return the environment of a child process: `inherited`, offline and quiet."""
     quiet = {
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_OFFLINE": "1",
@@ -211,8 +212,8 @@ def _note(line: Mapping[str, Any]) -> str:
 
 
 def _ended(run: RunDir, code: int, interrupts: int) -> Status:
-    """The child's last word, or what its exit code says where it had none, after so many
-    Ctrl-Cs."""
+    """Return the child's final status, or one derived from its exit code if it wrote none, after
+    `interrupts` Ctrl-Cs."""
     status = run.status() or Status(RunState.RUNNING)
     if status.state is not RunState.RUNNING:
         return status

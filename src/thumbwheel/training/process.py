@@ -89,7 +89,7 @@ def die_with(parent: int) -> None:
 
 
 def guarded(run: RunDir, work: Callable[[], int]) -> int:
-    """The exit code of `work()`; whatever it raises is put into the status."""
+    """Return the exit code of `work()`; write any exception that it raises into the status."""
     try:
         return work()
     except ThumbwheelError as error:
@@ -172,7 +172,7 @@ def _work(run: RunDir, interrupt: Interrupt) -> int:
 
 
 def made_to_fit(run: RunDir, spec: RunSpec, rows: Mapping[str, Rows]) -> Assembly:
-    """What the loop needs, put together from the folder of a run; raises TrainingError for what
+    """Assemble what the loop needs from the folder of a run. Raises TrainingError for a run that
     does not fit into memory."""
     from thumbwheel.training.assemble import assemble, settings
     from thumbwheel.training.fit_memory import fitted
@@ -249,7 +249,7 @@ def _loop(run: RunDir, assembly: Assembly, interrupt: Interrupt) -> Ending:
 
 
 def probe_of(assembly: Assembly) -> Probe | None:
-    """The generation probe of a run; None where there is nothing to look at."""
+    """Return the generation probe of a run, or None if there is nothing to probe."""
     from thumbwheel.training.probe import Probe
 
     config = assembly.config
@@ -276,8 +276,8 @@ def _callback(location: str) -> Any:
 
 
 def _result(run: RunDir, assembly: Assembly, ending: Ending) -> dict[str, Any]:
-    """The figures of the run: the base's evaluation, the best one, the last training step, and what
-    memory it took."""
+    """Return the figures of the run: the base's evaluation, the best one, the last training step,
+    the peak memory and what was planned."""
     from thumbwheel.training.memory import peak_memory_gb
 
     lines = run.read_metrics()

@@ -65,5 +65,6 @@ def weigh(
 
 
 def _key(row: Row) -> tuple[str, str]:
-    """What makes a judged answer the same as a training row's."""
+    """Return the key by which a judged answer is matched with a training row's: prompt with tools,
+    and completion."""
     return json.dumps([row["prompt"], row.get("tools")], sort_keys=True), row["completion"]
