@@ -58,7 +58,7 @@ def _report(report: Report, agent: str, dry_run: bool) -> JudgeReport:
 
 
 def instant(text: str | None) -> datetime | None:
-    """The time that `--as-of` names; raises InputError."""
+    """Return the time that `--as-of` names, or None without one. Raises InputError."""
     try:
         return None if text is None else parse_time(text)
     except Unreadable as error:

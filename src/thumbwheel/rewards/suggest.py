@@ -118,7 +118,7 @@ def _row(agent_id: str, classifier: str, trace_id: str, chance: float, rank: int
 def order(
     classifier: Classifier, rows: Sequence[Features], chances: Array, limit: int
 ) -> list[int]:
-    """The places of at most `limit` rows, by how much a label of each would tell."""
+    """Return the positions of at most `limit` rows, by how informative a label of each would be."""
     doubt = 1 - np.abs(2 * chances - 1)
     pool = np.argsort(-doubt, kind="stable")[: POOL * limit]
     if not len(pool):
@@ -138,15 +138,14 @@ def order(
 
 
 def questions(ws: Workspace, agent: str) -> Iterator[Question]:
-    """The open suggestions in their order; those whose trace a person has judged by now are left
-    out."""
+    """Yield the open suggestions in order, without those whose trace a person has judged by now."""
     learner = require_agent(ws, agent)
     for suggestion in _waiting(ws, learner):
         yield _question(ws, learner, suggestion)
 
 
 def open_question(ws: Workspace, agent: str, name: str) -> Question:
-    """The open suggestion with this id, or the beginning of it; raises NotFound."""
+    """Return the open suggestion whose id is or begins with `name`. Raises NotFound."""
     learner = require_agent(ws, agent)
     waiting = {suggestion["id"]: suggestion for suggestion in _waiting(ws, learner)}
     matches = [suggestion_id for suggestion_id in waiting if ids.stands_for(name, suggestion_id)]
@@ -161,7 +160,7 @@ def open_question(ws: Workspace, agent: str, name: str) -> Question:
 
 
 def _waiting(ws: Workspace, learner: Agent) -> list[dict[str, Any]]:
-    """The open suggestions whose trace nobody has judged."""
+    """Return the open suggestions whose trace nobody has judged."""
     with ws.db.read() as connection:
         judged = person_labels(connection, learner)
         return [
@@ -243,7 +242,8 @@ def accept(
 
 
 def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[str]:
-    """The open suggestions of this id, or about the trace of this id; raises NotFound."""
+    """Return the ids of the open suggestions with this id, or about the trace with this id. Raises
+    NotFound."""
     matches = [
         suggestion
         for suggestion in waiting
@@ -257,8 +257,8 @@ def _suggestion_ids(agent: str, waiting: Sequence[Question], name: str) -> list[
 
 
 def status(ws: Workspace, agent: str) -> dict[str, Any]:
-    """How many suggestions are in each state, and how often reviewers agreed with them, in all and
-    by the confidence they had."""
+    """Return the number of suggestions in each state, and how often reviewers agreed with them, in
+    total and by confidence."""
     learner = require_agent(ws, agent)
     with ws.db.read() as connection:
         suggestions = store.suggested(connection, learner.id)
